@@ -1,0 +1,1 @@
+"""Examples: networks and training programs, each runnable by itself."""

@@ -1,0 +1,90 @@
+"""The main job: a stacked LSTM language model, unrolled in time, in groups that can be placed.
+
+    python -m symgraph.run examples/lstm_lm.yaml
+
+Groups: `embed`, `layer0`, `layer1`, ... and `decode`. The network is MXNet's model-parallel LSTM
+example with each layer's input projection as one product over all time steps.
+"""
+
+from __future__ import annotations
+
+import symgraph as sg
+from symgraph import Feed, Model, Symbol, TensorType
+
+
+def lstm_layer(inputs: Symbol, hidden: int, steps: int, name: str) -> tuple[Symbol, ...]:
+    """One LSTM layer over (T, B, inputs): its outputs (T, B, hidden) and its last c and h.
+
+    Gates are in MXNet's order i, f, c, o. The forget gate's bias starts at 1.
+    """
+    bias = sg.sym.Variable(f"{name}_i2h_bias", init=sg.init.LSTMBias(forget_bias=1.0))
+    weight = sg.sym.Variable(f"{name}_h2h_weight")
+    projected = sg.sym.FullyConnected(
+        inputs, bias=bias, num_hidden=4 * hidden, flatten=False, name=f"{name}_i2h"
+    )
+    by_step = sg.sym.SliceChannel(
+        projected, num_outputs=steps, axis=0, squeeze_axis=True, name=f"{name}_steps"
+    )
+    c, h = sg.sym.Variable(f"{name}_init_c"), sg.sym.Variable(f"{name}_init_h")
+    outputs = []
+    for t in range(steps):
+        with sg.AttrScope(time_step=str(t)):
+            recurrent = sg.sym.FullyConnected(
+                h, weight=weight, no_bias=True, num_hidden=4 * hidden, name=f"{name}_t{t}_h2h"
+            )
+            gates = sg.sym.SliceChannel(
+                by_step[t] + recurrent, num_outputs=4, axis=1, name=f"{name}_t{t}_gates"
+            )
+            i, f, o = (sg.sym.sigmoid(gates[k]) for k in (0, 1, 3))
+            c = sg.sym.elemwise_add(f * c, i * sg.sym.tanh(gates[2]), name=f"{name}_t{t}_c")
+            h = sg.sym.elemwise_mul(o, sg.sym.tanh(c), name=f"{name}_t{t}_h")
+            outputs.append(h)
+    return sg.sym.stack(*outputs, axis=0, name=f"{name}_out"), c, h
+
+
+def build(
+    batch_size: int,
+    sequence_length: int,
+    vocab: int = 10_000,
+    layers: int = 4,
+    hidden: int = 200,
+    embed: int = 200,
+    dropout: float = 0.0,
+    residual: bool = True,
+    dtype: str = "float32",
+) -> Model:
+    """A language model on time-major word ids `data` (T, B), to predict `label` (T, B).
+
+    residual: each layer's input is added to its output where the sizes are equal, as in GNMT;
+    deep stacks learn much sooner so. Outputs: the softmax loss, the summed negative log-likelihood with the number of words, and
+    the last states of every layer, which the next batch starts from.
+    """
+    feeds = {n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")}
+    states: dict[str, str] = {}
+    last = []
+    with sg.AttrScope(ctx_group="embed"):
+        x = sg.sym.Embedding(
+            sg.sym.Variable("data"), input_dim=vocab, output_dim=embed, name="embed"
+        )
+    for layer in range(layers):
+        name = f"layer{layer}"
+        with sg.AttrScope(ctx_group=name):
+            if dropout:
+                x = sg.sym.Dropout(x, p=dropout, name=f"{name}_dropout")
+            below = x
+            x, *ends = lstm_layer(x, hidden, sequence_length, name)
+            if residual and (layer or embed == hidden):
+                x = sg.sym.elemwise_add(x, below, name=f"{name}_residual")
+            for kind, end in zip("ch", ends, strict=True):
+                last.append(sg.sym.BlockGrad(end, name=f"{name}_last_{kind}"))
+                states[f"{name}_init_{kind}"] = f"{name}_last_{kind}_output"
+    feeds |= {n: Feed(TensorType((batch_size, hidden), dtype), 0) for n in states}
+    with sg.AttrScope(ctx_group="decode"):
+        if dropout:
+            x = sg.sym.Dropout(x, p=dropout, name="decode_dropout")
+        rows = sg.sym.Reshape(x, shape=(-1, hidden), name="rows")
+        scores = sg.sym.FullyConnected(rows, num_hidden=vocab, name="decode")
+        label = sg.sym.Reshape(sg.sym.Variable("label"), shape=(-1,), name="labels")
+        loss = sg.sym.SoftmaxOutput(scores, label, normalization="batch", name="softmax")
+        figures = sg.sym.nll_stats(loss, label, name="nll")
+    return Model(sg.sym.Group([loss, figures, *last]), feeds, states)

@@ -1,0 +1,89 @@
+"""Readable reports of a partition: the table that a partition prints itself as."""
+
+from __future__ import annotations
+
+import math
+
+from partitioner.memory import kept_bytes
+from partitioner.types import Body, CommEdge, Partition
+from symgraph.ops.registry import find
+
+
+def body_flops(body: Body) -> int:
+    """Floating-point operations of one run of a body (one micro-batch)."""
+    graph = body.graph
+    return sum(
+        find(n.op).flops(n.attrs, graph.types_of(n.inputs), n.types)
+        for n in graph
+        if not n.is_variable
+    )
+
+
+def parameter_bytes(partition: Partition, stage: int, parameters: set[str] | None = None) -> int:
+    """Bytes of the variables (all, or those named) that live on a stage."""
+    graph, placement = partition.graph, partition.placement
+    return sum(
+        n.types[0].nbytes
+        for n in graph.variables
+        if n.origin is None
+        and placement.stage_of[n.name] == stage
+        and (parameters is None or n.name in parameters)
+    )
+
+
+def human(number: float, unit: str = "B") -> str:
+    """1536 as '1.5 KiB'; operations with decimal prefixes."""
+    base, prefixes = (1024.0, ["", "Ki", "Mi", "Gi", "Ti"]) if unit == "B" else (
+        1000.0, ["", "k", "M", "G", "T"],
+    )  # fmt: skip
+    power = 0 if number < 1 else min(int(math.log(number, base)), len(prefixes) - 1)
+    value = number / base**power
+    text = f"{value:.0f}" if power == 0 or value >= 100 else f"{value:.1f}"
+    return f"{text} {prefixes[power]}{unit}".rstrip()
+
+
+def table(partition: Partition, parameters: set[str] | None = None) -> str:
+    """Per stage: rank, device, nodes, flops, parameter and activation bytes; then the edges.
+
+    Figures are for one micro-batch; activation bytes are what the forward phase keeps for the
+    backward phase.
+    """
+    placement = partition.placement
+    head = ("stage", "rank", "device", "nodes F", "nodes B", "flops", "parameters", "activations",
+            "sends", "bytes sent")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    for stage, rank in enumerate(placement.rank_of):
+        bodies = {k.phase: b for k, b in partition.bodies.items() if k.stage == stage}
+        counts = {p: sum(not n.is_variable for n in b.graph) for p, b in bodies.items()}
+        sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
+        kept = sum(kept_bytes(b, partition) for b in bodies.values())
+        rows.append((
+            str(stage), str(rank), str(placement.devices[rank]), str(counts.get("F", 0)),
+            str(counts.get("B", 0)), human(sum(map(body_flops, bodies.values())), ""),
+            human(parameter_bytes(partition, stage, parameters)), human(kept), str(len(sends)),
+            human(sum(e.type.nbytes for e in sends)),
+        ))  # fmt: skip
+    return "\n".join([*aligned(rows), "", *_edge_lines(partition)])
+
+
+def _edge_lines(partition: Partition, most: int = 12) -> list[str]:
+    crossing = [e for e in partition.edges if partition.crosses(e)]
+    if not crossing:
+        return ["no messages: everything is on one rank"]
+    total = human(sum(e.type.nbytes for e in crossing))
+    lines = [f"{len(crossing)} messages a micro-batch, {total}:"]
+    lines += [f"  {e.tag:>4}  {_arrow(e, partition)}" for e in crossing[:most]]
+    if len(crossing) > most:
+        lines.append(f"  ... and {len(crossing) - most} more")
+    return lines
+
+
+def _arrow(edge: CommEdge, partition: Partition) -> str:
+    ranks = f"rank {partition.rank(edge.src)} -> {partition.rank(edge.dst)}"
+    return f"{edge.src} -> {edge.dst}  {ranks}  {edge.value}  {edge.type}"
+
+
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, columns aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]

@@ -1,0 +1,314 @@
+"""The executor: MXNet's forward/backward interface on the cut, scheduled, worker-run graph.
+
+An Executor runs one micro-batch over one thread a device. `forward` and `backward` are two halves
+of the same checked schedule: each half sends and receives all messages whose senders are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from partitioner.types import BodyKey
+from runtime.instructions import Free, Instruction, Recv, Run, Schedule, Send
+from runtime.pipeline import Options, Plan, plan
+from runtime.transports import ThreadCluster, Transport
+from runtime.worker import Worker
+from symgraph.context import Context, cpu
+from symgraph.errors import GraphError, RunError, nearest
+from symgraph.symbol import Symbol
+from symgraph.types import DTYPES, Array, is_float
+
+REQUESTS = ("null", "write", "add")
+GradReq = str | Sequence[str] | Mapping[str, str]
+
+
+class Executor:
+    """A bound symbol: arrays for every argument, and the machinery to run it (MXNet Executor).
+
+    arg_dict, grad_dict, aux_dict, output_dict: name -> numpy array. Assign to arguments in place
+    (`executor.arg_dict["w"][:] = x`). grad_dict has no entry for arguments whose grad_req is
+    null. Use it as a context manager, or call `close`, to end its threads at once.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        ctx: Context,
+        args: dict[str, Array],
+        grads: dict[str, Array],
+        requests: dict[str, str],
+        aux: dict[str, Array],
+        groups: Mapping[str, Context] | None,
+    ) -> None:
+        self.symbol = symbol
+        self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
+        self.grad_req = requests
+        self.outputs: list[Array] = []
+        shapes = {name: a.shape for name, a in (args | aux).items()}
+        dtypes = {name: str(a.dtype) for name, a in (args | aux).items()}
+        options = Options(groups=groups, default=ctx)
+        wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
+        make: dict[str, Any] = {"shapes": shapes, "dtypes": dtypes}
+        self.plan: Plan = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
+        self._inference = plan(symbol, {}, options, **make) if wrt else self.plan
+        self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
+        arrays = args | aux
+        ranks = range(self._cluster.size)
+        self._trainers = [Worker(self.plan, r, arrays) for r in ranks]
+        self._readers = [Worker(self._inference, r, arrays) for r in ranks]
+        halves = split_phases(self.plan)
+        self._halves = [
+            [worker.bind(half.programs[r]) for half in halves]
+            for r, worker in enumerate(self._trainers)
+        ]
+        self._ready = False  # a training forward has run, so backward may
+        self._steps = 0
+
+    # -- running -----------------------------------------------------------------------------
+
+    def forward(self, is_train: bool = False, **inputs: Any) -> list[Array]:
+        """Compute the outputs; keywords are new values of arguments, copied in."""
+        for name, value in inputs.items():
+            self._assign(name, value)
+        if is_train:
+            workers, step = self._trainers, self._steps
+            self._steps += 1
+
+            def work(transport: Transport) -> None:
+                worker = self._trainers[transport.rank]
+                worker.begin({}, train=True, seed=0, step=step)
+                worker.run(transport, self._halves[transport.rank][0])
+        else:
+            workers = self._readers
+
+            def work(transport: Transport) -> None:
+                self._readers[transport.rank].step(transport, {}, train=False)
+
+        self._ready = False
+        self._cluster.run(work)
+        self._ready = is_train
+        found = {v: a[0] for worker in workers for v, a in worker.outputs.items()}
+        self.outputs = [found[v].copy() for v in self.plan.outputs]
+        return self.outputs
+
+    def backward(self, out_grads: Any = None) -> None:
+        """Compute the gradients of the last `forward(is_train=True)`.
+
+        out_grads: one array an output that is no loss, as a list in the order of all outputs (or
+        an array, for one output); entries for losses are ignored and may be None.
+        """
+        if not self._ready:
+            raise RunError("backward needs a forward(is_train=True) before it")
+        heads = self._heads(out_grads)
+
+        def work(transport: Transport) -> None:
+            worker = self._trainers[transport.rank]
+            worker.feed(heads)
+            worker.run(transport, self._halves[transport.rank][1])
+
+        self._cluster.run(work)
+        self._ready = False
+        for name, request in self.grad_req.items():
+            if request != "null":
+                gradient = self._trainers[self.plan.rank_of(name)].gradient(name)
+                if request == "add":
+                    self.grad_dict[name] += gradient
+                else:
+                    self.grad_dict[name][...] = gradient
+
+    def _heads(self, out_grads: Any) -> dict[str, Array]:
+        names = self.symbol.list_outputs()
+        wanted = self.plan.heads
+        if out_grads is None:
+            out_grads = []
+        elif not isinstance(out_grads, (list, tuple)):
+            out_grads = [out_grads]
+        heads = {}
+        for index, variable in wanted.items():
+            given = out_grads[index] if index < len(out_grads) else None
+            if given is None:
+                raise RunError(
+                    f"output {names[index]!r} is no loss, so backward needs its head gradient in "
+                    "out_grads"
+                )
+            heads[variable] = self._checked(variable, given, f"head gradient of {names[index]!r}")
+        return heads
+
+    def _checked(self, variable: str, value: Any, what: str) -> Array:
+        type_ = self.plan.partition.graph[variable].types[0]
+        array = np.asarray(value, dtype=type_.dtype, order="C")
+        if array.shape != type_.shape:
+            raise GraphError(f"{what} has shape {array.shape}, not {type_.shape}")
+        return array
+
+    def _assign(self, name: str, value: Any) -> None:
+        if name not in self.arg_dict:
+            known = nearest(name, self.arg_dict)
+            raise GraphError(f"forward: no argument {name!r}; {known}")
+        value = np.asarray(value)
+        if value.shape != self.arg_dict[name].shape:
+            raise GraphError(
+                f"forward: {name!r} has shape {value.shape}, not {self.arg_dict[name].shape}"
+            )
+        self.arg_dict[name][...] = value
+
+    # -- looking -----------------------------------------------------------------------------
+
+    @property
+    def output_dict(self) -> dict[str, Array]:
+        return dict(zip(self.symbol.list_outputs(), self.outputs, strict=True))
+
+    def copy_params_from(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:
+        """Copy values into arguments and auxiliary states; unknown names raise GraphError."""
+        for table, new in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, value in new.items():
+                if name in table:
+                    table[name][...] = value
+                elif not allow_extra_params:
+                    raise GraphError(f"no parameter {name!r}; {nearest(name, table)}")
+
+    def debug_str(self) -> str:
+        """The placement and communication table, then every node with its stage."""
+        partition = self.plan.partition
+        lines = [str(partition), ""]
+        for key, body in partition.bodies.items():
+            lines.append(f"body {key} on {partition.placement.devices[partition.rank(key)]}:")
+            lines += [f"  {node}" for node in body.graph if not node.is_variable]
+            sends = [e for e in partition.edges if e.src == key and partition.crosses(e)]
+            lines += [f"  send {e.tag}: {e}" for e in sends]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """End the executor's threads; it cannot run afterwards."""
+        self._cluster.close()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def split_phases(plan: Plan) -> tuple[Schedule, Schedule]:
+    """The schedule in two: what forward bodies run, send and have received, and the rest."""
+    edges = {e.tag: e for e in plan.partition.edges}
+
+    def forward(instruction: Instruction) -> bool:
+        if isinstance(instruction, (Run, Free)):
+            return instruction.phase == "F"
+        assert isinstance(instruction, (Send, Recv))
+        source: BodyKey = edges[instruction.tag].src
+        return source.phase == "F"
+
+    first = tuple(tuple(i for i in p if forward(i)) for p in plan.schedule.programs)
+    second = tuple(tuple(i for i in p if not forward(i)) for p in plan.schedule.programs)
+    return Schedule(first), Schedule(second)
+
+
+def simple_bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    grad_req: GradReq = "write",
+    type_dict: Mapping[str, Any] | None = None,
+    group2ctx: Mapping[str, Context] | None = None,
+    **shapes: Any,
+) -> Executor:
+    """An Executor with zero arrays for all arguments, from the shapes of some (MXNet simple_bind).
+
+    Raises GraphError for a name that is no input (MXNet ignores it), ShapeError for shapes that
+    do not follow, PlacementError for groups without device.
+    """
+    known = symbol.list_inputs()
+    for name in shapes:
+        if name not in known:
+            raise GraphError(f"simple_bind: no argument {name!r}; {nearest(name, known)}")
+    inputs = {n: s for n, s in shapes.items() if s is not None}
+    arg_shapes, _, aux_shapes = symbol.infer_shape(**inputs)
+    arg_types, _, aux_types = symbol.infer_type(**(type_dict or {}))
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    args = {n: np.zeros(s, t) for n, s, t in zip(names, arg_shapes, arg_types, strict=True)}
+    aux = {n: np.zeros(s, t) for n, s, t in zip(states, aux_shapes, aux_types, strict=True)}
+    requests = _requests(grad_req, args)
+    for name, array in args.items():
+        if not is_float(str(array.dtype)):
+            requests[name] = "null"
+    grads = {n: np.zeros_like(a) for n, a in args.items() if requests[n] != "null"}
+    return Executor(symbol, ctx or cpu(), args, grads, requests, aux, group2ctx)
+
+
+def bind(
+    symbol: Symbol,
+    ctx: Context | None,
+    args: Sequence[Any] | Mapping[str, Any],
+    args_grad: Sequence[Any] | Mapping[str, Any] | None = None,
+    grad_req: GradReq = "write",
+    aux_states: Sequence[Any] | Mapping[str, Any] | None = None,
+    group2ctx: Mapping[str, Context] | None = None,
+) -> Executor:
+    """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
+
+    Lists are in the order of `list_arguments` and `list_auxiliary_states`. A missing argument or
+    a name that is none raises ValueError naming it.
+    """
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arrays = _table("args", args, names)
+    aux = _table("aux_states", aux_states if aux_states is not None else {}, states)
+    requests = _requests(grad_req, arrays)
+    given = {} if args_grad is None else _table("args_grad", args_grad, names, partial=True)
+    requests = {n: r if n in given else "null" for n, r in requests.items()}
+    grads = {n: g for n, g in given.items() if requests[n] != "null"}
+    for name, gradient in grads.items():
+        if gradient.shape != arrays[name].shape or gradient.dtype != arrays[name].dtype:
+            raise GraphError(
+                f"bind: the gradient array of {name!r} is {gradient.dtype}{gradient.shape}, "
+                f"not {arrays[name].dtype}{arrays[name].shape}"
+            )
+    return Executor(symbol, ctx or cpu(), arrays, grads, requests, aux, group2ctx)
+
+
+def _table(
+    what: str, given: Sequence[Any] | Mapping[str, Any], names: list[str], partial: bool = False
+) -> dict[str, Array]:
+    """Arrays by name, in the order of `names`."""
+    if not isinstance(given, Mapping):
+        if len(given) != len(names):
+            raise GraphError(f"bind: {len(given)} arrays in `{what}` for {len(names)} names")
+        given = {n: a for n, a in zip(names, given, strict=True) if a is not None}
+    for name in given:
+        if name not in names:
+            raise GraphError(f"bind: `{what}` has {name!r}; {nearest(name, names)}")
+    missing = [n for n in names if n not in given]
+    if missing and not partial:
+        raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
+    for name, array in given.items():
+        if not isinstance(array, np.ndarray) or str(array.dtype) not in DTYPES:
+            raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
+    return {n: given[n] for n in names if n in given}
+
+
+def _requests(grad_req: GradReq, names: Iterable[str]) -> dict[str, str]:
+    """What to do with each argument's gradient; a dict leaves out those that are null."""
+    names = list(names)
+    if isinstance(grad_req, str):
+        table = dict.fromkeys(names, grad_req)
+    elif isinstance(grad_req, Mapping):
+        for name in grad_req:
+            if name not in names:
+                raise GraphError(f"grad_req: no argument {name!r}; {nearest(name, names)}")
+        table = {n: grad_req.get(n, "null") for n in names}
+    elif len(grad_req) == len(names):
+        table = dict(zip(names, grad_req, strict=True))
+    else:
+        raise GraphError(f"grad_req has {len(grad_req)} entries for {len(names)} arguments")
+    for name, request in table.items():
+        if request not in REQUESTS:
+            raise GraphError(f"grad_req of {name!r}: {request!r}; {nearest(request, REQUESTS)}")
+    return table

@@ -1,0 +1,54 @@
+"""The memory meter: bytes that a rank's frames really hold, watched during one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class Meter:
+    """Follows the arrays of frames; memory that several arrays share counts once.
+
+    ignored: arrays (parameters) that are counted elsewhere.
+    """
+
+    def __init__(self, ignored: Iterable[Any] = ()) -> None:
+        self.peak = 0
+        self._live = 0
+        self._count: dict[int, int] = {}
+        self._ignored = {id(_root(a)) for a in ignored}
+
+    def start(self, frames: Iterable[Iterable[Any]]) -> None:
+        """Count anew what all frames hold."""
+        self._live, self._count = 0, {}
+        for frame in frames:
+            for array in frame:
+                self._add(array)
+        self.peak = max(self.peak, self._live)
+
+    def made(self, arrays: Iterable[Any], dropped: Iterable[Any]) -> None:
+        """A step made some arrays, and others are about to be dropped."""
+        for array in arrays:
+            self._add(array)
+        self.peak = max(self.peak, self._live)
+        for array in dropped:
+            root = None if array is None else _root(array)
+            if root is not None and id(root) in self._count:
+                self._count[id(root)] -= 1
+                if not self._count[id(root)]:
+                    del self._count[id(root)]
+                    self._live -= root.nbytes
+
+    def _add(self, array: Any) -> None:
+        root = None if array is None else _root(array)
+        if root is not None and id(root) not in self._ignored:
+            if id(root) not in self._count:
+                self._live += root.nbytes
+            self._count[id(root)] = self._count.get(id(root), 0) + 1
+
+
+def _root(array: Any) -> Any:
+    """The array that owns the memory."""
+    while isinstance(array.base, type(array)):
+        array = array.base
+    return array

@@ -1,0 +1,157 @@
+"""The pipeline plan: a symbol taken through the whole flow to checked programs for all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from partitioner import Partition, cut, group2ctx
+from runtime.instructions import Schedule
+from runtime.lower import lower as lower_schedule
+from runtime.replay import check
+from runtime.schedules import find_schedule, forward_only
+from symgraph.batching import Feed, batch_size, micro_batch, prologue, split_sizes
+from symgraph.context import Context, cpu
+from symgraph.errors import PlacementError
+from symgraph.gradients import gradients
+from symgraph.graph import Graph
+from symgraph.lower import lower
+from symgraph.ops.layout import Layout
+from symgraph.symbol import Symbol
+from symgraph.types import Value
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to cut and schedule, as the user says it.
+
+    groups: group name -> device (None: everything on `default`). devices: all ranks' devices.
+    schedule: a name of runtime.schedules. states: variable -> the output that is its value in
+    the next step. update: end each step with norms, losses and parameter updates.
+    """
+
+    groups: Mapping[str, Context] | None = None
+    default: Context = field(default_factory=cpu)
+    devices: tuple[Context, ...] = ()
+    schedule: str = "gpipe"
+    micro_batches: int = 1
+    states: Mapping[str, str] = field(default_factory=dict)
+    update: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything ranks need, the same on all of them.
+
+    partitions: micro-batch size -> the cut graph of that size; all have the same bodies and
+    edges. sizes: samples of each micro-batch. layouts, outputs: of the forward outputs.
+    grads: parameter -> the value of its gradient. heads: output index -> its head gradient.
+    states: variable -> the value it takes in the next step.
+    """
+
+    partitions: Mapping[int, Partition]
+    sizes: tuple[int, ...]
+    schedule: Schedule
+    feeds: Mapping[str, Feed]
+    prologue: Graph
+    outputs: tuple[Value, ...]
+    output_names: tuple[str, ...]
+    layouts: Mapping[Value, Layout]
+    grads: Mapping[str, Value]
+    heads: Mapping[int, str]
+    states: Mapping[str, Value]
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the first (largest) micro-batch."""
+        return self.partitions[self.sizes[0]]
+
+    @property
+    def parameters(self) -> list[str]:
+        """Variables that are not fed: parameters and auxiliary states, in graph order."""
+        fed = {*self.feeds, *(v.node for v in self.prologue.outputs), *self.heads.values()}
+        return [n.name for n in self.partition.graph.variables if n.name not in fed]
+
+    def rank_of(self, variable: str) -> int:
+        """The rank on which a forward variable lives."""
+        placement = self.partition.placement
+        return placement.rank_of[placement.stage_of[variable]]
+
+    @property
+    def digest(self) -> str:
+        """A hash of graphs, placement and programs, by which ranks compare what they run."""
+        text = hashlib.sha256()
+        for size, partition in sorted(self.partitions.items()):
+            placement = partition.placement
+            where = (sorted(placement.stage_of.items()), placement.rank_of)
+            text.update(f"{size} {partition.graph.digest} {where}\n".encode())
+        text.update(str(self.schedule).encode())
+        return text.hexdigest()
+
+
+def plan(
+    symbol: Symbol,
+    feeds: Mapping[str, Feed],
+    options: Options,
+    *,
+    wrt: Sequence[str] | None = (),
+    heads: bool = False,
+    shapes: Mapping[str, Any] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Lower, differentiate, place, cut, schedule and check.
+
+    feeds: the variables that get new values every step. wrt: the variables to differentiate by;
+    None: all arguments that are not fed; (): forward only. shapes, dtypes: of other variables,
+    where they cannot be inferred. Raises what the steps raise; nothing has run yet.
+    """
+    whole = batch_size(feeds) if feeds else 1
+    sizes = split_sizes(whole, options.micro_batches)
+    given = {n: f.type.dtype for n, f in feeds.items()} | dict(dtypes or {})
+    full = lower(symbol, {**(shapes or {}), **{n: f.type.shape for n, f in feeds.items()}}, given)
+    axes = {name: feed.axis for name, feed in feeds.items()}
+    before = prologue(full, axes)
+    if wrt is None:
+        wrt = [n for n in symbol.list_arguments() if n not in feeds]
+    partitions: dict[int, Partition] = {}
+    layouts: dict[Value, Layout] = {}
+    for size in dict.fromkeys(sizes):
+        parts = {n: f.part(size).shape for n, f in feeds.items()}
+        typed = full if size == whole else lower(symbol, {**(shapes or {}), **parts}, given)
+        ready = micro_batch(typed, axes, size, whole)
+        layouts = layouts or ready.layouts
+        both = gradients(ready.graph, wrt, heads=heads)
+        placement = group2ctx(both.graph, options.groups, options.default, options.devices)
+        partitions[size] = cut(both.graph, placement)
+    first = partitions[sizes[0]]
+    scheduler = find_schedule(options.schedule) if wrt else forward_only
+    compute = scheduler(first.placement.rank_of, len(sizes))
+    schedule = lower_schedule(first, compute, update=options.update)
+    check(schedule, first, len(sizes))
+    outputs = full.outputs
+    states = _states(options.states, symbol, outputs, first)
+    return Plan(
+        partitions, sizes, schedule, dict(feeds), before, outputs, tuple(symbol.list_outputs()),
+        {v: layouts[v] for v in outputs}, both.grads, both.heads, states,
+    )  # fmt: skip
+
+
+def _states(
+    named: Mapping[str, str], symbol: Symbol, outputs: tuple[Value, ...], partition: Partition
+) -> dict[str, Value]:
+    """The value of each state in the next step; both must be on one rank."""
+    place = partition.placement
+    names = symbol.list_outputs()
+    found = {}
+    for variable, output in named.items():
+        value = outputs[names.index(output)]
+        here, there = (place.device_of(n) for n in (variable, value.node))
+        if here != there:
+            raise PlacementError(
+                f"state {variable!r} is on {here}, but its next value {output!r} is made on "
+                f"{there}; give both the same ctx_group"
+            )
+        found[variable] = value
+    return found

@@ -1,0 +1,158 @@
+"""The session: a plan on a cluster, stepped from one place.
+
+The caller's loop is the same for threads, where one process holds all ranks, and for MPI, where
+every process runs the loop and holds one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from partitioner.types import BodyKey
+from runtime.instructions import Run
+from runtime.pipeline import Plan
+from runtime.timeline import Timeline, merge
+from runtime.transports import Cluster, Transport
+from runtime.updater import TrainStep, local_scalars, scalars
+from runtime.worker import Worker
+from symgraph.errors import RunError
+from symgraph.init import Initializer
+from symgraph.optimizer import Optimizer
+from symgraph.types import Array
+
+Arrays = dict[int, dict[str, Array]]  # by rank, then name
+
+
+class Session:
+    """Runs steps of a plan on a cluster's local ranks.
+
+    arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
+    optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        arrays: Arrays,
+        *,
+        optimizer: Optimizer | None = None,
+        clip: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        self.arrays = arrays
+        self.seed = seed
+        self.steps = 0
+        self.trains = optimizer is not None
+        self.body_seconds: dict[BodyKey, list[float]] = defaultdict(list)
+        self.workers: dict[int, Worker] = {}
+        self.updaters: dict[int, TrainStep] = {}
+        self._zeros = {
+            name: np.zeros(plan.feeds[name].type.shape, plan.feeds[name].type.dtype)
+            for name in plan.states
+        }  # the first step's states; later ones stay on their ranks
+        wanted = {*scalars(plan).values(), *plan.states.values()}
+        self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+        def start(transport: Transport) -> None:
+            _agree(transport, plan)
+            self.workers[transport.rank] = Worker(
+                plan, transport.rank, arrays[transport.rank], wanted
+            )
+            if optimizer is not None:
+                self.updaters[transport.rank] = TrainStep(plan, optimizer, clip)
+
+        cluster.run(start)
+
+    def step(self, feeds: Mapping[str, Array], *, stop: bool = False) -> dict[str, float]:
+        """Run one step on the whole batch; the figures of this step (training only).
+
+        feeds: the fed variables that are no states. stop: this process's wish to end; the
+        figure `stop` is positive on every rank if any rank wished so.
+        """
+        train = self.trains
+        values = {**self._zeros, **feeds}
+
+        def work(transport: Transport) -> None:
+            worker = self.workers[transport.rank]
+            updater = self.updaters.get(transport.rank)
+            if updater is not None:
+                updater.stop = stop
+            worker.step(
+                transport, values, train=train, seed=self.seed, step=self.steps, updater=updater
+            )
+            worker.carry_states()
+            if updater is None:
+                for name, value in local_scalars(worker).items():
+                    self._sums[transport.rank][name] += value
+
+        self.cluster.run(work)
+        self.steps += 1
+        for worker in self.workers.values():
+            for event in worker.timeline.events:
+                if isinstance(event.instruction, Run):
+                    self.body_seconds[event.instruction.key].append(event.end - event.start)
+        return next((dict(u.figures) for u in self.updaters.values()), {})
+
+    def reset_states(self) -> None:
+        """Start the next step from zero states."""
+        for worker in self.workers.values():
+            worker.states = {}
+
+    def collect(self) -> dict[str, float]:
+        """The figures of all evaluation steps since the last call, over all ranks."""
+        names = sorted(n for n in self.plan.output_names)
+        found: dict[str, float] = {}
+
+        def work(transport: Transport) -> None:
+            own = self._sums.pop(transport.rank, {})
+            vector = np.array([own.get(n, 0.0) for n in names])
+            transport.waiting_for("the sums of an evaluation")
+            transport.allreduce(vector)
+            found.update(zip(names, map(float, vector), strict=True))
+
+        self.cluster.run(work)
+        return found
+
+    @property
+    def timeline(self) -> Timeline:
+        """The last step, of the local ranks."""
+        return merge([w.timeline for w in self.workers.values()])
+
+    def parameters(self) -> dict[str, Array]:
+        """The parameters and auxiliary states of the local ranks, by name."""
+        return {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
+
+
+def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
+    """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
+    arrays: Arrays = {}
+    graph = plan.partition.graph
+
+    def work(transport: Transport) -> None:
+        arrays[transport.rank] = {
+            name: initializer(name, *graph[name].types[0], seed, graph[name].tags)
+            for name in plan.parameters
+            if plan.rank_of(name) == transport.rank
+        }
+
+    cluster.run(work)
+    return arrays
+
+
+def _agree(transport: Transport, plan: Plan) -> None:
+    """All ranks run one plan, or all of them say who differs."""
+    transport.waiting_for("the start: comparing plans")
+    digests = transport.exchange(plan.digest)
+    others = [r for r, d in enumerate(digests) if d != digests[0]]
+    if others:
+        raise RunError(
+            f"rank {others[0]} has another graph, placement or schedule than rank 0 (digest "
+            f"{digests[others[0]][:12]}, not {digests[0][:12]}): all ranks must be started with "
+            "the same config, package version and data"
+        )

@@ -1,0 +1,272 @@
+"""The trainer: a config's whole run, from plan to summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from runtime.meter import Meter
+from runtime.pipeline import Options, Plan, plan
+from runtime.session import Session, initialize
+from runtime.summary import stage_rows
+from runtime.transports import Cluster
+from runtime.updater import scalars
+from symgraph import init, lr_scheduler, optimizer
+from symgraph.config_keys import Config
+from symgraph.context import Context
+from symgraph.corpus import CORPORA, Corpus, TimeMajorBatches
+from symgraph.errors import ConfigError, RunError
+from symgraph.model import Model, load_model
+from symgraph.types import Array
+
+NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
+
+
+@dataclass(frozen=True)
+class Job:
+    """A config made ready: its model and the plans to train and to evaluate it."""
+
+    config: Config
+    model: Model
+    training: Plan
+    evaluation: Plan
+    figures: tuple[str, str]
+
+    @property
+    def tokens(self) -> int:
+        """Words a step."""
+        return self.config.data.batch_size * self.config.data.sequence_length
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a step: perplexity is that of the words since the last report."""
+
+    step: int
+    total_steps: int | None
+    seconds: float
+    tokens: int
+    tokens_per_second: float
+    loss: float
+
+    @property
+    def perplexity(self) -> float:
+        return exp(self.loss)
+
+
+def prepare(config: Config) -> Job:
+    """Build the model and plan its training and evaluation; runs nothing."""
+    devices = tuple(Context.parse(d) for d in config.devices)
+    for device in devices:
+        if device.kind != "cpu":
+            raise ConfigError(f"devices: {device} cannot be used yet; use cpu(0), cpu(1), ...")
+    model = load_model(
+        config.model, batch_size=config.data.batch_size, vocab=config.data.vocab,
+        sequence_length=config.data.sequence_length, dtype=config.train.dtype, **config.args,
+    )  # fmt: skip
+    groups = {g: Context.parse(d) for g, d in config.group2ctx.items()}
+    options = Options(
+        groups or None, devices[0], devices, config.pipeline.schedule,
+        config.pipeline.micro_batches, model.states, update=True,
+    )  # fmt: skip
+    dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
+    dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
+    training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
+    forward = Options(groups or None, devices[0], devices, "", options.micro_batches, model.states)
+    evaluation = plan(model.symbol, model.feeds, forward, dtypes=dtypes)
+    figures = tuple(scalars(training))
+    if len(figures) != NLL:
+        raise ConfigError(
+            f"model: {config.model} must report the two outputs of nll_stats, but its summed "
+            f"outputs with one element are {list(figures)}"
+        )
+    return Job(config, model, training, evaluation, (figures[0], figures[1]))
+
+
+def load_corpus(config: Config) -> Corpus:
+    """The text that the config names."""
+    data = config.data
+    paths = {k: getattr(data, k) for k in ("path", "valid_path") if getattr(data, k) is not None}
+    return CORPORA[data.kind](vocab=data.vocab, **paths)
+
+
+def blas_threads(config: Config, local_ranks: int, cores: int) -> int:
+    """Threads of one matrix product: as said, or the cores shared out among the ranks."""
+    if isinstance(config.blas_threads, int):
+        return config.blas_threads
+    return max(1, cores // max(1, local_ranks))
+
+
+class Trainer:
+    """Trains a job on a cluster; `fit` is the whole run.
+
+    Every process of an MPI run does the same; figures are the same on all of them.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus) -> None:
+        self.job = job
+        self.cluster = cluster
+        config = job.config
+        data = config.data
+        self.batches = TimeMajorBatches(corpus.train, data.batch_size, data.sequence_length)
+        self.valid = TimeMajorBatches(corpus.valid, data.batch_size, data.sequence_length)
+        cluster.run(lambda transport: _same_data(transport.exchange(corpus.digest)))
+        arrays = initialize(
+            job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
+        )
+        self.training = Session(
+            job.training, cluster, arrays, optimizer=create_optimizer(config),
+            clip=config.train.clip_global_norm, seed=config.train.seed,
+        )  # fmt: skip
+        self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
+        self.step_seconds: list[float] = []
+        self.busy: list[float] = []
+        self.last = Progress(0, self.total_steps, 0.0, 0, 0.0, math.nan)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps after which training ends; None if only time limits it."""
+        train = self.job.config.train
+        limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.batches)]
+        return min((n for n in limits if n is not None), default=None)
+
+    def fit(
+        self,
+        on_step: Callable[[Progress], None] = lambda p: None,
+        on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
+    ) -> dict[str, Any]:
+        """Train to the config's limit and evaluate; the summary, as `--json` prints it."""
+        config = self.job.config
+        start = time.perf_counter()
+        every = config.evaluate.every
+        spent = 0.0  # in evaluations
+        for number, feeds in self._feeds():
+            begun = time.perf_counter()
+            limit = config.train.seconds
+            figures = self._step(feeds, limit is not None and begun - start >= limit)
+            self.step_seconds.append(time.perf_counter() - begun)
+            self.busy.append(sum(self.training.timeline.busy()))
+            tokens = (number + 1) * self.job.tokens
+            elapsed = time.perf_counter() - start - spent
+            self.last = Progress(
+                number + 1, self.total_steps, elapsed, tokens, tokens / elapsed,
+                _mean(figures, self.job.figures),
+            )  # fmt: skip
+            on_step(self.last)
+            if figures["stop"] > 0:
+                break
+            if every and (number + 1) % every == 0:
+                before = time.perf_counter()
+                on_evaluation(number + 1, exp(self.evaluate()))
+                spent += time.perf_counter() - before
+        loss = self.evaluate()
+        on_evaluation(self.last.step, exp(loss))
+        return self.summary(loss)
+
+    def _feeds(self) -> Iterator[tuple[int, dict[str, Array]]]:
+        total = self.total_steps
+        number = 0
+        while total is None or number < total:
+            at = number % len(self.batches)
+            if at == 0:
+                self.training.reset_states()
+            data, label = self.batches.batch(at)
+            yield number, {"data": data, "label": label}
+            number += 1
+
+    def _step(self, feeds: Mapping[str, Array], stop: bool) -> dict[str, float]:
+        """One step; the second one is watched for its memory."""
+        workers = self.training.workers.values()
+        watched = self.training.steps == 1
+        if watched:
+            for worker in workers:
+                worker.meter = Meter(worker.arrays.values())
+        figures = self.training.step(feeds, stop=stop)
+        if watched:
+            self.measured = {w.rank: w.meter.peak for w in workers if w.meter is not None}
+            for worker in workers:
+                worker.meter = None
+        return figures
+
+    def evaluate(self) -> float:
+        """The mean negative log-likelihood of the held-out words, states carried along."""
+        limit = self.job.config.evaluate.tokens
+        count = len(self.valid)
+        if limit is not None:
+            count = max(1, min(count, limit // self.job.tokens))
+        self.evaluation.reset_states()
+        for at in range(count):
+            data, label = self.valid.batch(at)
+            self.evaluation.step({"data": data, "label": label})
+        return _mean(self.evaluation.collect(), self.job.figures)
+
+    def summary(self, loss: float) -> dict[str, Any]:
+        """The figures of the run, with the keys of `--json`; see docs/cli.md."""
+        job, config = self.job, self.job.config
+        steady = self.step_seconds[1:] or self.step_seconds
+        median = float(np.median(steady)) if steady else math.nan
+        stages, predicted, busy = stage_rows(self)
+        ranks = job.training.partition.placement.ranks
+        return {
+            "loss": loss,
+            "perplexity": exp(loss),
+            "train_loss": self.last.loss,
+            "steps": self.last.step,
+            "tokens": self.last.tokens,
+            "tokens_per_second": self.last.tokens_per_second,
+            "seconds": self.last.seconds,
+            "step_seconds": median,
+            "predicted_step_seconds": predicted,
+            "bubble_fraction": 1.0 - busy / (ranks * median),
+            "schedule": config.pipeline.schedule,
+            "micro_batches": config.pipeline.micro_batches,
+            "time_segment": None,
+            "placement": dict(config.group2ctx),
+            "devices": list(config.devices),
+            "stages": stages,
+        }
+
+
+def limit_blas(threads: int) -> Any:
+    """Let matrix products use that many threads in this process (a context manager)."""
+    return threadpool_limits(limits=threads, user_api="blas")
+
+
+def exp(loss: float) -> float:
+    """Perplexity of a mean negative log-likelihood; infinite where it overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _mean(figures: Mapping[str, float], names: tuple[str, str]) -> float:
+    total, count = (figures[n] for n in names)
+    if not math.isfinite(total):
+        raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
+    return total / count
+
+
+def create_optimizer(config: Config) -> optimizer.Optimizer:
+    """The optimizer of a config's `train:` section."""
+    train = config.train
+    settings: dict[str, Any] = {"learning_rate": train.base_rate, "wd": train.weight_decay}
+    if train.momentum:
+        settings["momentum"] = train.momentum
+    if train.lr_schedule is not None:
+        given = train.lr_schedule.model_dump()
+        kind = given.pop("kind")
+        settings["lr_scheduler"] = lr_scheduler.create(kind, **given, base_lr=train.base_rate)
+    return optimizer.create(train.optimizer, **settings)
+
+
+def _same_data(digests: list[Any]) -> None:
+    others = [r for r, d in enumerate(digests) if d != digests[0]]
+    if others:
+        raise RunError(
+            f"rank {others[0]} reads other data than rank 0; all ranks need the same files (and, "
+            "for stdlib_text, the same Python version)"
+        )

@@ -1,0 +1,226 @@
+"""Contract of a transport: what ranks may say to each other and what they hear when one fails.
+
+A `Cluster` starts the ranks and hands each one its `Transport`, the rank's endpoint. Messages of
+one (src, dst) channel arrive in the order sent, whatever their tags, because NCCL has no tags and
+MPI orders only within one: a tag is a check, never a choice. `send` never blocks, so neighbours
+may stand sending to each other. Every wait ends: with the message, with `PeerFailed`, or with
+`TransportTimeout`. `tests/contracts/transport.py` holds these rules as checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwise
+GRACE_SECONDS = 3.0  # how long a failing rank stays so that the others hear why
+
+DTYPES = frozenset(
+    np.dtype(name) for name in ("bool", "int32", "int64", "float16", "float32", "float64")
+)
+
+# What the launchers of MPICH and Intel MPI, Open MPI, and PMIx managers (srun, prterun) set.
+LAUNCHER_VARIABLES = (
+    "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What every rank is told about the first error of a run."""
+
+    rank: int  # -1: not a rank, but the caller
+    where: str  # instruction and node, as far as known: "1F0 (step 12), node 'l1_t3_i2h'"
+    message: str  # "ZeroDivisionError: division by zero"
+
+    def __str__(self) -> str:
+        if self.rank < 0:
+            return self.message
+        return f"rank {self.rank} failed{f' at {self.where}' if self.where else ''}: {self.message}"
+
+
+class Ticket(Protocol):
+    """A message under way."""
+
+    def done(self) -> bool:
+        """Whether the sender may overwrite its buffer."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the sender may overwrite its buffer; raises like every wait."""
+        ...
+
+
+class Transport(Protocol):
+    """One rank's endpoint, used by that rank's thread alone."""
+
+    rank: int
+    size: int
+    timeout: float  # seconds a single wait may take
+
+    def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
+        """Start a message and return at once; `array` may not change until the ticket is done."""
+        ...
+
+    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """Wait for the next message of channel (src, this rank) and copy it into `out`.
+
+        `out` is C-contiguous and of exactly the message's shape and dtype; another type or
+        another tag at the head of the channel is a `RunError`.
+        """
+        ...
+
+    def allreduce(self, array: npt.NDArray[np.float64]) -> None:
+        """Replace a float64 vector by its sum over ranks, added in rank order on every rank."""
+        ...
+
+    def exchange(self, obj: Any) -> list[Any]:
+        """Give every rank one small JSON-able object and return all of them by rank."""
+        ...
+
+    def waiting_for(self, what: str) -> None:
+        """Remember the current instruction's text, for the errors of later waits."""
+        ...
+
+    def abort(self, failure: Failure) -> None:
+        """Tell every rank that the run has failed; the first failure told wins."""
+        ...
+
+    def close(self) -> None:
+        """Refuse any further use; idempotent."""
+        ...
+
+
+class Cluster(Protocol):
+    """The ranks of a run: starts work on those that live in this process."""
+
+    size: int
+
+    def run(self, work: Callable[[Transport], T]) -> list[T]:
+        """Call `work(endpoint)` on every local rank; the results by rank, or the first error.
+
+        An exception on one rank is told to all others, whose waits then raise `PeerFailed`.
+        A rank that knows more than the exception says calls `endpoint.abort` before it raises.
+        Work receives every message that is sent to it: what is left over at its end is undefined.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop the ranks and what serves them; idempotent."""
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def launched_by_mpi(environ: Mapping[str, str]) -> bool:
+    """Whether an MPI launcher (mpiexec, mpirun, srun) started the process of this environment."""
+    return any(name in environ for name in LAUNCHER_VARIABLES)
+
+
+def type_text(array: npt.NDArray[Any]) -> str:
+    """An array's type as errors show it: "float32 (3, 4)"."""
+    return f"{array.dtype} {array.shape}"
+
+
+def check_peer(verb: str, rank: int, peer: int, size: int) -> None:
+    """Raise `RunError` unless `peer` is another rank of the run."""
+    if peer == rank:
+        raise RunError(
+            f"{verb}: rank {rank} names itself as its peer; values that stay on a rank are shared, "
+            "not sent"
+        )
+    if not 0 <= peer < size:
+        raise RunError(
+            f"{verb}: rank {rank} names rank {peer}, but the run has ranks 0..{size - 1}"
+        )
+
+
+def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
+    """Raise unless `array` may be sent to `dst`."""
+    check_peer("send", rank, dst, size)
+    if array.dtype not in DTYPES:
+        known = ", ".join(sorted(str(d) for d in DTYPES))
+        raise DTypeError(
+            f"send {rank} -> {dst}: {array.dtype} is not carried; cast to one of {known}"
+        )
+
+
+def check_recv(out: npt.NDArray[Any], rank: int, src: int, size: int) -> None:
+    """Raise `RunError` unless a message of `src` may be received into `out`."""
+    check_peer("recv", rank, src, size)
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise RunError(
+            f"recv {src} -> {rank}: the buffer {type_text(out)} is not C-contiguous and writeable; "
+            "receive into a fresh array and copy"
+        )
+
+
+def check_reduced(array: npt.NDArray[Any], rank: int) -> None:
+    """Raise `RunError` unless `array` is a vector that allreduce takes."""
+    if array.dtype != np.float64 or array.ndim != 1:
+        raise RunError(
+            f"allreduce: rank {rank} gives {type_text(array)}, but a float64 vector is summed"
+        )
+
+
+def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
+    """The error of a receiver that asks for another tag than the channel's next message has."""
+    return RunError(
+        f"channel {src} -> {dst}: the next message has tag {head}, but tag {tag} is asked for; "
+        "receive a channel's messages in the order they are sent"
+    )
+
+
+def wrong_type(src: int, dst: int, tag: int, message: str, out: str) -> RunError:
+    """The error of a message that does not fit the receiver's buffer."""
+    return RunError(
+        f"channel {src} -> {dst}, tag {tag}: the message is {message}, but the receiver's buffer "
+        f"is {out}; both ends must be built from one partition"
+    )
+
+
+def peer_failed(rank: int, failure: Failure, awaited: str, what: str) -> PeerFailed:
+    """The error of a wait for `awaited`, in instruction `what`, that another rank's end stops."""
+    at = f" ({what})" if what else ""
+    return PeerFailed(f"rank {rank} stopped while waiting for {awaited}{at}: {failure}")
+
+
+def timed_out(rank: int, seconds: float, awaited: str, what: str) -> TransportTimeout:
+    """The error of a wait for `awaited`, in instruction `what`, that took too long."""
+    at = f" ({what})" if what else ""
+    return TransportTimeout(
+        f"rank {rank} waited more than {seconds:g} s for {awaited}{at}; "
+        "look at what the peer is doing, or raise the timeout"
+    )
+
+
+def message_from(src: int, tag: int) -> str:
+    """What a receiver awaits."""
+    return f"tag {tag} from rank {src}"
+
+
+def taken_by(dst: int, tag: int) -> str:
+    """What a sender awaits."""
+    return f"rank {dst} to take tag {tag}"
+
+
+def failure_of(rank: int, what: str, error: BaseException) -> Failure:
+    """The failure to tell the others for an exception on `rank` in instruction `what`.
+
+    The exception gets a note that says the same, for the traceback the user sees.
+    """
+    if not isinstance(error, PeerFailed):
+        error.add_note(f"on rank {rank}{f', at {what}' if what else ''}")
+    return Failure(rank, what, f"{type(error).__name__}: {error}".removesuffix(": "))

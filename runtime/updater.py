@@ -1,0 +1,92 @@
+"""The end of a training step on one rank: norms and losses over all ranks, then the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runtime.pipeline import Plan
+from symgraph.batching import assemble
+from symgraph.ops.layout import PARTIAL
+from symgraph.optimizer import Optimizer, global_norm_scale, sum_of_squares
+from symgraph.types import Array, Value
+
+if TYPE_CHECKING:
+    from runtime.worker import Worker
+
+
+def scalars(plan: Plan) -> dict[str, Value]:
+    """The outputs that are figures to report: sums over the batch with one element."""
+    graph = plan.partition.graph
+    return {
+        name: value
+        for name, value in zip(plan.output_names, plan.outputs, strict=True)
+        if plan.layouts[value] is PARTIAL and graph.type_of(value).size == 1
+    }
+
+
+def local_scalars(worker: Worker) -> dict[str, float]:
+    """The figures that are made on this worker's rank, for the whole batch."""
+    return {
+        name: float(assemble(PARTIAL, worker.outputs[value]).reshape(()))
+        for name, value in scalars(worker.plan).items()
+        if value in worker.outputs
+    }
+
+
+class TrainStep:
+    """One rank's optimizer: its states, and what it must know of the other ranks.
+
+    The squared norms of all gradients travel as one vector with a place for each parameter, to
+    which only the parameter's own rank adds: the sum over ranks is exact, and the sum over
+    parameters has one order, so clipping is the same for every placement and counts a parameter
+    that is used in many places once.
+    """
+
+    def __init__(self, plan: Plan, optimizer: Optimizer, clip: float | None) -> None:
+        self.optimizer = optimizer
+        self.clip = clip
+        self.count = 0
+        self.states: dict[str, dict[str, Array]] = {}
+        self.stop = False  # whether this rank wants training to end after this step
+        self.scale = 1.0
+        self.figures: dict[str, float] = {}
+        self._names = list(plan.grads)
+        self._scalars = list(scalars(plan))
+        graph = plan.partition.graph
+        self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
+
+    def reduce(self, worker: Worker) -> None:
+        """Exchange norms, figures and the wish to stop."""
+        vector = np.zeros(len(self._names) + len(self._scalars) + 1)
+        if self.clip is not None:
+            for place, name in enumerate(self._names):
+                if worker.plan.rank_of(name) == worker.rank:
+                    vector[place] = sum_of_squares(np, worker.gradient(name))
+        own = local_scalars(worker)
+        for place, name in enumerate(self._scalars, len(self._names)):
+            vector[place] = own.get(name, 0.0)
+        vector[-1] = float(self.stop)
+        worker.transport.allreduce(vector)
+        squares = float(np.sum(vector[: len(self._names)]))
+        self.scale = 1.0 if self.clip is None else global_norm_scale(squares, self.clip)
+        self.figures = dict(
+            zip(self._scalars, map(float, vector[len(self._names) :]), strict=False)
+        )
+        self.figures["stop"] = float(vector[-1])
+        self.count += 1
+
+    def update(self, worker: Worker, stage: int) -> None:
+        """Change the parameters of a stage in place."""
+        stage_of = worker.plan.partition.placement.stage_of
+        for name in self._names:
+            if stage_of[name] == stage:
+                weight = worker.arrays[name]
+                if name not in self.states:
+                    self.states[name] = self.optimizer.state(name, weight)
+                self.optimizer.update(
+                    np, name, weight, worker.gradient(name), self.states[name], self.count,
+                    self.scale, self._tags[name],
+                )  # fmt: skip

@@ -1,0 +1,269 @@
+"""The worker: runs one rank's program, instruction by instruction.
+
+There is one worker loop for every schedule, transport and device count. Everything that can be
+looked up is looked up when the worker is made; a step walks a list of bound calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from partitioner.types import CommEdge
+from runtime.instructions import (
+    Collective,
+    Free,
+    Instruction,
+    Program,
+    Run,
+    Send,
+    Update,
+)  # fmt: skip
+from runtime.kernels import Compiled, Frame, NodeFailed, compile_rank
+from runtime.meter import Meter
+from runtime.pipeline import Plan
+from runtime.sums import TreeSum
+from runtime.timeline import Event, Timeline
+from runtime.transports.base import Failure, Ticket, Transport
+from symgraph.errors import PeerFailed, RunError
+from symgraph.ops.registry import Env
+from symgraph.reference import evaluate
+from symgraph.types import Array, Value
+
+Bound = list[tuple[Instruction, Callable[[], None]]]
+
+
+class Updater(Protocol):
+    """What a training step does at its end; see runtime.trainer."""
+
+    def reduce(self, worker: Worker) -> None: ...
+
+    def update(self, worker: Worker, stage: int) -> None: ...
+
+
+class Worker:
+    """One rank of a plan.
+
+    arrays: parameters and auxiliary states that live on this rank, by name; they are read, and
+    auxiliary states are written, in place. wanted: the outputs to keep, by default all. After a
+    step, `outputs` has those that are made here (one a micro-batch), `grads` the summed gradients.
+    """
+
+    transport: Transport  # of the run under way
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        arrays: Mapping[str, Array],
+        wanted: Collection[Value] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.rank = rank
+        self.arrays = arrays
+        self.wanted = frozenset(plan.outputs if wanted is None else wanted)
+        self.outputs: dict[Value, list[Any]] = {}
+        self.grads: dict[str, TreeSum] = {}
+        self.states: dict[str, list[Array]] = {}
+        self.timeline = Timeline(plan.partition.placement.ranks, ())
+        self.step_count = 0
+        self.meter: Meter | None = None
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._tickets: dict[tuple[int, str, int], list[Ticket]] = {}
+        self._feeds: Mapping[str, Array] = {}
+        self._early: dict[str, Array] = {}
+        self._env = Env()
+        self._starts = [sum(plan.sizes[:m]) for m in range(len(plan.sizes))]
+        self._grad_of = {v: [n for n, g in plan.grads.items() if g == v]
+                         for v in plan.grads.values()}  # fmt: skip
+        self._compiled = self._compile()
+        self._slots = {key[:2]: len(c.slots) for key, c in self._compiled.items()}
+        self._edges = {size: {e.tag: e for e in p.edges} for size, p in plan.partitions.items()}
+        self._updater: Updater | None = None
+        self.program = self.bind(plan.schedule.programs[rank])
+
+    def _compile(self) -> dict[tuple[int, int, str], Compiled]:
+        return {
+            (size, *key): compiled
+            for size, partition in self.plan.partitions.items()
+            for key, compiled in compile_rank(partition, self.rank).items()
+        }
+
+    def bind(self, program: Program) -> Bound:
+        """A program of this rank, ready to `run`."""
+        return [(instruction, self._bind(instruction)) for instruction in program]
+
+    def _bind(self, instruction: Instruction) -> Callable[[], None]:
+        """The call that does an instruction."""
+        if isinstance(instruction, (Update, Collective)):
+            return partial(self._finish, instruction)
+        size = self.plan.sizes[instruction.mb]
+        if isinstance(instruction, Run):
+            body = self._compiled[size, instruction.stage, instruction.phase]
+            return partial(self._run, body, instruction.mb)
+        if isinstance(instruction, Free):
+            body = self._compiled[size, instruction.stage, instruction.phase]
+            return partial(self._free, body, instruction.mb)
+        edge = self._edges[size][instruction.tag]
+        end = edge.src if isinstance(instruction, Send) else edge.dst
+        body = self._compiled[size, end.stage, end.phase]
+        act = self._send if isinstance(instruction, Send) else self._recv
+        return partial(act, edge, body.slots[edge.value], instruction.mb)
+
+    # -- a step ------------------------------------------------------------------------------
+
+    def step(
+        self,
+        transport: Transport,
+        feeds: Mapping[str, Array],
+        *,
+        train: bool = True,
+        seed: int = 0,
+        step: int = 0,
+        updater: Updater | None = None,
+    ) -> None:
+        """Run the whole program once on these values of the fed variables (the whole batch).
+
+        Any error is told to the other ranks, and raised as RunError that names rank,
+        instruction and node.
+        """
+        self._updater = updater
+        self.begin(feeds, train=train, seed=seed, step=step)
+        self.run(transport, self.program)
+
+    def begin(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
+        """Make ready for a step; what an earlier one left is dropped."""
+        self._frames.clear()
+        self._tickets.clear()
+        self.outputs = {}
+        self.grads = {name: TreeSum(len(self.plan.sizes)) for name in self.plan.grads}
+        self.step_count = step
+        self._env = Env(np, train, seed, step, 0)
+        self.feed(feeds)
+
+    def feed(self, feeds: Mapping[str, Array]) -> None:
+        """Values of fed variables for the runs to come."""
+        self._feeds = feeds
+        early = self.plan.prologue
+        if early.outputs:
+            values = evaluate(early, {n.name: feeds[n.name] for n in early.variables})
+            self._early = {v.node: a for v, a in zip(early.outputs, values, strict=True)}
+
+    def run(self, transport: Transport, program: Bound) -> None:
+        """The worker loop: do one bound program, leave its timeline."""
+        self.transport = transport
+        clock, events, rank = time.perf_counter, [], self.rank
+        instruction: Instruction | None = None
+        try:
+            for instruction, act in program:
+                start = clock()
+                act()
+                events.append(Event(rank, instruction, start, clock()))
+        except BaseException as error:
+            self._raise(instruction, error)
+        self.timeline = Timeline(transport.size, tuple(events))
+
+    def _raise(self, instruction: Instruction | None, error: BaseException) -> None:
+        where = f"{instruction} (step {self.step_count})"
+        cause = error
+        if isinstance(error, NodeFailed):
+            where += f", node {error.node!r}"
+            cause = error.__cause__ or error
+        if isinstance(error, PeerFailed):
+            raise error
+        message = f"{type(cause).__name__}: {cause}"
+        self.transport.abort(Failure(self.rank, where, message))
+        if not isinstance(cause, Exception):
+            raise error
+        raise RunError(f"rank {self.rank} failed at {where}: {message}") from cause
+
+    # -- instructions ------------------------------------------------------------------------
+
+    def _frame(self, stage: int, mb: int) -> Frame:
+        frame = self._frames.get((stage, mb))
+        if frame is None:
+            slots = self._slots[self.plan.sizes[mb], stage]
+            frame = self._frames[stage, mb] = [None] * slots
+        return frame
+
+    def _run(self, body: Compiled, mb: int) -> None:
+        frame = self._frame(body.key.stage, mb)
+        for name, slot in body.fed:
+            frame[slot] = self._fed(name, mb)
+        if self.meter is not None:
+            self.meter.start(self._frames.values())
+        body.run(frame, self._env._replace(sample=self._starts[mb]), self.meter)
+        for slot, other, to in body.handovers:
+            self._frame(other, mb)[to] = frame[slot]
+        for value, slot in body.results:
+            self._result(value, mb, frame[slot])
+        if self._env.train:
+            for name, slot in body.aux:
+                self.arrays[name][...] = frame[slot]
+
+    def _fed(self, name: str, mb: int) -> Array:
+        """The value of a variable for one micro-batch."""
+        early = self._early.get(name)
+        if early is not None:
+            return early
+        state = self.states.get(name)
+        if state is not None:
+            return state[mb]
+        feed = self.plan.feeds.get(name)
+        if feed is None:
+            array = self.arrays.get(name)
+            return self._feeds[name] if array is None else array
+        start = self._starts[mb]
+        at = (slice(None),) * feed.axis + (slice(start, start + self.plan.sizes[mb]),)
+        return np.asarray(self._feeds[name][at], order="C")
+
+    def carry_states(self) -> None:
+        """Let the states that this step made be the next step's initial ones."""
+        made = self.plan.states.items()
+        self.states = {name: self.outputs[v] for name, v in made if v in self.outputs}
+
+    def gradient(self, name: str) -> Array:
+        """The summed gradient of a variable that lives on this rank."""
+        return self.grads[name].total
+
+    def _result(self, value: Value, mb: int, array: Array) -> None:
+        for name in self._grad_of.get(value, ()):
+            self.grads[name].add(np, mb, array)
+        if value in self.wanted:
+            self.outputs.setdefault(value, [None] * len(self.plan.sizes))[mb] = array
+
+    def _send(self, edge: CommEdge, slot: int, mb: int) -> None:
+        frame = self._frames[edge.src.stage, mb]
+        destination = self.plan.partition.rank(edge.dst)
+        ticket = self.transport.send(frame[slot], destination, edge.tag)
+        self._tickets.setdefault((*edge.src, mb), []).append(ticket)
+
+    def _recv(self, edge: CommEdge, slot: int, mb: int) -> None:
+        source = self.plan.partition.rank(edge.src)
+        out = np.empty(edge.type.shape, edge.type.dtype)
+        where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
+        self.transport.waiting_for(where)
+        self.transport.recv(out, source, edge.tag)
+        self._frame(edge.dst.stage, mb)[slot] = out
+
+    def _free(self, body: Compiled, mb: int) -> None:
+        for ticket in self._tickets.pop((*body.key, mb), ()):
+            ticket.wait()
+        if body.free is None:
+            self._frames.pop((body.key.stage, mb), None)
+        else:
+            frame = self._frames[body.key.stage, mb]
+            for slot in body.free:
+                frame[slot] = None
+
+    def _finish(self, instruction: Update | Collective) -> None:
+        if self._updater is not None:
+            if isinstance(instruction, Update):
+                self._updater.update(self, instruction.stage)
+            else:
+                self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
+                self._updater.reduce(self)

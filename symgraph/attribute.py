@@ -1,0 +1,85 @@
+"""Attributes of symbols: strings by key, given one by one or for a whole `with` block.
+
+Some keys have two spellings. The executor's own keys (`HIDDEN`) are stored as `__key__`, and only
+attributes spelt like that are handed down to the variables an operator creates for itself: that
+is how `fc1_weight` gets the `ctx_group` of `fc1` but not its `kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+from symgraph.errors import GraphError
+
+HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step")
+
+
+def hide(key: str) -> str:
+    """The spelling under which a key is stored: `ctx_group` -> `__ctx_group__`."""
+    return f"__{key}__" if key in HIDDEN else key
+
+
+def canonical(attrs: Mapping[str, str]) -> dict[str, str]:
+    """The attributes under their stored keys.
+
+    Raises GraphError for a value that is not a string, or two spellings with different values.
+    """
+    stored: dict[str, str] = {}
+    for key, value in attrs.items():
+        if not isinstance(value, str):
+            raise GraphError(
+                f"attribute {key!r} must be a string, not {type(value).__name__}: "
+                f"write {key}={str(value)!r}"
+            )
+        if stored.setdefault(hide(key), value) != value:
+            raise GraphError(
+                f"attribute {key!r} is given as {stored[hide(key)]!r} and as {value!r} "
+                f"under its two spellings: keep one"
+            )
+    return stored
+
+
+def lookup(attrs: Mapping[str, str], key: str) -> str | None:
+    """The value of a key under either spelling of it, or None."""
+    for hidden in HIDDEN:
+        if key in (hidden, hide(hidden)):
+            return attrs.get(hide(hidden), attrs.get(hidden))
+    return attrs.get(key)
+
+
+def inherited(attrs: Mapping[str, str]) -> dict[str, str]:
+    """The `__x__` attributes: those that variables created by an operator take from it."""
+    return {k: v for k, v in canonical(attrs).items() if k.startswith("__") and k.endswith("__")}
+
+
+class AttrScope:
+    """Gives its attributes to every symbol made inside its `with` block (`mx.AttrScope`).
+
+    An inner scope overrides an outer one, and attributes given to the symbol itself override
+    both. Scopes belong to the thread or task that entered them. Values are strings, else
+    GraphError.
+    """
+
+    def __init__(self, **attrs: str) -> None:
+        self._attrs = canonical(attrs)
+
+    @staticmethod
+    def current() -> AttrScope:
+        """All scopes now open, as one; an empty scope outside of any."""
+        return _open.get()[-1] if _open.get() else AttrScope()
+
+    def get(self, attr: Mapping[str, str] | None) -> dict[str, str]:
+        """The attributes of a symbol made in this scope with these explicit ones."""
+        return {**self._attrs, **canonical(attr or {})}
+
+    def __enter__(self) -> AttrScope:
+        inside = AttrScope(**AttrScope.current().get(self._attrs))
+        _open.set((*_open.get(), inside))
+        return inside
+
+    def __exit__(self, *exc: object) -> None:
+        _open.set(_open.get()[:-1])
+
+
+_open: ContextVar[tuple[AttrScope, ...]] = ContextVar("open_attr_scopes", default=())

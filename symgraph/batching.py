@@ -1,0 +1,161 @@
+"""Micro-batching of a graph: what splitting the batch needs, found once per graph.
+
+A graph is lowered at the micro-batch's size and walked with every operator's batch rule
+(ops/layout.py). Divisors that count samples are set to the whole batch's count; random operators
+learn which of their elements belong to which sample; and nodes that must see the whole batch (a
+count of valid labels) are taken out into a prologue that is computed on the whole batch's data
+before the first micro-batch and fed as a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from symgraph.build import Builder
+from symgraph.errors import MicroBatchError
+from symgraph.graph import Graph, Node
+from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
+from symgraph.ops.registry import VARIABLE, OpDef, find
+from symgraph.types import Array, TensorType, Value
+
+
+class Feed(NamedTuple):
+    """A variable that is fed every step: its type for the whole batch, and its batch axis."""
+
+    type: TensorType
+    axis: int = 0
+
+    def part(self, size: int) -> TensorType:
+        """Its type for a micro-batch of that many samples."""
+        shape = list(self.type.shape)
+        shape[self.axis] = size
+        return TensorType(tuple(shape), self.type.dtype)
+
+
+class MicroBatched(NamedTuple):
+    """graph: for one micro-batch, all divisors and random numbers those of the whole batch.
+
+    layouts: how the value of every node's output makes up the whole batch's.
+    """
+
+    graph: Graph
+    layouts: dict[Value, Layout]
+
+
+def split_sizes(batch: int, parts: int) -> tuple[int, ...]:
+    """Micro-batch sizes, as equal as can be, larger ones first: 8 in 3 parts is (3, 3, 2)."""
+    if not 1 <= parts <= batch:
+        raise MicroBatchError(
+            f"a batch of {batch} samples cannot be split into {parts} micro-batches; "
+            f"use 1 to {batch}"
+        )
+    small, more = divmod(batch, parts)
+    return (small + 1,) * more + (small,) * (parts - more)
+
+
+def batch_size(feeds: Mapping[str, Feed]) -> int:
+    """The length of the batch axis, which all feeds share; a difference raises MicroBatchError."""
+    sizes = {name: feed.type.shape[feed.axis] for name, feed in feeds.items()}
+    if len(set(sizes.values())) != 1:
+        raise MicroBatchError(f"the batch axes of the inputs differ: {sizes}")
+    return next(iter(sizes.values()))
+
+
+def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
+    """The nodes that must see the whole batch, with all they need; empty if there are none.
+
+    graph: typed for the whole batch. Only nodes that depend on fed variables alone are taken.
+    """
+    fed = set(feeds)
+    wanted: list[Value] = []
+    for node in graph:
+        from_feeds = all(v.node in fed for v in node.inputs)
+        if not node.is_variable and from_feeds:
+            fed.add(node.name)
+            if find(node.op).whole_batch:
+                wanted += [Value(node.name, i) for i in range(len(node.types))]
+    return subgraph(graph, wanted)
+
+
+def subgraph(graph: Graph, outputs: Iterable[Value]) -> Graph:
+    """The part of a graph that these outputs need."""
+    outputs = list(outputs)
+    needed = {v.node for v in outputs}
+    for node in reversed(list(graph)):  # users come before makers
+        if node.name in needed:
+            needed.update(v.node for v in node.inputs)
+            if node.origin is not None:
+                needed.add(node.origin)
+    return Graph.of((n for n in graph if n.name in needed), outputs)
+
+
+def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
+    """Prepare a forward graph that is typed for `size` of the `whole` batch's samples.
+
+    axes: variable -> its batch axis. A graph that mixes samples raises MicroBatchError naming
+    the node, unless the micro-batch is the whole batch.
+    """
+    early = {v.node for v in prologue(graph, axes).outputs}
+    builder = Builder()
+    layouts: dict[Value, Layout] = {}
+    for node in graph:
+        if node.is_variable or node.name in early:
+            axis = axes.get(node.name)
+            layouts[Value(node.name)] = WHOLE if axis is None else Split(axis)
+            builder.add(Node(node.name, VARIABLE, types=node.types, tags=node.tags))
+            continue
+        builder.add(node)
+        op = find(node.op)
+        ins = [layouts[v] for v in node.inputs]
+        try:
+            outs = op.batch(node.site, ins, graph.types_of(node.inputs), node.types)
+            _adjust(builder, graph, node, op, ins, list(outs), (size, whole))
+        except MicroBatchError:
+            if size != whole:
+                raise
+            outs = [WHOLE] * len(node.types)
+        layouts.update({Value(node.name, i): layout for i, layout in enumerate(outs)})
+    return MicroBatched(subgraph(builder.graph(graph.outputs), graph.outputs), layouts)
+
+
+def _adjust(
+    builder: Builder,
+    graph: Graph,
+    node: Node,
+    op: OpDef,
+    ins: list[Layout],
+    outs: list[Layout],
+    sizes: tuple[int, int],
+) -> None:
+    """Set what an operator must know of the whole batch."""
+    size, whole = sizes
+    split = any(isinstance(layout, Split) for layout in ins)
+    if op.count is not None and split and (op.loss or outs[0] is PARTIAL):
+        own = op.count(node.attrs, graph.types_of(node.inputs))
+        builder.replace(node.name, count=own * whole // size)
+    if op.random and isinstance(outs[0], Split):
+        at = outs[0]
+        builder.replace(node.name, axis=at.axis, outer=at.outer, inner=at.inner)
+    if op.loss and not split and PARTIAL not in ins and size != whole:
+        if "share" not in op.params:
+            mixes(node.site, "is a loss that does not depend on the samples")
+        builder.replace(node.name, share=size / whole)
+
+
+def assemble(layout: Layout, parts: list[Array]) -> Array:
+    """The whole batch's value from the micro-batches' values, in order."""
+    if len(parts) == 1 or layout is WHOLE:
+        return parts[0]
+    if not isinstance(layout, Split):
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+    axis, shape = layout.axis, parts[0].shape
+    before, after = shape[:axis], shape[axis + 1 :]
+    views = [p.reshape(*before, layout.outer, -1, layout.inner, *after) for p in parts]
+    joined = np.concatenate(views, axis=axis + 1)
+    return joined.reshape(*before, -1, *after)

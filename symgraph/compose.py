@@ -1,0 +1,92 @@
+"""Calls of operators on symbols: inputs, parameters, names and automatically made variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symgraph.attribute import AttrScope, inherited
+from symgraph.errors import GraphError, nearest
+from symgraph.name import NameManager
+from symgraph.ops.params import Attrs, parse_params
+from symgraph.ops.registry import OpDef, find
+from symgraph.symnode import Entry, Outputs, SymNode
+
+
+def call(
+    op_name: str,
+    hint: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> list[Entry]:
+    """One operator call; missing inputs become variables `<name>_<input>` (MXNet).
+
+    args: input symbols in order; one list of symbols stands for all. kwargs: input symbols by
+    name, parameters, and attributes that look like `__key__`. Raises GraphError or TypeError
+    naming the operator and the argument.
+    """
+    op = find(op_name)
+    name = NameManager.current().get(name, hint.lower())
+    hidden = {k: v for k, v in kwargs.items() if k.startswith("__") and k.endswith("__")}
+    attrs = _attributes(op, name, {**(attr or {}), **hidden})
+    kwargs = {k: v for k, v in kwargs.items() if k not in hidden}
+    if len(args) == 1 and isinstance(args[0], (list, tuple)):
+        args = args[0]
+    args = [s for a in args for s in (a.each() if op.variadic and isinstance(a, Outputs) else [a])]
+    given, params = _split(op, name, args, kwargs)
+    inputs = []
+    for arg in op.input_names(params):
+        symbol = given.pop(arg, None)
+        if symbol is None:
+            symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))])
+        inputs.append(symbol.one(f"{op.name} {name!r}: input {arg!r}"))
+    if given:
+        names = op.input_names(params)
+        raise GraphError(
+            f"{op.name} {name!r} takes the inputs {', '.join(names)}, not {', '.join(given)}"
+        )
+    node = SymNode(name, op, attrs, params, tuple(inputs))
+    return [Entry(node, i) for i in range(len(node.outputs))]
+
+
+def _attributes(op: OpDef, name: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The call's attributes and the scope's; in JSON, plain keys are the operator's parameters."""
+    attrs = AttrScope.current().get(own)
+    for key in attrs:
+        if not (key.startswith("__") and key.endswith("__")):
+            raise GraphError(
+                f"{op.name} {name!r}: attribute {key!r} must look like __{key}__, "
+                "because plain names are the operator's parameters"
+            )
+    return attrs
+
+
+def _split(
+    op: OpDef, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Outputs], Attrs]:
+    """Input symbols by input name, and the parsed parameters."""
+    for arg in args:
+        if not isinstance(arg, Outputs):
+            raise TypeError(
+                f"{op.name} {name!r}: inputs are symbols, not {type(arg).__name__}; "
+                "parameters are given by name"
+            )
+    given = {k: v for k, v in kwargs.items() if isinstance(v, Outputs)}
+    rest = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
+    if op.variadic and op.variadic not in rest:
+        rest[op.variadic] = len(args) + len(given)
+    for key in rest:
+        if key not in op.params:
+            known = [*op.params, *(op.inputs if isinstance(op.inputs, tuple) else ())]
+            raise GraphError(f"{op.name} {name!r}: no argument {key!r}; {nearest(key, known)}")
+    params = parse_params(op.name, name, op.params, rest)
+    names = op.input_names(params)
+    if len(args) > len(names):
+        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(args)} are given")
+    by_position = dict(zip([n for n in names if n not in given], args, strict=False))
+    for key in given:
+        if key not in names:
+            raise GraphError(f"{op.name} {name!r}: no input {key!r}; {nearest(key, names)}")
+    return by_position | given, params

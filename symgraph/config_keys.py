@@ -1,0 +1,246 @@
+"""The keys of a config file: their types, ranges, defaults and meaning, as pydantic models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator
+
+from symgraph.context import Context
+from symgraph.optimizer import OPTIMIZERS
+from symgraph.yaml_lines import shown
+
+MODEL = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def _model(text: str) -> str:
+    if not MODEL.fullmatch(text):
+        raise ValueError(f"expected package.module:function, got {text!r}")
+    return text
+
+
+def _device(text: str) -> str:
+    return repr(Context.parse(text))  # its ConfigError is a ValueError, as pydantic wants
+
+
+def _auto_or_count(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"expected auto or a whole number of at least 1, got {shown(value)}")
+
+
+Device = Annotated[str, AfterValidator(_device)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+NotNegative = Annotated[FiniteFloat, Field(ge=0)]
+ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
+
+
+class Section(BaseModel):
+    """Some keys and values. The text below a key is its help."""
+
+    # strict: 3.0 is no count, "5" no number and yes no seed
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    """What to train on."""
+
+    kind: str = "stdlib_text"
+    """Corpus: stdlib_text, the source code of Python's standard library, or text, a file."""
+    path: str | None = None
+    """Training text of kind text: a UTF-8 file."""
+    valid_path: str | None = None
+    """Held-out text of kind text; null: the last 5 % of the lines of path."""
+    batch_size: Count
+    """Sequences a step, all micro-batches together."""
+    sequence_length: Count
+    """Time steps a sequence is unrolled for."""
+    vocab: Annotated[int, Field(ge=3)] = 10_000
+    """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
+
+
+class PipelineConfig(Section):
+    """How a batch flows through the stages."""
+
+    schedule: str = "1f1b"
+    """Order of the micro-batches, such as gpipe or 1f1b."""
+    micro_batches: Count = 1
+    """Parts that a batch is cut into."""
+
+
+class Warmup(Section):
+    """Keys of every learning-rate schedule; they and their kinds' own are MXNet's."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps that lead up to the learning rate."""
+    warmup_begin_lr: NotNegative = 0.0
+    """Learning rate at the start of the warm-up."""
+    warmup_mode: Literal["linear", "constant"] = "linear"
+    """Rise to the learning rate, or stay at warmup_begin_lr until the warm-up ends."""
+
+
+class FactorSchedule(Warmup):
+    """The rate times a factor every so many steps."""
+
+    kind: Literal["factor"]
+    step: Count
+    """Steps between two changes."""
+    factor: Annotated[Positive, Field(le=1)]
+    """Multiplier of each change."""
+    stop_factor_lr: NotNegative = 1e-8
+    """The rate never falls below this."""
+
+
+class MultiFactorSchedule(Warmup):
+    """The rate times a factor at each listed step."""
+
+    kind: Literal["multi_factor"]
+    step: Annotated[tuple[Count, ...], ListOf]
+    """The steps of the changes, rising."""
+    factor: Annotated[Positive, Field(le=1)]
+    """Multiplier of each change."""
+
+
+class PolySchedule(Warmup):
+    """From the learning rate to a final one along a power of the steps left."""
+
+    kind: Literal["poly"]
+    max_update: Count
+    """Step at which final_lr is reached."""
+    pwr: Positive = 2.0
+    """Power of the share of steps left."""
+    final_lr: NotNegative = 0.0
+    """Learning rate from max_update on."""
+
+
+class CosineSchedule(Warmup):
+    """From the learning rate to a final one along half a cosine."""
+
+    kind: Literal["cosine"]
+    max_update: Count
+    """Step at which final_lr is reached."""
+    final_lr: NotNegative = 0.0
+    """Learning rate from max_update on."""
+
+
+LrSchedule = Annotated[
+    FactorSchedule | MultiFactorSchedule | PolySchedule | CosineSchedule,
+    Field(discriminator="kind"),
+]
+
+
+class TrainConfig(Section):
+    """How the weights are updated, and for how long: to the first of the limits that is reached."""
+
+    optimizer: str = "sgd"
+    """Update rule: sgd, nag, adam or rmsprop."""
+    learning_rate: Positive | None = None
+    """Step size, before any lr_schedule; null: the optimizer's usual one."""
+    momentum: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd and nag."""
+    weight_decay: NotNegative = 0.0
+    """L2 penalty on the weights."""
+    lr_schedule: LrSchedule | None = None
+    """Change of the learning rate, such as {kind: cosine, max_update: 500}. Other kinds: poly
+    (max_update, pwr, final_lr), factor and multi_factor (step, factor); all take warmup_steps."""
+    clip_global_norm: Positive | None = None
+    """Largest L2 norm of the gradients of all stages together; null: no clipping."""
+    epochs: Count | None = None
+    """End after so many passes over the data; 1 if there is no other limit."""
+    steps: Count | None = None
+    """End after so many steps."""
+    seconds: Positive | None = None
+    """End with the step during which so many seconds have passed."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of initial weights and dropout."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Type of weights and activations."""
+    init_scale: Positive = 0.1
+    """Weights without an initialiser of their own start uniform between minus and plus this."""
+
+    @property
+    def epoch_limit(self) -> int | None:
+        """Epochs after which to end: one if the file sets no limit at all."""
+        unlimited = self.epochs is None and self.steps is None and self.seconds is None
+        return 1 if unlimited else self.epochs
+
+    @property
+    def base_rate(self) -> float:
+        """The learning rate, from the file or the optimizer's default."""
+        return self.learning_rate or OPTIMIZERS[self.optimizer].DEFAULT_RATE
+
+
+class EvaluateConfig(Section):
+    """When to measure on held-out text; it is always done at the end."""
+
+    every: Count | None = None
+    """Steps between two evaluations; null: only at the end."""
+    tokens: Count | None = None
+    """Held-out tokens to use at most; null: all."""
+
+
+class Config(Section):
+    """A whole run. File names are relative to the current folder."""
+
+    model: Annotated[str, AfterValidator(_model)]
+    """Python function that builds the network: package.module:function."""
+    args: Mapping[str, Any] = {}
+    """Keyword arguments of that function."""
+    data: DataConfig
+    """What to train on."""
+    devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
+    """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank."""
+    group2ctx: Mapping[str, Device] = {}
+    """Device of each ctx_group of the network."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """How a batch flows through the stages."""
+    train: TrainConfig = TrainConfig()
+    """How the weights are updated, and for how long."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """When to measure on held-out text."""
+    transport: Literal["auto", "threads", "mpi"] = "auto"
+    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
+    blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
+    """Threads of one matrix product; auto: the cores shared out among the devices."""
+    timeout: Positive = 60.0
+    """Seconds to wait for another device before giving up."""
+
+    def to_yaml(self) -> str:
+        """The config with all defaults written out; `load_config` reads back an equal one."""
+        data = self.model_dump(mode="json")
+        return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
+
+
+def sections(annotation: object) -> dict[str, type[Section]]:
+    """The sections that a key's type allows, by the `kind` that chooses ("" where none does)."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        kind = annotation.model_fields.get("kind")
+        names = get_args(kind.annotation) if kind else ()
+        return {name: annotation for name in names or ("",)}
+    found: dict[str, type[Section]] = {}
+    for part in get_args(annotation):
+        found |= sections(part)
+    return found
+
+
+def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(key, default, meaning) of every key that a config file may have, for --help."""
+    for name, info in model.model_fields.items():
+        inner = sections(info.annotation)
+        if "" in inner:
+            yield from key_help(inner[""], f"{prefix}{name}.")
+        else:
+            default = "required" if info.is_required() else _flow(info.default)
+            yield prefix + name, default, info.description or ""
+
+
+def _flow(value: object) -> str:
+    """A default as YAML on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True).removesuffix("...\n").strip()

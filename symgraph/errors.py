@@ -1,0 +1,64 @@
+"""Errors a user can meet: every message names the thing, the place and the nearest valid choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SymgraphError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class GraphError(SymgraphError, ValueError):
+    """A symbol or graph is put together wrongly: unknown names, bad arguments, cycles."""
+
+
+class ShapeError(GraphError):
+    """Shapes disagree or cannot be inferred."""
+
+
+class DTypeError(GraphError):
+    """Element types disagree or are not carried by an operator or a transport."""
+
+
+class MicroBatchError(GraphError):
+    """A graph mixes the samples of a batch, so micro-batches would change its result."""
+
+
+class PlacementError(SymgraphError, ValueError):
+    """Nodes, groups and devices do not fit together."""
+
+
+class ScheduleError(SymgraphError, ValueError):
+    """A schedule is malformed, breaks an order, or would hang."""
+
+
+class ConfigError(SymgraphError, ValueError):
+    """A config file or command line is not valid; the message names key, line and nearest key."""
+
+
+class RunError(SymgraphError, RuntimeError):
+    """A rank failed while running; the message names rank, instruction and node."""
+
+
+class PeerFailed(RunError):
+    """Another rank failed or was lost, so this one stopped."""
+
+
+class TransportTimeout(RunError):
+    """A wait for another rank went past its time limit."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A half sentence for an error about an unknown name: the near misses, or all known ones.
+
+    >>> nearest("guipe", ["gpipe", "1f1b"])
+    "did you mean 'gpipe'? (known: '1f1b', 'gpipe')"
+    """
+    names = sorted(set(known))
+    listed = ", ".join(repr(n) for n in names[:20]) + (", ..." if len(names) > 20 else "")
+    close = get_close_matches(name, names, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}? (known: {listed})"
+    return f"known: {listed}" if names else "none are known"

@@ -1,0 +1,97 @@
+"""Symbols as JSON, in MXNet 1.x's layout, and as a readable listing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from symgraph.attribute import canonical, hide
+from symgraph.errors import GraphError, nearest
+from symgraph.ops.params import parse_params
+from symgraph.ops.registry import ALIASES, OPS, find
+from symgraph.symnode import Entry, Outputs, SymNode, walk
+
+VERSION = ["int", 10901]  # the MXNet release whose layout this is
+
+
+def attr_strings(node: SymNode) -> dict[str, str]:
+    """Parameters that differ from their defaults, and the user's attributes, as strings."""
+    shown = {}
+    if node.op is not None:
+        for key, param in node.op.params.items():
+            if node.params[key] != param.default:
+                shown[key] = str(node.params[key])
+    return shown | dict(node.attrs)
+
+
+def dumps(symbol: Outputs) -> str:
+    """The symbol as JSON text; equal symbols give equal text."""
+    nodes = walk(symbol.entries)
+    index = {id(n): i for i, n in enumerate(nodes)}
+    rows: list[dict[str, Any]] = []
+    for node in nodes:
+        row: dict[str, Any] = {"op": node.op.name if node.op else "null", "name": node.name}
+        attrs = attr_strings(node)
+        if attrs:
+            row["attrs"] = attrs
+        row["inputs"] = [[index[id(e.node)], e.port, 0] for e in node.inputs]
+        rows.append(row)
+    starts = [0]
+    for node in nodes:
+        starts.append(starts[-1] + (len(node.op.output_names(node.params)) if node.op else 1))
+    layout = {
+        "nodes": rows,
+        "arg_nodes": [i for i, n in enumerate(nodes) if n.op is None],
+        "node_row_ptr": starts,
+        "heads": [[index[id(e.node)], e.port, 0] for e in symbol.entries],
+        "attrs": {"mxnet_version": VERSION},
+    }
+    return json.dumps(layout, indent=2)
+
+
+def loads(text: str) -> list[Entry]:
+    """The outputs of a symbol from its JSON text.
+
+    An operator that is not known raises GraphError naming it and its node.
+    """
+    try:
+        layout = json.loads(text)
+        rows, heads = layout["nodes"], layout["heads"]
+        made: list[SymNode] = []
+        for row in rows:
+            inputs = tuple(Entry(made[i], port) for i, port, *_ in row["inputs"])
+            made.append(_node(row, inputs))
+        return [Entry(made[i], port) for i, port, *_ in heads]
+    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
+        raise GraphError(f"not a symbol in JSON: {type(error).__name__}: {error}") from error
+
+
+def _node(row: dict[str, Any], inputs: Any) -> SymNode:
+    name, op_name = row["name"], row["op"]
+    given = {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
+    if op_name == "null":
+        return SymNode(name, None, canonical(given))
+    if op_name not in OPS and op_name not in ALIASES:
+        known = nearest(op_name, [*OPS, *ALIASES])
+        raise GraphError(f"node {name!r} is a {op_name!r}, which is not supported; {known}")
+    op = find(op_name)
+    own = {k: v for k, v in given.items() if k in op.params or not hide(k).startswith("__")}
+    params = parse_params(op.name, name, op.params, own)
+    attrs = canonical({k: v for k, v in given.items() if k not in own})
+    return SymNode(name, op, attrs, params, inputs)
+
+
+def listing(symbol: Outputs) -> str:
+    """One line a node, in run order."""
+    lines = [f"outputs: {', '.join(symbol.list_outputs())}"]
+    for node in walk(symbol.entries):
+        shown = {k.strip("_"): v for k, v in attr_strings(node).items()}
+        attrs = ", ".join(f"{k}={v}" for k, v in shown.items())
+        if node.op is None:
+            lines.append(f"variable {node.name}" + (f"  [{attrs}]" if attrs else ""))
+        else:
+            inputs = ", ".join(e.node.outputs[e.port] for e in node.inputs)
+            lines.append(
+                f"{node.op.name} {node.name}({inputs})" + (f"  [{attrs}]" if attrs else "")
+            )
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""Lowering: from a symbol to a typed graph, the first arrow of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from symgraph.attribute import canonical
+from symgraph.graph import Graph, Node
+from symgraph.infer import infer_dtypes, infer_shapes
+from symgraph.ops.loss import hidden_inputs
+from symgraph.ops.params import parse_params
+from symgraph.ops.registry import VARIABLE, Site, find, infer
+from symgraph.symnode import Outputs, SymNode
+from symgraph.types import TensorType, Value
+
+
+def lower(
+    symbol: Outputs, shapes: Mapping[str, Any], dtypes: Mapping[str, Any] | None = None
+) -> Graph:
+    """The symbol as a graph whose every type is known; its outputs in the symbol's order.
+
+    shapes and dtypes: of variables; the others are inferred. Node names are the symbol's; when
+    two operators share one, the later is called `<name>_1`, `<name>_2`, ... Raises ShapeError,
+    DTypeError or GraphError.
+    """
+    found = infer_shapes(symbol, shapes)
+    found.require_complete()
+    kinds = infer_dtypes(symbol, dtypes or {})
+    nodes: dict[str, Node] = {}
+    named: dict[int, str] = {}
+    taken = set(found.variables)
+    for sym_node in found.nodes:
+        if sym_node.op is None:
+            name = sym_node.name
+            type_ = TensorType(found.variables[name], kinds.variables[name])
+            tags = MappingProxyType(canonical(sym_node.attrs))
+            nodes[name] = Node(name, VARIABLE, types=(type_,), tags=tags)
+        else:
+            name = _free(sym_node.name, taken)
+            _lower_call(sym_node, name, named, nodes)
+        taken.add(name)
+        named[id(sym_node)] = name
+    return Graph.of(nodes.values(), [Value(named[id(e.node)], e.port) for e in symbol.entries])
+
+
+def _free(name: str, taken: set[str]) -> str:
+    unique, count = name, 0
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
+
+
+def _lower_call(
+    sym_node: SymNode, name: str, named: dict[int, str], nodes: dict[str, Node]
+) -> None:
+    op = sym_node.op
+    assert op is not None
+    attrs = dict(sym_node.params)
+    if op.random:
+        attrs["stream"] = name
+    tags = MappingProxyType(canonical(sym_node.attrs))
+    inputs = [Value(named[id(e.node)], e.port) for e in sym_node.inputs]
+    by_name = dict(zip(sym_node.input_names, inputs, strict=True))
+    for arg, helper, given, reads in hidden_inputs(op.name, attrs):
+        read = tuple(by_name[r] for r in reads)
+        inputs.append(_add(f"{name}_{arg}", helper, given, read, tags, nodes))
+    _add(name, op.name, attrs, tuple(inputs), tags, nodes)
+
+
+def _add(
+    name: str,
+    op_name: str,
+    given: Mapping[str, Any],
+    inputs: tuple[Value, ...],
+    tags: Mapping[str, str],
+    nodes: dict[str, Node],
+) -> Value:
+    op = find(op_name)
+    site = Site(op.name, name, parse_params(op.name, name, op.params, given))
+    types = infer(op, site, [nodes[v.node].types[v.index] for v in inputs])
+    nodes[name] = Node(name, op.name, inputs, site.attrs, types, None, tags)
+    return Value(name)

@@ -1,0 +1,56 @@
+"""Names of symbols: the one the user gave, or the operator's name and a counter.
+
+The counters belong to a manager, never to the process: two builds under fresh managers give the
+same names, which is what lets ranks and buckets agree on them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextvars import ContextVar
+
+
+class NameManager:
+    """Names symbols made inside its `with` block `fullyconnected0`, `fullyconnected1`, ...
+
+    As `mx.name.NameManager`. Each thread starts with a manager of its own.
+    """
+
+    def __init__(self) -> None:
+        self._used: Counter[str] = Counter()
+
+    @staticmethod
+    def current() -> NameManager:
+        """The innermost manager now open, or this thread's own."""
+        if not _open.get():
+            _open.set((NameManager(),))
+        return _open.get()[-1]
+
+    def get(self, name: str | None, hint: str) -> str:
+        """The name itself when there is one, else the lower-case hint with the next number."""
+        if name:
+            return name
+        hint = hint.lower()
+        self._used[hint] += 1
+        return f"{hint}{self._used[hint] - 1}"
+
+    def __enter__(self) -> NameManager:
+        _open.set((*_open.get(), self))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _open.set(_open.get()[:-1])
+
+
+class Prefix(NameManager):
+    """A manager that puts a prefix before every name, given or made (`mx.name.Prefix`)."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def get(self, name: str | None, hint: str) -> str:
+        return self._prefix + super().get(name, hint)
+
+
+_open: ContextVar[tuple[NameManager, ...]] = ContextVar("open_name_managers", default=())

@@ -1,0 +1,19 @@
+"""Operators, one family a file; importing this package registers all of them."""
+
+from symgraph.ops import broadcasts as broadcasts
+from symgraph.ops import choice as choice
+from symgraph.ops import constants as constants
+from symgraph.ops import cross_entropy as cross_entropy
+from symgraph.ops import elementwise as elementwise
+from symgraph.ops import index as index
+from symgraph.ops import joins as joins
+from symgraph.ops import linear as linear
+from symgraph.ops import loss as loss
+from symgraph.ops import movement as movement
+from symgraph.ops import nn as nn
+from symgraph.ops import random as random
+from symgraph.ops import reduce as reduce
+from symgraph.ops import slices as slices
+from symgraph.ops import softmax as softmax
+from symgraph.ops import states as states
+from symgraph.ops import unary as unary

@@ -1,0 +1,123 @@
+"""Constants: zeros, ones, full, arange, and those shaped like another value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.ops import params
+from symgraph.ops.layout import PARTIAL, WHOLE, Layout, linear
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+)
+from symgraph.ops.shapes import same, unify
+
+Layouts = Sequence[Layout]
+
+
+def given_dtype(
+    site: Site, ins: Sequence[str | None]
+) -> tuple[Sequence[str | None], Sequence[str]]:
+    return ins, [site.attrs["dtype"]]
+
+
+def given_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    return ins, [unify(site, site.attrs["shape"], outs[0], "output shapes")]
+
+
+for name, alias, spec, compute, doc in (
+    ("_zeros", "zeros", {}, lambda env, a: env.xp.zeros(a["shape"], a["dtype"]), "Zeros"),
+    ("_ones", "ones", {}, lambda env, a: env.xp.ones(a["shape"], a["dtype"]), "Ones"),
+    (
+        "_full",
+        "full",
+        {"value": params.number()},
+        lambda env, a: env.xp.full(a["shape"], a["value"], a["dtype"]),
+        "The number `value`",
+    ),
+):
+    register(OpDef(
+        name=name,
+        inputs=(),
+        shape=given_shape,
+        compute=compute,
+        flops=no_flops,
+        dtype=given_dtype,
+        params={"shape": params.integers(), **spec, "dtype": params.dtype("float32")},
+        aliases=(alias,),
+        doc=f"{doc} in every element; zeros in `shape` are dimensions to infer. MXNet {name}.",
+    ))  # fmt: skip
+
+
+def arange_length(site: Site) -> int:
+    """How many elements there are, each repetition counted; none raises ShapeError."""
+    start, stop, step = (site.attrs[key] for key in ("start", "stop", "step"))
+    span = start if stop is None else stop - start
+    count = math.ceil(span / step) if step else 0
+    if count < 1 or site.attrs["repeat"] < 1:
+        site.fail(f"start={start}, stop={stop}, step={step}, repeat={site.attrs['repeat']} makes "
+                  "no elements")  # fmt: skip
+    return count * int(site.attrs["repeat"])
+
+
+def arange(env: Env, a: Attrs) -> Any:
+    count = arange_length(Site("_arange", "", a)) // a["repeat"]
+    start = 0.0 if a["stop"] is None else a["start"]
+    numbers = start + a["step"] * env.xp.arange(count)
+    return env.xp.repeat(numbers, a["repeat"]).astype(a["dtype"])
+
+
+register(OpDef(
+    name="_arange",
+    inputs=(),
+    shape=lambda site, ins, outs: (
+        ins, [unify(site, (arange_length(site),), outs[0], "output shapes")]
+    ),
+    compute=arange,
+    flops=no_flops,
+    dtype=given_dtype,
+    params={
+        "start": params.number(0.0),
+        "stop": params.optional(params.number()),
+        "step": params.number(1.0),
+        "repeat": params.integer(1),
+        "dtype": params.dtype("float32"),
+    },
+    aliases=("arange",),
+    doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop is "
+    "None. MXNet _arange.",
+))  # fmt: skip
+
+
+def ones_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Ones are not a sum over the samples, whatever they are shaped like."""
+    return [WHOLE if layout is PARTIAL else layout for layout in ins]
+
+
+register(OpDef(
+    name="zeros_like",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
+    flops=no_flops,
+    batch=linear,
+    doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
+))  # fmt: skip
+
+register(OpDef(
+    name="ones_like",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: env.xp.ones(x.shape, x.dtype),
+    flops=no_flops,
+    batch=ones_batch,
+    doc="Ones of the data's shape and dtype. MXNet ones_like.",
+))  # fmt: skip

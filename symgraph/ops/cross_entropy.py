@@ -1,0 +1,97 @@
+"""Cross entropy as a number: softmax_cross_entropy, and the sums that make a perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from symgraph.build import Ref, apply
+from symgraph.ops.index import checked
+from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
+from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype, targets
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.shapes import expect, unify
+from symgraph.ops.softmax import flops_per_element, log_softmax, wide
+from symgraph.types import Array
+
+
+def figures_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """Class numbers for the last axis of the data; sums of shape (1,)."""
+    data, label = ins
+    if data is not None:
+        label = expect(site, "label", label, data[:-1], f"(data of shape {data})")
+    if label is not None:
+        data = expect(site, "data", data, (*label, 0), f"(label of shape {label})")
+    return [data, label], [(1,)] * len(outs)
+
+
+def figures_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, label = ins
+    if data is WHOLE and label is WHOLE:
+        return [WHOLE] * len(outs)
+    if not isinstance(data, Split) or data != label:
+        mixes(site, "needs data and labels whose batch lies alike")
+    return [PARTIAL] * len(outs)
+
+
+def cross_entropy(env: Env, a: Attrs, x: Array, label: Array) -> Any:
+    xp, at = env.xp, checked(label, x.shape[1], "label")
+    chosen = log_softmax(xp, x, -1)[xp.arange(at.size), at]
+    return -chosen.sum(dtype=wide(x.dtype)).astype(x.dtype).reshape(1)
+
+
+def cross_entropy_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, label = ins
+    data = unify(site, data, (0, 0), "shape of data and (samples, classes)")
+    return figures_shape(site, [data, label], outs)
+
+
+def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
+    data, label = c.x
+    hot = apply("one_hot", label, depth=data.shape[1], dtype=data.dtype)
+    return apply("broadcast_mul", apply("softmax", data) - hot, c.gy), None
+
+
+register(OpDef(
+    name="softmax_cross_entropy",
+    inputs=("data", "label"),
+    shape=cross_entropy_shape,
+    compute=cross_entropy,
+    grad=cross_entropy_grad,
+    flops=flops_per_element(4),
+    dtype=labelled_dtype,
+    batch=figures_batch,
+    doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
+    "Not a head by itself. MXNet softmax_cross_entropy.",
+))  # fmt: skip
+
+
+def nll(env: Env, a: Attrs, prob: Array, label: Array) -> tuple[Any, Any]:
+    xp, tiny = env.xp, float(np.finfo(prob.dtype).tiny)
+    at = (*xp.indices(label.shape), targets(xp, a, label, prob.shape[-1]))
+    losses = -xp.log(xp.maximum(prob[at], tiny).astype("float64"))
+    counted = ~ignored(a, label) if a["use_ignore"] else xp.ones(label.shape, bool)
+    total = xp.where(counted, losses, 0.0).sum()
+    return total.reshape(1), counted.sum(dtype="float64").reshape(1)
+
+
+register(OpDef(
+    name="_nll",
+    inputs=("prob", "label"),
+    outputs=("nll", "count"),
+    shape=figures_shape,
+    compute=nll,
+    flops=lambda attrs, ins, outs: 2 * ins[1].size,
+    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+    batch=figures_batch,
+    params=IGNORE,
+    loss=True,
+    aliases=("nll_stats",),
+    doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
+    "probability (last axis) of the label, and their number. exp of their quotient is the "
+    "perplexity. A probability below the smallest normal number counts as that number. A head "
+    "without a gradient: it may stand beside a loss.",
+))  # fmt: skip

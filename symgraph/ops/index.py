@@ -1,0 +1,319 @@
+"""Selection by index: Embedding, take and pick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import DTypes
+from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    Call,
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+)
+from symgraph.ops.shapes import axes_of, expect, reduced_shape, unify
+from symgraph.types import Array
+
+
+def integers(ids: Array) -> Array:
+    """Ids as an array that can index; fractions are cut off (MXNet)."""
+    return ids if ids.dtype.kind in "iu" else ids.astype("int64")
+
+
+def checked(ids: Array, count: int, what: str = "id") -> Array:
+    """`integers`; one outside 0..count-1 (or NaN) raises IndexError."""
+    low, high = ids.min(), ids.max()
+    if not (low >= 0 and high < count):
+        wrong = high if low >= 0 else low
+        raise IndexError(f"{what} {wrong} is outside 0..{count - 1}")
+    return integers(ids)
+
+
+def bounded(ids: Array, count: int, mode: str) -> Array:
+    """Ids within 0..count-1: clipped, wrapped around, or checked."""
+    if mode == "raise":
+        return checked(ids, count)
+    ids = integers(ids)
+    found: Array = ids.clip(0, count - 1) if mode == "clip" else ids % count
+    return found
+
+
+def scatter_rows(xp: Any, ids: Array, rows: Array, count: int) -> Array:
+    """(count, ...) zeros, to which row i of `rows` is added at ids[i].
+
+    Equal ids are brought together by a stable sort and added up in a fixed order, so that the
+    result has the same bits in every run, unlike atomic additions on a GPU. For 1280 ids of 10000
+    and rows of 200 floats this takes 0.5 to 1.3 ms, `np.add.at` 2.3 ms.
+    """
+    out: Array = xp.zeros((count, *rows.shape[1:]), rows.dtype)
+    order = xp.argsort(ids, kind="stable")
+    ordered = ids[order]
+    starts = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), ordered[1:] != ordered[:-1]]))
+    out[ordered[starts]] = xp.add.reduceat(rows[order], starts, axis=0)
+    return out
+
+
+def indexed_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
+    """The data's dtype; indices keep their own, or get the data's if theirs is not known."""
+    data = ins[0] or "float32"
+    return [data, ins[1] or data], [data]
+
+
+def ids_first_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
+    """`indexed_dtype` for an operator whose ids come first; Embedding names a default dtype."""
+    data = ins[1] or site.attrs.get("dtype", "float32")
+    return [ins[0] or data, data], [data]
+
+
+def embedding_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, weight = ins
+    rows, width = site.attrs["input_dim"], site.attrs["output_dim"]
+    weight = expect(site, "weight", weight, (rows, width), "(input_dim, output_dim)")
+    if outs[0] is not None:
+        data = expect(site, "data", data, outs[0][:-1], f"(output of shape {outs[0]})")
+    return [data, weight], [None if data is None else unify(site, (*data, width), outs[0])]
+
+
+def embedding_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if ins[1] is not WHOLE:
+        mixes(site, "has weights that depend on the samples")
+    if ins[0] is PARTIAL:
+        mixes(site, "looks up a sum over the batch")
+    return [ins[0]]
+
+
+def embedding_grad(c: Call) -> Sequence[Ref | None]:
+    return None, apply("_embedding_grad", c.x[0], c.gy, input_dim=c.attrs["input_dim"])
+
+
+register(OpDef(
+    name="Embedding",
+    inputs=("data", "weight"),
+    shape=embedding_shape,
+    compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
+    grad=embedding_grad,
+    flops=no_flops,
+    dtype=ids_first_dtype,
+    batch=embedding_batch,
+    params={
+        "input_dim": params.integer(),
+        "output_dim": params.integer(),
+        "dtype": params.dtype("float32"),
+        "sparse_grad": params.boolean(False),
+    },
+    doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints "
+    "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
+    "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
+    "Embedding.",
+))  # fmt: skip
+
+
+def embedding_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    ids, grad = ins
+    if grad is None:
+        return ins, outs
+    return [expect(site, "data", ids, grad[:-1]), grad], [(site.attrs["input_dim"], grad[-1])]
+
+
+def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
+    ids = checked(ids, a["input_dim"]).reshape(-1)
+    return scatter_rows(env.xp, ids, g.reshape(ids.size, -1), a["input_dim"])
+
+
+register(OpDef(
+    name="_embedding_grad",
+    inputs=("data", "grad"),
+    shape=embedding_grad_shape,
+    compute=embedding_grad_compute,
+    grad=lambda c: (
+        None,
+        apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
+    ),
+    flops=lambda attrs, ins, outs: ins[1].size,
+    dtype=ids_first_dtype,
+    params={"input_dim": params.integer()},
+    doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
+))  # fmt: skip
+
+
+def take_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, ids = ins
+    if data is None or ids is None:
+        return ins, outs
+    (axis,) = axes_of(site, site.attrs["axis"], len(data))
+    return ins, [unify(site, data[:axis] + ids + data[axis + 1 :], outs[0], "output shapes")]
+
+
+def take(env: Env, a: Attrs, x: Array, ids: Array) -> Any:
+    return env.xp.take(x, bounded(ids, x.shape[a["axis"]], a["mode"]), axis=a["axis"])
+
+
+def take_grad(c: Call) -> Sequence[Ref | None]:
+    axis, mode = c.attrs["axis"] % len(c.x[0].shape), c.attrs["mode"]
+    size = c.x[0].shape[axis]
+    return apply("_take_grad", c.x[1], c.gy, axis=axis, size=size, mode=mode), None
+
+
+def take_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Linear in the data; the batch may lie in the indices or on another axis of the data."""
+    data, ids = ins
+    axis = site.attrs["axis"] % len(in_types[0].shape)
+    if ids is PARTIAL:
+        mixes(site, "looks up a sum over the batch")
+    if isinstance(ids, Split):
+        if data is not WHOLE:
+            mixes(site, "takes from values that depend on the samples")
+        return [Split(axis + ids.axis, ids.outer, ids.inner)]
+    if not isinstance(data, Split):
+        return [data]
+    if data.axis == axis:
+        mixes(site, f"takes along axis {axis}, where the batch lies")
+    shift = len(in_types[1].shape) - 1 if data.axis > axis else 0
+    return [Split(data.axis + shift, data.outer, data.inner)]
+
+
+MODE = params.choice("clip", "wrap", "raise", default="clip")
+
+register(OpDef(
+    name="take",
+    inputs=("a", "indices"),
+    shape=take_shape,
+    compute=take,
+    grad=take_grad,
+    flops=no_flops,
+    dtype=indexed_dtype,
+    batch=take_batch,
+    params={"axis": params.integer(0), "mode": MODE},
+    doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
+    "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
+))  # fmt: skip
+
+
+def take_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    ids, grad = ins
+    if ids is None or grad is None:
+        return ins, outs
+    axis = site.attrs["axis"]
+    return ins, [(*grad[:axis], site.attrs["size"], *grad[axis + len(ids) :])]
+
+
+def take_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Any:
+    axis, size = a["axis"], a["size"]
+    before, after = g.shape[:axis], g.shape[axis + ids.ndim :]
+    flat = bounded(ids, size, a["mode"]).reshape(-1)
+    slices = g.reshape(*before, flat.size, *after)
+    found = scatter_rows(env.xp, flat, env.xp.moveaxis(slices, axis, 0), size)
+    return env.xp.moveaxis(found, 0, axis)
+
+
+register(OpDef(
+    name="_take_grad",
+    inputs=("indices", "grad"),
+    shape=take_grad_shape,
+    compute=take_grad_compute,
+    grad=lambda c: (
+        None, apply("take", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"])
+    ),
+    flops=lambda attrs, ins, outs: ins[1].size,
+    dtype=ids_first_dtype,
+    params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
+    doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
+))  # fmt: skip
+
+
+def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """The index has the data's shape without the axis, or with length 1 there."""
+    data, index = ins
+    if data is None:
+        return ins, outs
+    axes = axes_of(site, site.attrs["axis"], len(data))
+    flat, kept = (reduced_shape(data, axes, keepdims) for keepdims in (False, True))
+    wanted = kept if index is not None and len(index) == len(data) else flat
+    index = expect(site, "index", index, wanted, f"(data of shape {data})")
+    out = kept if site.attrs["keepdims"] else flat
+    return [data, index], [unify(site, out, outs[0], "output shapes")]
+
+
+def pick(env: Env, a: Attrs, x: Array, index: Array) -> Any:
+    axis = a["axis"] % x.ndim
+    kept = reduced_shape(x.shape, (axis,), True)
+    found = env.xp.take_along_axis(x, bounded(index, x.shape[axis], a["mode"]).reshape(kept), axis)
+    return found.reshape(reduced_shape(x.shape, (axis,), a["keepdims"]))
+
+
+def pick_grad(c: Call) -> Sequence[Ref | None]:
+    (x, index), axis = c.x, c.attrs["axis"] % len(c.x[0].shape)
+    shape, mode = x.shape, c.attrs["mode"]
+    return apply("_pick_grad", index, c.gy, axis=axis, shape=shape, mode=mode), None
+
+
+def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, index = ins
+    rank = len(in_types[0].shape)
+    axis = site.attrs["axis"] % rank
+    if index is WHOLE and not isinstance(data, Split):
+        return [data]
+    if not isinstance(data, Split) or not isinstance(index, Split):
+        mixes(site, "has data and indices of which one alone depends on the samples")
+    if data.axis == axis:
+        mixes(site, f"picks along axis {axis}, where the batch lies")
+    kept, flat = data, Split(data.axis - (data.axis > axis), data.outer, data.inner)
+    if index != (kept if len(in_types[1].shape) == rank else flat):
+        mixes(site, f"has data and indices whose batch lies differently ({data} and {index})")
+    return [kept if site.attrs["keepdims"] else flat]
+
+
+register(OpDef(
+    name="pick",
+    inputs=("data", "index"),
+    shape=pick_shape,
+    compute=pick,
+    grad=pick_grad,
+    flops=no_flops,
+    dtype=indexed_dtype,
+    batch=pick_batch,
+    params={
+        "axis": params.integer(-1),
+        "keepdims": params.boolean(False),
+        "mode": params.choice("clip", "wrap", default="clip"),
+    },
+    doc="One element along an axis for each index; index has the shape of data without that axis, "
+    "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
+))  # fmt: skip
+
+
+def pick_grad_compute(env: Env, a: Attrs, index: Array, g: Array) -> Any:
+    xp, axis, shape = env.xp, a["axis"], a["shape"]
+    before, count, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    out = xp.zeros((before, count, after), g.dtype)
+    at = bounded(index, count, a["mode"]).reshape(before, after)
+    rows, columns = xp.arange(before)[:, None], xp.arange(after)
+    out[rows, at, columns] = g.reshape(before, after)
+    return out.reshape(shape)
+
+
+register(OpDef(
+    name="_pick_grad",
+    inputs=("index", "grad"),
+    shape=lambda site, ins, outs: (ins, [site.attrs["shape"]]),
+    compute=pick_grad_compute,
+    grad=lambda c: (
+        None,
+        apply("pick", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"],
+              keepdims=len(c.x[1].shape) == len(c.gy.shape)),
+    ),
+    flops=no_flops,
+    dtype=ids_first_dtype,
+    params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
+    doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
+))  # fmt: skip

@@ -1,0 +1,242 @@
+"""Values cut into equal parts and joined: SliceChannel, Concat, stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply, apply_all
+from symgraph.ops import params
+from symgraph.ops.elementwise import arg_names
+from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, merge, mixes
+from symgraph.ops.movement import inserted, one_axis
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    Call,
+    Env,
+    Names,
+    OpDef,
+    Partial,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+)
+from symgraph.ops.shapes import unify
+from symgraph.types import Array, Shape
+
+Layouts = Sequence[Layout]
+
+
+def unify_all(site: Site, shapes: Shapes, what: str) -> Partial:
+    """What is known of one shape that all of these describe."""
+    found: Partial = None
+    for shape in shapes:
+        found = unify(site, found, shape, what)
+    return found
+
+
+def resized(shape: Shape, axis: int, length: int) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+# -- SliceChannel ------------------------------------------------------------------------------
+
+
+def part_names(attrs: Attrs) -> Names:
+    return tuple(f"output{i}" for i in range(attrs["num_outputs"]))
+
+
+def part_shape(site: Site, data: Shape, axis: int) -> Shape:
+    """One part of partly known data."""
+    count, length = site.attrs["num_outputs"], data[axis]
+    if count < 1 or length % count:
+        site.fail(f"axis {axis} of shape {data} cannot be cut into {count} equal parts")
+    if not site.attrs["squeeze_axis"]:
+        return resized(data, axis, length // count)
+    if length not in (0, count):
+        site.fail(f"squeeze_axis needs parts of length 1, but axis {axis} of shape {data} is cut "
+                  f"into {count} parts")  # fmt: skip
+    return (*data[:axis], *data[axis + 1 :])
+
+
+def split_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    count, squeeze = site.attrs["num_outputs"], site.attrs["squeeze_axis"]
+    data, part = ins[0], unify_all(site, outs, "shapes of outputs")
+    if data is None and part is None:
+        return ins, outs
+    data = (0,) * (len(part or ()) + squeeze) if data is None else data
+    axis = one_axis(site, site.attrs["axis"], len(data))
+    part = unify(site, part_shape(site, data, axis), part, "output shapes")
+    assert part is not None
+    if squeeze:
+        return [(*part[:axis], count, *part[axis:])], [part] * count
+    return [resized(part, axis, part[axis] * count)], [part] * count
+
+
+def split(env: Env, a: Attrs, x: Array) -> tuple[Array, ...]:
+    pieces = env.xp.split(x, a["num_outputs"], a["axis"])
+    if a["squeeze_axis"]:
+        pieces = [piece.squeeze(a["axis"]) for piece in pieces]
+    return tuple(pieces)
+
+
+def split_grad(c: Call) -> Sequence[Ref]:
+    """Outputs that no loss depends on have zeros, of the layout of a gradient that is there."""
+    there = next(g for g in c.g if g is not None)
+    zeros = apply("zeros_like", there) if None in c.g else there
+    terms = [zeros if g is None else g for g in c.g]
+    count, axis = len(terms), c.attrs["axis"]
+    if c.attrs["squeeze_axis"]:
+        return (apply("stack", *terms, num_args=count, axis=axis),)
+    return (apply("Concat", *terms, num_args=count, dim=axis),)
+
+
+def split_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Along the batch axis, parts that hold whole blocks of (batch, inner) are what they were."""
+    layout, rank = ins[0], len(in_types[0].shape)
+    if not isinstance(layout, Split):
+        return [layout] * len(outs)
+    axis, count = site.attrs["axis"] % rank, site.attrs["num_outputs"]
+    if axis == layout.axis:
+        if layout.outer % count or site.attrs["squeeze_axis"]:
+            mixes(site, "cuts the batch axis")
+        return [Split(axis, layout.outer // count, layout.inner)] * count
+    shift = site.attrs["squeeze_axis"] and axis < layout.axis
+    return [Split(layout.axis - shift, layout.outer, layout.inner)] * count
+
+
+register(OpDef(
+    name="SliceChannel",
+    inputs=("data",),
+    outputs=part_names,
+    shape=split_shape,
+    compute=split,
+    grad=split_grad,
+    flops=no_flops,
+    batch=split_batch,
+    params={
+        "num_outputs": params.integer(),
+        "axis": params.integer(1),
+        "squeeze_axis": params.boolean(False),
+    },
+    aliases=("split",),
+    doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
+    "parts have length 1. MXNet SliceChannel.",
+))  # fmt: skip
+
+
+# -- Concat ------------------------------------------------------------------------------------
+
+
+def concat_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """One unknown length along the axis follows from the output's."""
+    ranks = {len(s) for s in (*ins, *outs) if s is not None}
+    if not ranks:
+        return ins, outs
+    if len(ranks) > 1:
+        site.fail(f"cannot join shapes of different ranks: {list(ins)}")
+    rank = ranks.pop()
+    axis = one_axis(site, site.attrs["dim"], rank)
+    shapes = [(0,) * rank if s is None else s for s in (*ins, *outs)]
+    known = [{s[i] for s in shapes} - {0} for i in range(rank)]
+    if any(len(dims) > 1 for i, dims in enumerate(known) if i != axis):
+        site.fail(f"cannot join shapes {list(ins)} along axis {axis}: other axes differ")
+    common = tuple(max(dims, default=0) for dims in known)
+    lengths, total = [s[axis] for s in shapes[:-1]], shapes[-1][axis]
+    if 0 not in lengths:
+        if total not in (0, sum(lengths)):
+            site.fail(f"lengths {lengths} along axis {axis} do not add up to {total}")
+        total = sum(lengths)
+    elif total and lengths.count(0) == 1:
+        left = total - sum(lengths)
+        if left <= 0:
+            site.fail(f"lengths {lengths} along axis {axis} leave nothing of {total}")
+        lengths[lengths.index(0)] = left
+    return [resized(common, axis, n) for n in lengths], [resized(common, axis, total)]
+
+
+def concat_grad(c: Call) -> Sequence[Ref]:
+    axis = c.attrs["dim"]
+    lengths = [x.shape[axis] for x in c.x]
+    if len(set(lengths)) == 1:
+        return apply_all("SliceChannel", c.gy, num_outputs=len(lengths), axis=axis)
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    return [
+        apply("slice_axis", c.gy, axis=axis, begin=end - length, end=end)
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def joined(site: Site, ins: Layouts, in_types: Types, shape: Shape) -> Layout:
+    """The layout that values share which are put side by side."""
+    if PARTIAL in ins and WHOLE in ins:
+        mixes(site, "joins constants with sums over the batch")
+    return merge(site, ins, in_types, shape)
+
+
+def concat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Along the batch axis, blocks of (batch, inner) follow one another: their number adds up."""
+    axis = site.attrs["dim"] % len(outs[0].shape)
+    splits = [layout for layout in ins if isinstance(layout, Split)]
+    if not any(layout.axis == axis for layout in splits):
+        return [joined(site, ins, in_types, outs[0].shape)]
+    inner = {(layout.axis, layout.inner) for layout in splits}
+    if len(splits) < len(ins) or len(inner) > 1:
+        mixes(site, "joins samples with other values along the batch axis")
+    return [Split(axis, sum(layout.outer for layout in splits), splits[0].inner)]
+
+
+register(OpDef(
+    name="Concat",
+    inputs=arg_names,
+    shape=concat_shape,
+    compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
+    grad=concat_grad,
+    flops=no_flops,
+    batch=concat_batch,
+    params={"num_args": params.integer(), "dim": params.integer(1)},
+    variadic="num_args",
+    aliases=("concat",),
+    doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
+))  # fmt: skip
+
+
+# -- stack -------------------------------------------------------------------------------------
+
+
+def stack_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    item, out = unify_all(site, ins, "shapes of inputs"), outs[0]
+    if item is None and not out:
+        return ins, outs
+    rank = len(out) if out else len(item or ()) + 1
+    axis = one_axis(site, site.attrs["axis"], rank)
+    item = (0,) * (rank - 1) if item is None else item
+    out = unify(site, (*item[:axis], len(ins), *item[axis:]), out, "output shapes")
+    assert out is not None
+    return [(*out[:axis], *out[axis + 1 :])] * len(ins), [out]
+
+
+def stack_grad(c: Call) -> Any:
+    parts = {"num_outputs": len(c.x), "axis": c.attrs["axis"], "squeeze_axis": True}
+    return apply_all("SliceChannel", c.gy, **parts)
+
+
+def stack_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    axis = site.attrs["axis"] % len(outs[0].shape)
+    return [inserted(joined(site, ins, in_types, in_types[0].shape), axis)]
+
+
+register(OpDef(
+    name="stack",
+    inputs=arg_names,
+    shape=stack_shape,
+    compute=lambda env, a, *xs: env.xp.stack(xs, a["axis"]),
+    grad=stack_grad,
+    flops=no_flops,
+    batch=stack_batch,
+    params={"num_args": params.integer(), "axis": params.integer(0)},
+    variadic="num_args",
+    doc="Values of one shape joined along a new axis. MXNet stack.",
+))  # fmt: skip

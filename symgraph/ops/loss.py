@@ -1,0 +1,388 @@
+"""Heads of the backward pass: SoftmaxOutput, the regression outputs and MakeLoss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from symgraph.build import Ref, apply
+from symgraph.errors import DTypeError, GraphError
+from symgraph.ops import params
+from symgraph.ops.elementwise import DTypes, floats
+from symgraph.ops.index import checked
+from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    Call,
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    complete,
+    no_flops,
+    register,
+)
+from symgraph.ops.shapes import expect, same, unify
+from symgraph.ops.softmax import flops_per_element, softmax
+from symgraph.ops.unary import sigmoid
+from symgraph.types import Array, Shape, is_float
+
+NORMALIZATION = params.choice("null", "batch", "valid", default="null")
+IGNORE = {"ignore_label": params.number(-1.0), "use_ignore": params.boolean(False)}
+
+
+class Hidden(NamedTuple):
+    """An input that users do not give: `name`, made by operator `op` from the inputs `reads`."""
+
+    name: str
+    op: str
+    attrs: dict[str, Any]
+    reads: tuple[str, ...]
+
+
+def hidden_inputs(op_name: str, attrs: Attrs) -> tuple[Hidden, ...]:
+    """The inputs that lowering adds behind those of the symbol, one node `<node>_<name>` each.
+
+    SoftmaxOutput that divides by the number of valid labels reads that number from a node of its
+    own, which a run in micro-batches computes once, from the labels of the whole batch.
+    """
+    if op_name != "SoftmaxOutput" or attrs["normalization"] != "valid":
+        return ()
+    return (Hidden("valid", "_valid_count", {k: attrs[k] for k in IGNORE}, ("label",)),)
+
+
+def labelled(site: Site, ins: Sequence[str | None]) -> list[str | None]:
+    """Float data; the label keeps its dtype, or gets the data's if its own is not known."""
+    data, label, *rest = ins
+    data = data or "float32"
+    if not is_float(data):
+        raise DTypeError(f"{site.op} {site.name!r}: data is of floats, not {data}; add a Cast")
+    return [data, label or data, *(r or "float64" for r in rest)]
+
+
+def labelled_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
+    known = labelled(site, ins)
+    return known, [str(known[0])]
+
+
+def ignored(a: Attrs, label: Array) -> Any:
+    return label == a["ignore_label"]
+
+
+def targets(xp: Any, a: Attrs, label: Array, classes: int) -> Array:
+    """Labels as class numbers, 0 for ignored ones; one out of range raises IndexError."""
+    if a["use_ignore"]:
+        label = xp.where(ignored(a, label), 0, label)
+    return checked(label, classes, "label")
+
+
+def valid_count(env: Env, a: Attrs, label: Array) -> Any:
+    count = (~ignored(a, label)).sum() if a["use_ignore"] else label.size
+    return env.xp.maximum(env.xp.asarray(count, "float64").reshape(1), 1)
+
+
+def whole_only(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if ins[0] is not WHOLE:
+        mixes(site, "counts the valid labels of the batch")
+    return [WHOLE]
+
+
+register(OpDef(
+    name="_valid_count",
+    inputs=("label",),
+    shape=lambda site, ins, outs: (ins, [(1,)]),
+    compute=valid_count,
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32"], ["float64"]),
+    batch=whole_only,
+    whole_batch=True,
+    params=IGNORE,
+    doc="The number of labels that are not ignored, at least 1: shape (1,), float64.",
+))  # fmt: skip
+
+
+def class_axis(a: Attrs) -> int:
+    return 1 if a["multi_output"] else -1
+
+
+def without_classes(a: Attrs, data: Shape) -> Shape:
+    return data[:1] + data[2:] if a["multi_output"] else data[:-1]
+
+
+def with_classes(a: Attrs, label: Shape, classes: int) -> Shape:
+    at = 1 if a["multi_output"] else len(label)
+    return (*label[:at], classes, *label[at:])
+
+
+def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, label, *valid = ins
+    a = site.attrs
+    data = unify(site, data, outs[0], "shapes of data and output")
+    if data is None and label is not None and not a["multi_output"]:
+        data = with_classes(a, label, 0)
+    if data is None:
+        return ins, outs
+    if len(data) < 2 or (len(data) > 2 and not (a["multi_output"] or a["preserve_shape"])):
+        site.fail(
+            f"data of shape {data} is not (samples, classes); give preserve_shape=True for "
+            "classes on the last axis or multi_output=True for classes on axis 1"
+        )
+    if label is not None and a["multi_output"] and len(label) != len(data) - 1:
+        check_flat_label(site, data, label)
+    else:
+        wanted = without_classes(a, data)
+        label = expect(site, "label", label, wanted, f"(data of shape {data})")
+        assert label is not None
+        data = with_classes(a, label, data[class_axis(a)])
+    return [data, label, *(expect(site, "valid", v, (1,)) for v in valid)], [data]
+
+
+def check_flat_label(site: Site, data: Shape, label: Shape) -> None:
+    """MXNet lets the label of data (B, C, d, ...) also be (B, d*...) or (B, 1, d, ...)."""
+    forms = (data[0], math.prod(data[2:])), (data[0], 1, *data[2:])
+    if complete(data) and complete(label) and label not in forms:
+        site.fail(f"label of shape {label} does not fit data of shape {data}")
+
+
+def head_grad(c: Call) -> Sequence[Ref | None]:
+    label, *valid = c.x[1:]
+    attrs = dict(c.attrs)
+    if attrs.pop("out_grad") and c.g[0] is None:
+        raise GraphError(
+            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but no operator reads its "
+            "output to give it a gradient; leave out_grad away"
+        )
+    if attrs["normalization"] == "valid" and not valid:
+        valid = [apply("_valid_count", label, **{k: attrs[k] for k in IGNORE})]
+    grad = apply("_softmax_output_grad", c.y[0], label, *valid, **attrs)
+    if c.attrs["out_grad"]:
+        grad = grad * c.gy
+    return [grad, *[None] * (len(c.x) - 1)]
+
+
+def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, label, *valid = ins
+    a = site.attrs
+    if data is WHOLE and label is WHOLE:
+        return [WHOLE]
+    if not isinstance(data, Split) or not isinstance(label, Split):
+        mixes(site, "needs data and labels that both lie along the batch")
+    if a["normalization"] == "valid" and valid != [WHOLE]:
+        mixes(site, "divides by a count of labels that is not the whole batch's")
+    classes = class_axis(a) % len(in_types[0].shape)
+    if data.axis == classes:
+        mixes(site, f"works along axis {classes}, where the batch lies")
+    if a["multi_output"] and a["normalization"] == "null" and data.axis:
+        mixes(site, "divides by the number of positions, along which the batch lies")
+    if label != Split(data.axis - (data.axis > classes), data.outer, data.inner):
+        mixes(site, f"has data and labels whose batch lies differently ({data} and {label})")
+    return [data]
+
+
+HEAD = {
+    "grad_scale": params.number(1.0),
+    **IGNORE,
+    "multi_output": params.boolean(False),
+    "preserve_shape": params.boolean(False),
+    "normalization": NORMALIZATION,
+    "smooth_alpha": params.number(0.0),
+    "count": params.integer(0),
+}
+
+register(OpDef(
+    name="SoftmaxOutput",
+    inputs=("data", "label"),
+    shape=head_shape,
+    compute=lambda env, a, x, *_: softmax(env.xp, x, class_axis(a)),
+    grad=head_grad,
+    flops=flops_per_element(4),
+    dtype=labelled_dtype,
+    batch=head_batch,
+    params={**HEAD, "out_grad": params.boolean(False)},
+    count=lambda attrs, ins: ins[1].size,
+    loss=True,
+    aliases=("Softmax",),
+    doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
+    "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
+    "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
+    "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
+    "comes back from operators behind it, which is ignored otherwise. A third, hidden input holds "
+    "the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
+))  # fmt: skip
+
+
+def head_divisor(a: Attrs, label: Array) -> int:
+    """What MXNet divides by, but for the count of valid labels."""
+    if a["normalization"] == "batch":
+        return int(a["count"]) or label.size
+    return label.size // label.shape[0] if a["multi_output"] else 1
+
+
+def softmax_output_grad(
+    env: Env, a: Attrs, prob: Array, label: Array, valid: Array | None = None
+) -> Array:
+    xp, grad = env.xp, prob.copy()
+    rows = xp.moveaxis(grad, class_axis(a), -1)  # a view: the classes of each label
+    classes, label = rows.shape[-1], label.reshape(rows.shape[:-1])
+    others = a["smooth_alpha"] / max(1, classes - 1)
+    if others:
+        rows -= others
+    rows[(*xp.indices(label.shape), targets(xp, a, label, classes))] -= (
+        1 - a["smooth_alpha"] - others
+    )
+    if a["use_ignore"]:
+        rows[ignored(a, label)] = 0
+    if valid is not None:
+        grad *= (a["grad_scale"] / valid).astype(grad.dtype)
+    else:
+        scale = a["grad_scale"] / head_divisor(a, label)
+        if scale != 1:
+            grad *= scale
+    return grad
+
+
+register(OpDef(
+    name="_softmax_output_grad",
+    inputs=("prob", "label"),
+    shape=head_shape,
+    compute=softmax_output_grad,
+    dtype=labelled_dtype,
+    params=HEAD,
+    doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
+    "1 (or the number of positions with multi_output) for normalization 'null', the number of "
+    "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
+    "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
+    "classes. A label that is neither a class nor ignored raises IndexError.",
+))  # fmt: skip
+
+
+def regression_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """The label may have any shape with the data's size and first dimension (MXNet)."""
+    data, label = unify(site, ins[0], outs[0], "shapes of data and output"), ins[1]
+    if data is None:
+        return ins, outs
+    if label is None:
+        label = data[:1] if len(data) == 2 and data[1] == 1 else data
+    elif not complete(data) or not complete(label):
+        data = label = expect(site, "label", label, data, f"(data of shape {data})")
+    elif label[:1] != data[:1] or math.prod(label) != math.prod(data):
+        site.fail(f"label of shape {label} does not fit data of shape {data}")
+    return [data, label], [data]
+
+
+def regression_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, label = ins
+    if data is WHOLE and label is WHOLE:
+        return [WHOLE]
+    if not isinstance(data, Split) or data != label:
+        mixes(site, "needs data and labels whose batch lies alike")
+    if data.axis != 0:
+        mixes(site, "divides by the number of elements behind axis 0, where the batch lies too")
+    return [data]
+
+
+def regression_grad(env: Env, a: Attrs, y: Array, label: Array) -> Any:
+    grad = y - label.reshape(y.shape).astype(y.dtype, copy=False)
+    if a["sign"]:
+        env.xp.sign(grad, out=grad)
+    grad *= a["grad_scale"] / (label.size // label.shape[0])
+    return grad
+
+
+register(OpDef(
+    name="_regression_grad",
+    inputs=("output", "label"),
+    shape=regression_shape,
+    compute=regression_grad,
+    dtype=labelled_dtype,
+    params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
+    doc="(output - label), or its sign, times grad_scale / the number of elements a row of axis 0.",
+))  # fmt: skip
+
+
+def register_regression(name: str, formula: str, loss: str, *, sign: bool = False) -> None:
+    logistic = name == "LogisticRegressionOutput"
+    register(OpDef(
+        name=name,
+        inputs=("data", "label"),
+        shape=regression_shape,
+        compute=lambda env, a, x, label: sigmoid(env.xp, x) if logistic else x,
+        grad=lambda c: (
+            apply("_regression_grad", c.y[0], c.x[1], grad_scale=c.attrs["grad_scale"], sign=sign),
+            None,
+        ),
+        flops=flops_per_element(4) if logistic else no_flops,
+        dtype=labelled_dtype,
+        batch=regression_batch,
+        params={"grad_scale": params.number(1.0)},
+        view=not logistic,
+        loss=True,
+        doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed over "
+        "samples and averaged over the elements of a sample, times grad_scale. label: any dtype, "
+        f"as many elements a row of axis 0 as the data. MXNet {name}.",
+    ))  # fmt: skip
+
+
+register_regression("LinearRegressionOutput", "The data", "(data - label) ** 2 / 2")
+register_regression("MAERegressionOutput", "The data", "|data - label|", sign=True)
+register_regression("LogisticRegressionOutput", "sigmoid(data)", "the cross entropy with the label")
+
+
+def make_loss_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, normalization = ins[0], site.attrs["normalization"]
+    if data is not WHOLE and normalization == "valid":
+        mixes(site, "divides by a count of valid elements of the batch")
+    if isinstance(data, Split) and data.axis and normalization == "batch":
+        mixes(site, f"divides by the length of axis 0, but the batch lies along axis {data.axis}")
+    return [data]
+
+
+def make_loss_grad(env: Env, a: Attrs, x: Array) -> Any:
+    scale = a["grad_scale"] * a["share"]
+    if a["normalization"] == "batch":
+        scale /= a["count"] or x.shape[0]
+    elif a["normalization"] == "valid":
+        scale = scale / env.xp.maximum((x > a["valid_thresh"]).sum(), 1)
+    return env.xp.full_like(x, scale)
+
+
+MAKE_LOSS = {
+    "grad_scale": params.number(1.0),
+    "valid_thresh": params.number(0.0),
+    "normalization": NORMALIZATION,
+    "count": params.integer(0),
+    "share": params.number(1.0),
+}
+
+register(OpDef(
+    name="_make_loss_grad",
+    inputs=("data",),
+    shape=same,
+    compute=make_loss_grad,
+    dtype=floats,
+    params=MAKE_LOSS,
+    doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
+    "`count`), or the number of elements above valid_thresh, at least 1.",
+))  # fmt: skip
+
+register(OpDef(
+    name="MakeLoss",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (apply("_make_loss_grad", c.x[0], **c.attrs),),
+    flops=no_flops,
+    dtype=floats,
+    batch=make_loss_batch,
+    params=MAKE_LOSS,
+    count=lambda attrs, ins: ins[0].shape[0],
+    view=True,
+    loss=True,
+    aliases=("make_loss",),
+    doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
+    "by the length of axis 0 (normalization 'batch') or by the number of elements above "
+    "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
+    "answers for. MXNet MakeLoss.",
+))  # fmt: skip

@@ -1,0 +1,371 @@
+"""Axes rearranged, elements kept: Reshape, Flatten, transpose, expand_dims, squeeze."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.errors import MicroBatchError, ShapeError
+from symgraph.ops import params
+from symgraph.ops.layout import Layout, Split, mixes, reshaped
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    BatchRule,
+    Call,
+    Env,
+    OpDef,
+    ShapeRule,
+    Shapes,
+    Site,
+    Types,
+    complete,
+    no_flops,
+    register,
+)
+from symgraph.ops.shapes import axes_of, unify
+from symgraph.types import Array, Shape
+
+Layouts = Sequence[Layout]
+TRIAL = 1_000_003  # a prime that no real axis has as a factor
+
+
+def one_axis(site: Site, axis: int, rank: int) -> int:
+    """A single axis, non-negative; out of range raises ShapeError."""
+    return axes_of(site, axis, rank)[0]
+
+
+def by_size(one: Shape, other: Shape) -> Shape:
+    """`one` with its only unknown dimension filled in, if `other` tells the number of elements."""
+    if 0 in other or one.count(0) != 1:
+        return one
+    missing, rest = divmod(math.prod(other), math.prod(d for d in one if d))
+    return one if rest else tuple(d or missing for d in one)
+
+
+# -- Reshape -----------------------------------------------------------------------------------
+
+Links = list[tuple[int, int]]  # (axis of the data, axis of the output) that are the same
+
+
+def grouped(site: Site, codes: Shape) -> list[Shape]:
+    """One entry a code; -4 with the two numbers that belong to it."""
+    groups: list[Shape] = []
+    rest = iter(codes)
+    for code in rest:
+        halves = (next(rest, 0), next(rest, 0)) if code == -4 else ()
+        if code < -4 or halves == (-1, -1) or any(h == 0 or h < -1 for h in halves):
+            site.fail(f"shape={codes} is not valid; codes are 0, -1, -2, -3 and (-4, a, b)")
+        groups.append((code, *halves))
+    if [g[0] for g in groups].count(-1) > 1:
+        site.fail(f"shape={codes} leaves more than one dimension (-1) to be inferred")
+    return groups
+
+
+def walk(site: Site, data: Shape, groups: Sequence[Shape]) -> tuple[Shape, Links]:
+    """The output that the codes describe, 0 where not known, and which axes are kept."""
+    dims: list[int] = []
+    links: Links = []
+    at = 0
+    for code, *halves in groups:
+        used = {-3: 2, -2: max(0, len(data) - at)}.get(code, 1)
+        here = data[at : at + used]
+        if len(here) < used and code in (0, -3, -4):
+            site.fail(f"shape={site.attrs['shape']} needs more axes than data of shape {data} has")
+        if code in (0, -2):
+            links += [(at + i, len(dims) + i) for i in range(used)]
+            dims += here
+        elif code == -4:
+            dims += halved(site, here[0], *halves)
+        else:
+            dims.append(math.prod(here) if code == -3 else max(code, 0))
+        at += used
+    return tuple(dims), links
+
+
+def halved(site: Site, whole: int, left: int, right: int) -> Shape:
+    """One axis of length `whole` (0: not known) cut in two, one of which may be -1."""
+    known = left if right == -1 else right
+    if whole and left == -1:
+        left = whole // known
+    if whole and right == -1:
+        right = whole // known
+    if whole and left * right != whole:
+        site.fail(f"shape={site.attrs['shape']} cuts an axis of length {whole} in {left} x {right}")
+    return max(left, 0), max(right, 0)
+
+
+def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
+    """Reshape's output for partly known data, 0 where not known."""
+    groups = grouped(site, site.attrs["shape"])
+    if site.attrs["reverse"]:
+        backwards = [(g[0], *g[:0:-1]) for g in reversed(groups)]
+        dims, links = walk(site, data[::-1], backwards)
+        dims = dims[::-1]
+        links = [(len(data) - 1 - i, len(dims) - 1 - j) for i, j in links]
+    else:
+        dims, links = walk(site, data, groups)
+    if complete(data):
+        dims = by_size(dims, data)
+        if 0 in dims or math.prod(dims) != math.prod(data):
+            site.fail(f"cannot reshape {data} ({math.prod(data)} elements) to "
+                      f"shape={site.attrs['shape']}")  # fmt: skip
+    return dims, links
+
+
+def reshape_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, out = ins[0], outs[0]
+    if data is None:
+        groups = grouped(site, site.attrs["shape"])
+        if any(g[0] == -2 for g in groups):
+            return ins, outs
+        dims = tuple(max(d, 0) for g in groups for d in (g[1:] or g))
+        return ins, [unify(site, dims, out, "output shapes")]
+    dims, links = new_shape(site, data)
+    out = unify(site, dims, out, "output shapes")
+    assert out is not None
+    kept = {i: out[j] for i, j in links}
+    data = by_size(tuple(d or kept.get(i, 0) for i, d in enumerate(data)), out)
+    return [data], [by_size(out, data)]
+
+
+def reshape_layout(
+    site: Site, layout: Layout, old: Shape, rule: Callable[[Shape], Shape]
+) -> Layout:
+    """Where the batch axis goes. Shapes of one sample do not say it; those of many do."""
+    if not isinstance(layout, Split):
+        return layout
+    axis = layout.axis
+    many = (*old[:axis], layout.outer * TRIAL * layout.inner, *old[axis + 1 :])
+    try:
+        new = rule(many)
+    except ShapeError:  # the number of samples stands in the parameters
+        return reshaped(site, layout, old, rule(old))
+    try:
+        return reshaped(site, layout, many, new)
+    except MicroBatchError:
+        mixes(site, f"reshapes {old} to {rule(old)} across the batch")
+
+
+def reshape_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    return [reshape_layout(site, ins[0], in_types[0].shape, lambda x: new_shape(site, x)[0])]
+
+
+register(OpDef(
+    name="Reshape",
+    inputs=("data",),
+    shape=reshape_shape,
+    compute=lambda env, a, x: x.reshape(new_shape(Site("Reshape", "", a), x.shape)[0]),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=reshape_batch,
+    params={"shape": params.integers(), "reverse": params.boolean(False)},
+    aliases=("reshape",),
+    doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
+    "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
+    "reverse=True reads both shapes from the right. MXNet Reshape.",
+))  # fmt: skip
+
+
+def flat(data: Shape) -> Shape:
+    return (data[0], math.prod(data[1:]))
+
+
+def flatten_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data = ins[0]
+    if data is None:
+        return ins, [unify(site, (0, 0), outs[0], "output shapes")]
+    if not data:
+        site.fail("needs at least one axis")
+    out = unify(site, flat(data), outs[0], "output shapes")
+    assert out is not None
+    data = by_size((data[0] or out[0], *data[1:]), out)
+    return [data], [out]
+
+
+def flatten_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    return [reshape_layout(site, ins[0], in_types[0].shape, flat)]
+
+
+register(OpDef(
+    name="Flatten",
+    inputs=("data",),
+    shape=flatten_shape,
+    compute=lambda env, a, x: x.reshape(flat(x.shape)),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=flatten_batch,
+    aliases=("flatten",),
+    doc="All axes but the first merged into one. MXNet Flatten.",
+))  # fmt: skip
+
+
+# -- permutations ------------------------------------------------------------------------------
+
+
+OrderRule = Callable[[Site, int], Shape]  # for each output axis, the data's axis
+
+
+def transpose_order(site: Site, rank: int) -> Shape:
+    axes: Shape = site.attrs["axes"]
+    order = tuple(a % rank if -rank <= a < rank else -1 for a in axes) or tuple(range(rank))[::-1]
+    if sorted(order) != list(range(rank)):
+        site.fail(f"axes={axes} is no permutation of {rank} axes")
+    return order
+
+
+def swap_order(site: Site, rank: int) -> Shape:
+    first = one_axis(site, site.attrs["dim1"], rank)
+    second = one_axis(site, site.attrs["dim2"], rank)
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return tuple(order)
+
+
+def permute_shape(order_of: OrderRule) -> ShapeRule:
+    def rule(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+        data, out = ins[0], outs[0]
+        if data is None and out is None:
+            return ins, outs
+        data = (0,) * len(out or ()) if data is None else data
+        order = order_of(site, len(data))
+        out = unify(site, tuple(data[a] for a in order), out, "output shapes")
+        assert out is not None
+        return [tuple(out[order.index(a)] for a in range(len(data)))], [out]
+
+    return rule
+
+
+def permute_batch(order_of: OrderRule) -> BatchRule:
+    def rule(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+        layout = ins[0]
+        if not isinstance(layout, Split):
+            return [layout]
+        order = order_of(site, len(in_types[0].shape))
+        return [Split(order.index(layout.axis), layout.outer, layout.inner)]
+
+    return rule
+
+
+def transpose_grad(c: Call) -> Sequence[Ref]:
+    order = transpose_order(Site("transpose", "", c.attrs), len(c.x[0].shape))
+    back = tuple(order.index(a) for a in range(len(order)))
+    return (apply("transpose", c.gy, axes=back),)
+
+
+register(OpDef(
+    name="transpose",
+    inputs=("data",),
+    shape=permute_shape(transpose_order),
+    compute=lambda env, a, x: x.transpose(a["axes"] or None),
+    grad=transpose_grad,
+    flops=no_flops,
+    batch=permute_batch(transpose_order),
+    params={"axes": params.integers(())},
+    doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
+))  # fmt: skip
+
+register(OpDef(
+    name="SwapAxis",
+    inputs=("data",),
+    shape=permute_shape(swap_order),
+    compute=lambda env, a, x: env.xp.swapaxes(x, a["dim1"], a["dim2"]),
+    grad=lambda c: (apply("SwapAxis", c.gy, **c.attrs),),
+    flops=no_flops,
+    batch=permute_batch(swap_order),
+    params={"dim1": params.integer(0), "dim2": params.integer(0)},
+    aliases=("swapaxes",),
+    doc="Two axes exchanged. MXNet SwapAxis.",
+))  # fmt: skip
+
+
+# -- axes of length 1 --------------------------------------------------------------------------
+
+
+def inserted(layout: Layout, axis: int) -> Layout:
+    """The layout after a new axis is put at `axis`."""
+    if not isinstance(layout, Split):
+        return layout
+    return Split(layout.axis + (layout.axis >= axis), layout.outer, layout.inner)
+
+
+def expand_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, out = ins[0], outs[0]
+    if data is None:
+        if not out:
+            return ins, outs
+        data = (0,) * (len(out) - 1)
+    axis = one_axis(site, site.attrs["axis"], len(data) + 1)
+    out = unify(site, (*data[:axis], 1, *data[axis:]), out, "output shapes")
+    assert out is not None
+    return [(*out[:axis], *out[axis + 1 :])], [out]
+
+
+def expand_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    return [inserted(ins[0], one_axis(site, site.attrs["axis"], len(outs[0].shape)))]
+
+
+register(OpDef(
+    name="expand_dims",
+    inputs=("data",),
+    shape=expand_shape,
+    compute=lambda env, a, x: env.xp.expand_dims(x, a["axis"]),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=expand_batch,
+    params={"axis": params.integer()},
+    doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
+))  # fmt: skip
+
+
+def squeezed(site: Site, data: Shape) -> tuple[int, ...]:
+    """The axes that go: those named, or all of length 1."""
+    if not site.attrs["axis"]:
+        return tuple(a for a, d in enumerate(data) if d == 1)
+    axes = axes_of(site, site.attrs["axis"], len(data))
+    for a in axes:
+        if data[a] > 1:
+            site.fail(f"axis {a} of shape {data} has length {data[a]}, not 1")
+    return axes
+
+
+def squeeze_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data = ins[0]
+    if data is None or (not site.attrs["axis"] and 0 in data):
+        return ins, outs
+    axes = squeezed(site, data)
+    left = tuple(d for a, d in enumerate(data) if a not in axes)
+    out = unify(site, left or (1,), outs[0], "output shapes")
+    assert out is not None
+    kept = iter(out)
+    return [tuple(1 if a in axes else next(kept) for a in range(len(data)))], [out]
+
+
+def squeeze_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout = ins[0]
+    if not isinstance(layout, Split):
+        return [layout]
+    axes = squeezed(site, in_types[0].shape)
+    if layout.axis in axes:
+        mixes(site, "drops the batch axis of a single sample (say which axis to squeeze)")
+    return [Split(layout.axis - sum(a < layout.axis for a in axes), layout.outer, layout.inner)]
+
+
+def squeeze(env: Env, a: Attrs, x: Array) -> Any:
+    axes = squeezed(Site("squeeze", "", a), x.shape)
+    return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes) or (1,))
+
+
+register(OpDef(
+    name="squeeze",
+    inputs=("data",),
+    shape=squeeze_shape,
+    compute=squeeze,
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=squeeze_batch,
+    params={"axis": params.optional(params.integers())},
+    doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
+    "squeeze.",
+))  # fmt: skip

@@ -1,0 +1,110 @@
+"""Dropout: random masks that do not depend on how the batch or the graph is cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import floats
+from symgraph.ops.layout import Layouts, Split, elementwise, mixes
+from symgraph.ops.params import Attrs, Param, literal
+from symgraph.ops.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.ops.shapes import axes_of, same
+from symgraph.rand import key, uniform
+from symgraph.types import Array, Shape
+
+
+def fraction(raw: Any) -> float:
+    value = float(literal(raw))
+    if not 0 <= value <= 1:
+        raise ValueError
+    return value
+
+
+def mask_shape(shape: Shape, axes: Sequence[int]) -> Shape:
+    """One number serves all elements along `axes`."""
+    shared = {a % len(shape) for a in axes}
+    return tuple(1 if a in shared else d for a, d in enumerate(shape))
+
+
+def dropout_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, out = same(site, ins, outs[:1])
+    mask: Partial = None
+    if data[0] is not None:
+        axes = site.attrs["axes"]
+        mask = mask_shape(data[0], axes_of(site, axes, len(data[0])) if axes else ())
+    return data, [*out, mask]
+
+
+def dropout_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if isinstance(ins[0], Split) and ins[0].axis in (
+        a % len(in_types[0].shape) for a in site.attrs["axes"]
+    ):
+        mixes(site, f"has one mask for all of axis {ins[0].axis}, where the batch lies")
+    return elementwise(site, ins, in_types, outs)
+
+
+def counters(env: Env, a: Attrs, shape: Shape) -> Any:
+    """The number of each element in the whole batch's random stream, sample after sample.
+
+    A sample's elements have consecutive numbers, in memory order; so they are the same in
+    whichever micro-batch the sample comes. Without a batch axis: plain element numbers.
+    """
+    xp, axis = env.xp, a["axis"]
+    if axis < 0:
+        return xp.arange(math.prod(shape)).reshape(shape)
+    outer = math.prod(shape[:axis]) * a["outer"]
+    inner = a["inner"] * math.prod(shape[axis + 1 :])
+    samples = xp.arange(env.sample, env.sample + shape[axis] // (a["outer"] * a["inner"]))
+    starts = samples[:, None] * (outer * inner) + xp.arange(outer)[:, None, None] * inner
+    return (starts + xp.arange(inner)).reshape(shape)
+
+
+def dropout(env: Env, a: Attrs, x: Array) -> tuple[Any, Any]:
+    """The mask is drawn in float32 for every dtype, so that it is the same for all of them."""
+    shape = mask_shape(x.shape, a["axes"])
+    if not (env.train or a["mode"] == "always"):
+        return x, env.xp.ones(shape, x.dtype)
+    stream = key(env.seed, a["stream"], env.step)
+    kept = uniform(env.xp, stream, counters(env, a, shape), "float32") >= a["p"]
+    mask = kept.astype(x.dtype)
+    mask *= 1 / (1 - a["p"]) if a["p"] < 1 else 0
+    return x * mask, mask
+
+
+def dropout_grad(c: Call) -> Sequence[Ref | None]:
+    if c.g[0] is None:  # in a second derivative, where only the mask is used again
+        return (None,)
+    return (apply("broadcast_mul", c.gy, c.y[1]) if c.attrs["axes"] else c.gy * c.y[1],)
+
+
+register(OpDef(
+    name="Dropout",
+    inputs=("data",),
+    outputs=("output", "mask"),
+    visible=1,
+    shape=dropout_shape,
+    compute=dropout,
+    grad=dropout_grad,
+    dtype=floats,
+    batch=dropout_batch,
+    params={
+        "p": Param(fraction, 0.5, "float from 0 to 1"),
+        "mode": params.choice("training", "always", default="training"),
+        "axes": params.integers(()),
+        "cudnn_off": params.boolean(False),
+        "stream": Param(str, "", "str"),
+        "axis": params.integer(-1),
+        "outer": params.integer(1),
+        "inner": params.integer(1),
+    },
+    random=True,
+    doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
+    "training (or always). axes: one draw for all elements along them. The mask is a function of "
+    "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where the "
+    "batch lies (layout.Split), axis -1 that there is none. cudnn_off is accepted and changes "
+    "nothing. MXNet Dropout.",
+))  # fmt: skip

@@ -1,0 +1,251 @@
+"""Reductions over axes: sum, mean, max, min, norm, argmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import floats, numbers
+from symgraph.ops.layout import PARTIAL, Layout, mixes, reduced
+from symgraph.ops.params import Attrs, Param
+from symgraph.ops.registry import (
+    BatchRule,
+    Call,
+    DTypeRule,
+    Env,
+    Names,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    register,
+)
+from symgraph.ops.shapes import axes_of, reduced_shape, unify
+from symgraph.types import Array
+
+Layouts = Sequence[Layout]
+
+
+def axes_in(attrs: Attrs, rank: int) -> tuple[int, ...]:
+    """The axes a call reduces (non-negative, sorted); those its shape rule found valid."""
+    axis = attrs["axis"]
+    if axis is None or axis == ():
+        return tuple(range(rank))
+    named = {a % rank for a in ((axis,) if isinstance(axis, int) else axis)}
+    return tuple(a for a in range(rank) if (a in named) != attrs.get("exclude", False))
+
+
+def reduce_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """Dimensions that are kept are known on both sides if they are on one."""
+    data, out = ins[0], outs[0]
+    axis, keep = site.attrs["axis"], site.attrs["keepdims"]
+    if data is None and not keep:
+        return ins, [unify(site, (1,) if axis in (None, ()) else None, out, "output shapes")]
+    if data is None and out is None:
+        return ins, outs
+    if data is None:
+        assert out is not None
+        data = (0,) * len(out)
+    axes_of(site, axis, len(data))
+    axes = axes_in(site.attrs, len(data))
+    out = unify(site, reduced_shape(data, axes, keep), out, "output shapes")
+    assert out is not None
+    kept = iter(out if not keep else [d for a, d in enumerate(out) if a not in axes])
+    return [tuple(d if a in axes else next(kept) for a, d in enumerate(data))], [out]
+
+
+def spread_back(g: Ref, c: Call) -> Ref:
+    """A gradient of the reduced value, repeated along the reduced axes."""
+    shape = c.x[0].shape
+    axes = axes_in(c.attrs, len(shape))
+    if not axes:
+        return apply("Reshape", g, shape=shape)
+    return apply("_broadcast_axes", g, axes=axes, keepdims=c.attrs["keepdims"], shape=shape)
+
+
+def reduce_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
+    return ins[0].size
+
+
+def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    rank = len(in_types[0].shape)
+    return [reduced(axes_in(site.attrs, rank), site.attrs["keepdims"], ins[0], rank)]
+
+
+def nonlinear_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Reductions that cannot be put together from those of the micro-batches by adding."""
+    if ins[0] is PARTIAL:
+        mixes(site, "applies a nonlinear function to a sum over the batch")
+    found = sum_batch(site, ins, in_types, outs)
+    if PARTIAL in found:
+        mixes(site, "reduces over the batch axis")
+    return found
+
+
+AXES = {
+    "axis": params.optional(params.integers()),
+    "keepdims": params.boolean(False),
+}
+AXES_DOC = (
+    "axis None or () means all axes, and a full reduction gives shape (1,); exclude=True "
+    "reduces the axes that are not named."
+)
+Reduction = Callable[[Any, Array, Attrs, tuple[int, ...]], Array]
+
+
+def total(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
+    """The sum over axes, float16 in float32."""
+    wide = "float32" if x.dtype == "float16" else x.dtype
+    found: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide)
+    return found
+
+
+def register_reduction(
+    name: str,
+    reduction: Reduction,
+    grad: Callable[[Call], Ref] | None,
+    *,
+    doc: str,
+    dtype: DTypeRule = floats,
+    batch: BatchRule = nonlinear_batch,
+    spec: dict[str, Param] | None = None,
+    aliases: Names = (),
+    count: Callable[[Attrs, Types], int] | None = None,
+) -> None:
+    def compute(env: Env, a: Attrs, x: Array) -> Array:
+        axes = axes_in(a, x.ndim)
+        shape = reduced_shape(x.shape, axes, a["keepdims"])
+        return reduction(env.xp, x, a, axes).astype(x.dtype, copy=False).reshape(shape)
+
+    register(OpDef(
+        name=name,
+        inputs=("data",),
+        shape=reduce_shape,
+        compute=compute,
+        grad=None if grad is None else lambda c: (grad(c),),
+        flops=reduce_flops,
+        dtype=dtype,
+        batch=batch,
+        params={**AXES, **({"exclude": params.boolean(False)} if spec is None else spec)},
+        aliases=aliases,
+        count=count,
+        doc=doc,
+    ))  # fmt: skip
+
+
+register_reduction(
+    "sum",
+    total,
+    lambda c: spread_back(c.gy, c),
+    dtype=numbers,
+    batch=sum_batch,
+    aliases=("sum_axis",),
+    doc=f"Sum over axes; {AXES_DOC} MXNet sum.",
+)
+
+
+def mean_count(attrs: Attrs, ins: Types) -> int:
+    """The number of elements that each mean is over."""
+    shape = ins[0].shape
+    return math.prod(shape[a] for a in axes_in(attrs, len(shape)))
+
+
+def mean(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
+    found: Array = total(xp, x, a, axes) / (a["count"] or math.prod(x.shape[i] for i in axes))
+    return found
+
+
+register_reduction(
+    "mean",
+    mean,
+    lambda c: spread_back(c.gy / (c.attrs["count"] or mean_count(c.attrs, [c.x[0].type])), c),
+    batch=sum_batch,
+    spec={"exclude": params.boolean(False), "count": params.integer(0)},
+    count=mean_count,
+    doc=f"Mean over axes; {AXES_DOC} count: what the sum is divided by, if not the number of its "
+    "own elements. MXNet mean.",
+)
+
+
+def extreme_grad(c: Call) -> Ref:
+    """To every element that equals the extreme, ties included."""
+    chosen = apply("_equal", c.x[0], spread_back(c.y[0], c))
+    return spread_back(c.gy, c) * chosen
+
+
+register_reduction(
+    "max",
+    lambda xp, x, a, axes: xp.max(x, axis=axes, keepdims=a["keepdims"]),
+    extreme_grad,
+    dtype=numbers,
+    aliases=("max_axis",),
+    doc=f"Largest element over axes; {AXES_DOC} MXNet max.",
+)
+
+register_reduction(
+    "min",
+    lambda xp, x, a, axes: xp.min(x, axis=axes, keepdims=a["keepdims"]),
+    extreme_grad,
+    dtype=numbers,
+    aliases=("min_axis",),
+    doc=f"Smallest element over axes; {AXES_DOC} MXNet min.",
+)
+
+
+def norm_order(raw: Any) -> int:
+    order = params.integer().parse(raw)
+    if order not in (1, 2):
+        raise ValueError
+    return int(order)
+
+
+def norm(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
+    if a["ord"] == 1:
+        return total(xp, xp.abs(x), a, axes)
+    wide = x.astype("float32") if x.dtype == "float16" else x
+    found: Array = xp.sqrt(total(xp, wide * wide, a, axes))
+    return found
+
+
+def norm_grad(c: Call) -> Ref:
+    """Zero where the norm is zero."""
+    x = c.x[0]
+    if c.attrs["ord"] == 1:
+        return spread_back(c.gy, c) * apply("sign", x)
+    tiny = float(np.finfo(x.dtype).tiny)
+    length = apply("_maximum_scalar", c.y[0], scalar=tiny)
+    return x / spread_back(length, c) * spread_back(c.gy, c)
+
+
+register_reduction(
+    "norm",
+    norm,
+    norm_grad,
+    spec={"ord": Param(norm_order, 2, "order of a norm (1 or 2)")},
+    doc="Sum of magnitudes (ord=1) or square root of the sum of squares (ord=2) over axes; axis "
+    "None or () means all axes, and a full reduction gives shape (1,). MXNet norm.",
+)
+
+
+def argmax(env: Env, a: Attrs, x: Array) -> Any:
+    shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
+    return env.xp.argmax(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
+
+
+register(OpDef(
+    name="argmax",
+    inputs=("data",),
+    shape=reduce_shape,
+    compute=argmax,
+    flops=reduce_flops,
+    dtype=numbers,
+    batch=nonlinear_batch,
+    params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+    doc="Index of the first largest element along an axis, or in the flattened data if axis is "
+    "None, in the data's dtype. MXNet argmax.",
+))  # fmt: skip

@@ -1,0 +1,190 @@
+"""The operator registry: every rule of an operator stands in one `register(OpDef(...))` call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from symgraph.errors import DTypeError, GraphError, ShapeError, nearest
+from symgraph.ops.layout import Layout, elementwise
+from symgraph.ops.params import Attrs, Param
+from symgraph.types import Array, Shape, TensorType
+
+if TYPE_CHECKING:
+    from symgraph.build import Ref
+
+VARIABLE = "variable"
+
+Partial = Shape | None  # None: nothing known; a 0 in a shape: this dimension is not known
+Shapes = Sequence[Partial]
+
+
+class Site(NamedTuple):
+    """The node a rule is asked about, so that its errors can name it."""
+
+    op: str
+    name: str
+    attrs: Attrs
+
+    def fail(self, message: str) -> NoReturn:
+        raise ShapeError(f"{self.op} {self.name!r}: {message}")
+
+
+class Env(NamedTuple):
+    """What a computation may depend on besides its inputs.
+
+    xp: the array module. seed, step, sample: keys of the counter-based random numbers, sample
+    being the index in the whole batch of this micro-batch's first sample.
+    """
+
+    xp: Any = np
+    train: bool = False
+    seed: int = 0
+    step: int = 0
+    sample: int = 0
+
+
+class Call(NamedTuple):
+    """What a gradient rule sees: the forward call, and the gradients of its outputs.
+
+    g holds None for an output that no loss depends on (and for a loss's own output).
+    """
+
+    attrs: Attrs
+    x: tuple[Ref, ...]
+    y: tuple[Ref, ...]
+    g: tuple[Ref | None, ...]
+
+    @property
+    def gy(self) -> Ref:
+        """The gradient of the only differentiable output, which is there."""
+        assert self.g[0] is not None
+        return self.g[0]
+
+
+Names = tuple[str, ...]
+ShapeRule = Callable[[Site, Shapes, Shapes], tuple[Shapes, Shapes]]
+DTypeRule = Callable[[Site, Sequence[str | None]], tuple[Sequence[str | None], Sequence[str]]]
+Types = Sequence[TensorType]
+BatchRule = Callable[[Site, Sequence[Layout], Types, Types], Sequence[Layout]]
+
+
+def same_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
+    """Every input and output has one dtype (float32 if none is known)."""
+    known = [d for d in ins if d is not None]
+    dtype = known[0] if known else "float32"
+    for other in known:
+        if other != dtype:
+            raise DTypeError(
+                f"{site.op} {site.name!r}: inputs have dtypes {dtype} and {other}; add a Cast"
+            )
+    return [dtype] * len(ins), [dtype]
+
+
+def output_size(attrs: Attrs, ins: Types, outs: Types) -> int:
+    """One operation an element of the first output."""
+    return outs[0].size
+
+
+def no_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
+    """Data movement only."""
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpDef:
+    """Everything the library knows about one operator.
+
+    shape: bidirectional rule over partial shapes. dtype: rule over partly known dtypes; a single
+    output dtype stands for all outputs. compute(env, attrs, *arrays): one array, or a tuple for
+    several outputs. grad(call): one Ref or None an input; None instead of a rule: no gradient
+    flows. flops: multiplications and additions of one call. batch: how the batch axis goes
+    through (ops/layout.py). count: number of samples or elements a mean divides by; such an
+    operator has a parameter `count` that micro-batching sets to the whole batch's.
+    loss: a head of the backward pass; the gradient of its own output is not asked for.
+    whole_batch: must see the whole batch (a count of valid labels), see batching.py.
+    """
+
+    name: str
+    inputs: Names | Callable[[Attrs], Names]
+    shape: ShapeRule
+    compute: Callable[..., Any]
+    grad: Callable[[Call], Sequence[Ref | None]] | None = None
+    flops: Callable[[Attrs, Types, Types], int] = output_size
+    params: Mapping[str, Param] = field(default_factory=dict)
+    dtype: DTypeRule = same_dtype
+    batch: BatchRule = elementwise
+    outputs: Names | Callable[[Attrs], Names] = ("output",)
+    visible: int | None = None  # the outputs users see; all by default
+    aux: Names = ()  # trailing inputs that are auxiliary states
+    aux_outputs: tuple[int, ...] = ()  # the outputs that hold their next values in training
+    variadic: str | None = None  # parameter that counts the inputs arg0, arg1, ...
+    count: Callable[[Attrs, Types], int] | None = None
+    view: bool = False  # the output shares the first input's memory
+    loss: bool = False
+    random: bool = False
+    whole_batch: bool = False
+    aliases: Names = ()
+    doc: str = ""
+
+    def input_names(self, attrs: Attrs) -> Names:
+        return self.inputs(attrs) if callable(self.inputs) else self.inputs
+
+    def output_names(self, attrs: Attrs) -> Names:
+        return self.outputs(attrs) if callable(self.outputs) else self.outputs
+
+
+OPS: dict[str, OpDef] = {}
+ALIASES: dict[str, str] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Add an operator; a name or alias that is taken raises GraphError."""
+    for name in (op.name, *op.aliases):
+        if name in OPS or name in ALIASES:
+            raise GraphError(f"operator {name!r} is registered already")
+    OPS[op.name] = op
+    ALIASES.update(dict.fromkeys(op.aliases, op.name))
+    return op
+
+
+def find(name: str) -> OpDef:
+    """The operator of that name or alias; unknown names raise GraphError with near misses."""
+    op = OPS.get(ALIASES.get(name, name))
+    if op is None:
+        raise GraphError(f"no operator {name!r}; {nearest(name, [*OPS, *ALIASES])}")
+    return op
+
+
+def complete(shape: Partial) -> bool:
+    """Whether every dimension is known."""
+    return shape is not None and 0 not in shape
+
+
+def infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
+    """Output types of one call whose input types are all known."""
+    known: list[Partial] = [t.shape for t in ins]
+    outputs = len(op.output_names(site.attrs))
+    _, shapes = op.shape(site, known, [None] * outputs)
+    _, dtypes = op.dtype(site, [t.dtype for t in ins])
+    if len(dtypes) == 1:
+        dtypes = list(dtypes) * outputs
+    for shape in shapes:
+        if shape is None:
+            site.fail(f"its shape does not follow from its inputs' shapes {known}")
+    return tuple(TensorType(s, d) for s, d in zip(shapes, dtypes, strict=True) if s is not None)
+
+
+def run(op: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Compute one call; every output is C-contiguous.
+
+    BLAS may choose another kernel for a transposed view than for its copy that came over a
+    channel; values that are always contiguous have the same bits wherever they are used.
+    """
+    result = op.compute(env, attrs, *arrays)
+    if not isinstance(result, tuple):
+        result = (result,)
+    return tuple([env.xp.asarray(r, order="C") for r in result])

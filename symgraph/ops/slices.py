@@ -1,0 +1,229 @@
+"""Parts of a value at fixed positions: slice_axis, slice, and their gradients.
+
+Positions are numbers, so a slice along the batch axis means other samples in each micro-batch:
+only what leaves that axis whole can be split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import apply
+from symgraph.ops import params
+from symgraph.ops.layout import Layout, Split, mixes
+from symgraph.ops.movement import one_axis
+from symgraph.ops.params import Attrs, Param
+from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.ops.shapes import expect, unify
+from symgraph.types import Array, Shape
+
+Layouts = Sequence[Layout]
+MaybeInts = tuple[int | None, ...]
+
+
+def along_axis(a: Attrs, rank: int, part: slice) -> tuple[slice, ...]:
+    """An index that takes `part` of one axis."""
+    axis: int = a["axis"] % rank
+    return (*[slice(None)] * axis, part)
+
+
+def bounds(site: Site, length: int) -> tuple[int, int]:
+    """Begin and end on an axis of that length, non-negative; empty or outside: ShapeError."""
+    begin, end = site.attrs["begin"], site.attrs["end"]
+    first = begin + length if begin < 0 else begin
+    last = length if end is None else end + length if end < 0 else end
+    if not 0 <= first < last <= length:
+        site.fail(f"begin={begin}, end={end} selects nothing or goes outside an axis of "
+                  f"length {length}")  # fmt: skip
+    return first, last
+
+
+def slice_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    known = outs[0] if ins[0] is None else ins[0]
+    if known is None:
+        return ins, outs
+    data = (0,) * len(known) if ins[0] is None else ins[0]
+    axis = one_axis(site, site.attrs["axis"], len(data))
+    begin, end = site.attrs["begin"], site.attrs["end"]
+    length = 0
+    if data[axis]:
+        first, last = bounds(site, data[axis])
+        length = last - first
+    elif end is not None and (begin < 0) == (end < 0):
+        length = max(0, end - begin)
+    out = unify(site, (*data[:axis], length, *data[axis + 1 :]), outs[0], "output shapes")
+    assert out is not None
+    return [(*out[:axis], data[axis], *out[axis + 1 :])], [out]
+
+
+def slice_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout, a = ins[0], site.attrs
+    if isinstance(layout, Split) and layout.axis == a["axis"] % len(in_types[0].shape):
+        whole = (a["begin"], a["end"]) == (0, None)
+        if not whole:
+            mixes(site, "takes fixed positions of the batch axis")
+    return [layout]
+
+
+register(OpDef(
+    name="slice_axis",
+    inputs=("data",),
+    shape=slice_axis_shape,
+    compute=lambda env, a, x: x[along_axis(a, x.ndim, slice(a["begin"], a["end"]))],
+    grad=lambda c: (apply(
+        "_pad_axis",
+        c.gy,
+        axis=c.attrs["axis"],
+        begin=bounds(Site("slice_axis", "", c.attrs), c.x[0].shape[c.attrs["axis"]])[0],
+        size=c.x[0].shape[c.attrs["axis"]],
+    ),),
+    flops=no_flops,
+    batch=slice_axis_batch,
+    params={
+        "axis": params.integer(),
+        "begin": params.integer(),
+        "end": params.optional(params.integer()),
+    },
+    doc="The part [begin, end) of one axis; end None means to its end, negative positions count "
+    "from its end. MXNet slice_axis.",
+))  # fmt: skip
+
+
+def pad_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data = ins[0]
+    if data is None:
+        return ins, outs
+    axis = one_axis(site, site.attrs["axis"], len(data))
+    begin, size = site.attrs["begin"], site.attrs["size"]
+    if not 0 <= begin <= size - data[axis]:
+        site.fail(f"{data[axis]} elements do not fit at {begin} of {size}")
+    return ins, [unify(site, (*data[:axis], size, *data[axis + 1 :]), outs[0], "output shapes")]
+
+
+def pad_axis(env: Env, a: Attrs, x: Array) -> Array:
+    axis = a["axis"] % x.ndim
+    out: Array = env.xp.zeros((*x.shape[:axis], a["size"], *x.shape[axis + 1 :]), x.dtype)
+    out[along_axis(a, x.ndim, slice(a["begin"], a["begin"] + x.shape[axis]))] = x
+    return out
+
+
+def pad_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout = ins[0]
+    if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % len(in_types[0].shape):
+        mixes(site, "pads the batch axis")
+    return [layout]
+
+
+register(OpDef(
+    name="_pad_axis",
+    inputs=("data",),
+    shape=pad_axis_shape,
+    compute=pad_axis,
+    grad=lambda c: (apply(
+        "slice_axis",
+        c.gy,
+        axis=c.attrs["axis"],
+        begin=c.attrs["begin"],
+        end=c.attrs["begin"] + c.x[0].shape[c.attrs["axis"]],
+    ),),
+    flops=no_flops,
+    batch=pad_axis_batch,
+    params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
+    doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
+    "slice_axis.",
+))  # fmt: skip
+
+
+def parse_positions(raw: Any) -> MaybeInts:
+    value = params.literal(raw)
+    position = params.optional(params.integer())
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return tuple(position.parse(v) for v in values)
+
+
+POSITIONS = Param(parse_positions, kind="tuple of ints or None")
+SLICE = {"begin": POSITIONS, "end": POSITIONS, "step": Param(parse_positions, (), POSITIONS.kind)}
+
+
+def parts(a: Attrs) -> tuple[slice, ...]:
+    """One slice for each leading axis that the parameters name."""
+    steps = a["step"] or (None,) * len(a["begin"])
+    return tuple(slice(*part) for part in zip(a["begin"], a["end"], steps, strict=True))
+
+
+def picked(site: Site, part: slice, length: int) -> int:
+    """How many elements of an axis a slice takes; none raises ShapeError."""
+    count = len(range(*part.indices(length)))
+    if not count:
+        site.fail(f"begin={part.start}, end={part.stop}, step={part.step} selects nothing of an "
+                  f"axis of length {length}")  # fmt: skip
+    return count
+
+
+def slice_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data = ins[0]
+    begin, end, step = (site.attrs[key] for key in SLICE)
+    if len(begin) != len(end) or len(step) not in (0, len(begin)) or 0 in step:
+        site.fail(f"begin={begin}, end={end}, step={step} have different lengths or a step of 0")
+    cuts = parts(site.attrs)
+    if data is None:
+        return ins, outs
+    if len(cuts) > len(data):
+        site.fail(f"slices {len(cuts)} axes of data of shape {data}")
+    front = [picked(site, cut, d) if d else 0 for cut, d in zip(cuts, data, strict=False)]
+    rest = len(front)
+    out = unify(site, (*front, *data[rest:]), outs[0], "output shapes")
+    assert out is not None
+    return [(*data[:rest], *out[rest:])], [out]
+
+
+def slice_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout = ins[0]
+    if isinstance(layout, Split):
+        for axis, cut in enumerate(parts(site.attrs)):
+            whole = cut.start in (None, 0) and cut.stop is None and cut.step in (None, 1)
+            if axis == layout.axis and not whole:
+                mixes(site, "takes fixed positions of the batch axis")
+    return [layout]
+
+
+register(OpDef(
+    name="slice",
+    inputs=("data",),
+    shape=slice_shape,
+    compute=lambda env, a, x: x[parts(a)],
+    grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
+    flops=no_flops,
+    batch=slice_batch,
+    params=SLICE,
+    doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
+    "negative positions count from it. MXNet slice.",
+))  # fmt: skip
+
+
+def slice_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    shape: Shape = site.attrs["shape"]
+    cuts = parts(site.attrs)
+    front = tuple(picked(site, cut, d) for cut, d in zip(cuts, shape, strict=False))
+    taken = (*front, *shape[len(front) :])
+    return [expect(site, "data", ins[0], taken)], [unify(site, shape, outs[0], "output shapes")]
+
+
+def slice_grad(env: Env, a: Attrs, x: Array) -> Array:
+    out: Array = env.xp.zeros(a["shape"], x.dtype)
+    out[parts(a)] = x
+    return out
+
+
+register(OpDef(
+    name="_slice_grad",
+    inputs=("data",),
+    shape=slice_grad_shape,
+    compute=slice_grad,
+    grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
+    flops=no_flops,
+    batch=slice_batch,
+    params={**SLICE, "shape": params.integers()},
+    doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
+))  # fmt: skip

@@ -1,0 +1,173 @@
+"""The softmax family: softmax, log_softmax, SoftmaxActivation, and the arithmetic they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import floats
+from symgraph.ops.layout import along
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.shapes import axes_of, same
+from symgraph.types import Array
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which sums over elements of this dtype are made: float16 adds up in float32."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def flops_per_element(count: int) -> Callable[[Attrs, Types, Types], int]:
+    """So many operations an element of the first input."""
+    return lambda attrs, ins, outs: count * ins[0].size
+
+
+def softmax(xp: Any, x: Array, axis: int) -> Array:
+    """exp(x) / sum(exp(x)) along an axis, without overflow, in x's dtype."""
+    y: Array = x - x.max(axis=axis, keepdims=True)
+    xp.exp(y, out=y)
+    y /= y.sum(axis=axis, keepdims=True, dtype=wide(y.dtype))
+    return y
+
+
+def log_softmax(xp: Any, x: Array, axis: int) -> Array:
+    """log(softmax(x)) along an axis, finite where softmax(x) is too small for its dtype."""
+    y: Array = x - x.max(axis=axis, keepdims=True)
+    y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True, dtype=wide(y.dtype)))
+    return y
+
+
+def axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """All shapes are the same and have the axis that is asked for."""
+    ins, outs = same(site, ins, outs)
+    if ins[0] is not None:
+        axes_of(site, site.attrs["axis"], len(ins[0]))
+    return ins, outs
+
+
+def scaled(x: Any, temperature: float | None) -> Any:
+    return x if temperature is None else x / temperature
+
+
+def sum_along(x: Ref, axis: int) -> Ref:
+    return apply("sum", x, axis=axis, keepdims=True)
+
+
+def softmax_grad(env: Env, a: Attrs, y: Array, g: Array) -> Array:
+    grad: Array = y * g
+    grad -= y * grad.sum(axis=a["axis"], keepdims=True, dtype=wide(y.dtype))
+    return grad
+
+
+def softmax_second_grad(c: Call) -> Sequence[Ref]:
+    """y * (g - sum(y * g)) is bilinear but for the sum: differentiate both places of y."""
+    (y, g), h, axis = c.x, c.gy, c.attrs["axis"]
+    centred = apply("broadcast_sub", g, sum_along(y * g, axis))
+    of_y = h * centred - apply("broadcast_mul", g, sum_along(y * h, axis))
+    return of_y, apply("_softmax_grad", y, h, axis=axis)
+
+
+register(OpDef(
+    name="_softmax_grad",
+    inputs=("output", "grad"),
+    shape=axis_shape,
+    compute=softmax_grad,
+    grad=softmax_second_grad,
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params={"axis": params.integer(-1)},
+    doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
+))  # fmt: skip
+
+AXIS_AND_TEMPERATURE = {
+    "axis": params.integer(-1),
+    "temperature": params.optional(params.number()),
+}
+
+register(OpDef(
+    name="softmax",
+    inputs=("data",),
+    shape=axis_shape,
+    compute=lambda env, a, x: softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+    grad=lambda c: (
+        scaled(apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]),
+    ),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params=AXIS_AND_TEMPERATURE,
+    doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
+))  # fmt: skip
+
+
+def log_softmax_grad(env: Env, a: Attrs, y: Array, g: Array) -> Array:
+    grad: Array = env.xp.exp(y)
+    grad *= -g.sum(axis=a["axis"], keepdims=True, dtype=wide(y.dtype))
+    grad += g
+    return grad
+
+
+def log_softmax_second_grad(c: Call) -> Sequence[Ref]:
+    (y, g), h, axis = c.x, c.gy, c.attrs["axis"]
+    weighted = h * apply("exp", y)
+    of_y = -apply("broadcast_mul", weighted, sum_along(g, axis))
+    return of_y, apply("broadcast_sub", h, sum_along(weighted, axis))
+
+
+register(OpDef(
+    name="_log_softmax_grad",
+    inputs=("output", "grad"),
+    shape=axis_shape,
+    compute=log_softmax_grad,
+    grad=log_softmax_second_grad,
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params={"axis": params.integer(-1)},
+    doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
+))  # fmt: skip
+
+register(OpDef(
+    name="log_softmax",
+    inputs=("data",),
+    shape=axis_shape,
+    compute=lambda env, a, x: log_softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+    grad=lambda c: (
+        scaled(
+            apply("_log_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]),
+            c.attrs["temperature"],
+        ),
+    ),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params=AXIS_AND_TEMPERATURE,
+    doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
+))  # fmt: skip
+
+
+def mode_axis(attrs: Attrs) -> int:
+    return 1 if attrs["mode"] == "channel" else -1
+
+
+def with_axis(site: Site) -> Site:
+    return site._replace(attrs={"axis": mode_axis(site.attrs)})
+
+
+register(OpDef(
+    name="SoftmaxActivation",
+    inputs=("data",),
+    shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
+    compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
+    grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
+    params={"mode": params.choice("instance", "channel", default="instance")},
+    doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
+    "SoftmaxActivation.",
+))  # fmt: skip

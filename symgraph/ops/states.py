@@ -1,0 +1,50 @@
+"""Begin states: the zeros that a recurrent network starts from, one row a sample.
+
+The batch size of a state is nowhere in the network but in its data, so the operator reads it off
+the first input of the sequence. Shapes, micro-batches and placement then follow from that input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.ops import params
+from symgraph.ops.layout import WHOLE, Layout, Split
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.ops.shapes import unify
+from symgraph.types import Array
+
+
+def begin_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    like, wanted = ins[0], site.attrs["shape"]
+    if not wanted or wanted[0] or 0 in wanted[1:]:
+        site.fail(f"shape={wanted} must have 0, the batch, as its first dimension and no other")
+    rows = like[0] if like else 0
+    out = unify(site, (rows, *wanted[1:]), outs[0], "output shapes")
+    assert out is not None
+    return [(out[0], *like[1:]) if like else like], [out]
+
+
+def begin_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> list[Layout]:
+    """As the rows of `like`, of which only the number is read."""
+    layout = ins[0]
+    return [layout if isinstance(layout, Split) and layout.axis == 0 else WHOLE]
+
+
+def begin_state(env: Env, a: Attrs, like: Array) -> Any:
+    return env.xp.zeros((like.shape[0], *a["shape"][1:]), like.dtype)
+
+
+register(OpDef(
+    name="_begin_state",
+    inputs=("like",),
+    shape=begin_shape,
+    compute=begin_state,
+    flops=no_flops,
+    batch=begin_batch,
+    params={"shape": params.integers()},
+    doc="Zeros of `shape`, whose first dimension is 0 and stands for that of `like`, in the dtype "
+    "of `like`.",
+))  # fmt: skip

@@ -1,0 +1,173 @@
+"""Cells made of cells: stacks, dropout between them, and residual connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from symgraph import sym
+from symgraph.attribute import AttrScope
+from symgraph.rnn.cells import BaseRNNCell, States, Steps, merge_steps, split_steps
+from symgraph.symbol import Symbol
+
+
+class SequentialRNNCell(BaseRNNCell):
+    """Cells one on top of the other; its states are theirs, in order (MXNet SequentialRNNCell)."""
+
+    def __init__(self) -> None:
+        self._cells: list[BaseRNNCell] = []
+        super().__init__()
+
+    def add(self, cell: BaseRNNCell) -> None:
+        """Put a cell on top; one whose parameters' names are taken raises GraphError."""
+        self._params.include(cell.params)
+        self._cells.append(cell)
+
+    def reset(self) -> None:
+        super().reset()
+        for cell in self._cells:
+            cell.reset()
+
+    @property
+    def state_info(self) -> list[dict[str, Any]]:
+        return [info for cell in self._cells for info in cell.state_info]
+
+    def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
+        self._require_own()
+        return [state for cell in self._cells for state in cell.begin_state(func, **kwargs)]
+
+    def _shares(self, states: Sequence[Symbol]) -> Iterator[tuple[BaseRNNCell, States]]:
+        """Each cell with its own states."""
+        rest = iter(states)
+        for cell in self._cells:
+            yield cell, [next(rest) for _ in cell.state_info]
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        ends: States = []
+        for cell, own in self._shares(states):
+            inputs, end = cell(inputs, own)
+            ends += end
+        return inputs, ends
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Symbol | Sequence[Symbol] | None = None,
+        begin_state: Sequence[Symbol] | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        input_prefix: str = "",
+    ) -> tuple[Steps, States]:
+        """As BaseRNNCell's, layer by layer: a whole layer's nodes come before the next one's."""
+        self._require_own(begin_state)
+        self.reset()
+        begin_state = self.begin_state() if begin_state is None else begin_state
+        steps: Any = inputs
+        ends: States = []
+        for number, (cell, own) in enumerate(self._shares(begin_state), 1):
+            merge = merge_outputs if number == len(self._cells) else None
+            steps, end = cell.unroll(length, steps, own, layout, merge, input_prefix)
+            ends += end
+        return steps, ends
+
+
+class DropoutCell(BaseRNNCell):
+    """Dropout of the inputs with probability `dropout`; it has no states (MXNet DropoutCell)."""
+
+    def __init__(self, dropout: float, prefix: str = "dropout_") -> None:
+        super().__init__(prefix)
+        self.dropout = dropout
+
+    @property
+    def state_info(self) -> list[dict[str, Any]]:
+        return []
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        return (sym.Dropout(inputs, p=self.dropout) if self.dropout > 0 else inputs), states
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Symbol | Sequence[Symbol] | None = None,
+        begin_state: Sequence[Symbol] | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        input_prefix: str = "",
+    ) -> tuple[Steps, States]:
+        """As BaseRNNCell's; a sequence in one symbol is dropped out as a whole."""
+        if isinstance(inputs, Symbol) and merge_outputs is not False:
+            self._require_own(begin_state)
+            return self._step("", inputs, [])
+        return super().unroll(length, inputs, begin_state, layout, merge_outputs, input_prefix)
+
+
+class ModifierCell(BaseRNNCell):
+    """A cell around `base_cell`, which from then on is used through it alone (MXNet ModifierCell).
+
+    Parameters and states are those of the base cell.
+    """
+
+    def __init__(self, base_cell: BaseRNNCell) -> None:
+        self.base_cell = base_cell
+        super().__init__(params=base_cell.params)
+        base_cell._modified = True
+
+    @contextmanager
+    def _base(self) -> Iterator[BaseRNNCell]:
+        """The base cell, usable inside the block."""
+        self.base_cell._modified = False
+        try:
+            yield self.base_cell
+        finally:
+            self.base_cell._modified = True
+
+    def reset(self) -> None:
+        super().reset()
+        self.base_cell.reset()
+
+    @property
+    def state_info(self) -> list[dict[str, Any]]:
+        return self.base_cell.state_info
+
+    def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
+        self._require_own()
+        with self._base() as base:
+            return base.begin_state(func, **kwargs)
+
+
+class ResidualCell(ModifierCell):
+    """Adds the inputs to the base cell's outputs (Wu et al., arXiv:1609.08144; ResidualCell)."""
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        with self._base() as base:
+            output, states = base(inputs, states)
+        return _plus(output, inputs), states
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Symbol | Sequence[Symbol] | None = None,
+        begin_state: Sequence[Symbol] | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        input_prefix: str = "",
+    ) -> tuple[Steps, States]:
+        """As BaseRNNCell's, with the base cell unrolled in its own way."""
+        self._require_own(begin_state)
+        self.reset()
+        steps = split_steps(length, inputs, layout, input_prefix)
+        with self._base() as base:
+            outputs, states = base.unroll(length, steps, begin_state, layout, merge_outputs)
+        if isinstance(outputs, Symbol):
+            whole = inputs if isinstance(inputs, Symbol) else merge_steps(steps, layout)
+            return _plus(outputs, whole), states
+        sums = []
+        for t, (output, step) in enumerate(zip(outputs, steps, strict=True)):
+            with AttrScope(time_step=str(t)):
+                sums.append(_plus(output, step))
+        return sums, states
+
+
+def _plus(output: Symbol, inputs: Symbol) -> Symbol:
+    return sym.elemwise_add(output, inputs, name=f"{output.name}_plus_residual")

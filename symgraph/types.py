@@ -1,0 +1,51 @@
+"""Values and tensor types: what flows along the edges of a graph."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+DTYPES = (
+    "float16", "float32", "float64", "bool", "int8", "uint8", "int32", "int64",
+)  # fmt: skip
+
+
+class Value(NamedTuple):
+    """One output of one node."""
+
+    node: str
+    index: int = 0  # type: ignore[assignment]  # the name of design.md; tuple.index is not needed
+
+    def __str__(self) -> str:
+        return f"{self.node}[{self.index}]" if self.index else self.node
+
+
+class TensorType(NamedTuple):
+    """Shape (all dimensions known) and dtype name of a value."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense array of this type."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def is_float(dtype: str) -> bool:
+    """Whether gradients can flow through values of this dtype."""
+    return dtype.startswith("float")
