@@ -19,6 +19,7 @@ from symgraph.errors import MicroBatchError
 from symgraph.graph import Graph, Node
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
 from symgraph.ops.registry import VARIABLE, OpDef, find
+from symgraph.passes import prune
 from symgraph.types import Array, TensorType, Value
 
 
@@ -77,19 +78,7 @@ def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
             fed.add(node.name)
             if find(node.op).whole_batch:
                 wanted += [Value(node.name, i) for i in range(len(node.types))]
-    return subgraph(graph, wanted)
-
-
-def subgraph(graph: Graph, outputs: Iterable[Value]) -> Graph:
-    """The part of a graph that these outputs need."""
-    outputs = list(outputs)
-    needed = {v.node for v in outputs}
-    for node in reversed(list(graph)):  # users come before makers
-        if node.name in needed:
-            needed.update(v.node for v in node.inputs)
-            if node.origin is not None:
-                needed.add(node.origin)
-    return Graph.of((n for n in graph if n.name in needed), outputs)
+    return prune(graph, wanted)
 
 
 def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
@@ -118,7 +107,7 @@ def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) ->
                 raise
             outs = [WHOLE] * len(node.types)
         layouts.update({Value(node.name, i): layout for i, layout in enumerate(outs)})
-    return MicroBatched(subgraph(builder.graph(graph.outputs), graph.outputs), layouts)
+    return MicroBatched(prune(builder.graph(graph.outputs), graph.outputs), layouts)
 
 
 def _adjust(

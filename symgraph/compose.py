@@ -42,11 +42,6 @@ def call(
         if symbol is None:
             symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))])
         inputs.append(symbol.one(f"{op.name} {name!r}: input {arg!r}"))
-    if given:
-        names = op.input_names(params)
-        raise GraphError(
-            f"{op.name} {name!r} takes the inputs {', '.join(names)}, not {', '.join(given)}"
-        )
     node = SymNode(name, op, attrs, params, tuple(inputs))
     return [Entry(node, i) for i in range(len(node.outputs))]
 
@@ -85,8 +80,10 @@ def _split(
     names = op.input_names(params)
     if len(args) > len(names):
         raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(args)} are given")
-    by_position = dict(zip([n for n in names if n not in given], args, strict=False))
+    by_position = dict(zip(names, args, strict=False))
     for key in given:
         if key not in names:
             raise GraphError(f"{op.name} {name!r}: no input {key!r}; {nearest(key, names)}")
+        if key in by_position:
+            raise GraphError(f"{op.name} {name!r}: input {key!r} is given by position and by name")
     return by_position | given, params

@@ -16,6 +16,7 @@ from symgraph.build import Builder, Ref, apply
 from symgraph.errors import GraphError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import Call, find
+from symgraph.passes import prune
 from symgraph.types import Value, is_float
 
 
@@ -37,7 +38,7 @@ def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differ
 
     Outputs of loss operators start the backward pass themselves. Every other float output gets a
     variable `<output>_head_grad` of its own type if `heads`, or else no gradient (MXNet's
-    `out_grads`). A variable that no output depends on has a zero gradient.
+    `out_grads`); one that no gradient depends on, behind a BlockGrad, needs none. A variable that no output depends on has a zero gradient.
     """
     wrt = list(wrt)
     for name in wrt:
@@ -54,7 +55,10 @@ def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differ
         if node.name in active and not node.is_variable:
             _backward(node, builder, sums, active)
     grads = {name: _gradient_of(graph[name], builder, sums) for name in wrt}
-    return Differentiated(builder.graph([*graph.outputs, *grads.values()]), grads, fed)
+    outputs = [*graph.outputs, *grads.values()]
+    pruned = prune(builder.graph(outputs), outputs)
+    needed = {index: name for index, name in fed.items() if name in pruned.nodes}
+    return Differentiated(pruned, grads, needed)
 
 
 def _active(graph: Graph, wrt: list[str]) -> set[str]:

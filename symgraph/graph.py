@@ -134,7 +134,11 @@ def _check(node: Node, table: Mapping[str, Node]) -> None:
         if len(node.types) != 1 or node.inputs:
             raise GraphError(f"variable {node.name!r} has one type and no inputs")
         return
+    op = find(node.op)
     ins = [_look_up(table, v, f"{node.op} {node.name!r}") for v in node.inputs]
-    types = infer(find(node.op), node.site, ins)
+    least = len(op.input_names(node.attrs))
+    if len(ins) < least:
+        raise GraphError(f"{node.op} {node.name!r} takes {least} inputs, not {len(ins)}")
+    types = infer(op, node.site, ins)
     if types != node.types:
         raise GraphError(f"{node.op} {node.name!r} gives {types}, not {node.types}")

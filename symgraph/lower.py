@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symgraph.attribute import canonical
+from symgraph.errors import ShapeError
 from symgraph.graph import Graph, Node
 from symgraph.infer import infer_dtypes, infer_shapes
 from symgraph.ops.loss import hidden_inputs
@@ -39,26 +40,36 @@ def lower(
             nodes[name] = Node(name, VARIABLE, types=(type_,), tags=tags)
         else:
             name = _free(sym_node.name, taken)
-            _lower_call(sym_node, name, named, nodes)
-        taken.add(name)
+            _lower_call(sym_node, name, named, nodes, taken)
         named[id(sym_node)] = name
     return Graph.of(nodes.values(), [Value(named[id(e.node)], e.port) for e in symbol.entries])
 
 
 def _free(name: str, taken: set[str]) -> str:
+    """The name, or the first of `<name>_1`, ... that is not taken; it is taken from now on."""
     unique, count = name, 0
     while unique in taken:
         count += 1
         unique = f"{name}_{count}"
+    taken.add(unique)
     return unique
 
 
 def _lower_call(
-    sym_node: SymNode, name: str, named: dict[int, str], nodes: dict[str, Node]
+    sym_node: SymNode,
+    name: str,
+    named: dict[int, str],
+    nodes: dict[str, Node],
+    taken: set[str],
 ) -> None:
     op = sym_node.op
     assert op is not None
     attrs = dict(sym_node.params)
+    if not sym_node.inputs and 0 in attrs.get("shape", ()):
+        raise ShapeError(
+            f"{op.name} {name!r}: shape={attrs['shape']} has unknown dimensions; use zeros_like "
+            "or ones_like of a value of that shape, or a cell's begin_state"
+        )
     if op.random:
         attrs["stream"] = name
     tags = MappingProxyType(canonical(sym_node.attrs))
@@ -66,7 +77,8 @@ def _lower_call(
     by_name = dict(zip(sym_node.input_names, inputs, strict=True))
     for arg, helper, given, reads in hidden_inputs(op.name, attrs):
         read = tuple(by_name[r] for r in reads)
-        inputs.append(_add(f"{name}_{arg}", helper, given, read, tags, nodes))
+        helper_name = _free(f"{name}_{arg}", taken)
+        inputs.append(_add(helper_name, helper, given, read, tags, nodes))
     _add(name, op.name, attrs, tuple(inputs), tags, nodes)
 
 

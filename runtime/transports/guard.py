@@ -8,11 +8,11 @@ child, and both hold the connection, as below a shell script that mpiexec starts
 
     hydra_pmi_proxy ── guard (this file, started by exec) ── rank (the user's program)
 
-The guard ends with its rank's status, but after a death by a signal that did not come through it, it
-first waits `LOST_SECONDS`, in which the other ranks hear of the loss on the lifeline, print what they waited for, and leave.
-After any other failure it waits `LEFT_SECONDS`: ranks that fail leave together, and once none of
-them holds an output open any more, hydra's killing of the last guards no longer counts as their
-exit status. So guards hold no output, and mpiexec ends with the ranks' own status.
+The guard ends with its rank's status. If a signal ended the rank that did not come through the
+guard, it first waits `LOST_SECONDS`, in which the other ranks hear of the loss on the lifeline,
+print what they waited for, and leave. After any other failure it waits `LEFT_SECONDS`: ranks that
+fail leave together, and hydra's killing of the last guards no longer counts as their exit status
+once nobody holds an output open. So guards close theirs, and mpiexec ends with the ranks' status.
 
 The rank has a process group of its own. Hydra signals the guard's group: what can be caught is
 handed on, and a rank whose guard was killed sees that its parent changed (`lifeline.py`) and ends.
@@ -56,7 +56,7 @@ def stand_guard() -> int:
 
 def watch(rank: int) -> NoReturn:
     """Be the guard of process `rank`: hand signals on, and end with its status once it ends."""
-    handed_on = []
+    handed_on: list[int] = []
 
     def hand_on(signum: int, frame: FrameType | None) -> None:
         handed_on.append(signum)
@@ -78,11 +78,13 @@ def watch(rank: int) -> NoReturn:
 
 def close_streams() -> None:
     """Close stdin, stdout and stderr, and every duplicate of them (hydra leaks some)."""
-    streams = [os.fstat(stream) for stream in (0, 1, 2)]
-    for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # the descriptor of this listing is closed already
-            if any(os.path.samestat(os.fstat(int(name)), stream) for stream in streams):
-                os.close(int(name))
+    for stream in (2, 1, 0):
+        with suppress(OSError):  # it is closed already
+            wanted = os.fstat(stream)
+            for name in os.listdir("/dev/fd"):
+                with suppress(OSError):  # the descriptor of the listing itself
+                    if os.path.samestat(os.fstat(int(name)), wanted):
+                        os.close(int(name))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -55,20 +56,25 @@ __all__: list[str] = []
 # Seconds of polling before the first sleep; then sleeps grow from the first to the last.
 SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 200e-6, 50e-6, 1e-3
 
+START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
 UNCLOSED = "its process ended without closing its cluster"
 
 _open_clusters: set[MpiCluster] = set()
 _failed = False  # a cluster of this process has failed: MPI_Finalize could wait for ever
 _guard: int | None = None  # process id of this process's guard
+_abandoned: list[object] = []  # requests of failed waits: MPI may still use their buffers
 
 
 class _Waiter:
     """Bounded polling of one rank: ends with what is awaited, or with the error that says why."""
 
-    def __init__(self, mpi: Any, rank: int, timeout: float) -> None:
+    def __init__(
+        self, mpi: Any, rank: int, timeout: float, lifeline: Lifeline | None = None
+    ) -> None:
+        """`lifeline`: None while it is being spun."""
         self.rank, self.timeout = rank, timeout
-        self.lifeline: Lifeline | None = None  # none while it is being spun
         self.what = ""
+        self._lifeline = lifeline
         self._error: type[Exception] = mpi.Exception
 
     def until(self, attempt: Callable[[], T | None], awaited: str) -> T:
@@ -80,6 +86,9 @@ class _Waiter:
             time.sleep(GRACE_SECONDS / 3)
             self._check(awaited)
             raise RunError(f"rank {self.rank}, waiting for {awaited}: MPI says {error}") from error
+        except BaseException:
+            _abandoned.append(attempt)
+            raise
 
     def _poll(self, attempt: Callable[[], T | None], awaited: str) -> T:
         begin = time.monotonic()
@@ -98,8 +107,8 @@ class _Waiter:
             pause = min(1.2 * pause, LAST_SLEEP)
 
     def _check(self, awaited: str) -> None:
-        if self.lifeline is not None and self.lifeline.failure is not None:
-            raise peer_failed(self.rank, self.lifeline.failure, awaited, self.what)
+        if self._lifeline is not None and self._lifeline.failure is not None:
+            raise peer_failed(self.rank, self._lifeline.failure, awaited, self.what)
 
 
 class _Sending:
@@ -205,14 +214,15 @@ class MpiCluster(Cluster):
         mpi = _load_mpi()
         world = mpi.COMM_WORLD
         self.rank, self.size, self.timeout = world.rank, world.size, timeout
-        waiter = self._waiter = _Waiter(mpi, self.rank, timeout)
+        patience = max(timeout, START_SECONDS)
+        waiter = _Waiter(mpi, self.rank, patience)
         self._comm, request = world.Idup()
         waiter.until(request.Test, "all ranks to start")
-        self._lifeline = waiter.lifeline = Lifeline.open(
-            self.rank, self.size, lambda obj: _exchange(self._comm, waiter, obj), timeout, _guard
+        self._lifeline = Lifeline.open(
+            self.rank, self.size, lambda obj: _exchange(self._comm, waiter, obj), patience, _guard
         )
+        self._waiter = _Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
-        self._running: list[MpiTransport] = []  # kept: a failed run may leave buffers under way
         self._closed = False
         _open_clusters.add(self)
 
@@ -222,13 +232,13 @@ class MpiCluster(Cluster):
             raise RunError("run: this MPI cluster is closed; make a new one")
         self._waiter.what = ""
         endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline)
-        self._running = [endpoint]
         try:
             result = work(endpoint)
             endpoint.close()
         except BaseException as error:
             self._lifeline.abort(failure_of(self.rank, self._waiter.what, error))
             endpoint.close()
+            _abandoned.append(endpoint)
             raise
         return [result]
 
@@ -244,9 +254,10 @@ class MpiCluster(Cluster):
         """
         if status:
             self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}"))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                stream.flush()
         self._close(GRACE_SECONDS)
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status)
 
     def _close(self, timeout: float) -> None:
@@ -265,23 +276,24 @@ class MpiCluster(Cluster):
 def _load_mpi() -> Any:
     """Initialise MPI, once, behind a guard; returns mpi4py's MPI module."""
     global _guard
-    try:
-        import mpi4py
-    except ImportError as error:
-        raise ConfigError(
-            "transport 'mpi' needs mpi4py: pip install 'symgraph[mpi]', or use transport 'threads'"
-        ) from error
     if "mpi4py.MPI" not in sys.modules:
         if launched_by_mpi(os.environ):
             try:
                 _guard = stand_guard()
             except RuntimeError as error:
                 raise RunError(f"make the MPI cluster before starting threads: {error}") from None
-        mpi4py.rc.finalize = False  # _at_exit decides
-        atexit.register(_at_exit)
-    from mpi4py import MPI
+        try:
+            import mpi4py
 
-    return MPI
+            mpi4py.rc.finalize = False  # _at_exit decides
+            from mpi4py import MPI  # noqa: F401  (initialises MPI)
+        except (ImportError, RuntimeError) as error:
+            raise ConfigError(
+                f"transport 'mpi' needs mpi4py and an MPI library ({error}): "
+                "pip install 'symgraph[mpi]', or use transport 'threads'"
+            ) from error
+        atexit.register(_at_exit)
+    return sys.modules["mpi4py.MPI"]
 
 
 def _at_exit() -> None:

@@ -88,10 +88,9 @@ register(OpDef(
     dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
     batch=figures_batch,
     params=IGNORE,
-    loss=True,
     aliases=("nll_stats",),
     doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
     "probability (last axis) of the label, and their number. exp of their quotient is the "
-    "perplexity. A probability below the smallest normal number counts as that number. A head "
-    "without a gradient: it may stand beside a loss.",
+    "perplexity. A probability below the smallest normal number counts as that number. No "
+    "gradient flows, so it may stand beside a loss.",
 ))  # fmt: skip

@@ -37,11 +37,11 @@ def fc_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def fc_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
-    rows = x.reshape(x.shape[0], -1) if a["flatten"] else x
-    y = rows @ w.T
+    leading = x.shape[:1] if a["flatten"] else x.shape[:-1]
+    y: Array = x.reshape(-1, w.shape[1]) @ w.T  # one product, not one a leading index
     if b is not None:
         y += b
-    return y
+    return y.reshape(*leading, w.shape[0])
 
 
 def fc_grad(c: Call) -> Sequence[Ref]:
@@ -93,7 +93,7 @@ register(OpDef(
     name="_fc_grad_data",
     inputs=("grad", "weight"),
     shape=grad_data_shape,
-    compute=lambda env, a, g, w: (g @ w).reshape(a["shape"]),
+    compute=lambda env, a, g, w: (g.reshape(-1, w.shape[0]) @ w).reshape(a["shape"]),
     grad=lambda c: (
         apply("FullyConnected", c.gy, c.x[1], num_hidden=c.x[1].shape[0], no_bias=True,
               flatten=c.x[0].shape[:-1] != c.gy.shape[:-1]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from symgraph.build import Ref, apply
 from symgraph.ops import params
 from symgraph.ops.elementwise import floats, numbers, numbers_with
@@ -25,9 +27,12 @@ from symgraph.types import Array, is_float
 
 
 def sigmoid(xp: Any, x: Array) -> Any:
-    """1 / (1 + exp(-x)) without overflow, exact in both tails."""
-    small = xp.exp(-xp.abs(x))
-    return xp.where(x >= 0, 1, small) / (1 + small)
+    """1 / (1 + exp(-x)); where exp overflows, the 0 that follows is right."""
+    y = -x.astype(xp.float32) if x.dtype == xp.float16 else xp.negative(x)
+    with np.errstate(over="ignore"):
+        xp.exp(y, out=y)
+    y += 1
+    return xp.reciprocal(y, out=y).astype(x.dtype, copy=False)
 
 
 class Unary(NamedTuple):

@@ -233,7 +233,9 @@ def check_exchange(make: Make) -> None:
 # What a rank may be waiting in when another one fails.
 WAITS: dict[str, Work] = {
     "recv": lambda end: end.recv(np.zeros(3), 1, 7),
-    "ticket": lambda end: end.send(np.zeros(1 << 21), 1, 7).wait(),  # 16 MB: no transport buffers it
+    "ticket": lambda end: end.send(
+        np.zeros(1 << 21), 1, 7
+    ).wait(),  # 16 MB: no transport buffers it
     "allreduce": lambda end: end.allreduce(np.zeros(3)),
     "exchange": lambda end: end.exchange(None),
 }
@@ -265,7 +267,9 @@ def check_first_failure_wins(make: Make) -> None:
         if end.rank == 0:
             end.abort(Failure(0, "1F0 (step 12), node 'fc'", "out of cheese"))
             raise ValueError("an exception that says less")
-        with pytest.raises(PeerFailed, match=r"rank 0 failed at 1F0 \(step 12\), node 'fc': out of"):
+        with pytest.raises(
+            PeerFailed, match=r"rank 0 failed at 1F0 \(step 12\), node 'fc': out of"
+        ):
             end.recv(np.zeros(3), 0, 7)
 
     with make(PATIENT) as cluster:

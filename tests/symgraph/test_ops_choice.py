@@ -49,8 +49,8 @@ def test_one_hot_shapes_and_layout():
 def test_no_gradient_flows_into_indices():
     """Float ids are data: their gradient is zero, not an error."""
     both = gradients(op_graph("one_hot", [normal(3)], depth=2), ["x0"])
-    grad = evaluate(both.graph, {"x0": np.ones(3), both.heads[0]: np.ones((3, 2), "float32")})[1]
-    np.testing.assert_array_equal(grad, np.zeros(3))
+    assert both.heads == {}
+    np.testing.assert_array_equal(evaluate(both.graph, {"x0": np.ones(3)})[1], np.zeros(3))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float64"])

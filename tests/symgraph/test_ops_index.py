@@ -59,6 +59,14 @@ def test_embedding_gradient_adds_equal_ids_with_the_same_bits_each_time(dtype):
         np.testing.assert_array_equal(embedding_weight_grad(data, moved, 50), got)
 
 
+def test_embedding_gradient_adds_equal_ids_in_the_order_they_come():
+    data, head = ids(150, 900), normal(900, 3)
+    got = embedding_weight_grad(data, head, 150)
+    for row in np.unique(data):
+        want = np.add.reduceat(head[data == row], [0], axis=0)[0]
+        np.testing.assert_array_equal(got[row], want)
+
+
 def test_embedding_gradient_of_every_number_of_equal_ids():
     for count in (1, 2, 9):
         grad = embedding_weight_grad(np.full((count, 1), 3), np.ones((count, 1, 2)), 5)

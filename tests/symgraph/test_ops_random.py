@@ -10,6 +10,7 @@ from symgraph.batching import micro_batch
 from symgraph.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.gradients import gradients
 from symgraph.lower import lower
+from symgraph.ops.random import counters
 from symgraph.ops.registry import Env, Site, find
 from symgraph.reference import evaluate
 from symgraph.testing import check_grads, check_op, op_graph, run_op
@@ -98,12 +99,14 @@ def test_micro_batches_draw_their_part_of_the_whole_mask(layout, shape, batch, s
 
 
 @pytest.mark.parametrize(("layout", "shape", "batch"), LAYOUTS)
-def test_samples_and_their_elements_have_masks_of_their_own(layout, shape, batch):
-    """No number is drawn twice: among many uniform draws of one half, few columns are equal."""
+def test_every_element_has_a_number_of_its_own(layout, shape, batch):
+    """Sample after sample, so that sample 3 of 6 has the fourth sixth of the numbers."""
     where = {"axis": layout.axis, "outer": layout.outer, "inner": layout.inner}
-    wide = (*shape, 64)
-    masks = mask_of(wide, **where).reshape(-1, 64)
-    assert len(np.unique(masks, axis=0)) == len(masks)
+    numbers = counters(Env(), where, shape)
+    assert sorted(numbers.ravel()) == list(range(numbers.size))
+    (third,) = shares(numbers, layout, (3, 1, 2))[1:2]
+    each = numbers.size // batch
+    assert sorted(third.ravel()) == list(range(3 * each, 4 * each))
 
 
 def test_a_time_major_sample_has_the_mask_of_its_batch_major_twin():

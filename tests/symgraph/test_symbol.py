@@ -1,9 +1,7 @@
-"""Symbols: variables, operator calls, names, composition, attributes and their JSON."""
+"""Symbols: variables, operator calls, names, arithmetic, structure and composition."""
 
 from __future__ import annotations
 
-import json
-import pickle
 import threading
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 
 import symgraph as sg
 from symgraph import sym
-from symgraph.errors import ConfigError, GraphError
+from symgraph.errors import GraphError
 from symgraph.lower import lower
 from symgraph.name import NameManager, Prefix
 from symgraph.reference import evaluate
@@ -40,7 +38,8 @@ def value(symbol: sg.Symbol, **feeds: list[float]) -> list[float]:
 
 
 def test_symbol_and_initializer_are_second_names():
-    assert sg.symbol is sg.sym and sg.initializer is sg.init
+    assert sg.symbol is sg.sym
+    assert sg.initializer is sg.init
     assert sg.symbol.Variable("x").name == "x"
     assert isinstance(sg.sym.Variable("x"), sg.Symbol)
 
@@ -86,10 +85,12 @@ def test_wrong_variables_and_groups(make, error, words):
 def test_group_holds_all_outputs_and_is_a_sequence():
     a, b = sym.Variable("a"), sym.FullyConnected(sym.Variable("b"), num_hidden=2, name="fc")
     group = sym.Group([a, b, a])
-    assert len(group) == 3 and group.name is None
+    assert len(group) == 3
+    assert group.name is None
     assert group.list_outputs() == ["a", "fc_output", "a"]
     assert [s.list_outputs() for s in group] == [["a"], ["fc_output"], ["a"]]
-    assert group[1].name == "fc" and group[-1].name == "a"
+    assert group[1].name == "fc"
+    assert group[-1].name == "a"
     assert group[:2].list_outputs() == ["a", "fc_output"]
     assert group["fc_output"].name == "fc"
 
@@ -171,8 +172,8 @@ def test_several_outputs_are_numbered():
          "takes 3 inputs, 4 are given"),
         (lambda x: sym.FullyConnected(x, wieght=x, num_hidden=1, name="f"), GraphError,
          "no input 'wieght'; did you mean 'weight'"),
-        (lambda x: sym.FullyConnected(x, x, data=x, num_hidden=1, no_bias=True, name="f"),
-         GraphError, "takes 2 inputs, 3 are given"),
+        (lambda x: sym.FullyConnected(x, data=x, num_hidden=1, name="f"), GraphError,
+         "input 'data' is given by position and by name"),
         (lambda x: sym.tanh(3.0), TypeError, "inputs are symbols, not float"),
         (lambda x: sym.tanh(sym.Group([x, x]), name="t"), GraphError,
          "tanh 't': input 'data' takes one output"),
@@ -256,7 +257,6 @@ def test_overloads_compute_what_they_say():
         (x == 2, [0, 1, 0]),
         (x != 2, [1, 0, 1]),
         (x > 2, [0, 0, 1]),
-        (2 > x, [1, 0, 0]),
         (x >= 2, [0, 1, 1]),
         (x < 2, [1, 0, 0]),
         (x <= 2, [1, 1, 0]),
@@ -320,7 +320,8 @@ def test_compose_puts_a_symbol_in_the_place_of_a_variable():
     assert net2(net1).list_arguments() == COMPOSED
     assert net2.tojson() == before
     group = sym.Group([composed, net1])
-    assert len(group) == 2 and len(group.list_outputs()) == 2
+    assert len(group) == 2
+    assert group.list_outputs() == ["composed_output", "fc2_output"]
     assert composed.infer_shape(data=(5, 7))[1] == [(5, 20)]
 
 
@@ -347,153 +348,3 @@ def test_compose_swaps_variables_that_stay():
 def test_wrong_compositions(compose, error, words):
     with pytest.raises(error, match=words):
         compose(two_nets()[1], sym.Variable("x"))
-
-
-# -- attributes --------------------------------------------------------------------------------
-
-
-def test_a_variables_own_attribute_wins_over_the_scope():
-    with sg.AttrScope(group="4", data="great"):
-        data = sym.Variable("data", attr={"group": "1", "force_mirroring": "True"}, lr_mult=1)
-        other = sym.Variable("other")
-    assert (data.attr("group"), data.attr("data"), other.attr("group")) == ("1", "great", "4")
-    assert data.attr("lr_mult") == data.attr("__lr_mult__") == "1"
-    assert data.attr("force_mirroring") == "True"
-    assert data.attr("mood") is None
-
-
-def test_nested_scopes_add_and_the_inner_one_wins():
-    with sg.AttrScope(__group__="4", __data__="great"):
-        outer = sym.tanh(sym.Variable("data"), name="outer")
-        with sg.AttrScope(__init_bias__="0.0", __group__="5"):
-            inner = sym.FullyConnected(outer, num_hidden=10, name="fc")
-    after = sym.tanh(inner)
-    assert outer.list_attr() == {"__group__": "4", "__data__": "great"}
-    assert inner.list_attr() == {"__group__": "5", "__data__": "great", "__init_bias__": "0.0"}
-    assert after.list_attr() == {}
-
-
-def test_made_variables_inherit_hidden_attributes():
-    with sg.AttrScope(ctx_group="stage1"):
-        net = sym.FullyConnected(
-            sym.Variable("data", attr={"mood": "angry"}),
-            num_hidden=1,
-            name="fc",
-            attr={"__mood__": "so so"},
-            __layout__="NC",
-        )
-    hidden = {"__ctx_group__": "stage1", "__mood__": "so so", "__layout__": "NC"}
-    assert net.attr_dict() == {
-        "data": {"__ctx_group__": "stage1", "mood": "angry"},
-        "fc_weight": hidden,
-        "fc_bias": hidden,
-        "fc": {"num_hidden": "1", **hidden},
-    }
-
-
-def test_attr_of_a_group_asks_for_one():
-    with pytest.raises(GraphError, match="attr takes one output"):
-        sym.Group([sym.Variable("a"), sym.Variable("b")]).attr("x")
-
-
-# -- JSON and pickle ---------------------------------------------------------------------------
-
-
-def annotated() -> sg.Symbol:
-    data = sym.Variable("data", lr_mult=0.5, attr={"mood": "angry"}, shape=(0, 8))
-    with sg.AttrScope(ctx_group="stage1", __note__="a"):
-        parts = sym.SliceChannel(data, num_outputs=2, axis=1, name="cut")
-        both = sym.Concat(parts[1], parts[0], sym.sum(parts[0], axis=(1,), keepdims=True), dim=1)
-    with sg.AttrScope(ctx_group="stage2"):
-        both = sym.BatchNorm(sym.Dropout(both, p=0.25) * 0.1, name="bn")
-        net = sym.FullyConnected(both, num_hidden=3, name="fc", attr={"lr_mult": "2"})
-        loss = sym.SoftmaxOutput(net, use_ignore=True, normalization="valid", name="softmax")
-    return sym.Group([loss, sym.BlockGrad(parts[1], name="last")])
-
-
-@pytest.mark.parametrize(
-    "copy",
-    [lambda s: sym.load_json(s.tojson()), lambda s: pickle.loads(pickle.dumps(s))],
-    ids=["json", "pickle"],
-)
-def test_a_round_trip_keeps_everything(copy):
-    net = annotated()
-    again = copy(net)
-    assert again.tojson() == net.tojson()
-    assert again.attr_dict() == net.attr_dict()
-    assert again.list_outputs() == net.list_outputs()
-    assert again.list_auxiliary_states() == ["bn_moving_mean", "bn_moving_var"]
-    assert again["softmax_output"].attr("ctx_group") == "stage2"
-    assert again.get_internals()["data"].attr("lr_mult") == "0.5"
-    assert again.get_internals()["fc_weight"].attr("lr_mult") == "2"
-    shapes = {"data": (4, 8)}
-    assert lower(again, shapes).digest == lower(net, shapes).digest
-
-
-def test_save_and_load(tmp_path):
-    net, path = annotated(), str(tmp_path / "net-symbol.json")
-    net.save(path)
-    assert sym.load(path).tojson() == net.tojson()
-    with pytest.raises(ConfigError, match=r"no symbol file '.*nothing\.json'"):
-        sym.load(str(tmp_path / "nothing.json"))
-
-
-MXNET_FILE = {
-    "nodes": [
-        {"op": "null", "name": "data", "inputs": []},
-        {"op": "null", "name": "fc1_weight",
-         "attrs": {"num_hidden": "4", "__lr_mult__": "2.0"}, "inputs": []},
-        {"op": "null", "name": "fc1_bias", "attrs": {"num_hidden": "4"}, "inputs": []},
-        {"op": "FullyConnected", "name": "fc1",
-         "attrs": {"num_hidden": "4", "no_bias": "False", "__ctx_group__": "dev1"},
-         "inputs": [[0, 0, 0], [1, 0, 0], [2, 0, 0]]},
-        {"op": "SliceChannel", "name": "cut",
-         "attrs": {"num_outputs": "2", "squeeze_axis": "false"}, "inputs": [[3, 0, 0]]},
-        {"op": "_Plus", "name": "plus", "inputs": [[4, 0, 0], [4, 1, 0]]},
-        {"op": "null", "name": "softmax_label", "inputs": []},
-        {"op": "SoftmaxOutput", "name": "softmax", "attrs": {"grad_scale": "1"},
-         "inputs": [[5, 0, 0], [6, 0, 0]]},
-    ],
-    "arg_nodes": [0, 1, 2, 6],
-    "node_row_ptr": [0, 1, 2, 3, 4, 6, 7, 8, 9],
-    "heads": [[7, 0, 0]],
-    "attrs": {"mxnet_version": ["int", 10500]},
-}  # fmt: skip
-
-
-def test_a_symbol_file_of_mxnet_1_loads():
-    net = sym.load_json(json.dumps(MXNET_FILE))
-    assert net.list_arguments() == ["data", "fc1_weight", "fc1_bias", "softmax_label"]
-    assert net.list_outputs() == ["softmax_output"]
-    internals = net.get_internals()
-    assert internals["fc1_output"].attr("ctx_group") == "dev1"
-    assert internals["fc1_weight"].attr("lr_mult") == "2.0"
-    assert net.infer_shape(data=(5, 3))[0] == [(5, 3), (4, 3), (4,), (5,)]
-
-
-def test_older_spellings_of_attributes_load():
-    text = json.dumps(MXNET_FILE).replace("__ctx_group__", "ctx_group").replace('"attrs"', '"attr"')
-    net = sym.load_json(text)
-    assert net.get_internals()["fc1_output"].attr("ctx_group") == "dev1"
-    assert net.infer_shape(data=(5, 3))[1] == [(5, 2)]
-
-
-def test_an_unsupported_operator_is_named_with_its_node():
-    text = json.dumps(MXNET_FILE).replace('"SliceChannel"', '"SliceChanel"')
-    with pytest.raises(
-        GraphError, match="node 'cut' is a 'SliceChanel', which is not supported; did you mean "
-    ):
-        sym.load_json(text)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nodes": [{}], "heads": []}'])
-def test_text_that_is_no_symbol(text):
-    with pytest.raises(GraphError, match="not a symbol in JSON"):
-        sym.load_json(text)
-
-
-def test_debug_str_lists_nodes_with_inputs_and_attributes():
-    lines = mlp().debug_str().splitlines()
-    assert lines[0] == "outputs: fc2_output"
-    assert "FullyConnected fc1(data, fc1_weight, fc1_bias)  [num_hidden=1000]" in lines
-    assert len(lines) == 1 + len(mlp().get_internals())
