@@ -56,10 +56,13 @@ def build(
     """A language model on time-major word ids `data` (T, B), to predict `label` (T, B).
 
     residual: each layer's input is added to its output where the sizes are equal, as in GNMT;
-    deep stacks learn much sooner so. Outputs: the softmax loss, the summed negative log-likelihood with the number of words, and
-    the last states of every layer, which the next batch starts from.
+    deep stacks learn much sooner so. Outputs: the softmax loss, the summed negative
+    log-likelihood with the number of words, and the last states of every layer, from which the
+    next batch starts.
     """
-    feeds = {n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")}
+    feeds = {
+        n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")
+    }
     states: dict[str, str] = {}
     last = []
     with sg.AttrScope(ctx_group="embed"):

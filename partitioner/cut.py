@@ -4,6 +4,10 @@ Each value that another stage reads is sent there once, whoever reads it how oft
 phase of a stage reads again is kept by that stage. Edges are found from the values, never from
 stage numbers, so skip connections and several stages on one rank need nothing special. Tags
 number the edges in the order of their producers, the same on every rank.
+
+Gradient nodes belong to the stage of the node they serve. Only a sum of gradients that are both
+made on another stage is added up there, so that one message carries what would be two; the order
+of the additions, and so every bit, is the same.
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE
 from symgraph.types import Value
 
+SUM = "elemwise_add"
+
 
 def cut(graph: Graph, placement: Placement) -> Partition:
     """Cut a forward, or forward and backward, graph. Raises PlacementError for unplaced nodes."""
-    owner = {node.name: _owner(node, placement) for node in graph}
+    owner = _owners(graph, placement)
     readers = _readers(graph, owner)
     edges = _edges(graph, owner, readers)
     keys = sorted(set(owner.values()), key=lambda k: (k.stage, PHASES.index(k.phase)))
@@ -41,11 +47,19 @@ def cut(graph: Graph, placement: Placement) -> Partition:
     return Partition(graph, placement, MappingProxyType(bodies), tuple(edges))
 
 
-def _owner(node: Node, placement: Placement) -> BodyKey:
-    stage = placement.stage_of.get(node.origin or node.name)
-    if stage is None:
-        raise PlacementError(f"node {node.name!r} is not placed on any stage")
-    return BodyKey(stage, FORWARD if node.origin is None else BACKWARD)
+def _owners(graph: Graph, placement: Placement) -> dict[str, BodyKey]:
+    owner: dict[str, BodyKey] = {}
+    for node in graph:
+        stage = placement.stage_of.get(node.origin or node.name)
+        if stage is None:
+            raise PlacementError(f"node {node.name!r} is not placed on any stage")
+        key = BodyKey(stage, FORWARD if node.origin is None else BACKWARD)
+        if node.origin is not None and node.op == SUM:
+            left, right = (owner[v.node] for v in node.inputs)
+            if left == right and left.phase == BACKWARD:
+                key = left
+        owner[node.name] = key
+    return owner
 
 
 Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that read it, in order

@@ -11,6 +11,7 @@ from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph
+from symgraph.ops.registry import find
 
 
 def group2ctx(
@@ -24,10 +25,11 @@ def group2ctx(
     A node goes to its own group's device, else to that of its first placed input, else to that
     of a consumer, else to `default` (MXNet's PlaceDevice, but for the last). Without `groups`
     everything goes to `default`. devices: those to count as ranks even if nothing is placed on
-    them. A group that `groups` does not map raises PlacementError naming node and group; a group
-    that no node is in is a warning.
+    them. PlacementError: a group that `groups` does not map; an auxiliary state on another device
+    than the node that updates it. A group that no node is in is a warning.
     """
     device_of = assign(graph, groups, default)
+    _check_states(graph, device_of)
     used = set(device_of.values())
     ranks = [*dict.fromkeys(devices), *sorted(used - set(devices))] or [default]
     rank = {device: i for i, device in enumerate(ranks)}
@@ -67,3 +69,16 @@ def assign(
     if unused:
         warnings.warn(f"group2ctx maps groups that no node is in: {unused}", stacklevel=3)
     return {n.name: found.get(n.name, default) for n in forward}
+
+
+def _check_states(graph: Graph, device_of: Mapping[str, Context]) -> None:
+    for node in graph:
+        if node.origin is None and not node.is_variable:
+            states = node.inputs[len(node.inputs) - len(find(node.op).aux) :]
+            for state in states:
+                here, there = device_of[node.name], device_of[state.node]
+                if here != there:
+                    raise PlacementError(
+                        f"{node.op} {node.name!r} on {here} updates its state {state.node!r} on "
+                        f"{there}; give both the same ctx_group"
+                    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -96,11 +97,12 @@ def load_corpus(config: Config) -> Corpus:
     return CORPORA[data.kind](vocab=data.vocab, **paths)
 
 
-def blas_threads(config: Config, local_ranks: int, cores: int) -> int:
-    """Threads of one matrix product: as said, or the cores shared out among the ranks."""
+def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
+    """Threads of one matrix product: as said, or this host's cores shared out among its ranks."""
     if isinstance(config.blas_threads, int):
         return config.blas_threads
-    return max(1, cores // max(1, local_ranks))
+    hosts = cluster.run(lambda transport: transport.exchange(platform.node()))[0]
+    return max(1, cores // hosts.count(platform.node()))
 
 
 class Trainer:

@@ -163,7 +163,8 @@ class TimeMajorBatches:
         if len(ids) < needed:
             raise ConfigError(
                 f"{len(ids)} tokens do not fill one batch: batch_size {batch_size} times"
-                f" sequence_length {sequence_length} needs {needed}; use more text or less of either"
+                f" sequence_length {sequence_length} needs {needed}; use a longer text or smaller"
+                " batches"
             )
         self.batch_size, self.sequence_length = batch_size, sequence_length
         steps = (len(ids) - 1) // batch_size

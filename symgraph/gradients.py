@@ -38,7 +38,8 @@ def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differ
 
     Outputs of loss operators start the backward pass themselves. Every other float output gets a
     variable `<output>_head_grad` of its own type if `heads`, or else no gradient (MXNet's
-    `out_grads`); one that no gradient depends on, behind a BlockGrad, needs none. A variable that no output depends on has a zero gradient.
+    `out_grads`); one that no gradient depends on, behind a BlockGrad, needs none. A variable that
+    no output depends on has a zero gradient.
     """
     wrt = list(wrt)
     for name in wrt:
@@ -110,9 +111,6 @@ def _gradient_of(variable: Node, builder: Builder, sums: dict[Value, Ref]) -> Va
     """The gradient as a value of a node that serves the variable, so that it ends up there."""
     found = sums.get(Value(variable.name))
     if found is not None:
-        made = builder.nodes[found.value.node]
-        if made.origin == variable.name and not made.is_variable:
-            return found.value
         return apply("identity", found).value
     type_ = variable.types[0]
     attrs = {"shape": type_.shape, "dtype": type_.dtype}

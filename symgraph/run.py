@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,26 +19,22 @@ from typing import TYPE_CHECKING, Any
 from symgraph.errors import RunError, SymgraphError
 
 if TYPE_CHECKING:
-    from runtime.trainer import Job, Progress
+    from runtime.transports import Cluster
     from symgraph.config_keys import Config
+    from symgraph.console import Console
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
     if options.keys:
         return _print_keys()
     try:
         return _command(options)
-    except RunError as error:
-        return _complain(error, FAILED, options.traceback)
-    except SymgraphError as error:
-        return _complain(error, BAD_INPUT, options.traceback)
-    except KeyboardInterrupt:
-        print("symgraph: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error, options.traceback)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,13 +71,6 @@ def _print_keys() -> int:
     return OK
 
 
-def _complain(error: BaseException, status: int, with_traceback: bool) -> int:
-    if with_traceback:
-        traceback.print_exception(error)
-    print(f"symgraph: error: {error}", file=sys.stderr, flush=True)
-    return status
-
-
 def _command(options: argparse.Namespace) -> int:
     from runtime.schedules import SCHEDULES
     from symgraph.config import load_config
@@ -109,37 +97,90 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
 
 
 def _train(config: Config, options: argparse.Namespace) -> int:
-    from runtime.trainer import Trainer, blas_threads, limit_blas, load_corpus, prepare
     from runtime.transports import launched_by_mpi, make_cluster
-    from symgraph.console import Console
 
     transport = config.transport
     if transport == "auto":
         transport = "mpi" if launched_by_mpi(os.environ) else "threads"
-    size = len(config.devices)
-    with make_cluster(transport, size, config.timeout) as cluster:
-        first = 0 in cluster.ranks
-        console = Console(sys.stderr if options.json else sys.stdout, quiet=not first)
-        try:
-            job = prepare(config)
-            console.line(f"reading {config.data.kind} ...")
-            corpus = load_corpus(config)
-            threads = blas_threads(config, len(cluster.ranks), os.cpu_count() or 1)
-            with limit_blas(threads):
-                trainer = Trainer(job, cluster, corpus)
-                summary = _fit(trainer, console)
-        except (Exception, KeyboardInterrupt) as error:
-            return _end(cluster, error, options)
-    summary["transport"] = transport
-    summary["corpus"] = corpus.name
-    if first:
-        _show(summary, console)
-        if options.json:
-            print(json.dumps(summary), flush=True)
+    cluster = make_cluster(transport, len(config.devices), config.timeout)
+    try:
+        summary = _fit(config, options, cluster) | {"transport": transport}
+        cluster.close()
+    except (Exception, KeyboardInterrupt) as error:
+        status = _report(error, options.traceback)
+        cluster.leave(status)
+        return status
+    if 0 in cluster.ranks and options.json:
+        print(json.dumps(summary), flush=True)
     return OK
+
+
+def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
+    """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.trainer import Trainer, blas_threads, limit_blas, load_corpus, prepare
+    from symgraph.console import Console
+
+    console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
+    job = prepare(config)
+    corpus = load_corpus(config)
+    placement = job.training.partition.placement
+    console.line(
+        f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
+        f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
+    )
+    console.line(
+        f"{config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
+        f"{len(job.training.sizes)} micro-batches, schedule {config.pipeline.schedule}"
+    )
+    with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
+        trainer = Trainer(job, cluster, corpus)
+        with console.progress(trainer.total_steps, config.train.seconds) as progress:
+            summary = trainer.fit(
+                lambda p: progress.update(p.step, p.tokens, p.loss), progress.evaluation
+            )
+    _show(summary, console)
+    return summary | {"corpus": corpus.name}
+
+
+def _show(summary: dict[str, Any], console: Console) -> None:
+    from symgraph.console import bytes_text, flops_text, seconds_text
+
+    console.table(
+        "stages",
+        ("stage", "device", "time a step", "work", "parameters", "memory predicted", "measured",
+         "sent a step"),
+        [
+            (
+                s["stage"], s["device"], seconds_text(s["seconds"]), flops_text(s["flops"]),
+                bytes_text(s["parameter_bytes"]), bytes_text(s["peak_bytes_predicted"]),
+                None if s["peak_bytes_measured"] is None else bytes_text(s["peak_bytes_measured"]),
+                f"{bytes_text(s['bytes_sent'])} in {s['messages']}",
+            )
+            for s in summary["stages"]
+        ],
+    )  # fmt: skip
+    console.summary({
+        "held-out perplexity": summary["perplexity"],
+        "steps": summary["steps"],
+        "tokens": summary["tokens"],
+        "tokens a second": summary["tokens_per_second"],
+        "step": seconds_text(summary["step_seconds"]),
+        "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
+        "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
+    })  # fmt: skip
+
+
+def _report(error: BaseException, with_traceback: bool) -> int:
+    """Say what ended the run, in one line; the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        print("symgraph: interrupted", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    if with_traceback or not isinstance(error, SymgraphError):
+        traceback.print_exception(error)
+    print(f"symgraph: error: {error}", file=sys.stderr, flush=True)
+    bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
+    return BAD_INPUT if bad_input else FAILED
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-__all__ = ["Any", "Job", "Progress", "main", "time"]

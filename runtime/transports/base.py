@@ -9,7 +9,7 @@ may stand sending to each other. Every wait ends: with the message, with `PeerFa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
@@ -104,6 +104,11 @@ class Cluster(Protocol):
 
     size: int
 
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The local ranks: those that live in this process."""
+        ...
+
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """Call `work(endpoint)` on every local rank; the results by rank, or the first error.
 
@@ -115,6 +120,10 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """Stop the ranks and what serves them; idempotent."""
+        ...
+
+    def leave(self, status: int) -> None:
+        """After a failure: stop; a process that is one of several ranks ends with `status`."""
         ...
 
     def __enter__(self) -> Self:

@@ -226,6 +226,11 @@ class MpiCluster(Cluster):
         self._closed = False
         _open_clusters.add(self)
 
+    @property
+    def ranks(self) -> tuple[int]:
+        """See `Cluster.ranks`."""
+        return (self.rank,)
+
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`; the result of this process's rank alone."""
         if self._closed:

@@ -221,6 +221,11 @@ class ThreadCluster(Cluster):
             for rank in range(size)
         ]
 
+    @property
+    def ranks(self) -> range:
+        """See `Cluster.ranks`."""
+        return range(self.size)
+
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`; results of all ranks. The first real error is raised here."""
         if self._closed:
@@ -237,6 +242,10 @@ class ThreadCluster(Cluster):
         self._closed = True
         for rank in self._ranks:
             rank.shutdown()
+
+    def leave(self, status: int) -> None:
+        """See `Cluster.leave`; all ranks are in this process, which goes on."""
+        self.close()
 
     def _run(self, work: Callable[[Transport], T]) -> list[T]:
         run = _Run(self.size)

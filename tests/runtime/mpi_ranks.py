@@ -52,10 +52,13 @@ def failing(fail: Callable[[], Any], rank: int) -> None:
     cluster = MpiCluster(PATIENT)
 
     def work(end: Transport) -> None:
-        end.exchange(None)  # all are there
         end.waiting_for(f"R{end.rank}.3")
         if end.rank == rank:
+            for other in {*range(end.size)} - {rank}:
+                end.recv(np.zeros(1), other, 0)  # it has come to its last wait
             fail()
+        else:
+            end.send(np.zeros(1), rank, 0)
         end.recv(np.zeros(3), (end.rank + 1) % end.size, 7)
 
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import MicroBatchError, ShapeError
 from symgraph.ops.registry import ALIASES, OPS, Site, find
 from symgraph.testing import check_op, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 EVERY = {"broadcast_to", "broadcast_axis", "_broadcast_axes", "_sum_to"}
 

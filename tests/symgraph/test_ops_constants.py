@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import GraphError, ShapeError
 from symgraph.gradients import gradients
@@ -12,6 +11,7 @@ from symgraph.graph import Graph
 from symgraph.ops.registry import ALIASES, OPS, Site, find
 from symgraph.reference import evaluate
 from symgraph.testing import op_graph, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 FIXED = {"_zeros": 0, "_ones": 1}
 EVERY = {*FIXED, "_full", "_arange", "zeros_like", "ones_like"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.build import Builder
 from symgraph.errors import DTypeError, GraphError, MicroBatchError, ShapeError
@@ -14,6 +13,7 @@ from symgraph.ops.registry import ALIASES, OPS, VARIABLE, Site, find, infer
 from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
 from symgraph.types import TensorType, Value
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 ARITHMETIC = {
     "elemwise_add": np.add,

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import DTypeError, MicroBatchError, ShapeError
 from symgraph.gradients import gradients
@@ -14,6 +13,7 @@ from symgraph.graph import Graph
 from symgraph.ops.registry import ALIASES, OPS, Site, find
 from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 EVERY = {"SliceChannel", "Concat", "stack"}
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import GraphError, MicroBatchError, ShapeError
 from symgraph.ops.registry import ALIASES, OPS, Site, find
 from symgraph.testing import check_op, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 EVERY = {"Reshape", "Flatten", "transpose", "SwapAxis", "expand_dims", "squeeze"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.gradients import gradients
@@ -12,6 +11,7 @@ from symgraph.ops.registry import ALIASES, OPS, Site, find, infer
 from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
 from symgraph.types import TensorType
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 
 def numpy_norm(x, axis, keepdims):

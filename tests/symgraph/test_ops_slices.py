@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import GraphError, MicroBatchError, ShapeError
 from symgraph.ops.registry import OPS, Site, find
 from symgraph.testing import check_op, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 EVERY = {"slice_axis", "_pad_axis", "slice", "_slice_grad"}
 

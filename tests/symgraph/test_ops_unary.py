@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_layout
 
 from symgraph.errors import DTypeError, GraphError, MicroBatchError
 from symgraph.gradients import gradients
 from symgraph.ops.registry import ALIASES, OPS, Site, find
 from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
 FUNCTIONS = {
     "negative": np.negative,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layouts import PARTIAL, WHOLE, Split, check_graph_layout, layouts_of
 
 from symgraph.build import Builder
 from symgraph.errors import GraphError, MicroBatchError
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE, find
 from symgraph.types import TensorType, Value
+from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_graph_layout, layouts_of
 
 T, B, H = 3, 5, 4
 FEEDS = {

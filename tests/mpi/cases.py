@@ -1,0 +1,324 @@
+"""Runs that every transport must do alike: named cases with their published results.
+
+A run is a function of a cluster: it does the work and returns the arrays that came out on the
+local ranks, by rank and name. The MPI program and the tests that read its files make the same
+table, `runs(devices)`, on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import symgraph.sym as sym
+from runtime.pipeline import Options, plan
+from runtime.session import Session, initialize
+from runtime.transports import Cluster
+from symgraph.attribute import AttrScope
+from symgraph.batching import Feed
+from symgraph.context import Context, cpu
+from symgraph.init import Uniform
+from symgraph.name import NameManager
+from symgraph.optimizer import SGD
+from symgraph.symbol import Symbol
+from symgraph.types import TensorType
+from tests.networks import random_case, random_groups
+from tests.pipelines import Case, Result, make_plan, run_step
+
+Arrays = dict[str, np.ndarray]
+
+SEEDS = range(6)
+SCHEDULES = ("gpipe", "1f1b")
+MICRO_BATCHES = (1, 2, 3, 5)
+
+
+class Step(NamedTuple):
+    """One training step of a case. want: published values of its arrays, to `digits`."""
+
+    case: Case
+    options: Options
+    want: Mapping[str, Any] = {}
+    digits: float = 1e-10
+
+    def __call__(self, cluster: Cluster) -> dict[int, Arrays]:
+        results = run_step(make_plan(self.case, self.options), self.case, cluster)
+        return {rank: named(result) for rank, result in results.items()}
+
+
+class Training(NamedTuple):
+    """Case X18: some steps of SGD on an MLP; arrays are each step's loss and the weights."""
+
+    options: Options
+
+    def __call__(self, cluster: Cluster) -> dict[int, Arrays]:
+        symbol, batches = mlp()
+        feeds = {n: Feed(TensorType(a.shape, str(a.dtype))) for n, a in batches[0].items()}
+        made = plan(symbol, feeds, replace(self.options, update=True), wrt=None)
+        arrays = initialize(made, cluster, Uniform(0.05), seed=3)
+        session = Session(made, cluster, arrays, optimizer=SGD(0.1))
+        losses = np.array([session.step(feeds)["loss_nll"] for feeds in batches])
+        found: dict[int, Arrays] = {rank: dict(weights) for rank, weights in arrays.items()}
+        if made.rank_of("fc2_weight") in found:  # the figures are the same on every rank
+            found[made.rank_of("fc2_weight")]["losses"] = losses
+        return found
+
+
+Run = Step | Training
+
+
+def named(result: Result) -> Arrays:
+    """A result's local arrays by name: `output<i>` and `grad <parameter>`."""
+    outputs = {f"output{i}": a for i, a in enumerate(result.outputs) if a is not None}
+    return outputs | {f"grad {n}": a for n, a in result.grads.items()}
+
+
+def gathered(of_rank: Mapping[int, Arrays]) -> Arrays:
+    """All ranks' arrays; each must come from exactly one of them."""
+    found: Arrays = {}
+    for arrays in of_rank.values():
+        assert not found.keys() & arrays.keys()
+        found |= arrays
+    return found
+
+
+def alone(run: Run) -> Run:
+    """The same run with everything on one device."""
+    return run._replace(options=Options(micro_batches=run.options.micro_batches))
+
+
+def runs(devices: int) -> dict[str, Run]:
+    """All runs on that many devices, by name."""
+    table: dict[str, Run] = {}
+    for seed in SEEDS:
+        groups = random_groups(seed + 100 * devices, devices)
+        for schedule in SCHEDULES:
+            for count in MICRO_BATCHES:
+                name = f"random{seed}-{schedule}-m{count}"
+                table[name] = Step(random_case(seed), options(devices, groups, count, schedule))
+    with NameManager():
+        for name, make in CASES.items():
+            table[name] = make(devices)
+    return table
+
+
+def options(
+    devices: int, groups: Mapping[str, Context], micro_batches: int = 1, schedule: str = "1f1b"
+) -> Options:
+    everything = tuple(cpu(i) for i in range(devices))
+    return Options(groups, cpu(0), everything, schedule, micro_batches)
+
+
+def spread(devices: int, *names: str) -> dict[str, Context]:
+    """Groups dealt out to the devices in turn."""
+    return {name: cpu(i % devices) for i, name in enumerate(names)}
+
+
+def group(name: str) -> AttrScope:
+    return AttrScope(ctx_group=name)
+
+
+def chain(devices: int) -> Step:
+    """G1: (data1 + data2) * 3 on one device, + data3 on another."""
+    arrays = {"data1": 1.0, "data2": 2.0, "data3": 3.0}
+    data1, data2, data3 = (sym.Variable(n) for n in arrays)
+    with group("dev1"):
+        scaled = (data1 + data2) * 3
+    with group("dev2"):
+        total = sym.MakeLoss(scaled + data3)
+    case = Case(total, {}, {n: np.full((4, 5), v) for n, v in arrays.items()})
+    want = {"output0": 12, "grad data1": 3, "grad data2": 3, "grad data3": 1}
+    return Step(case, options(devices, spread(devices, "dev1", "dev2")), want)
+
+
+def two_groups(devices: int) -> Step:
+    """G2: 2a on one device, + b on another."""
+    with group("dev1"):
+        twice = sym.Variable("a") * 2
+    with group("dev2"):
+        total = sym.MakeLoss(twice + sym.Variable("b"))
+    case = Case(total, {}, {n: np.ones((2, 5)) for n in "ab"})
+    want = {"output0": 3, "grad a": 2, "grad b": 1}
+    return Step(case, options(devices, spread(devices, "dev1", "dev2")), want)
+
+
+def branches(count: int, devices: int) -> Step:
+    """G10: the sum of i * x, branch i on device i mod D (MXNet issue 10455)."""
+    with group("g0"):
+        x = sym.Variable("x")
+    parts = []
+    for i in range(1, count + 1):
+        with group(f"g{i % devices}"):
+            parts.append(x * i)
+    with group("g0"):
+        total = sym.MakeLoss(sym.add_n(*parts))
+    names = [f"g{i}" for i in range(devices)]
+    value = count * (count + 1) / 2
+    case = Case(total, {}, {"x": np.ones(1)})
+    return Step(
+        case, options(devices, spread(devices, *names)), {"output0": value, "grad x": value}
+    )
+
+
+def float_crossing(dtype: str, devices: int) -> Step:
+    """G14: values of a float type in all ranks go there and back, also a slice and a scalar."""
+    rng = np.random.default_rng(14)
+    arrays: Arrays = {}
+    losses = []
+    for shape in ((50,), (50, 20), (50, 20, 5), (50, 20, 5, 3), (), (3, 3, 2)):
+        name = f"x{len(arrays)}"
+        arrays[name] = (rng.integers(-64, 64, shape) / 32).astype(dtype)
+        with group("a"):
+            there = sym.negative(sym.Variable(name))
+            if shape == (3, 3, 2):
+                there = sym.slice_axis(there, axis=1, begin=1, end=2)  # not contiguous
+        with group("b"):
+            back = sym.tanh(there)
+        with group("a"):
+            losses.append(sym.MakeLoss(sym.square(back)))
+    digits = {"float16": 2e-3, "float32": 1e-6}.get(dtype, 1e-12)
+    want = {f"output{i}": squared_tanh(x) for i, x in enumerate(arrays.values())}
+    case = Case(sym.Group(losses), {}, arrays)
+    return Step(case, options(devices, spread(devices, "a", "b")), want, digits)
+
+
+def squared_tanh(x: np.ndarray) -> np.ndarray:
+    part = x[:, 1:2] if x.shape == (3, 3, 2) else x
+    return np.tanh(part.astype("float64")) ** 2
+
+
+def integer_crossing(dtype: str, devices: int) -> Step:
+    """G14: word ids of an integer type; 2**24 + 1 is the first that float32 cannot hold."""
+    ids = np.array([0, 3, 2**24 + 1, 2**31 - 1]).astype(dtype)
+    with group("a"):
+        there = sym.Variable("ids") - 1
+    with group("b"):
+        scaled = sym.broadcast_mul(sym.Cast(there, dtype="float64"), sym.Variable("w"))
+        loss = sym.MakeLoss(scaled)
+    case = Case(loss, {"ids": ids}, {"w": np.full(1, 0.5)})
+    want = {"output0": (ids.astype("float64") - 1) / 2, "grad w": ids.astype("float64").sum() - 4}
+    return Step(case, options(devices, spread(devices, "a", "b"), 2), want)
+
+
+def mazur(devices: int) -> Step:
+    """G18: the two-layer example whose values are in textbooks (published to 8 digits)."""
+    arrays = {
+        "data": [[0.05, 0.10]],
+        "label": [[0.01, 0.99]],
+        "fc_0_weight": [[0.15, 0.20], [0.25, 0.30]],
+        "fc_0_bias": [0.35, 0.35],
+        "fc_1_weight": [[0.40, 0.45], [0.50, 0.55]],
+        "fc_1_bias": [0.60, 0.60],
+    }
+    x = sym.Variable("data")
+    for layer in range(2):
+        with group(f"d{layer}"):
+            x = sym.sigmoid(sym.FullyConnected(x, num_hidden=2, name=f"fc_{layer}"))
+    with group("d1"):
+        loss = sym.MakeLoss(sym.sum(sym.square(x - sym.Variable("label"))) * 0.5)
+        outputs = sym.Group([sym.BlockGrad(x), loss])
+    want = {
+        "output0": [[0.75136507, 0.77292847]],
+        "output1": [0.298371109],
+        "grad fc_1_weight": [[0.08216704, 0.08266763], [-0.02260254, -0.02274024]],
+        "grad fc_0_weight": [[0.00043857, 0.00087714], [0.00049771, 0.00099543]],
+        "grad fc_1_bias": [0.13849856, -0.03809824],
+        "grad fc_0_bias": [0.00877135, 0.00995425],
+        "grad data": [[0.00380427, 0.00474055]],
+    }
+    case = Case(outputs, {}, {n: np.array(v) for n, v in arrays.items()})
+    return Step(case, options(devices, spread(devices, "d0", "d1")), want, 5.1e-9)
+
+
+def normalised(how: str, micro_batches: int, devices: int) -> Step:
+    """N1: zero logits, 4 classes, one of 4 labels ignored; sum|grad| is 4.5, 1.125 or 1.5.
+
+    The data is the unit matrix, so the weight's gradient is the logits', transposed.
+    """
+    labels = np.array([1.0, 2.0, 3.0, -1.0])
+    with group("net"):
+        logits = sym.FullyConnected(
+            sym.Variable("x"), num_hidden=4, no_bias=True, name="logits"
+        )
+    with group("loss"):
+        loss = sym.SoftmaxOutput(
+            logits, sym.Variable("label"), use_ignore=True, normalization=how, name="softmax"
+        )
+    per_row = {"null": 1, "batch": 4, "valid": 3}[how]
+    grad = np.full((4, 4), 0.25)
+    grad[[0, 1, 2], [1, 2, 3]] -= 1
+    grad[3] = 0
+    total = {"null": 4.5, "batch": 1.125, "valid": 1.5}[how]
+    assert math.isclose(np.abs(grad / per_row).sum(), total)
+    case = Case(loss, {"x": np.eye(4), "label": labels}, {"logits_weight": np.zeros((4, 4))})
+    want = {"output0": 0.25, "grad logits_weight": (grad / per_row).T}
+    groups = spread(devices, "net", "loss")
+    return Step(case, options(devices, groups, micro_batches), want, 1e-15)
+
+
+def split(micro_batches: int, devices: int) -> Step:
+    """N2: micro-batches of 10 samples, also where they do not divide, change nothing."""
+    rng = np.random.default_rng(2)
+    x = sym.Variable("x")
+    for layer, size in enumerate((6, 5, 3)):
+        with group(f"g{layer}"):
+            x = sym.tanh(sym.FullyConnected(x, num_hidden=size, name=f"fc{layer}"))
+    with group("g2"):
+        loss = sym.SoftmaxOutput(x, sym.Variable("label"), normalization="batch", name="softmax")
+    feeds = {"x": rng.standard_normal((10, 4)), "label": rng.integers(0, 3, 10).astype("float64")}
+    shapes, _, _ = loss.infer_shape(**{n: a.shape for n, a in feeds.items()})
+    arrays = {
+        n: rng.standard_normal(s)
+        for n, s in zip(loss.list_arguments(), shapes, strict=True)
+        if n not in feeds
+    }
+    groups = spread(devices, "g0", "g1", "g2")
+    return Step(Case(loss, feeds, arrays), options(devices, groups, micro_batches))
+
+
+def mlp() -> tuple[Symbol, list[Arrays]]:
+    """X18: 784-1000 | 1000-1000-10, and five batches of 100."""
+    rng = np.random.default_rng(18)
+    with group("first"):
+        x = sym.FullyConnected(sym.Variable("x"), num_hidden=1000, name="fc1")
+        x = sym.Activation(x, act_type="relu")
+    with group("second"):
+        x = sym.FullyConnected(x, num_hidden=1000, name="fc2")
+        x = sym.Activation(x, act_type="relu")
+        x = sym.FullyConnected(x, num_hidden=10, name="fc3")
+        label = sym.Variable("label")
+        prob = sym.SoftmaxOutput(x, label, normalization="batch", name="softmax")
+        figures = sym.nll_stats(prob, label, name="loss")
+    batches = [
+        {
+            "x": rng.random((100, 784), dtype="float32"),
+            "label": rng.integers(0, 10, 100).astype("float32"),
+        }
+        for _ in range(5)
+    ]
+    return sym.Group([prob, figures]), batches
+
+
+def training(micro_batches: int, devices: int) -> Training:
+    return Training(options(devices, spread(devices, "first", "second"), micro_batches))
+
+
+CASES: dict[str, Callable[[int], Run]] = {
+    "G1": chain,
+    "G2": two_groups,
+    **{f"G10-{n}": partial(branches, n) for n in range(1, 13)},
+    **{f"G14-{d}": partial(float_crossing, d) for d in ("float16", "float32", "float64")},
+    **{f"G14-{d}": partial(integer_crossing, d) for d in ("int32", "int64")},
+    "G18": mazur,
+    **{
+        f"N1-{how}-m{m}": partial(normalised, how, m)
+        for how in ("null", "batch", "valid")
+        for m in (1, 2, 4)
+    },
+    **{f"N2-m{m}": partial(split, m) for m in (1, 2, 3, 4, 8, 10)},
+    **{f"X18-m{m}": partial(training, m) for m in (1, 4)},
+}

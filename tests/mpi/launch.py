@@ -1,0 +1,67 @@
+"""Launcher of the MPI tests: runs one of their programs on some ranks, and reads what it said."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+LIMIT = 120.0  # seconds; a launch that comes near it hangs
+
+needs_mpi = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is missing"),
+    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"{MPIEXEC} is missing"),
+]
+
+
+class Ended(NamedTuple):
+    """What is left of a launch; at: when it ended (time.time)."""
+
+    status: int
+    stdout: str
+    stderr: str
+    at: float
+
+    def lines(self, pattern: str) -> list[str]:
+        """The lines of both streams that match, in alphabetical order."""
+        text = self.stdout.splitlines() + self.stderr.splitlines()
+        return sorted(line for line in text if re.search(pattern, line))
+
+    def __str__(self) -> str:
+        return f"status {self.status}\n{self.stdout}\n{self.stderr}"
+
+
+def launch(ranks: int, module: str, *arguments: str | Path) -> Ended:
+    """Run `python -m module arguments` on every rank."""
+    return launch_each([(ranks, module, *arguments)])
+
+
+def launch_each(parts: Sequence[tuple[int, str, *tuple[str | Path, ...]]]) -> Ended:
+    """Run several programs as the ranks of one launch: (ranks, module, arguments ...) of each."""
+    command = [str(MPIEXEC)]
+    for ranks, module, *arguments in parts:
+        if len(command) > 1:
+            command.append(":")
+        command += ["-n", str(ranks), sys.executable, "-m", module, *map(str, arguments)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment(os.environ), capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+    return Ended(ended.returncode, ended.stdout, ended.stderr, time.time())
+
+
+def environment(outer: Mapping[str, str]) -> dict[str, str]:
+    """For the ranks: this source tree first, and one thread for each one's products."""
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**outer, **threads, "PYTHONPATH": str(ROOT)}
