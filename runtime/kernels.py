@@ -53,8 +53,9 @@ class Compiled:
 
     slots: value -> slot, the same for all bodies of a stage. fed: the body's variables that are
     no imports, set before it runs. handovers: values for other stages of this rank. results:
-    outputs of the whole graph. aux: auxiliary states and the slots of their next values. free:
-    slots that nobody needs once this body's sends are delivered; None: the whole frame goes.
+    outputs of the whole graph. aux: auxiliary states and the slots of their next values. spent:
+    slots that nobody needs once results and states are taken. free: slots that nobody needs once
+    this body's sends are delivered; None: the whole frame goes.
     """
 
     key: BodyKey
@@ -64,6 +65,7 @@ class Compiled:
     handovers: tuple[Handover, ...]
     results: tuple[tuple[Value, int], ...]
     aux: tuple[tuple[str, int], ...]
+    spent: tuple[int, ...]
     free: tuple[int, ...] | None
 
     def run(self, frame: Frame, env: Env, meter: Meter | None = None) -> None:
@@ -122,17 +124,19 @@ def _compile(
         if not partition.crosses(e)
     )
     aux = tuple((name, slots[value]) for node in calls for name, value in _aux(body, node))
-    stays = {slots[v] for v in (*body.keeps, *body.results)} | {s for _, s in aux}
-    leaves = {slots[e.value] for e in outgoing}
+    keeps = {slots[v] for v in body.keeps}
+    leaves = {slots[e.value] for e in outgoing} - keeps
+    taken = {slots[v] for v in body.results} | {slot for _, slot in aux}
     return Compiled(
         body.key,
-        _steps(body, calls, slots, stays | leaves),
+        _steps(body, calls, slots, keeps | leaves | taken),
         slots,
         tuple((name, slots[Value(name)]) for name in variables),
         handovers,
         tuple((v, slots[v]) for v in body.results),
         aux,
-        None if last else tuple(sorted(leaves - stays)),
+        tuple(sorted(taken - keeps - leaves)),
+        None if last else tuple(sorted(leaves)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runtime.kernels import NodeFailed
 from runtime.pipeline import Plan
 from symgraph.batching import assemble
 from symgraph.ops.layout import PARTIAL
@@ -79,14 +80,17 @@ class TrainStep:
         self.count += 1
 
     def update(self, worker: Worker, stage: int) -> None:
-        """Change the parameters of a stage in place."""
+        """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
         stage_of = worker.plan.partition.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
                 weight = worker.arrays[name]
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(name, weight)
-                self.optimizer.update(
-                    np, name, weight, worker.gradient(name), self.states[name], self.count,
-                    self.scale, self._tags[name],
-                )  # fmt: skip
+                try:
+                    self.optimizer.update(
+                        np, name, weight, worker.gradient(name), self.states[name], self.count,
+                        self.scale, self._tags[name],
+                    )  # fmt: skip
+                except Exception as error:
+                    raise NodeFailed(name) from error

@@ -73,7 +73,7 @@ class Worker:
         self.step_count = 0
         self.meter: Meter | None = None
         self._frames: dict[tuple[int, int], Frame] = {}
-        self._tickets: dict[tuple[int, str, int], list[Ticket]] = {}
+        self._tickets: dict[tuple[int, str, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Mapping[str, Array] = {}
         self._early: dict[str, Array] = {}
         self._env = Env()
@@ -176,6 +176,7 @@ class Worker:
         if isinstance(error, PeerFailed):
             raise error
         message = f"{type(cause).__name__}: {cause}"
+        self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):
             raise error
@@ -204,6 +205,8 @@ class Worker:
         if self._env.train:
             for name, slot in body.aux:
                 self.arrays[name][...] = frame[slot]
+        for slot in body.spent:
+            frame[slot] = None
 
     def _fed(self, name: str, mb: int) -> Array:
         """The value of a variable for one micro-batch."""
@@ -240,7 +243,7 @@ class Worker:
         frame = self._frames[edge.src.stage, mb]
         destination = self.plan.partition.rank(edge.dst)
         ticket = self.transport.send(frame[slot], destination, edge.tag)
-        self._tickets.setdefault((*edge.src, mb), []).append(ticket)
+        self._tickets.setdefault((*edge.src, mb), []).append((ticket, edge))
 
     def _recv(self, edge: CommEdge, slot: int, mb: int) -> None:
         source = self.plan.partition.rank(edge.src)
@@ -251,8 +254,11 @@ class Worker:
         self._frame(edge.dst.stage, mb)[slot] = out
 
     def _free(self, body: Compiled, mb: int) -> None:
-        for ticket in self._tickets.pop((*body.key, mb), ()):
-            ticket.wait()
+        for ticket, edge in self._tickets.pop((*body.key, mb), ()):
+            if not ticket.done():
+                where = f"D{body.key}{mb} (step {self.step_count}): {edge.value}"
+                self.transport.waiting_for(where)
+                ticket.wait()
         if body.free is None:
             self._frames.pop((body.key.stage, mb), None)
         else:

@@ -77,11 +77,11 @@ MESSAGES = {
     "dict_type": "expected keys and values",
     "finite_number": "expected a finite number",
     "float_type": "expected a number",
-    "greater_than": "must be more than {gt}",
-    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
     "int_type": "expected a whole number",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
     "model_attributes_type": "expected keys and values",
     "model_type": "expected keys and values",
     "string_type": "expected text",
@@ -174,12 +174,12 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     listed = data.get("devices", list(Config.model_fields["devices"].default))
     groups = data.get("group2ctx")
     devices = [_device(text) for text in listed] if isinstance(listed, list) else []
+    known = [device for device in devices if device is not None]
     for i, device in enumerate(devices):
         if device is not None and device in devices[:i]:
             yield ("devices", i), f"{device} is listed twice"
-    if not devices or None in devices:  # reported for themselves
+    if not known or len(set(known)) < len(devices):  # wrong themselves, and reported as that
         return
-    known = [device for device in devices if device is not None]
     for group, text in groups.items() if isinstance(groups, dict) else ():
         device = _device(text)
         if device is not None and device not in known:

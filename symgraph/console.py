@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from numbers import Integral, Real
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
@@ -72,7 +73,7 @@ class _Sample(NamedTuple):
     time: float
     step: int
     tokens: int  # since the start
-    nll: float  # summed over all tokens since the start
+    nll: float  # summed over the tokens of this step
 
 
 class Progress:
@@ -110,7 +111,7 @@ class Progress:
     def update(self, step: int, tokens: int, loss: float) -> None:
         """Say that `step` steps are done, with `tokens` in all; loss: mean NLL of the last one."""
         now, samples = self.console.clock(), self._samples
-        nll = samples[-1].nll + loss * (tokens - samples[-1].tokens)
+        nll = loss * (tokens - samples[-1].tokens)
         samples.append(_Sample(now, step, tokens, nll))
         while len(samples) > 2 and now - samples[1].time >= WINDOW:
             samples.popleft()
@@ -130,8 +131,8 @@ class Progress:
         parts = [f"step {last.step:,}" + (f"/{self.steps:,}" if self.steps else "")]
         tokens, elapsed = last.tokens - first.tokens, last.time - first.time
         if tokens:
-            loss = (last.nll - first.nll) / tokens
-            perplexity = math.exp(loss) if loss < 700 else math.inf
+            loss = sum(sample.nll for sample in islice(self._samples, 1, None)) / tokens
+            perplexity = math.inf if loss > 700 else math.exp(loss)
             parts.append(f"loss {loss:.3f}  perplexity {value_text(perplexity)}")
         if tokens and elapsed > 0:
             parts.append(f"{tokens / elapsed:,.0f} tokens/s")

@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     port: int = 0
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class SymNode:
     """One call of an operator, or a variable (op is None).
 
@@ -31,6 +31,9 @@ class SymNode:
     attrs: Mapping[str, str]
     params: Attrs = field(default_factory=dict)
     inputs: tuple[Entry, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name if self.op else 'variable'} {self.name}>"  # not all behind it
 
     @property
     def outputs(self) -> list[str]:

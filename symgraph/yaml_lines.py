@@ -55,7 +55,7 @@ def dotted(path: KeyPath) -> str:
 def shown(value: object) -> str:
     """A value for an error message, in YAML's words and never long."""
     if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
+        return ("a" if value else "an empty") + (" mapping" if isinstance(value, dict) else " list")
     words: dict[object, str] = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]

@@ -241,9 +241,7 @@ def normalised(how: str, micro_batches: int, devices: int) -> Step:
     """
     labels = np.array([1.0, 2.0, 3.0, -1.0])
     with group("net"):
-        logits = sym.FullyConnected(
-            sym.Variable("x"), num_hidden=4, no_bias=True, name="logits"
-        )
+        logits = sym.FullyConnected(sym.Variable("x"), num_hidden=4, no_bias=True, name="logits")
     with group("loss"):
         loss = sym.SoftmaxOutput(
             logits, sym.Variable("label"), use_ignore=True, normalization=how, name="softmax"

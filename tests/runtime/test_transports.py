@@ -125,6 +125,25 @@ def test_first_real_error_is_raised_with_its_traceback_and_a_note():
     assert caught.value.__notes__ == ["on rank 2, at 2F0"]
 
 
+def test_an_echo_that_comes_before_the_real_error_is_not_raised():
+    """A rank may tell its failure first, clean up, and raise only after others have stopped."""
+    echoed = threading.Event()
+
+    def work(end: Transport) -> None:
+        if end.rank == 0:
+            end.abort(Failure(0, "1F0", "bad sum"))
+            assert echoed.wait(PATIENT)
+            time.sleep(0.05)
+            raise ValueError("bad sum")
+        try:
+            end.recv(np.zeros(3), 0, 7)
+        finally:
+            echoed.set()
+
+    with ThreadCluster(2, PATIENT) as cluster, pytest.raises(ValueError, match="bad sum"):
+        cluster.run(work)
+
+
 def test_an_echo_is_raised_if_nothing_else_was():
     """A rank may tell a failure and end without raising: the run has failed all the same."""
 

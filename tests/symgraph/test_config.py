@@ -189,32 +189,32 @@ def test_mistakes_in_the_file_come_before_those_in_overrides(load):
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("pipeline:", "pipline:", "run.yaml:12: pipline: unknown key: did you mean 'pipeline'? (known"),
     ("epochs: 1", "epoch: 1", "run.yaml:16: train.epoch: unknown key: did you mean 'epochs'? (kno"),
-    ("epochs: 1", "data: 1", "run.yaml:16: train.data: unknown key here: it belongs at the top lev"),
-    ("devices:", "vocab: 9\ndevices:", "run.yaml:8: vocab: unknown key here: it belongs under 'data"),
-    ("devices:", "partition: {}\ndevices:", "run.yaml:8: partition: unknown key: known: 'args', 'b"),
+    ("epochs: 1", "data: 1", "run.yaml:16: train.data: unknown key here: it belongs at the top le"),
+    ("devices:", "vocab: 9\ndevices:", "run.yaml:8: vocab: unknown key here: it belongs under 'da"),
+    ("devices:", "partition: {}\ndevices:", "run.yaml:8: partition: unknown key: known: 'args', '"),
     ("size: 64", "size: many", "run.yaml:6: data.batch_size: expected a whole number, got 'many'"),
     ("size: 64", "size: 64.0", "run.yaml:6: data.batch_size: expected a whole number, got 64.0"),
     ("size: 64", "size: true", "run.yaml:6: data.batch_size: expected a whole number, got true"),
     ("size: 64", "size:", "run.yaml:6: data.batch_size: expected a whole number, got null"),
     ("size: 64", "size: 0", "run.yaml:6: data.batch_size: must be at least 1, got 0"),
-    ("rate: 1", "rate: -0.5", "run.yaml:14: train.learning_rate: must be more than 0.0, got -0.5"),
-    ("rate: 1", "rate: .nan", "run.yaml:14: train.learning_rate: expected a finite number, got nan"),
+    ("rate: 1", "rate: -0.5", "run.yaml:14: train.learning_rate: must be more than 0, got -0.5"),
+    ("rate: 1", "rate: .nan", "run.yaml:14: train.learning_rate: expected a finite number, got na"),
     ("rate: 1", "rate: fast", "run.yaml:14: train.learning_rate: expected a number, got 'fast'"),
-    ("epochs: 1", "momentum: 1", "run.yaml:16: train.momentum: must be less than 1.0, got 1"),
-    ("epochs: 1", "dtype: float23", "run.yaml:16: train.dtype: unknown value 'float23': did you me"),
-    ("epochs: 1", "optimizer: adan", "run.yaml:16: train.optimizer: unknown value 'adan': did you "),
-    ("kind: std", "kind: sdt", "run.yaml:5: data.kind: unknown value 'sdtlib_text': did you mean '"),
-    ("gpipe", "guipe", "run.yaml:12: pipeline.schedule: unknown value 'guipe': did you mean 'gpipe'"),
-    ("examples.lstm_lm:build", "lstm_lm", "run.yaml:1: model: expected package.module:function, go"),
+    ("epochs: 1", "momentum: 1", "run.yaml:16: train.momentum: must be less than 1, got 1"),
+    ("epochs: 1", "dtype: float23", "run.yaml:16: train.dtype: unknown value 'float23': did you m"),
+    ("epochs: 1", "optimizer: adan", "run.yaml:16: train.optimizer: unknown value 'adan': did you"),
+    ("kind: std", "kind: sdt", "run.yaml:5: data.kind: unknown value 'sdtlib_text': did you mean "),
+    ("gpipe", "guipe", "run.yaml:12: pipeline.schedule: unknown value 'guipe': did you mean 'gpip"),
+    ("examples.lstm_lm:build", "lstm_lm", "run.yaml:1: model: expected package.module:function, g"),
     ("examples.lstm_lm:build", "a-b:c", "run.yaml:1: model: expected package.module:function, got"),
     ("examples.lstm_lm:build", "3", "run.yaml:1: model: expected text, got 3"),
     ("args: {layers: 4, hidden: 200, tied: false}", "args: 3", "run.yaml:2: args: expected keys a"),
-    ("train:", "timeout: 0\ntrain:", "run.yaml:13: timeout: must be more than 0.0, got 0"),
-    ("train:", "transport: mpo\ntrain:", "run.yaml:13: transport: unknown value 'mpo': did you mea"),
-    ("train:", "blas_threads: 0\ntrain:", "run.yaml:13: blas_threads: expected auto or a whole num"),
+    ("train:", "timeout: 0\ntrain:", "run.yaml:13: timeout: must be more than 0, got 0"),
+    ("train:", "transport: mpo\ntrain:", "run.yaml:13: transport: unknown value 'mpo': did you me"),
+    ("train:", "blas_threads: 0\ntrain:", "run.yaml:13: blas_threads: expected auto or a whole nu"),
     ("cpu(0), cpu(1)", "cpu(0), cpu1", "run.yaml:8: devices[1]: 'cpu1' is not a device: write cpu"),
     ("[cpu(0), cpu(1)]", "cpu(0)", "run.yaml:8: devices: expected a list, got 'cpu(0)'"),
-    ("[cpu(0), cpu(1)]", "[]", "run.yaml:8: devices: needs at least 1 entry, got a list"),
+    ("[cpu(0), cpu(1)]", "[]", "run.yaml:8: devices: needs at least 1 entry, got an empty list"),
     ("embed: cpu(0)", "embed: tpu(0)", "run.yaml:10: group2ctx.embed: 'tpu(0)' is not a device: w"),
 ])  # fmt: skip
 def test_mistake_in_one_key(load, old, new, message):
@@ -228,9 +228,9 @@ def test_mistake_in_one_key(load, old, new, message):
     ("{kind: cosin}", "train.lr_schedule.kind: unknown value 'cosin': did you mean 'cosine'?"),
     ("{kind: cosine}", "train.lr_schedule.max_update: required key is missing: Step at which"),
     ("{kind: factor, step: 3, factro: 1}", "train.lr_schedule.factro: unknown key: did you mean '"),
-    ("{kind: factor, step: 3, factor: 2}", "train.lr_schedule.factor: must be at most 1.0, got 2"),
+    ("{kind: factor, step: 3, factor: 2}", "train.lr_schedule.factor: must be at most 1, got 2"),
     ("{kind: multi_factor, step: [3, a], factor: 1}", "train.lr_schedule.step[1]: expected a whol"),
-    ("{kind: multi_factor, step: [3, 2], factor: 1}", "train.lr_schedule: MultiFactorScheduler: st"),
+    ("{kind: multi_factor, step: [3, 2], factor: 1}", "train.lr_schedule: MultiFactorScheduler: s"),
     ("{kind: cosine, max_update: 5, warmup_steps: 9}", "train.lr_schedule: CosineScheduler: max_u"),
 ])  # fmt: skip
 def test_mistakes_in_a_learning_rate_schedule(load, schedule, message):
@@ -270,7 +270,7 @@ def test_device_listed_twice(load):
 def test_group_on_a_device_that_is_not_listed(load):
     assert refusal(load, GOOD.replace("decode: cpu(1)", "decode: gpu(1)")) == (
         "run.yaml:11: group2ctx.decode: group 'decode' is on gpu(1), which is not in devices:"
-        " did you mean 'cpu(1)'? (known: 'cpu(0)', 'cpu(1)')"
+        " did you mean 'cpu(1)' or 'cpu(0)'? (known: 'cpu(0)', 'cpu(1)')"
     )
     without = GOOD.replace("devices: [cpu(0), cpu(1)]\n", "")
     assert "group 'decode' is on cpu(1)" in refusal(load, without)
@@ -313,7 +313,7 @@ def test_stdlib_text_reads_no_file(load):
     ("# nothing\n", "run.yaml:1: expected keys and values, got an empty file"),
     ("- a\n", "run.yaml:1: expected keys and values, got a list"),
     ("a\n", "run.yaml:1: expected keys and values, got 'a'"),
-    ("a: 1\nb: {c: 1\nd: 2\n", "run.yaml:3: not valid YAML: while parsing a flow mapping, expected"),
+    ("a: 1\nb: {c: 1\nd: 2\n", "run.yaml:3: not valid YAML: while parsing a flow mapping, expecte"),
     ("a: 1\n\tb: 2\n", "run.yaml:2: not valid YAML: "),
     ("a: 1\nb: *x\n", "run.yaml:2: not valid YAML: found undefined alias 'x'"),
     ("a: 1\n---\nb: 2\n", "run.yaml:2: not valid YAML: expected a single document"),

@@ -34,16 +34,6 @@ def value(symbol: sg.Symbol, **feeds: list[float]) -> list[float]:
     return evaluate(graph, arrays)[0].tolist()
 
 
-# -- the package -------------------------------------------------------------------------------
-
-
-def test_symbol_and_initializer_are_second_names():
-    assert sg.symbol is sg.sym
-    assert sg.initializer is sg.init
-    assert sg.symbol.Variable("x").name == "x"
-    assert isinstance(sg.sym.Variable("x"), sg.Symbol)
-
-
 # -- variables and groups ----------------------------------------------------------------------
 
 
@@ -52,6 +42,12 @@ def test_variable_is_its_own_argument_and_output():
     assert (x.name, x.list_arguments(), x.list_outputs()) == ("x", ["x"], ["x"])
     assert sym.var is sym.Variable
     assert repr(x) == "<Symbol x>"
+
+
+def test_a_node_prints_itself_and_not_the_network_behind_it():
+    node = mlp().entries[0].node
+    assert repr(node) == "<FullyConnected fc2>"
+    assert repr(node.inputs[1].node) == "<variable fc2_weight>"
 
 
 def test_variable_keeps_its_hints_as_attributes():

@@ -1,0 +1,176 @@
+"""The command line as a user meets it: in a process of its own, with its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CONFIG = """\
+model: examples.lstm_lm:build
+args: {{layers: 2, hidden: 8, embed: 8}}
+data: {{kind: text, path: {text}, batch_size: 6, sequence_length: 5, vocab: 20}}
+devices: [cpu(0), cpu(1)]
+group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
+pipeline: {{schedule: 1f1b, micro_batches: 4}}
+train: {{optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0, steps: 7}}
+"""
+KEYS = {
+    "loss", "perplexity", "steps", "tokens", "tokens_per_second", "step_seconds",
+    "predicted_step_seconds", "bubble_fraction", "schedule", "micro_batches", "time_segment",
+    "placement", "stages", "transport",
+}  # fmt: skip
+STAGE_KEYS = {
+    "seconds", "flops", "parameter_bytes", "activation_bytes", "peak_bytes_predicted",
+    "peak_bytes_measured", "bytes_sent", "messages",
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path):
+    words = " ".join(f"w{(i * i) % 17}" for i in range(40))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join([words] * 60), encoding="utf-8")
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.format(text=text), encoding="utf-8")
+    return str(path)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "symgraph.run", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
+
+
+def figures(*arguments: str) -> dict[str, object]:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_training_prints_plain_lines_and_a_summary(config):
+    done = run(config)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "held-out perplexity" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_has_the_documented_keys_and_stdout_is_only_that(config):
+    done = run(config, "--json")
+    found = json.loads(done.stdout)
+    assert found.keys() >= KEYS
+    assert [s.keys() >= STAGE_KEYS for s in found["stages"]] == [True, True]
+    assert found["steps"] == 7
+    assert found["tokens"] == 7 * 6 * 5
+    assert found["transport"] == "threads"
+    assert "held-out perplexity" in done.stderr
+
+
+def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config):
+    want = figures(config, "blas_threads=1")["loss"]
+    for overrides in (
+        ["pipeline.schedule=gpipe"],
+        ["devices=[cpu(0)]", "group2ctx={}"],
+        ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
+    ):
+        assert figures(config, "blas_threads=1", *overrides)["loss"] == want
+
+
+def test_training_lowers_the_perplexity(config):
+    few = figures(config, "train.steps=1")["perplexity"]
+    many = figures(config, "train.steps=40")["perplexity"]
+    assert many < 0.7 * few
+
+
+def test_plan_shows_partition_memory_and_timeline_and_runs_nothing(config):
+    done = run(config, "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    for part in ("stage", "cpu(1)", "messages a micro-batch", "memory at the worst", "rank 1  F"):
+        assert part in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["predicted_step_seconds"] > 0
+    assert "loss" not in found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pipeline.schedul=gpipe"], "did you mean 'schedule'?"),
+        (["pipeline.schedule=gpip"], "did you mean 'gpipe'?"),
+        (["pipeline.micro_batches=7"], "micro_batches"),
+        (["data.path=/nowhere"], "/nowhere"),
+        (["group2ctx.layer0=cpu(3)"], "cpu(3)"),
+        (["group2ctx={embed: cpu(0)}"], "is in group 'layer0', which group2ctx does not map"),
+        (["devices=[gpu(0), gpu(1)]", "group2ctx={}"], "gpu(0) cannot be used"),
+        (["args.hiden=8"], "'hiden'"),
+        (["model=examples.lstm_lm:biuld"], "did you mean 'build'?"),
+        (["model=examples.nothing:build"], "there is no module 'examples.nothing'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(config, overrides, message):
+    done = run(config, *overrides)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+
+
+def test_a_mistake_in_the_file_names_its_line(config):
+    path = Path(config)
+    path.write_text(path.read_text().replace("micro_batches", "micro_baches"))
+    done = run(config)
+    assert done.returncode == 2
+    assert "config.yaml:6: pipeline.micro_baches" in done.stderr
+    assert "did you mean 'micro_batches'" in done.stderr
+
+
+def test_missing_config_file():
+    done = run("nothing.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing.yaml" in done.stderr
+
+
+def test_no_config_says_what_to_type():
+    done = run()
+    assert done.returncode == 2
+    assert "examples/lstm_lm.yaml" in done.stderr
+
+
+def test_diverged_training_is_a_failure_with_one_line(config):
+    done = run(config, "train.learning_rate=1e30", "train.clip_global_norm=null")
+    assert done.returncode == 1
+    assert "diverged" in done.stderr
+
+
+def test_keys_lists_every_key_with_its_meaning():
+    done = run("--keys")
+    assert done.returncode == 0
+    assert "pipeline.micro_batches" in done.stdout
+    assert "Parts that a batch is cut into." in done.stdout
+
+
+def test_interrupt_ends_it_cleanly(config):
+    with subprocess.Popen(
+        command(config, "train.steps=1000000"), cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["symgraph: interrupted"]
