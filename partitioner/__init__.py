@@ -1,7 +1,7 @@
 """The partitioner: which node runs where, and what that costs. No arrays here."""
 
 from partitioner.cut import cut
-from partitioner.memory import StageMemory, plan_memory
+from partitioner.memory import InFlight, StageMemory, plan_memory
 from partitioner.place import group2ctx
 from partitioner.types import Body, BodyKey, CommEdge, Partition, Placement
 
@@ -9,6 +9,7 @@ __all__ = [
     "Body",
     "BodyKey",
     "CommEdge",
+    "InFlight",
     "Partition",
     "Placement",
     "StageMemory",

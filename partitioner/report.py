@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from partitioner.memory import kept_bytes
 from partitioner.types import Body, CommEdge, Partition
 from symgraph.ops.registry import find
+from symgraph.units import bytes_text, flops_text
 
 
 def body_flops(body: Body) -> int:
@@ -31,17 +30,6 @@ def parameter_bytes(partition: Partition, stage: int, parameters: set[str] | Non
     )
 
 
-def human(number: float, unit: str = "B") -> str:
-    """1536 as '1.5 KiB'; operations with decimal prefixes."""
-    base, prefixes = (1024.0, ["", "Ki", "Mi", "Gi", "Ti"]) if unit == "B" else (
-        1000.0, ["", "k", "M", "G", "T"],
-    )  # fmt: skip
-    power = 0 if number < 1 else min(int(math.log(number, base)), len(prefixes) - 1)
-    value = number / base**power
-    text = f"{value:.0f}" if power == 0 or value >= 100 else f"{value:.1f}"
-    return f"{text} {prefixes[power]}{unit}".rstrip()
-
-
 def table(partition: Partition, parameters: set[str] | None = None) -> str:
     """Per stage: rank, device, nodes, flops, parameter and activation bytes; then the edges.
 
@@ -56,12 +44,12 @@ def table(partition: Partition, parameters: set[str] | None = None) -> str:
         bodies = {k.phase: b for k, b in partition.bodies.items() if k.stage == stage}
         counts = {p: sum(not n.is_variable for n in b.graph) for p, b in bodies.items()}
         sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
-        kept = sum(kept_bytes(b, partition) for b in bodies.values())
         rows.append((
             str(stage), str(rank), str(placement.devices[rank]), str(counts.get("F", 0)),
-            str(counts.get("B", 0)), human(sum(map(body_flops, bodies.values())), ""),
-            human(parameter_bytes(partition, stage, parameters)), human(kept), str(len(sends)),
-            human(sum(e.type.nbytes for e in sends)),
+            str(counts.get("B", 0)), flops_text(sum(map(body_flops, bodies.values()))),
+            bytes_text(parameter_bytes(partition, stage, parameters)),
+            bytes_text(kept_bytes(partition, stage)), str(len(sends)),
+            bytes_text(sum(e.type.nbytes for e in sends)),
         ))  # fmt: skip
     return "\n".join([*aligned(rows), "", *_edge_lines(partition)])
 
@@ -70,7 +58,7 @@ def _edge_lines(partition: Partition, most: int = 12) -> list[str]:
     crossing = [e for e in partition.edges if partition.crosses(e)]
     if not crossing:
         return ["no messages: everything is on one rank"]
-    total = human(sum(e.type.nbytes for e in crossing))
+    total = bytes_text(sum(e.type.nbytes for e in crossing))
     lines = [f"{len(crossing)} messages a micro-batch, {total}:"]
     lines += [f"  {e.tag:>4}  {_arrow(e, partition)}" for e in crossing[:most]]
     if len(crossing) > most:

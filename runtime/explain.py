@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from partitioner import StageMemory
-from partitioner.report import aligned, human, table
+from partitioner.report import aligned, table
 from runtime.calibrate import measure_speed
 from runtime.instructions import Run
 from runtime.pipeline import Plan
@@ -13,6 +13,7 @@ from runtime.replay import Costs, simulate
 from runtime.summary import memory_of, plan_row
 from runtime.timeline import Timeline
 from runtime.trainer import Job, create_optimizer
+from symgraph.units import bytes_text
 
 CHART = 72  # columns of the timeline
 
@@ -63,9 +64,10 @@ def memory_table(plan: Plan, memory: tuple[StageMemory, ...]) -> str:
     placement = plan.partition.placement
     for stage, m in enumerate(memory):
         rows.append((
-            str(stage), str(placement.devices[placement.rank_of[stage]]), human(m.parameters),
-            human(m.gradients), human(m.optimizer), f"{human(m.kept)} x {m.in_flight}",
-            human(m.transient), human(m.peak),
+            str(stage), str(placement.devices[placement.rank_of[stage]]), bytes_text(m.parameters),
+            bytes_text(m.gradients), bytes_text(m.optimizer),
+            f"{bytes_text(m.kept)} x {m.in_flight}",
+            bytes_text(m.transient), bytes_text(m.peak),
         ))  # fmt: skip
     return "\n".join(aligned(rows))
 

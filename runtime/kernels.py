@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from partitioner.lifetimes import lifetimes, made_by, read_by
 from partitioner.types import Body, BodyKey, Partition
 from runtime.meter import Meter
 from symgraph.graph import Node
@@ -124,19 +125,17 @@ def _compile(
         if not partition.crosses(e)
     )
     aux = tuple((name, slots[value]) for node in calls for name, value in _aux(body, node))
-    keeps = {slots[v] for v in body.keeps}
-    leaves = {slots[e.value] for e in outgoing} - keeps
-    taken = {slots[v] for v in body.results} | {slot for _, slot in aux}
+    life = lifetimes(body, partition)
     return Compiled(
         body.key,
-        _steps(body, calls, slots, keeps | leaves | taken),
+        tuple(_step(n, body, slots, drop) for n, drop in zip(calls, life.drops, strict=True)),
         slots,
         tuple((name, slots[Value(name)]) for name in variables),
         handovers,
         tuple((v, slots[v]) for v in body.results),
         aux,
-        tuple(sorted(taken - keeps - leaves)),
-        None if last else tuple(sorted(leaves)),
+        tuple(slots[v] for v in life.spent),
+        None if last else tuple(slots[v] for v in life.sent),
     )
 
 
@@ -148,20 +147,9 @@ def _aux(body: Body, node: Node) -> list[tuple[str, Value]]:
     return [(n, Value(node.name, i)) for n, i in zip(names, op.aux_outputs, strict=True)]
 
 
-def _steps(
-    body: Body, calls: Sequence[Node], slots: Mapping[Value, int], stays: set[int]
-) -> tuple[Step, ...]:
-    """The calls over slots; each slot that does not stay is dropped after its last reader."""
-    ins = [tuple([slots[body.imports.get(v.node, v)] for v in n.inputs]) for n in calls]
-    outs = [tuple([slots[Value(n.name, i)] for i in range(len(n.types))]) for n in calls]
-    last_use = {s: 0 for s in (slots[v] for v in body.imports.values())}
-    for at, (read, made) in enumerate(zip(ins, outs, strict=True)):
-        last_use.update({s: at for s in (*read, *made)})
-    drops: dict[int, list[int]] = {}
-    for slot, at in last_use.items():
-        if slot not in stays:
-            drops.setdefault(at, []).append(slot)
-    return tuple(
-        Step(n.name, find(n.op).compute, n.attrs, i, o, tuple(drops.get(at, ())))
-        for at, (n, i, o) in enumerate(zip(calls, ins, outs, strict=True))
+def _step(node: Node, body: Body, slots: Mapping[Value, int], drop: Sequence[Value]) -> Step:
+    ins = tuple([slots[v] for v in read_by(node, body)])
+    outs = tuple([slots[v] for v in made_by(node)])
+    return Step(
+        node.name, find(node.op).compute, node.attrs, ins, outs, tuple([slots[v] for v in drop])
     )

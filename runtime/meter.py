@@ -1,4 +1,4 @@
-"""The memory meter: bytes that a rank's frames really hold, watched during one step."""
+"""The memory meter: bytes that a rank really holds while bodies run, watched during one step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Meter:
-    """Follows the arrays of frames; memory that several arrays share counts once.
+    """Follows the arrays that a rank holds; memory that several arrays share counts once.
 
     ignored: arrays (parameters) that are counted elsewhere.
     """
@@ -16,13 +16,15 @@ class Meter:
         self.peak = 0
         self._live = 0
         self._count: dict[int, int] = {}
-        self._ignored = {id(_root(a)) for a in ignored}
+        self._always = {id(_root(a)) for a in ignored}
+        self._ignored = self._always
 
-    def start(self, frames: Iterable[Iterable[Any]]) -> None:
-        """Count anew what all frames hold."""
+    def start(self, held: Iterable[Iterable[Any]], ignored: Iterable[Any] = ()) -> None:
+        """A body begins to run: count anew what is held, but for what is ignored in this run."""
         self._live, self._count = 0, {}
-        for frame in frames:
-            for array in frame:
+        self._ignored = self._always | {id(_root(a)) for a in ignored}
+        for arrays in held:
+            for array in arrays:
                 self._add(array)
         self.peak = max(self.peak, self._live)
 

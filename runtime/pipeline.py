@@ -107,35 +107,60 @@ def plan(
     None: all arguments that are not fed; (): forward only. shapes, dtypes: of other variables,
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
+    _require_cpus(options)
     whole = batch_size(feeds) if feeds else 1
     sizes = split_sizes(whole, options.micro_batches)
-    given = {n: f.type.dtype for n, f in feeds.items()} | dict(dtypes or {})
-    full = lower(symbol, {**(shapes or {}), **{n: f.type.shape for n, f in feeds.items()}}, given)
+    full = _lowered(symbol, feeds, whole, shapes, dtypes)
     axes = {name: feed.axis for name, feed in feeds.items()}
-    before = prologue(full, axes)
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
-    partitions: dict[int, Partition] = {}
-    layouts: dict[Value, Layout] = {}
-    for size in dict.fromkeys(sizes):
-        parts = {n: f.part(size).shape for n, f in feeds.items()}
-        typed = full if size == whole else lower(symbol, {**(shapes or {}), **parts}, given)
-        ready = micro_batch(typed, axes, size, whole)
-        layouts = layouts or ready.layouts
-        both = gradients(ready.graph, wrt, heads=heads)
-        placement = group2ctx(both.graph, options.groups, options.default, options.devices)
-        partitions[size] = cut(both.graph, placement)
-    first = partitions[sizes[0]]
+    ready = {
+        size: micro_batch(_lowered(symbol, feeds, size, shapes, dtypes), axes, size, whole)
+        for size in dict.fromkeys(sizes)
+    }
+    both = {size: gradients(m.graph, wrt, heads=heads) for size, m in ready.items()}
+    partitions = {size: _cut(b.graph, options) for size, b in both.items()}
+    first, size = partitions[sizes[0]], sizes[0]
+    assert all(_without_types(p) == _without_types(first) for p in partitions.values())
     scheduler = find_schedule(options.schedule) if wrt else forward_only
     compute = scheduler(first.placement.rank_of, len(sizes))
     schedule = lower_schedule(first, compute, update=options.update)
     check(schedule, first, len(sizes))
-    outputs = full.outputs
-    states = _states(options.states, symbol, outputs, first)
     return Plan(
-        partitions, sizes, schedule, dict(feeds), before, outputs, tuple(symbol.list_outputs()),
-        {v: layouts[v] for v in outputs}, both.grads, both.heads, states,
+        partitions, sizes, schedule, dict(feeds), prologue(full, axes), full.outputs,
+        tuple(symbol.list_outputs()), {v: ready[size].layouts[v] for v in full.outputs},
+        both[size].grads, both[size].heads, _states(options.states, symbol, full.outputs, first),
     )  # fmt: skip
+
+
+def _require_cpus(options: Options) -> None:
+    for device in (options.default, *options.devices, *(options.groups or {}).values()):
+        if device.kind != "cpu":
+            raise PlacementError(
+                f"{device} cannot be used: this version runs on cpu(0), cpu(1), ..."
+            )
+
+
+def _lowered(
+    symbol: Symbol,
+    feeds: Mapping[str, Feed],
+    size: int,
+    shapes: Mapping[str, Any] | None,
+    dtypes: Mapping[str, Any] | None,
+) -> Graph:
+    """The forward graph for a batch of that many samples."""
+    fed = {name: feed.part(size).shape for name, feed in feeds.items()}
+    kinds = {name: feed.type.dtype for name, feed in feeds.items()}
+    return lower(symbol, {**(shapes or {}), **fed}, {**(dtypes or {}), **kinds})
+
+
+def _cut(graph: Graph, options: Options) -> Partition:
+    return cut(graph, group2ctx(graph, options.groups, options.default, options.devices))
+
+
+def _without_types(partition: Partition) -> object:
+    """What the partitions of all micro-batch sizes have in common."""
+    return list(partition.bodies), [(e.tag, e.value, e.src, e.dst) for e in partition.edges]
 
 
 def _states(

@@ -17,10 +17,13 @@ capacity n a channel buffers n messages; with 0 a message is delivered when it i
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from partitioner import InFlight
 from partitioner.types import BodyKey, CommEdge, Partition
 from runtime.instructions import (
     Collective,
@@ -32,6 +35,7 @@ from runtime.instructions import (
     Send,
     Update,
 )  # fmt: skip
+from runtime.sums import TreeSum
 from runtime.timeline import Event, Timeline
 from symgraph.errors import ScheduleError
 
@@ -55,10 +59,11 @@ class Costs:
 def check(schedule: Schedule, partition: Partition, mbs: int, *, capacity: int | None = 0) -> None:
     """Prove that the schedule is complete, ordered and cannot hang, or raise ScheduleError.
 
-    Complete: every body runs every micro-batch once, on its stage's rank, and every edge that
-    crosses ranks is sent and received once a micro-batch. Ordered: a body runs after what it
-    reads is made or received, sends come after their body, frees last. Cannot hang: a replay
-    with channels of this capacity comes to the end of all programs.
+    Complete: every body runs every micro-batch once and is freed once, on its stage's rank, and
+    every edge that crosses ranks is sent and received once a micro-batch. Ordered: a body runs
+    after what it reads is made or received, sends come after their body, its free after them, a
+    stage's forward free before its backward one, its update last. Cannot hang: a replay with
+    channels of this capacity comes to the end of all programs.
     """
     if len(schedule.programs) != partition.placement.ranks:
         raise ScheduleError(
@@ -78,16 +83,32 @@ def simulate(
     return _Replay(schedule, partition, capacity, costs).run()
 
 
-def in_flight(schedule: Schedule) -> dict[int, int]:
-    """Stage -> the most micro-batches that wait for their backward run at once."""
-    peak: dict[int, int] = {}
-    for program in schedule.programs:
-        held: dict[int, int] = defaultdict(int)
-        for now in program:
-            if isinstance(now, Run):
-                held[now.stage] += 1 if now.phase == "F" else -1
-                peak[now.stage] = max(peak.get(now.stage, 0), held[now.stage])
-    return peak
+def in_flight(schedule: Schedule) -> dict[int, set[InFlight]]:
+    """Stage -> what it holds at the start of each of its runs, for the memory plan."""
+    runs = [now for program in schedule.programs for now in program if isinstance(now, Run)]
+    mbs = max((run.mb for run in runs), default=-1) + 1
+    trained = {run.stage for run in runs if run.phase == "B"}
+    waiting: Counter[int] = Counter()
+    sending: Counter[tuple[int, str]] = Counter()
+    sums = {stage: TreeSum(mbs) for stage in trained}
+    found: dict[int, set[InFlight]] = defaultdict(set)
+    for now in (now for program in schedule.programs for now in program):
+        if isinstance(now, Free):
+            sending[now.stage, now.phase] -= 1
+        elif isinstance(now, Run):
+            stage, phase = now.stage, now.phase
+            partial = len(sums[stage].arrays) if stage in sums else 0
+            held = InFlight(
+                phase, waiting[stage], sending[stage, "F"], sending[stage, "B"], partial
+            )
+            found[stage].add(held)
+            sending[stage, phase] += 1
+            if phase == "B":
+                waiting[stage] -= 1
+                sums[stage].add(np, now.mb, np.zeros(()))
+            elif stage in trained:
+                waiting[stage] += 1
+    return dict(found)
 
 
 def _fail(rank: int, step: int, program: tuple[Instruction, ...], why: str) -> None:
@@ -104,44 +125,74 @@ def _check_once(rank: int, program: tuple[Instruction, ...]) -> None:
 
 def _check_order(rank: int, program: tuple[Instruction, ...], partition: Partition) -> None:
     at = {instruction: step for step, instruction in enumerate(program)}
-    incoming: dict[BodyKey, list[CommEdge]] = defaultdict(list)
-    outgoing: dict[BodyKey, list[CommEdge]] = defaultdict(list)
-    for edge in partition.edges:
-        incoming[edge.dst].append(edge)
-        outgoing[edge.src].append(edge)
     by_tag = {e.tag: e for e in partition.edges}
+    by_end: dict[BodyKey, list[CommEdge]] = defaultdict(list)
+    for edge in partition.edges:
+        by_end[edge.src].append(edge)
+        by_end[edge.dst].append(edge)
     for step, now in enumerate(program):
-        if isinstance(now, (Send, Recv)) and now.tag not in by_tag:
-            _fail(rank, step, program, f"names edge {now.tag}, which there is not")
-        if isinstance(now, Send):
-            edge = by_tag[now.tag]
-            if at.get(Run(*edge.src, now.mb), step) >= step:
-                _fail(rank, step, program, f"comes before {edge.src}{now.mb} makes {edge.value}")
-        elif isinstance(now, Free):
-            later = [Send(e.tag, now.mb) for e in outgoing[now.key] if partition.crosses(e)]
-            before: list[Instruction] = [Run(now.stage, now.phase, now.mb), *later]
-            for needed in before:
-                if at.get(needed, step) >= step:
+        owner = _owner(now, partition, by_tag)
+        if isinstance(owner, str):
+            _fail(rank, step, program, f"names {owner}, which there is not")
+        if owner not in (rank, None):
+            _fail(rank, step, program, f"belongs to rank {owner}")
+        edges = by_end[now.key] if isinstance(now, (Run, Free)) else []
+        for needed, why in _needs(now, edges, partition, by_tag):
+            if at.get(needed, step) >= step:
+                _fail(rank, step, program, why)
+        if isinstance(now, Update):
+            for needed in program[step + 1 :]:
+                if isinstance(needed, (Run, Free)) and needed.stage == now.stage:
                     _fail(rank, step, program, f"comes before {needed}")
-        elif isinstance(now, Run):
-            if partition.placement.rank_of[now.stage] != rank:
-                _fail(rank, step, program, f"belongs to rank {partition.rank(now.key)}")
-            for needed, value in _needs(now, incoming[now.key], partition):
-                if at.get(needed, step) >= step:
-                    _fail(rank, step, program, f"needs {value}, but {needed} does not come before")
+
+
+def _owner(
+    now: Instruction, partition: Partition, by_tag: dict[int, CommEdge]
+) -> int | str | None:
+    """The rank whose instruction it is; what it names in vain; None if any rank may have it."""
+    if isinstance(now, (Send, Recv)):
+        edge = by_tag.get(now.tag)
+        if edge is None:
+            return f"edge {now.tag}"
+        return partition.rank(edge.src if isinstance(now, Send) else edge.dst)
+    if isinstance(now, Collective):
+        return None
+    if now.stage >= partition.placement.stages:
+        return f"stage {now.stage}"
+    return partition.placement.rank_of[now.stage]
 
 
 def _needs(
-    run: Run, incoming: list[CommEdge], partition: Partition
+    now: Instruction, edges: list[CommEdge], partition: Partition, by_tag: dict[int, CommEdge]
 ) -> list[tuple[Instruction, str]]:
-    """What must precede a run on its own rank, and for which value."""
-    found: list[tuple[Instruction, str]] = []
-    for edge in incoming:
-        before = Recv(edge.tag, run.mb) if partition.crosses(edge) else Run(*edge.src, run.mb)
-        found.append((before, str(edge.value)))
-    if run.phase == "B" and BodyKey(run.stage, "F") in partition.bodies:
-        found.append((Run(run.stage, "F", run.mb), "what its forward run keeps"))
-    return found
+    """What must precede an instruction on its own rank, and what to say if it does not.
+
+    edges: those that begin or end at the body of a Run or Free.
+    """
+    needed: list[tuple[Instruction, str]] = []
+    if isinstance(now, Send):
+        edge = by_tag[now.tag]
+        why = f"comes before {edge.src}{now.mb} makes {edge.value}"
+        needed = [(Run(*edge.src, now.mb), why)]
+    elif isinstance(now, Run):
+        values: list[tuple[Instruction, str]] = []
+        for edge in edges:
+            if edge.dst == now.key:
+                crosses = partition.crosses(edge)
+                source = Recv(edge.tag, now.mb) if crosses else Run(*edge.src, now.mb)
+                values.append((source, str(edge.value)))
+        if now.phase == "B" and BodyKey(now.stage, "F") in partition.bodies:
+            values.append((Run(now.stage, "F", now.mb), "what its forward run keeps"))
+        needed = [(i, f"needs {what}, but {i} does not come before") for i, what in values]
+    elif isinstance(now, Free):
+        before: list[Instruction] = [Run(*now.key, now.mb)]
+        before += [Send(e.tag, now.mb) for e in edges if e.src == now.key and partition.crosses(e)]
+        if now.phase == "B" and BodyKey(now.stage, "F") in partition.bodies:
+            before.append(Free(now.stage, "F", now.mb))
+        needed = [(i, f"comes before {i}") for i in before]
+    elif isinstance(now, Update):
+        needed = [(Collective(), "comes before C")]
+    return needed
 
 
 def _check_complete(schedule: Schedule, partition: Partition, mbs: int) -> None:
@@ -149,7 +200,9 @@ def _check_complete(schedule: Schedule, partition: Partition, mbs: int) -> None:
     crossing = [e for e in partition.edges if partition.crosses(e)]
     wanted: list[tuple[int, Instruction, str]] = []
     for mb in range(mbs):
-        wanted += [(partition.rank(k), Run(*k, mb), f"body {k}") for k in partition.bodies]
+        for key in partition.bodies:
+            rank, name = partition.rank(key), f"body {key}"
+            wanted += [(rank, Run(*key, mb), name), (rank, Free(*key, mb), name)]
         for edge in crossing:
             name = f"edge {edge.tag} ({edge})"
             wanted.append((partition.rank(edge.src), Send(edge.tag, mb), name))
@@ -162,7 +215,7 @@ def _check_complete(schedule: Schedule, partition: Partition, mbs: int) -> None:
         allowed[rank].add(instruction)
     for rank, program in enumerate(schedule.programs):
         for step, now in enumerate(program):
-            if isinstance(now, (Run, Send, Recv)) and now not in allowed[rank]:
+            if isinstance(now, (Run, Send, Recv, Free)) and now not in allowed[rank]:
                 _fail(rank, step, program, f"is not part of {mbs} micro-batches of this partition")
 
 

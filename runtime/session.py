@@ -6,8 +6,10 @@ every process runs the loop and holds one.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +20,13 @@ from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
 from runtime.worker import Worker
-from symgraph.errors import RunError
+from symgraph.errors import PeerFailed, RunError
 from symgraph.init import Initializer
 from symgraph.optimizer import Optimizer
 from symgraph.types import Array
 
 Arrays = dict[int, dict[str, Array]]  # by rank, then name
+RECENT = 10_000  # measurements that are kept, so that long runs hold no more and more of them
 
 
 class Session:
@@ -49,7 +52,7 @@ class Session:
         self.seed = seed
         self.steps = 0
         self.trains = optimizer is not None
-        self.body_seconds: dict[BodyKey, list[float]] = defaultdict(list)
+        self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, TrainStep] = {}
         self._zeros = {
@@ -145,14 +148,27 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
     return arrays
 
 
+def agree(transport: Transport, mine: Any, complaint: str) -> None:
+    """Raise RunError on every rank, in the same words, unless all give the same small value.
+
+    mine: JSON-able. complaint: may name {rank}, the first that differs from rank 0, its value
+    {theirs} and rank 0's {ours}.
+    """
+    values = transport.exchange(mine)
+    others = [r for r, value in enumerate(values) if value != values[0]]
+    if others:
+        with suppress(PeerFailed):
+            transport.exchange(None)  # nobody ends before all have seen what differs
+        theirs, ours = values[others[0]], values[0]
+        raise RunError(complaint.format(rank=others[0], theirs=theirs, ours=ours))
+
+
 def _agree(transport: Transport, plan: Plan) -> None:
     """All ranks run one plan, or all of them say who differs."""
     transport.waiting_for("the start: comparing plans")
-    digests = transport.exchange(plan.digest)
-    others = [r for r, d in enumerate(digests) if d != digests[0]]
-    if others:
-        raise RunError(
-            f"rank {others[0]} has another graph, placement or schedule than rank 0 (digest "
-            f"{digests[others[0]][:12]}, not {digests[0][:12]}): all ranks must be started with "
-            "the same config, package version and data"
-        )
+    agree(
+        transport,
+        plan.digest,
+        "rank {rank} has another graph, placement or schedule than rank 0 (digest {theirs:.12}, "
+        "not {ours:.12}): all ranks must be started with the same config and package version",
+    )

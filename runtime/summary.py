@@ -20,7 +20,6 @@ def memory_of(plan: Plan, slots: int) -> tuple[StageMemory, ...]:
     return plan_memory(
         plan.partition,
         in_flight(plan.schedule),
-        len(plan.sizes),
         trained=list(plan.grads),
         slots=slots,
         parameters=plan.parameters,
@@ -43,18 +42,17 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
     def work(transport: Any) -> None:
         rank = transport.rank
         own = {
-            str(key): float(np.median(times[len(times) // 4 :]))
+            str(key): float(np.median(times))
             for key, times in session.body_seconds.items()
             if plan.partition.rank(key) == rank
         }
         updater = session.updaters[rank]
         extra = sum(a.nbytes for s in updater.states.values() for a in s.values())
         weights = sum(a.nbytes for a in session.arrays[rank].values())
-        grads = sum(t.nbytes for t in session.workers[rank].grads.values())
-        frames = getattr(trainer, "measured", {}).get(rank, 0)
+        frames = trainer.frame_bytes.get(rank, 0)
         transport.waiting_for("the summary")
         rows = transport.exchange({
-            "bodies": own, "bytes": extra + weights + grads + frames,
+            "bodies": own, "bytes": extra + weights + frames,
         })  # fmt: skip
         found["ranks"] = rows
 

@@ -43,9 +43,9 @@ class TreeSum:
         return self._waiting[len(self._widths) - 1, 0][0]
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the partial sums that are waiting."""
-        return sum(array.nbytes for array, _ in self._waiting.values())
+    def arrays(self) -> list[Array]:
+        """The partial sums that are waiting."""
+        return [array for array, _ in self._waiting.values()]
 
 
 def _join(xp: Any, a: Array, a_owned: bool, b: Array, b_owned: bool) -> Array:
@@ -53,5 +53,5 @@ def _join(xp: Any, a: Array, a_owned: bool, b: Array, b_owned: bool) -> Array:
         into = a if a_owned else b
         xp.add(a, b, out=into)
         return into
-    total: Array = xp.add(a, b)
+    total: Array = xp.asarray(xp.add(a, b))  # the sum of 0-d arrays is a scalar
     return total

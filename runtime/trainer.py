@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
-from runtime.session import Session, initialize
+from runtime.session import RECENT, Session, initialize
 from runtime.summary import stage_rows
 from runtime.transports import Cluster
 from runtime.updater import scalars
@@ -64,13 +65,15 @@ class Progress:
 def prepare(config: Config) -> Job:
     """Build the model and plan its training and evaluation; runs nothing."""
     devices = tuple(Context.parse(d) for d in config.devices)
-    for device in devices:
-        if device.kind != "cpu":
-            raise ConfigError(f"devices: {device} cannot be used yet; use cpu(0), cpu(1), ...")
-    model = load_model(
-        config.model, batch_size=config.data.batch_size, vocab=config.data.vocab,
-        sequence_length=config.data.sequence_length, dtype=config.train.dtype, **config.args,
-    )  # fmt: skip
+    data = config.data
+    given = {
+        "batch_size": data.batch_size, "sequence_length": data.sequence_length,
+        "vocab": data.vocab, "dtype": config.train.dtype,
+    }  # fmt: skip
+    for name in given.keys() & config.args.keys():
+        section = "train" if name == "dtype" else "data"
+        raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
+    model = load_model(config.model, **given, **config.args)
     groups = {g: Context.parse(d) for g, d in config.group2ctx.items()}
     options = Options(
         groups or None, devices[0], devices, config.pipeline.schedule,
@@ -127,8 +130,8 @@ class Trainer:
             clip=config.train.clip_global_norm, seed=config.train.seed,
         )  # fmt: skip
         self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
-        self.step_seconds: list[float] = []
-        self.busy: list[float] = []
+        self.step_seconds: deque[float] = deque(maxlen=RECENT)
+        self.frame_bytes: dict[int, int] = {}  # measured peak, by local rank
         self.last = Progress(0, self.total_steps, 0.0, 0, 0.0, math.nan)
 
     @property
@@ -153,7 +156,6 @@ class Trainer:
             limit = config.train.seconds
             figures = self._step(feeds, limit is not None and begun - start >= limit)
             self.step_seconds.append(time.perf_counter() - begun)
-            self.busy.append(sum(self.training.timeline.busy()))
             tokens = (number + 1) * self.job.tokens
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
@@ -191,7 +193,7 @@ class Trainer:
                 worker.meter = Meter(worker.arrays.values())
         figures = self.training.step(feeds, stop=stop)
         if watched:
-            self.measured = {w.rank: w.meter.peak for w in workers if w.meter is not None}
+            self.frame_bytes = {w.rank: w.meter.peak for w in workers if w.meter is not None}
             for worker in workers:
                 worker.meter = None
         return figures
@@ -211,8 +213,7 @@ class Trainer:
     def summary(self, loss: float) -> dict[str, Any]:
         """The figures of the run, with the keys of `--json`; see docs/cli.md."""
         job, config = self.job, self.job.config
-        steady = self.step_seconds[1:] or self.step_seconds
-        median = float(np.median(steady)) if steady else math.nan
+        median = float(np.median(self.step_seconds))
         stages, predicted, busy = stage_rows(self)
         ranks = job.training.partition.placement.ranks
         return {
@@ -225,7 +226,7 @@ class Trainer:
             "seconds": self.last.seconds,
             "step_seconds": median,
             "predicted_step_seconds": predicted,
-            "bubble_fraction": 1.0 - busy / (ranks * median),
+            "bubble_fraction": max(0.0, 1.0 - busy / (ranks * median)),
             "schedule": config.pipeline.schedule,
             "micro_batches": config.pipeline.micro_batches,
             "time_segment": None,

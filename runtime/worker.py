@@ -7,7 +7,7 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -196,7 +196,7 @@ class Worker:
         for name, slot in body.fed:
             frame[slot] = self._fed(name, mb)
         if self.meter is not None:
-            self.meter.start(self._frames.values())
+            self.meter.start(self._held(), self._feeds.values())
         body.run(frame, self._env._replace(sample=self._starts[mb]), self.meter)
         for slot, other, to in body.handovers:
             self._frame(other, mb)[to] = frame[slot]
@@ -207,6 +207,13 @@ class Worker:
                 self.arrays[name][...] = frame[slot]
         for slot in body.spent:
             frame[slot] = None
+
+    def _held(self) -> Iterator[Iterable[Any]]:
+        """Every array that this rank holds, parameters aside."""
+        yield from self._frames.values()
+        yield from (total.arrays for total in self.grads.values())
+        yield from self.outputs.values()
+        yield from self.states.values()
 
     def _fed(self, name: str, mb: int) -> Array:
         """The value of a variable for one micro-batch."""

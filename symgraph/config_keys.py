@@ -208,7 +208,7 @@ class Config(Section):
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
     """Threads of one matrix product; auto: the cores shared out among the devices."""
-    timeout: Positive = 60.0
+    timeout: Positive = 300.0
     """Seconds to wait for another device before giving up."""
 
     def to_yaml(self) -> str:

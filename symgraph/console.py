@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from numbers import Integral, Real
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
@@ -22,6 +21,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
+
+from symgraph.units import seconds_text, value_text
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
 REDRAW_EVERY = 0.25  # seconds between two drawings of the bar; drawn by update(), no thread does it
@@ -34,7 +35,7 @@ class Console:
     def __init__(
         self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.stream, self.quiet, self.clock = stream, quiet, clock
+        self.clock = clock
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self.rich = RichConsole(
             file=stream, quiet=quiet, force_terminal=self.is_terminal, force_jupyter=False,
@@ -84,7 +85,7 @@ class Progress:
         self._start = console.clock()
         self._samples = deque([_Sample(self._start, 0, 0, 0.0)])
         self._shown_at = -math.inf
-        self._shown_step = 0
+        self._written_step = 0
         self._bar = RichProgress(
             BarColumn(bar_width=None), TextColumn("{task.description}"),
             console=console.rich, auto_refresh=False, expand=True, transient=True,
@@ -105,8 +106,8 @@ class Progress:
     ) -> None:
         if self.console.is_terminal:
             self._bar.stop()
-        if kind is None and (self.console.is_terminal or self._shown_step < self._samples[-1].step):
-            self.console.line(self.status())
+        if kind is None:
+            self._write()
 
     def update(self, step: int, tokens: int, loss: float) -> None:
         """Say that `step` steps are done, with `tokens` in all; loss: mean NLL of the last one."""
@@ -116,14 +117,18 @@ class Progress:
         while len(samples) > 2 and now - samples[1].time >= WINDOW:
             samples.popleft()
         if now - self._shown_at >= (REDRAW_EVERY if self.console.is_terminal else LINE_EVERY):
-            self._shown_at, self._shown_step = now, step
-            self._show()
+            self._shown_at = now
+            if self.console.is_terminal:
+                self._draw()
+            else:
+                self._write()
 
     def evaluation(self, step: int, perplexity: float) -> None:
         """Write the held-out perplexity after a step; the time it took is in no rate."""
+        self._write()
         self.console.line(f"step {step:,}  held-out perplexity {value_text(perplexity)}")
-        last = self._samples[-1]
-        self._samples = deque([last._replace(time=self.console.clock())])
+        self._shown_at = self.console.clock()
+        self._samples = deque([self._samples[-1]._replace(time=self._shown_at)])
 
     def status(self) -> str:
         """The progress line, such as `step 120/500  loss 5.12  perplexity 167  1,234 tokens/s`."""
@@ -150,10 +155,13 @@ class Progress:
             limits.append(self.seconds - (last.time - self._start))
         return max(0.0, min(limits)) if limits else None
 
-    def _show(self) -> None:
-        if not self.console.is_terminal:
+    def _write(self) -> None:
+        """Write the progress line, unless this step has its line already."""
+        if self._written_step < self._samples[-1].step:
+            self._written_step = self._samples[-1].step
             self.console.line(self.status())
-            return
+
+    def _draw(self) -> None:
         last = self._samples[-1]
         of_steps = last.step / self.steps if self.steps else 0.0
         of_time = (last.time - self._start) / self.seconds if self.seconds else 0.0
@@ -161,68 +169,3 @@ class Progress:
             self._task, completed=min(1.0, max(of_steps, of_time)), description=self.status()
         )
         self._bar.refresh()
-
-
-def value_text(value: object) -> str:
-    """A cell of a table: figures to four digits, thousands apart, - for nothing.
-
-    >>> value_text(1234567), value_text(0.00123456), value_text(23456.7), value_text(None)
-    ('1,234,567', '0.001235', '23,457', '-')
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Integral):
-        return f"{int(value):,}"
-    if isinstance(value, Real):
-        number = float(value)
-        return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
-    return str(value)
-
-
-def bytes_text(count: float) -> str:
-    """Bytes in binary units.
-
-    >>> bytes_text(512), bytes_text(1536), bytes_text(4 * 2**30)
-    ('512 B', '1.50 KiB', '4.00 GiB')
-    """
-    return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-
-
-def flops_text(count: float) -> str:
-    """Floating-point operations in decimal units.
-
-    >>> flops_text(13_920_000)
-    '13.9 MFLOP'
-    """
-    return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def seconds_text(seconds: float) -> str:
-    """A length of time, from microseconds to hours.
-
-    >>> seconds_text(1.234e-5), seconds_text(0.25), seconds_text(7.891), seconds_text(3725)
-    ('12.3 µs', '250 ms', '7.89 s', '1 h 02 min')
-    """
-    if not math.isfinite(seconds) or seconds < 0:
-        return f"{seconds:.4g} s"
-    if seconds < 59.95:
-        return _scaled(seconds * 1e6, 1000, ("µs", "ms", "s"))
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02} min"
-
-
-def _scaled(value: float, base: int, units: Sequence[str]) -> str:
-    """Three significant digits in the largest unit that leaves at least 1 before the point."""
-    at = 0
-    while abs(value) >= base - 0.5 and at < len(units) - 1:  # 999.6 would be shown as 1000
-        value, at = value / base, at + 1
-    size = abs(value)
-    whole = value == int(value) and at == 0 if math.isfinite(value) else True
-    digits = 0 if whole or size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{value:,.{digits}f} {units[at]}"

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = _parser().parse_intermixed_args(argv)
+    warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     if options.keys:
         return _print_keys()
     try:
@@ -132,6 +134,9 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
         f"{config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
         f"{len(job.training.sizes)} micro-batches, schedule {config.pipeline.schedule}"
     )
+    idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
+    if idle:
+        console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         trainer = Trainer(job, cluster, corpus)
         with console.progress(trainer.total_steps, config.train.seconds) as progress:
@@ -143,7 +148,7 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
 
 
 def _show(summary: dict[str, Any], console: Console) -> None:
-    from symgraph.console import bytes_text, flops_text, seconds_text
+    from symgraph.units import bytes_text, flops_text, seconds_text
 
     console.table(
         "stages",

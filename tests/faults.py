@@ -119,9 +119,7 @@ def build(
         return sym.fault(x, phase=phase, how=how, step=step, name=f"fault_{group}")
 
     with layer("a"):
-        embed = sym.Embedding(
-            sym.Variable("data"), input_dim=vocab, output_dim=width, name="embed"
-        )
+        embed = sym.Embedding(sym.Variable("data"), input_dim=vocab, output_dim=width, name="embed")
         x = gate(sym.Reshape(embed, shape=(-1, width), name="rows"), "a")
     with layer("b"):
         x = sym.tanh(sym.FullyConnected(x, num_hidden=width, name="hidden"), name="active")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class Case(NamedTuple):
     symbol: Symbol
     feeds: dict[str, np.ndarray]
     arrays: dict[str, np.ndarray]
-    axes: dict[str, int] = {}  # batch axes other than 0
+    axes: Mapping[str, int] = MappingProxyType({})  # batch axes other than 0
 
     @property
     def specs(self) -> dict[str, Feed]:

@@ -11,7 +11,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,9 @@ from symgraph.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
 
+# A Ctrl-C that comes just before a thread blocks is seen when that wait ends: so it ends often.
+LOOK_SECONDS = 0.1
+
 
 class _Mailbox:
     """What has arrived for one rank, and the bell that wakes it.
@@ -65,6 +68,9 @@ class _Run:
         self.boxes = [_Mailbox(size) for _ in range(size)]
         self.failure: Failure | None = None
         self.errors: list[BaseException] = []  # in the order they happened
+        self.results: dict[int, Any] = {}  # rank -> result of its work
+        self.ended = threading.Event()
+        self._ends = 0
         self._lock = threading.Lock()
 
     def fail(self, failure: Failure) -> None:
@@ -74,17 +80,20 @@ class _Run:
         for box in self.boxes:
             box.ring()
 
-    def work(self, work: Callable[[Transport], T], rank: int, timeout: float) -> T | None:
+    def work(self, work: Callable[[Transport], Any], rank: int, timeout: float) -> None:
         """Do one rank's work on the rank's thread; an exception is kept and told, not raised."""
         endpoint = ThreadTransport(rank, self, timeout)
         try:
-            return work(endpoint)
+            self.results[rank] = work(endpoint)
         except BaseException as error:
             self.errors.append(error)
             self.fail(failure_of(rank, endpoint.what, error))
-            return None
         finally:
             endpoint.close()
+            with self._lock:
+                self._ends += 1
+                if self._ends == len(self.boxes):
+                    self.ended.set()
 
     def first_error(self) -> BaseException | None:
         real = [error for error in self.errors if not isinstance(error, PeerFailed)]
@@ -249,20 +258,24 @@ class ThreadCluster(Cluster):
 
     def _run(self, work: Callable[[Transport], T]) -> list[T]:
         run = _Run(self.size)
-        futures = []
         try:
             for rank, thread in enumerate(self._ranks):
-                futures.append(thread.submit(run.work, work, rank, self.timeout))
-            wait(futures)
+                thread.submit(run.work, work, rank, self.timeout)
+            while not run.ended.wait(LOOK_SECONDS):
+                pass
         except BaseException:  # Ctrl-C
             run.fail(Failure(-1, "", "interrupted"))
-            # Not `futures`, which may lack the one that was being handed in.
-            wait([thread.submit(int) for thread in self._ranks])
+            self._await_idle()
             raise
         error = run.first_error()
         if error is not None:
             raise error
-        return [future.result() for future in futures]  # type: ignore[misc]  # None only on error
+        return [run.results[rank] for rank in range(self.size)]
+
+    def _await_idle(self) -> None:
+        """Wait until each rank's thread has done all that was handed to it."""
+        for thread in self._ranks:
+            thread.submit(int).result()
 
 
 def _name_thread(rank: int) -> None:

@@ -62,6 +62,10 @@ def launch_each(parts: Sequence[tuple[int, str, *tuple[str | Path, ...]]]) -> En
 
 
 def environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """For the ranks: this source tree first, and one thread for each one's products."""
+    """For the ranks: this source tree first, and one thread for each one's products.
+
+    Unbuffered, a line and its end are written apart, and another rank's line may come between.
+    """
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**outer, **threads, "PYTHONPATH": str(ROOT)}
+    kept = {k: v for k, v in outer.items() if k != "PYTHONUNBUFFERED"}
+    return {**kept, **threads, "PYTHONPATH": str(ROOT)}

@@ -160,12 +160,14 @@ def test_an_echo_is_raised_if_nothing_else_was():
         cluster.run(work)
 
 
-def test_ctrl_c_stops_all_ranks():
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.05, 0.3])
+def test_ctrl_c_stops_all_ranks(delay):
+    """It used to go lost now and then: before the caller blocked, or while threads were started."""
     heard: list[str] = []
-    waiting = threading.Barrier(3)
+    at_work = threading.Barrier(3)
 
     def work(end: Transport) -> None:
-        waiting.wait(PATIENT)
+        at_work.wait(PATIENT)
         try:
             end.recv(np.zeros(3), 1 - end.rank, 7)
         except PeerFailed as error:
@@ -173,20 +175,23 @@ def test_ctrl_c_stops_all_ranks():
             raise
 
     def press() -> None:
-        waiting.wait(PATIENT)
+        at_work.wait(PATIENT)
+        time.sleep(delay)
         os.kill(os.getpid(), signal.SIGINT)
 
     with ThreadCluster(2, PATIENT) as cluster:
-        presser = threading.Thread(target=press)
-        presser.start()
-        with pytest.raises(KeyboardInterrupt):
-            cluster.run(work)
-        presser.join()
-        assert sorted(heard) == [
-            "rank 0 stopped while waiting for tag 7 from rank 1: interrupted",
-            "rank 1 stopped while waiting for tag 7 from rank 0: interrupted",
-        ]
-        assert cluster.run(lambda end: end.rank) == [0, 1]
+        for _ in range(4):
+            presser = threading.Thread(target=press)
+            presser.start()
+            with pytest.raises(KeyboardInterrupt):
+                cluster.run(work)
+            presser.join()
+            assert sorted(heard) == [
+                "rank 0 stopped while waiting for tag 7 from rank 1: interrupted",
+                "rank 1 stopped while waiting for tag 7 from rank 0: interrupted",
+            ]
+            heard.clear()
+            assert cluster.run(lambda end: end.rank) == [0, 1]
 
 
 def test_a_run_inside_a_run_is_refused():

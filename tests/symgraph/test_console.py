@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from symgraph.console import Console, bytes_text, flops_text, seconds_text, value_text
+from symgraph.console import Console
+from symgraph.units import bytes_text, flops_text, seconds_text, value_text
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")  # anything but a line end
 
@@ -107,8 +108,23 @@ def run_with_evaluation(console, clock):
 def test_evaluation_is_a_line_and_its_time_is_in_no_rate(clock):
     out = io.StringIO()
     progress = run_with_evaluation(Console(out, clock=clock), clock)
-    assert out.getvalue().splitlines()[1] == "step 2  held-out perplexity 123.5"
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 2", "step 4/4"]
+    assert lines[2] == "step 2  held-out perplexity 123.5"
     assert "100 tokens/s" in progress.status()
+
+
+def test_an_evaluation_at_the_end_comes_last(clock):
+    out = io.StringIO()
+    with Console(out, clock=clock).progress(steps=3) as progress:
+        for step in (1, 2, 3):
+            clock.now += 1.0
+            progress.update(step, step * 100, 2.0)
+        progress.evaluation(3, 7.0)
+    assert out.getvalue().splitlines()[1:] == [
+        "step 3/3  loss 2.000  perplexity 7.389  100 tokens/s",
+        "step 3  held-out perplexity 7",
+    ]
 
 
 def test_status_right_after_an_evaluation_has_no_rate_yet(clock):

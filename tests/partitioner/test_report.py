@@ -1,0 +1,83 @@
+"""The table that a partition prints itself as."""
+
+from __future__ import annotations
+
+import symgraph.sym as sym
+from partitioner import Partition, cut, group2ctx
+from partitioner.report import aligned, body_flops, parameter_bytes, table
+from symgraph.attribute import AttrScope
+from symgraph.context import Context, cpu
+from symgraph.gradients import gradients
+from symgraph.lower import lower
+from symgraph.name import NameManager
+
+PARAMETERS = {"fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias"}
+
+
+def mlp(groups: dict[str, Context] | None, train: bool = True) -> Partition:
+    with NameManager():
+        with AttrScope(ctx_group="a"):
+            h = sym.FullyConnected(sym.Variable("x"), name="fc1", num_hidden=1000)
+            h = sym.tanh(h, name="act")
+        with AttrScope(ctx_group="b"):
+            h = sym.FullyConnected(h, name="fc2", num_hidden=10)
+            out = sym.SoftmaxOutput(h, name="softmax")
+    graph = lower(out, {"x": (32, 784)})
+    if train:
+        graph = gradients(graph, sorted(PARAMETERS)).graph
+    return cut(graph, group2ctx(graph, groups, cpu(0)))
+
+
+def test_two_stages():
+    assert str(mlp({"a": cpu(0), "b": cpu(1)})).splitlines() == [
+        "stage  rank  device  nodes F  nodes B       flops  parameters  activations  sends  "
+        "bytes sent",
+        "    0     0  cpu(0)        2        5   101 MFLOP    3.09 MiB      125 KiB      1     "
+        "125 KiB",
+        "    1     1  cpu(1)        2        6  1.93 MFLOP    39.2 KiB      126 KiB      1     "
+        "125 KiB",
+        "",
+        "2 messages a micro-batch, 250 KiB:",
+        "     0  0F -> 1F  rank 0 -> 1  act  float32[32,1000]",
+        "     1  1B -> 0B  rank 1 -> 0  fc2_grad0  float32[32,1000]",
+    ]
+
+
+def test_only_parameters_count_where_they_are_named():
+    partition = mlp({"a": cpu(0), "b": cpu(1)})
+    assert parameter_bytes(partition, 0, PARAMETERS) == 4 * (784 * 1000 + 1000)
+    assert parameter_bytes(partition, 0) == 4 * (784 * 1000 + 1000 + 32 * 784)
+    assert "2.99 MiB" in table(partition, PARAMETERS)
+
+
+def test_flops_of_a_body_are_those_of_its_nodes():
+    forward = next(iter(mlp(None, train=False).bodies.values()))
+    fc1, fc2 = 2 * 32 * 784 * 1000, 2 * 32 * 1000 * 10
+    tanh, softmax = 32 * 1000, 4 * 32 * 10
+    assert body_flops(forward) == fc1 + tanh + fc2 + softmax
+
+
+def test_one_rank_sends_nothing():
+    assert str(mlp(None)).endswith("\n\nno messages: everything is on one rank")
+
+
+def test_forward_alone_keeps_nothing():
+    row = str(mlp(None, train=False)).splitlines()[1].split()
+    assert row[:5] == ["0", "0", "cpu(0)", "4", "0"]
+    assert row[-5:] == ["0", "B", "0", "0", "B"]
+
+
+def test_many_messages_are_cut_short():
+    with AttrScope(ctx_group="a"):
+        parts = sym.SliceChannel(sym.Variable("x"), num_outputs=15, name="parts")
+    with AttrScope(ctx_group="b"):
+        out = sym.add_n(*parts, name="sum")
+    graph = lower(out, {"x": (2, 15)})
+    lines = str(cut(graph, group2ctx(graph, {"a": cpu(0), "b": cpu(1)}, cpu(0)))).splitlines()
+    assert lines[-14] == "15 messages a micro-batch, 120 B:"
+    assert lines[-2].endswith("parts[11]  float32[2,1]")
+    assert lines[-1] == "  ... and 3 more"
+
+
+def test_columns_are_aligned_to_the_right():
+    assert aligned([("a", "bcd"), ("efg", "h")]) == ["  a  bcd", "efg    h"]
