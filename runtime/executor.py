@@ -126,6 +126,8 @@ class Executor:
             out_grads = []
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
+        if len(out_grads) > len(names):
+            raise GraphError(f"backward: {len(out_grads)} head gradients for {len(names)} outputs")
         heads = {}
         for index, variable in wanted.items():
             given = out_grads[index] if index < len(out_grads) else None
@@ -198,7 +200,10 @@ class Executor:
 
 
 def split_phases(plan: Plan) -> tuple[Schedule, Schedule]:
-    """The schedule in two: what forward bodies run, send and have received, and the rest."""
+    """The schedule in two: what forward bodies run, send and have received, and the rest.
+
+    The frees of a half come last, when nobody waits for this rank any more: so no half can hang.
+    """
     edges = {e.tag: e for e in plan.partition.edges}
 
     def forward(instruction: Instruction) -> bool:
@@ -208,8 +213,9 @@ def split_phases(plan: Plan) -> tuple[Schedule, Schedule]:
         source: BodyKey = edges[instruction.tag].src
         return source.phase == "F"
 
-    first = tuple(tuple(i for i in p if forward(i)) for p in plan.schedule.programs)
-    second = tuple(tuple(i for i in p if not forward(i)) for p in plan.schedule.programs)
+    ordered = [sorted(p, key=lambda i: isinstance(i, Free)) for p in plan.schedule.programs]
+    first = tuple(tuple(i for i in p if forward(i)) for p in ordered)
+    second = tuple(tuple(i for i in p if not forward(i)) for p in ordered)
     return Schedule(first), Schedule(second)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partitioner import Partition, cut, group2ctx
-from runtime.instructions import Schedule
+from runtime.instructions import Collective, Schedule
 from runtime.lower import lower as lower_schedule
 from runtime.replay import check
 from runtime.schedules import find_schedule, forward_only
@@ -73,6 +73,11 @@ class Plan:
         """Variables that are not fed: parameters and auxiliary states, in graph order."""
         fed = {*self.feeds, *(v.node for v in self.prologue.outputs), *self.heads.values()}
         return [n.name for n in self.partition.graph.variables if n.name not in fed]
+
+    @property
+    def trains(self) -> bool:
+        """Whether its programs end with parameter updates."""
+        return any(isinstance(i, Collective) for p in self.schedule.programs for i in p)
 
     def rank_of(self, variable: str) -> int:
         """The rank on which a forward variable lives."""

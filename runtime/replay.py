@@ -146,9 +146,7 @@ def _check_order(rank: int, program: tuple[Instruction, ...], partition: Partiti
                     _fail(rank, step, program, f"comes before {needed}")
 
 
-def _owner(
-    now: Instruction, partition: Partition, by_tag: dict[int, CommEdge]
-) -> int | str | None:
+def _owner(now: Instruction, partition: Partition, by_tag: dict[int, CommEdge]) -> int | str | None:
     """The rank whose instruction it is; what it names in vain; None if any rank may have it."""
     if isinstance(now, (Send, Recv)):
         edge = by_tag.get(now.tag)

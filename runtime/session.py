@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
 from partitioner.types import BodyKey
+from runtime.agree import agree_on_plan
 from runtime.instructions import Run
 from runtime.pipeline import Plan
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
 from runtime.worker import Worker
-from symgraph.errors import PeerFailed, RunError
+from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.optimizer import Optimizer
 from symgraph.types import Array
@@ -46,6 +45,10 @@ class Session:
         clip: float | None = None,
         seed: int = 0,
     ) -> None:
+        if optimizer is not None and not plan.trains:
+            raise RunError(
+                "an optimizer is given, but the plan has no updates: Options(update=True)"
+            )
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays
@@ -63,7 +66,7 @@ class Session:
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
-            _agree(transport, plan)
+            agree_on_plan(transport, plan)
             self.workers[transport.rank] = Worker(
                 plan, transport.rank, arrays[transport.rank], wanted
             )
@@ -146,29 +149,3 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
 
     cluster.run(work)
     return arrays
-
-
-def agree(transport: Transport, mine: Any, complaint: str) -> None:
-    """Raise RunError on every rank, in the same words, unless all give the same small value.
-
-    mine: JSON-able. complaint: may name {rank}, the first that differs from rank 0, its value
-    {theirs} and rank 0's {ours}.
-    """
-    values = transport.exchange(mine)
-    others = [r for r, value in enumerate(values) if value != values[0]]
-    if others:
-        with suppress(PeerFailed):
-            transport.exchange(None)  # nobody ends before all have seen what differs
-        theirs, ours = values[others[0]], values[0]
-        raise RunError(complaint.format(rank=others[0], theirs=theirs, ours=ours))
-
-
-def _agree(transport: Transport, plan: Plan) -> None:
-    """All ranks run one plan, or all of them say who differs."""
-    transport.waiting_for("the start: comparing plans")
-    agree(
-        transport,
-        plan.digest,
-        "rank {rank} has another graph, placement or schedule than rank 0 (digest {theirs:.12}, "
-        "not {ours:.12}): all ranks must be started with the same config and package version",
-    )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from runtime.agree import agree_on_data, agree_on_settings
 from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
 from runtime.session import RECENT, Session, initialize
@@ -108,6 +109,17 @@ def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
     return max(1, cores // hosts.count(platform.node()))
 
 
+def agree_on_config(config: Config, cluster: Cluster) -> None:
+    """Refuse to start unless all ranks have one config; names of data files may differ by host."""
+    settings = {
+        f"{section}.{key}" if isinstance(values, dict) else section: value
+        for section, values in config.model_dump(mode="json").items()
+        for key, value in (values.items() if isinstance(values, dict) else [("", values)])
+        if (section, key) not in (("data", "path"), ("data", "valid_path"))
+    }
+    cluster.run(lambda transport: agree_on_settings(transport, settings))
+
+
 class Trainer:
     """Trains a job on a cluster; `fit` is the whole run.
 
@@ -121,7 +133,7 @@ class Trainer:
         data = config.data
         self.batches = TimeMajorBatches(corpus.train, data.batch_size, data.sequence_length)
         self.valid = TimeMajorBatches(corpus.valid, data.batch_size, data.sequence_length)
-        cluster.run(lambda transport: _same_data(transport.exchange(corpus.digest)))
+        cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
         )
@@ -264,12 +276,3 @@ def create_optimizer(config: Config) -> optimizer.Optimizer:
         kind = given.pop("kind")
         settings["lr_scheduler"] = lr_scheduler.create(kind, **given, base_lr=train.base_rate)
     return optimizer.create(train.optimizer, **settings)
-
-
-def _same_data(digests: list[Any]) -> None:
-    others = [r for r, d in enumerate(digests) if d != digests[0]]
-    if others:
-        raise RunError(
-            f"rank {others[0]} reads other data than rank 0; all ranks need the same files (and, "
-            "for stdlib_text, the same Python version)"
-        )

@@ -29,7 +29,7 @@ from runtime.pipeline import Plan
 from runtime.sums import TreeSum
 from runtime.timeline import Event, Timeline
 from runtime.transports.base import Failure, Ticket, Transport
-from symgraph.errors import PeerFailed, RunError
+from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
 from symgraph.types import Array, Value
@@ -146,7 +146,13 @@ class Worker:
         self.feed(feeds)
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
-        """Values of fed variables for the runs to come."""
+        """Values of fed variables for the runs to come; GraphError for one that does not fit."""
+        for name, (type_, _) in self.plan.feeds.items():
+            array = feeds.get(name)
+            if array is None:
+                raise GraphError(f"no value is given for {name!r} of {type_}")
+            if (array.shape, array.dtype) != type_:
+                raise GraphError(f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}")
         self._feeds = feeds
         early = self.plan.prologue
         if early.outputs:
@@ -164,6 +170,7 @@ class Worker:
                 act()
                 events.append(Event(rank, instruction, start, clock()))
         except BaseException as error:
+            self._frames.clear()
             self._raise(instruction, error)
         self.timeline = Timeline(transport.size, tuple(events))
 

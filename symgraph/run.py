@@ -119,10 +119,18 @@ def _train(config: Config, options: argparse.Namespace) -> int:
 
 def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
-    from runtime.trainer import Trainer, blas_threads, limit_blas, load_corpus, prepare
+    from runtime.trainer import (
+        Trainer,
+        agree_on_config,
+        blas_threads,
+        limit_blas,
+        load_corpus,
+        prepare,
+    )  # fmt: skip
     from symgraph.console import Console
 
     console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
+    agree_on_config(config, cluster)
     job = prepare(config)
     corpus = load_corpus(config)
     placement = job.training.partition.placement
@@ -178,13 +186,19 @@ def _show(summary: dict[str, Any], console: Console) -> None:
 def _report(error: BaseException, with_traceback: bool) -> int:
     """Say what ended the run, in one line; the exit status."""
     if isinstance(error, KeyboardInterrupt):
-        print("symgraph: interrupted", file=sys.stderr, flush=True)
+        _say("interrupted")
         return INTERRUPTED
     if with_traceback or not isinstance(error, SymgraphError):
         traceback.print_exception(error)
-    print(f"symgraph: error: {error}", file=sys.stderr, flush=True)
+    _say(f"error: {error}")
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
     return BAD_INPUT if bad_input else FAILED
+
+
+def _say(text: str) -> None:
+    """One line on stderr, in one piece, since several ranks may share it."""
+    sys.stderr.write(f"symgraph: {text}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runtime.agree import agree_on_plan
 from runtime.pipeline import Options, Plan, plan
-from runtime.session import _agree
 from runtime.transports import Cluster, ThreadCluster, Transport
 from runtime.worker import Worker
 from symgraph.batching import Feed, assemble
@@ -76,7 +76,7 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
     found: dict[int, Result] = {}
 
     def work(transport: Transport) -> None:
-        _agree(transport, made)
+        agree_on_plan(transport, made)
         arrays = {n: a.copy() for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays)
         worker.step(transport, case.feeds, train=True, step=step)

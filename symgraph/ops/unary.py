@@ -211,9 +211,7 @@ register(OpDef(
 ))  # fmt: skip
 
 
-def cast_dtype(
-    site: Site, ins: Sequence[str | None]
-) -> tuple[Sequence[str | None], Sequence[str]]:
+def cast_dtype(site: Site, ins: Sequence[str | None]) -> tuple[Sequence[str | None], Sequence[str]]:
     return ins, [site.attrs["dtype"]]
 
 

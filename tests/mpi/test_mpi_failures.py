@@ -27,6 +27,8 @@ WHERE = {
 # What survivors wait in: an instruction, the step, and a value.
 WAIT = r"(R\d+\.\d+|D\d[FB]\d|C) \(step \d\): (\w+( of rank \d)?|the norms and losses)"
 
+TRAIN = {"optimizer": "faulty", "learning_rate": 0.1, "steps": 5}
+
 
 def write_config(folder: Path, name: str = "run.yaml", **changes: object) -> Path:
     """A config of the model with faults, one group a rank, with these sections changed."""
@@ -41,7 +43,7 @@ def write_config(folder: Path, name: str = "run.yaml", **changes: object) -> Pat
         "devices": devices,
         "group2ctx": dict(zip(GROUPS, devices, strict=True)),
         "pipeline": {"schedule": "1f1b", "micro_batches": 2},
-        "train": {"optimizer": "faulty", "learning_rate": 0.1, "steps": 5},
+        "train": TRAIN,
     }  # fmt: skip
     path = folder / name
     path.write_text(yaml.safe_dump({**config, **changes}))
@@ -111,20 +113,18 @@ def test_the_command_line_itself(tmp_path):
 
 
 DIFFERENT = {
-    "shapes": ({"args": {"width": 9}}, "has another graph, placement or schedule than rank 0"),
+    "shapes": ({"args": {"width": 9}}, r"has args.width: 9, but rank 0 has None"),
     "schedule": (
         {"pipeline": {"schedule": "gpipe", "micro_batches": 2}},
-        "has another graph, placement or schedule than rank 0",
+        "has pipeline.schedule: 'gpipe', but rank 0 has '1f1b'",
     ),
-    "types": (
-        {"train": {"steps": 5, "dtype": "float64"}},
-        "has another graph, placement or schedule than rank 0",
-    ),
+    "seed": ({"train": TRAIN | {"seed": 7}}, "has train.seed: 7, but rank 0 has 1"),
+    "steps": ({"train": TRAIN | {"steps": 50}}, "has train.steps: 50, but rank 0 has 5"),
 }
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_ranks_with_different_graphs_are_refused_at_the_start(what, tmp_path):
+def test_ranks_with_different_configs_are_refused_at_the_start(what, tmp_path):
     """Case 20: no hang and no wrong numbers, but one clear message from every rank."""
     changes, message = DIFFERENT[what]
     ours, theirs = write_config(tmp_path), write_config(tmp_path, "other.yaml", **changes)

@@ -96,9 +96,7 @@ def in_parts(network: Network, parts: int, env: Env | None = None) -> Result:
         start += size
     columns = [list(column) for column in zip(*results, strict=True)]
     outputs = [assemble(layout, column) for layout, column in zip(layouts, columns, strict=False)]
-    return Result(
-        outputs, dict(zip(parameters, map(sum, columns[len(layouts) :]), strict=True))
-    )
+    return Result(outputs, dict(zip(parameters, map(sum, columns[len(layouts) :]), strict=True)))
 
 
 def check(network: Network, env: Env | None = None) -> None:
