@@ -8,11 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
 from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
@@ -143,6 +145,7 @@ class Trainer:
         )  # fmt: skip
         self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
+        self.saved = 0  # the step of the newest checkpoint
         self.frame_bytes: dict[int, int] = {}  # measured peak, by local rank
         self.last = Progress(0, self.total_steps, 0.0, 0, 0.0, math.nan)
 
@@ -163,31 +166,59 @@ class Trainer:
         start = time.perf_counter()
         every = config.evaluate.every
         spent = 0.0  # in evaluations
-        for number, feeds in self._feeds():
+        first = self.training.steps
+        for number, feeds in self._feeds(first):
             begun = time.perf_counter()
             limit = config.train.seconds
             figures = self._step(feeds, limit is not None and begun - start >= limit)
             self.step_seconds.append(time.perf_counter() - begun)
             tokens = (number + 1) * self.job.tokens
+            done = tokens - first * self.job.tokens
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
-                number + 1, self.total_steps, elapsed, tokens, tokens / elapsed,
+                number + 1, self.total_steps, elapsed, tokens, done / elapsed,
                 _mean(figures, self.job.figures),
             )  # fmt: skip
             on_step(self.last)
             if figures["stop"] > 0:
                 break
+            saving = config.checkpoint and config.checkpoint.every
+            if saving and (number + 1) % saving == 0:
+                self.save()
             if every and (number + 1) % every == 0:
                 before = time.perf_counter()
                 on_evaluation(number + 1, exp(self.evaluate()))
                 spent += time.perf_counter() - before
+        self.save()
         loss = self.evaluate()
         on_evaluation(self.last.step, exp(loss))
         return self.summary(loss)
 
-    def _feeds(self) -> Iterator[tuple[int, dict[str, Array]]]:
+    def save(self) -> None:
+        """Write a checkpoint, if the config asks for any and this step has none yet."""
+        settings = self.job.config.checkpoint
+        if settings is not None and self.saved != self.training.steps:
+            config = self.job.config.model_dump(mode="json")
+            folder = Path(settings.directory)
+            checkpoint.save(self.training, folder, {"config": config}, settings.keep)
+            self.saved = self.training.steps
+
+    def resume(self) -> Path | None:
+        """Go on from the newest checkpoint, if the config says so and there is one: its path."""
+        settings = self.job.config.checkpoint
+        if settings is None or settings.resume == "never":
+            return None
+        path = checkpoint.latest(Path(settings.directory))
+        if path is not None:
+            _require_same_run(checkpoint.read_about(path)["config"], self.job.config, path)
+            checkpoint.restore(self.training, path)
+            self.saved = self.training.steps
+            self.last = Progress(self.saved, self.total_steps, 0.0, 0, 0.0, math.nan)
+        return path
+
+    def _feeds(self, first: int) -> Iterator[tuple[int, dict[str, Array]]]:
         total = self.total_steps
-        number = 0
+        number = first
         while total is None or number < total:
             at = number % len(self.batches)
             if at == 0:
@@ -199,7 +230,7 @@ class Trainer:
     def _step(self, feeds: Mapping[str, Array], stop: bool) -> dict[str, float]:
         """One step; the second one is watched for its memory."""
         workers = self.training.workers.values()
-        watched = self.training.steps == 1
+        watched = len(self.step_seconds) == 1
         if watched:
             for worker in workers:
                 worker.meter = Meter(worker.arrays.values())
@@ -225,20 +256,20 @@ class Trainer:
     def summary(self, loss: float) -> dict[str, Any]:
         """The figures of the run, with the keys of `--json`; see docs/cli.md."""
         job, config = self.job, self.job.config
-        median = float(np.median(self.step_seconds))
+        median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self)
         ranks = job.training.partition.placement.ranks
         return {
             "loss": loss,
             "perplexity": exp(loss),
-            "train_loss": self.last.loss,
+            "train_loss": None if math.isnan(self.last.loss) else self.last.loss,
             "steps": self.last.step,
             "tokens": self.last.tokens,
             "tokens_per_second": self.last.tokens_per_second,
             "seconds": self.last.seconds,
             "step_seconds": median,
             "predicted_step_seconds": predicted,
-            "bubble_fraction": max(0.0, 1.0 - busy / (ranks * median)),
+            "bubble_fraction": max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0,
             "schedule": config.pipeline.schedule,
             "micro_batches": config.pipeline.micro_batches,
             "time_segment": None,
@@ -256,6 +287,27 @@ def limit_blas(threads: int) -> Any:
 def exp(loss: float) -> float:
     """Perplexity of a mean negative log-likelihood; infinite where it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
+
+
+FIXED = (
+    ("model",), ("args",), ("data", "batch_size"), ("data", "sequence_length"), ("data", "vocab"),
+    ("data", "kind"), ("train", "optimizer"), ("train", "dtype"), ("train", "seed"),
+)  # fmt: skip
+
+
+def _require_same_run(old: Mapping[str, Any], config: Config, path: Path) -> None:
+    """A checkpoint goes on with what it was begun with, but for where and how it runs."""
+    new = config.model_dump(mode="json")
+    for key in FIXED:
+        was, now = old, new
+        for part in key:
+            was, now = was[part], now[part]
+        if was != now:
+            name = ".".join(key)
+            raise ConfigError(
+                f"{name}: {now!r}, but the checkpoint {path} was written with {was!r}; change "
+                f"{name} back, or use another checkpoint.directory or resume: never"
+            )
 
 
 def _mean(figures: Mapping[str, float], names: tuple[str, str]) -> float:

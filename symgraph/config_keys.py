@@ -185,6 +185,19 @@ class EvaluateConfig(Section):
     """Held-out tokens to use at most; null: all."""
 
 
+class CheckpointConfig(Section):
+    """When to save all that is needed to go on, and whether to go on from there."""
+
+    directory: str
+    """Folder of the checkpoints; ranks of an MPI run share it."""
+    every: Count | None = None
+    """Steps between two checkpoints; null: only at the end."""
+    keep: Count = 2
+    """Newest checkpoints that are kept."""
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on from the newest checkpoint of the folder, if there is one."""
+
+
 class Config(Section):
     """A whole run. File names are relative to the current folder."""
 
@@ -204,6 +217,8 @@ class Config(Section):
     """How the weights are updated, and for how long."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """When to measure on held-out text."""
+    checkpoint: CheckpointConfig | None = None
+    """Saving and resuming; null: neither."""
     transport: Literal["auto", "threads", "mpi"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"

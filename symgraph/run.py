@@ -147,6 +147,9 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         trainer = Trainer(job, cluster, corpus)
+        path = trainer.resume()
+        if path is not None:
+            console.line(f"going on from {path}")
         with console.progress(trainer.total_steps, config.train.seconds) as progress:
             summary = trainer.fit(
                 lambda p: progress.update(p.step, p.tokens, p.loss), progress.evaluation

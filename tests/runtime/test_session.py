@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import symgraph.sym as sym
+from runtime.agree import agree_on_plan
 from runtime.pipeline import Options, Plan, plan
 from runtime.session import Session, initialize
-from runtime.transports import ThreadCluster
+from runtime.transports import ThreadCluster, Transport
 from symgraph.attribute import AttrScope
 from symgraph.batching import Feed
 from symgraph.context import cpu
@@ -131,7 +132,7 @@ def test_training_is_what_numpy_does():
             assert got.keys() == want.keys()
             for name, value in want.items():
                 np.testing.assert_allclose(got[name], value, rtol=1e-10, atol=1e-12)
-            found = [f["nll_sum"] for f in figures] if "nll_sum" in figures[0] else None
+            found = [f["nll_nll"] for f in figures]
             np.testing.assert_allclose(found, losses, rtol=1e-10)
 
 
@@ -165,14 +166,14 @@ def test_an_unrolled_lstm_trains_to_the_same_bits():
 
 def linear_case(*columns: list[float], shared: bool = False) -> Case:
     """A loss c . w on each group: the gradient of its weight is c."""
-    losses, arrays, feeds = [], {}, {}
+    losses, arrays, feeds, weights = [], {}, {}, {}
     for number, column in enumerate(columns):
+        name = "w_weight" if shared else f"w{number}_weight"
         with group(number):
-            name = "w_weight" if shared else f"w{number}_weight"
-            c = sym.Variable(f"c{number}")
-            w = sym.Variable(name) if name not in arrays else weight
-            weight = w
-            losses.append(sym.MakeLoss(sym.sum(c * w, axis=1), name=f"loss{number}"))
+            if name not in weights:
+                weights[name] = sym.Variable(name)
+            product = sym.Variable(f"c{number}") * weights[name]
+            losses.append(sym.MakeLoss(sym.sum(product, axis=1), name=f"loss{number}"))
         feeds[f"c{number}"] = np.array([column])
         arrays[name] = np.zeros((1, len(column)))
     return Case(sym.Group(losses), feeds, arrays)
@@ -206,10 +207,10 @@ def test_multipliers_of_variables(devices):
         "the_bias": {},
         "decaying_bias": {"wd_mult": 2.0},
     }
-    losses = []
+    losses, c = [], sym.Variable("c")
     for number, (name, attrs) in enumerate(names.items()):
         with group(number % 2):
-            losses.append(sym.MakeLoss(sym.Variable(name, **attrs) * sym.Variable("c")))
+            losses.append(sym.MakeLoss(sym.Variable(name, **attrs) * c))
     arrays = {name: np.ones((1, 1)) for name in names}
     case = Case(sym.Group(losses), {"c": np.ones((1, 1))}, arrays)
     weights, _ = trained(case, options(devices), SGD(1.0, wd=0.25))
@@ -254,10 +255,8 @@ def test_ranks_with_different_plans_say_who_differs():
     plans = [make_plan(case, options(3, schedule, 2)) for schedule in ("gpipe", "1f1b")]
     with ThreadCluster(3) as cluster:
 
-        def differ(transport: Any) -> None:
-            from runtime.session import _agree
-
-            _agree(transport, plans[transport.rank // 2])
+        def differ(transport: Transport) -> None:
+            agree_on_plan(transport, plans[transport.rank // 2])
 
         with pytest.raises(
             RunError,

@@ -1,0 +1,163 @@
+"""Checkpoints: everything a run needs to go on, by name, for any other partition.
+
+    runs/a/step-00000500/
+        rank-0.safetensors      parameters under their own names, `optimizer/<name>/<slot>`,
+        rank-1.safetensors      `state/<name>` for the whole batch
+        checkpoint.json         steps done, and the config
+
+Every rank writes what it holds and reads what it needs, wherever it stands, so a run may go on
+with other groups, devices, schedules or transports, and its numbers stay the same to the bit (for
+one number of micro-batches). Random numbers need nothing: they are keyed by seed and step. A
+folder gets its name only when all of it is written. With MPI, ranks share the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from runtime.session import Session
+from runtime.transports import Transport
+from symgraph.batching import assemble
+from symgraph.errors import ConfigError
+from symgraph.ops.layout import Split
+from symgraph.types import Array
+
+ABOUT = "checkpoint.json"
+STEP = "step-{:08d}"
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint in a folder, if there is one."""
+    whole = [about.parent for about in folder.glob(f"step-*/{ABOUT}")]
+    return max(whole, default=None)
+
+
+def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
+    """Write a checkpoint of a training session, and remove all but the newest `keep`.
+
+    about: JSON-able facts to keep with it. Raises ConfigError if the folder cannot be written.
+    """
+    path = folder / STEP.format(session.steps)
+    partial = folder / f".{path.name}.partial"
+
+    def work(transport: Transport) -> None:
+        transport.waiting_for("the writing of a checkpoint")
+        if transport.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        transport.exchange("made")
+        save_file(_tensors(session, transport.rank), partial / f"rank-{transport.rank}.safetensors")
+        transport.exchange("written")
+        if transport.rank == 0:
+            text = json.dumps({"steps": session.steps, **about}, indent=1)
+            (partial / ABOUT).write_text(text, encoding="utf-8")
+            shutil.rmtree(path, ignore_errors=True)
+            os.replace(partial, path)
+            for old in sorted(folder.glob("step-*"))[:-keep]:
+                shutil.rmtree(old)
+        transport.exchange("named")
+
+    try:
+        session.cluster.run(work)
+    except OSError as error:
+        raise ConfigError(f"checkpoint.directory: cannot write {path}: {error}") from error
+    return path
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The facts that were kept with a checkpoint."""
+    try:
+        found: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no checkpoint: {error}") from error
+    return found
+
+
+def restore(session: Session, path: Path) -> None:
+    """Set a fresh training session to a checkpoint's parameters, optimizer, states and step.
+
+    Raises ConfigError for a tensor that is missing or has another shape or dtype.
+    """
+    about = read_about(path)
+
+    def work(transport: Transport) -> None:
+        rank = transport.rank
+        with _Reader(path) as reader:
+            for name, array in session.arrays[rank].items():
+                array[...] = reader.read(name, like=array)
+            updater, worker = session.updaters[rank], session.workers[rank]
+            updater.count = about["steps"]
+            for name in session.plan.grads:
+                if name in session.arrays[rank]:
+                    fresh = updater.optimizer.state(name, session.arrays[rank][name])
+                    updater.states[name] = {
+                        slot: reader.read(f"optimizer/{name}/{slot}", like=array)
+                        for slot, array in fresh.items()
+                    }
+            worker.states = {
+                name: list(_split(session, name, reader.read(f"state/{name}")))
+                for name in session.plan.states
+                if session.plan.rank_of(name) == rank
+            }
+
+    session.cluster.run(work)
+    session.steps = about["steps"]
+
+
+def _tensors(session: Session, rank: int) -> dict[str, Array]:
+    """What a rank holds, by name."""
+    tensors = dict(session.arrays[rank])
+    for name, slots in session.updaters[rank].states.items():
+        tensors |= {f"optimizer/{name}/{slot}": array for slot, array in slots.items()}
+    for name, parts in session.workers[rank].states.items():
+        whole = assemble(Split(session.plan.feeds[name].axis), parts)
+        tensors[f"state/{name}"] = np.ascontiguousarray(whole)
+    return tensors
+
+
+def _split(session: Session, name: str, whole: Array) -> Iterator[Array]:
+    """A state's micro-batches."""
+    plan, axis = session.plan, session.plan.feeds[name].axis
+    ends = np.cumsum(plan.sizes)[:-1]
+    return (np.ascontiguousarray(part) for part in np.split(whole, ends, axis))
+
+
+class _Reader:
+    """All tensors of a checkpoint, whichever rank wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.holder: dict[str, Any] = {}  # tensor -> the open file that has it
+        for file in sorted(path.glob("rank-*.safetensors")):
+            try:
+                opened: Any = safe_open(file, "numpy")
+            except (OSError, SafetensorError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}") from error
+            self.holder |= dict.fromkeys(opened.keys(), opened)
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.holder = {}
+
+    def read(self, name: str, like: Array | None = None) -> Array:
+        """One tensor, of the shape and dtype of `like`."""
+        if name not in self.holder:
+            raise ConfigError(f"{self.path} has no {name!r}: it was written by another network")
+        array: Array = self.holder[name].get_tensor(name)
+        if like is not None and (array.shape, array.dtype) != (like.shape, like.dtype):
+            raise ConfigError(
+                f"{self.path}: {name!r} is {array.dtype}{list(array.shape)}, but the network has "
+                f"{like.dtype}{list(like.shape)}"
+            )
+        return array

@@ -1,0 +1,132 @@
+"""Checkpoints: a run that stops and goes on elsewhere ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from runtime import checkpoint
+from runtime.trainer import Trainer, limit_blas, load_corpus, prepare
+from runtime.transports import make_cluster
+from symgraph.config import load_config
+from symgraph.errors import ConfigError
+
+CONFIG = """\
+model: examples.lstm_lm:build
+args: {{layers: 2, hidden: 8, embed: 8, dropout: 0.2}}
+data: {{kind: text, path: {text}, batch_size: 6, sequence_length: 5, vocab: 20}}
+devices: [cpu(0), cpu(1)]
+group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
+pipeline: {{schedule: 1f1b, micro_batches: 4}}
+train: {{optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12}}
+checkpoint: {{directory: {folder}, every: 5}}
+"""
+ELSEWHERE = {
+    "the same": [],
+    "one device": ["devices=[cpu(0)]", "group2ctx={}"],
+    "three devices, swapped": [
+        "devices=[cpu(0), cpu(1), cpu(2)]", "pipeline.schedule=gpipe",
+        "group2ctx={embed: cpu(1), layer0: cpu(2), layer1: cpu(0), decode: cpu(1)}",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    words = " ".join(f"w{(i * i) % 17}" for i in range(40))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join([words] * 20), encoding="utf-8")
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.format(text=text, folder=tmp_path / "saved"), encoding="utf-8")
+    return path
+
+
+def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Path | None]:
+    """Held-out loss and weights at the end, and the checkpoint the run went on from."""
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
+        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        source = trainer.resume()
+        loss = trainer.fit()["loss"]
+        return loss, trainer.training.parameters(), source
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_going_on_elsewhere_ends_with_the_same_bits(path, where):
+    """Case X17, pipelines 29: also the optimizer, dropout, and states carried over batches."""
+    loss, weights, _ = train(path, f"checkpoint.directory={path.parent / 'other'}")
+    train(path, "train.steps=7")
+    again, then, source = train(path, *ELSEWHERE[where])
+    assert source is not None
+    assert source.name == "step-00000007"
+    assert again == loss
+    assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
+
+
+def test_the_newest_are_kept_and_hold_weights_by_name(path):
+    _, weights, _ = train(path)
+    saved = path.parent / "saved"
+    assert sorted(p.name for p in saved.iterdir()) == ["step-00000010", "step-00000012"]
+    files = sorted((saved / "step-00000012").glob("*.safetensors"))
+    tensors = {k: v for file in files for k, v in load_file(file).items()}
+    assert all(tensors[name].tobytes() == array.tobytes() for name, array in weights.items())
+    assert "optimizer/decode_weight/mean" in tensors
+    assert tensors["state/layer0_init_c"].shape == (6, 8)
+
+
+def test_a_finished_run_only_evaluates(path):
+    loss, _, _ = train(path)
+    again, _, source = train(path)
+    assert source is not None
+    assert again == loss
+
+
+def test_never_resume_starts_anew(path):
+    loss, _, _ = train(path)
+    again, _, source = train(path, "checkpoint.resume=never")
+    assert (again, source) == (loss, None)
+
+
+def test_a_checkpoint_that_was_not_finished_is_not_used(path):
+    train(path, "train.steps=5")
+    saved = path.parent / "saved"
+    (saved / "step-00000005").rename(saved / ".step-00000005.partial")
+    assert checkpoint.latest(saved) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("args.hidden=9", r"args: .*hidden.* was written with"),
+        ("train.optimizer=sgd", "train.optimizer: 'sgd', but .* was written with 'adam'"),
+        ("data.sequence_length=4", "data.sequence_length: 4, but .* written with 5"),
+    ],
+)
+def test_another_run_is_refused(path, override, message):
+    train(path, "train.steps=2")
+    with pytest.raises(ConfigError, match=message):
+        train(path, override)
+
+
+def test_damaged_files_are_named(path):
+    train(path, "train.steps=2")
+    folder = path.parent / "saved" / "step-00000002"
+    (folder / "rank-1.safetensors").write_bytes(b"not this")
+    with pytest.raises(ConfigError, match=r"rank-1.safetensors cannot be read"):
+        train(path)
+    (folder / "rank-1.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"has no '.*': it was written by another network"):
+        train(path)
+    (folder / "checkpoint.json").write_text(json.dumps(3)[:0])
+    with pytest.raises(ConfigError, match="is no checkpoint"):
+        train(path)
+
+
+def test_a_folder_that_cannot_be_written(path):
+    (path.parent / "saved").write_text("a file, not a folder")
+    with pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write"):
+        train(path, "train.steps=1")
