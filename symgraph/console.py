@@ -65,9 +65,19 @@ class Console:
         """Write the figures of a finished run, a name and a value a row."""
         self.table("summary", ("", ""), list(rows.items()))
 
-    def progress(self, steps: int | None = None, seconds: float | None = None) -> Progress:
-        """Progress of a run limited to so many steps or seconds, as a context manager."""
-        return Progress(self, steps, seconds)
+    def progress(
+        self,
+        steps: int | None = None,
+        seconds: float | None = None,
+        *,
+        step: int = 0,
+        tokens: int = 0,
+    ) -> Progress:
+        """Progress of a run limited to so many steps or seconds, as a context manager.
+
+        step, tokens: what was done before, by a run that this one goes on from.
+        """
+        return Progress(self, steps, seconds, step, tokens)
 
 
 class _Sample(NamedTuple):
@@ -80,10 +90,12 @@ class _Sample(NamedTuple):
 class Progress:
     """Steps, loss, perplexity, tokens a second and time left, over the last `WINDOW` seconds."""
 
-    def __init__(self, console: Console, steps: int | None, seconds: float | None) -> None:
+    def __init__(
+        self, console: Console, steps: int | None, seconds: float | None, step: int, tokens: int
+    ) -> None:
         self.console, self.steps, self.seconds = console, steps, seconds
         self._start = console.clock()
-        self._samples = deque([_Sample(self._start, 0, 0, 0.0)])
+        self._samples = deque([_Sample(self._start, step, tokens, 0.0)])
         self._shown_at = -math.inf
         self._written_step = 0
         self._bar = RichProgress(

@@ -150,7 +150,10 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
         path = trainer.resume()
         if path is not None:
             console.line(f"going on from {path}")
-        with console.progress(trainer.total_steps, config.train.seconds) as progress:
+        done = trainer.training.steps
+        with console.progress(
+            trainer.total_steps, config.train.seconds, step=done, tokens=done * job.tokens
+        ) as progress:
             summary = trainer.fit(
                 lambda p: progress.update(p.step, p.tokens, p.loss), progress.evaluation
             )

@@ -305,3 +305,14 @@ def test_flops_text(count, text):
 ])  # fmt: skip
 def test_seconds_text(seconds, text):
     assert seconds_text(seconds) == text
+
+
+def test_a_run_that_goes_on_does_not_count_what_was_done_before():
+    """The first rate after a resume was that of all tokens since the very start."""
+    now = [0.0]
+    stream = io.StringIO()
+    console = Console(stream, clock=lambda: now[0])
+    with console.progress(steps=10, step=4, tokens=4000) as progress:
+        now[0] = 2.0
+        progress.update(5, 5000, 1.0)
+    assert stream.getvalue().startswith("step 5/10  loss 1.000  perplexity 2.718  500 tokens/s")
