@@ -32,7 +32,7 @@ from runtime.transports.base import Failure, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
-from symgraph.types import Array, Value
+from symgraph.types import Array, TensorType, Value
 
 Bound = list[tuple[Instruction, Callable[[], None]]]
 
@@ -151,7 +151,7 @@ class Worker:
             array = feeds.get(name)
             if array is None:
                 raise GraphError(f"no value is given for {name!r} of {type_}")
-            if (array.shape, array.dtype) != type_:
+            if TensorType(array.shape, str(array.dtype)) != type_:
                 raise GraphError(f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}")
         self._feeds = feeds
         early = self.plan.prologue

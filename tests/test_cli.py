@@ -11,16 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_lm import write_config
+
 ROOT = Path(__file__).parent.parent
-CONFIG = """\
-model: examples.lstm_lm:build
-args: {{layers: 2, hidden: 8, embed: 8}}
-data: {{kind: text, path: {text}, batch_size: 6, sequence_length: 5, vocab: 20}}
-devices: [cpu(0), cpu(1)]
-group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
-pipeline: {{schedule: 1f1b, micro_batches: 4}}
-train: {{optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0, steps: 7}}
-"""
 KEYS = {
     "loss", "perplexity", "steps", "tokens", "tokens_per_second", "step_seconds",
     "predicted_step_seconds", "bubble_fraction", "schedule", "micro_batches", "time_segment",
@@ -34,12 +27,8 @@ STAGE_KEYS = {
 
 @pytest.fixture
 def config(tmp_path):
-    words = " ".join(f"w{(i * i) % 17}" for i in range(40))
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join([words] * 60), encoding="utf-8")
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG.format(text=text), encoding="utf-8")
-    return str(path)
+    train = "optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0, steps: 7"
+    return str(write_config(tmp_path, train))
 
 
 def command(*arguments: str) -> list[str]:

@@ -14,17 +14,9 @@ from runtime.trainer import Trainer, limit_blas, load_corpus, prepare
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError
+from tests.small_lm import write_config
 
-CONFIG = """\
-model: examples.lstm_lm:build
-args: {{layers: 2, hidden: 8, embed: 8, dropout: 0.2}}
-data: {{kind: text, path: {text}, batch_size: 6, sequence_length: 5, vocab: 20}}
-devices: [cpu(0), cpu(1)]
-group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
-pipeline: {{schedule: 1f1b, micro_batches: 4}}
-train: {{optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12}}
-checkpoint: {{directory: {folder}, every: 5}}
-"""
+TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12"
 ELSEWHERE = {
     "the same": [],
     "one device": ["devices=[cpu(0)]", "group2ctx={}"],
@@ -37,12 +29,13 @@ ELSEWHERE = {
 
 @pytest.fixture
 def path(tmp_path):
-    words = " ".join(f"w{(i * i) % 17}" for i in range(40))
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join([words] * 20), encoding="utf-8")
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG.format(text=text, folder=tmp_path / "saved"), encoding="utf-8")
-    return path
+    return checkpointed(tmp_path)
+
+
+def checkpointed(folder: Path) -> Path:
+    """A config that saves every 5 steps into `saved` beside it, with dropout to be kept exact."""
+    more = f"checkpoint: {{directory: {folder / 'saved'}, every: 5}}\nblas_threads: 1\n"
+    return write_config(folder, TRAIN, more, args="dropout: 0.2")
 
 
 def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Path | None]:
