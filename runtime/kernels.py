@@ -71,16 +71,16 @@ class Compiled:
 
     def run(self, frame: Frame, env: Env, meter: Meter | None = None) -> None:
         """Fill the frame with this body's values. Raises NodeFailed from the node's own error."""
-        asarray = env.xp.asarray
+        asarray, value_in = env.xp.asarray, frame.__getitem__
         name = ""
         try:
             for name, compute, attrs, ins, outs, drop in self.steps:  # noqa: B007
-                result = compute(env, attrs, *[frame[i] for i in ins])
-                if len(outs) == 1 and not isinstance(result, tuple):
-                    frame[outs[0]] = asarray(result, order="C")
-                else:
+                result = compute(env, attrs, *map(value_in, ins))
+                if isinstance(result, tuple):
                     for slot, array in zip(outs, result, strict=True):
                         frame[slot] = asarray(array, order="C")
+                else:
+                    frame[outs[0]] = asarray(result, order="C")
                 if meter is not None:
                     meter.made([frame[i] for i in outs], [frame[i] for i in drop])
                 for slot in drop:

@@ -227,6 +227,26 @@ def test_micro_batches_change_rounding_only(micro_batches, schedule, devices):
     assert_close(on_threads(case, options), judge(case))
 
 
+@devices
+@pytest.mark.parametrize("micro_batches", [2, 3, 5])
+def test_a_loss_of_the_weights_alone_counts_once(micro_batches, devices):
+    """N2: each micro-batch answers for its share of a penalty that no sample is in."""
+    with group(0):
+        w = sym.Variable("fc_weight")
+        x = sym.FullyConnected(sym.Variable("x"), w, num_hidden=2, no_bias=True, name="fc")
+    with group(1):
+        fit = sym.MakeLoss(sym.square(x), name="fit")
+    with group(2):
+        penalty = sym.MakeLoss(sym.sum(sym.square(w)), grad_scale=0.1, name="penalty")
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((5, 3))}
+    case = Case(sym.Group([fit, penalty]), feeds, {"fc_weight": rng.standard_normal((2, 3))})
+    assert_close(
+        on_threads(case, Options(spread(3, devices), cpu(0), (), "1f1b", micro_batches)),
+        judge(case),
+    )
+
+
 def test_a_net_that_mixes_samples_is_refused_in_micro_batches():
     """N2: or else a clear error."""
     x = sym.BatchNorm(sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc"), name="norm")

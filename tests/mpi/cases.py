@@ -29,6 +29,7 @@ from symgraph.symbol import Symbol
 from symgraph.types import TensorType
 from tests.networks import random_case, random_groups
 from tests.pipelines import Case, Result, make_plan, run_step
+from tests.recurrent import lstm_case
 
 Arrays = dict[str, np.ndarray]
 
@@ -51,16 +52,17 @@ class Step(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Case X18: some steps of SGD on an MLP; arrays are each step's loss and the weights."""
+    """X18 (N5 with clip): steps of SGD on an MLP; arrays are each step's loss and the weights."""
 
     options: Options
+    clip: float | None = None
 
     def __call__(self, cluster: Cluster) -> dict[int, Arrays]:
         symbol, batches = mlp()
         feeds = {n: Feed(TensorType(a.shape, str(a.dtype))) for n, a in batches[0].items()}
         made = plan(symbol, feeds, replace(self.options, update=True), wrt=None)
         arrays = initialize(made, cluster, Uniform(0.05), seed=3)
-        session = Session(made, cluster, arrays, optimizer=SGD(0.1))
+        session = Session(made, cluster, arrays, optimizer=SGD(0.1), clip=self.clip)
         losses = np.array([session.step(feeds)["loss_nll"] for feeds in batches])
         found: dict[int, Arrays] = {rank: dict(weights) for rank, weights in arrays.items()}
         if made.rank_of("fc2_weight") in found:  # the figures are the same on every rank
@@ -301,8 +303,14 @@ def mlp() -> tuple[Symbol, list[Arrays]]:
     return sym.Group([prob, figures]), batches
 
 
-def training(micro_batches: int, devices: int) -> Training:
-    return Training(options(devices, spread(devices, "first", "second"), micro_batches))
+def training(micro_batches: int, clip: float | None, devices: int) -> Training:
+    return Training(options(devices, spread(devices, "first", "second"), micro_batches), clip)
+
+
+def tied_over_time(steps: int, devices: int) -> Step:
+    """R5: an LSTM stack, a layer a device, whose weights are used at every time step."""
+    groups = spread(devices, "layer0", "layer1", "head")
+    return Step(lstm_case(2, steps), options(devices, groups, 2))
 
 
 CASES: dict[str, Callable[[int], Run]] = {
@@ -318,5 +326,7 @@ CASES: dict[str, Callable[[int], Run]] = {
         for m in (1, 2, 4)
     },
     **{f"N2-m{m}": partial(split, m) for m in (1, 2, 3, 4, 8, 10)},
-    **{f"X18-m{m}": partial(training, m) for m in (1, 4)},
+    **{f"R5-t{t}": partial(tied_over_time, t) for t in (1, 2, 9)},
+    **{f"X18-m{m}": partial(training, m, None) for m in (1, 4)},
+    "N5": partial(training, 2, 0.05),
 }

@@ -133,6 +133,21 @@ def test_a_value_that_only_the_backward_phase_reads_is_received_then():
     assert keeps(found, "1F") == ["e"]
 
 
+def test_a_sum_of_forward_values_in_a_gradient_stays_where_it_is_needed():
+    """Else a backward body would wait for one of an earlier stage."""
+    type_ = TensorType((2,))
+    nodes = [
+        Node("x", "variable", types=(type_,)),
+        Node("y", "tanh", (Value("x"),), types=(type_,)),
+        Node("e", "exp", (Value("y"),), types=(type_,)),
+        Node("g", "elemwise_add", (Value("x"), Value("y")), types=(type_,), origin="e"),
+    ]
+    placement = Placement({"x": 0, "y": 0, "e": 1}, (0, 1), tuple(DEVICES[:2]))
+    found = cut(Graph.of(nodes, [Value("g")]), placement)
+    assert edges(found) == ["x 0F->1B", "y 0F->1F"]
+    assert found.bodies[BodyKey(1, "B")].results == (Value("g"),)
+
+
 def test_a_fed_variable_that_another_stage_reads_is_sent():
     with group(0):
         x = sym.Variable("x")

@@ -165,6 +165,8 @@ def test_unknown_group_names_node_group_and_known_groups():
         r"did you mean 'stage1'\? \(known: 'other', 'stage1'\)",
     ):
         group2ctx(stages_graph(), {"stage1": D0, "other": D1}, D0)
+    with pytest.raises(PlacementError, match=r"node 'x' is in group 'stage1', .* none are known"):
+        group2ctx(stages_graph(), {}, D0)
 
 
 def test_unused_group_is_only_a_warning():

@@ -225,6 +225,25 @@ def test_backward_is_done_once():
             executor.backward()
 
 
+def test_a_failed_forward_leaves_nothing_for_backward():
+    """Pipelines 18: and the executor works on."""
+    ids = np.array([0.0, 1])
+    arrays = {"ids": ids, "embed_weight": np.ones((3, 2))}
+    net = sym.MakeLoss(sym.Embedding(sym.Variable("ids"), input_dim=3, output_dim=2, name="embed"))
+    grads = {"embed_weight": np.zeros((3, 2))}
+    with bind(net, cpu(), arrays, grads) as executor:
+        executor.forward(is_train=True)
+        ids[1] = 7
+        with pytest.raises(RunError, match=r"rank 0 failed at 0F0 \(step 1\), node 'embed': "):
+            executor.forward(is_train=True)
+        with pytest.raises(RunError, match="backward needs a forward"):
+            executor.backward()
+        ids[1] = 2
+        executor.forward(is_train=True)
+        executor.backward()
+    assert grads["embed_weight"].tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
 # -- what becomes of gradients -------------------------------------------------------------------
 
 
