@@ -14,8 +14,8 @@ from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
 from symgraph.types import Value
 
-# Operators whose output is their first input's memory: always, if no element is repeated or
-# summed, if a slice takes whole rows. All others are taken to make new arrays.
+# Operators whose output is their first input's memory: always; if its type is the same; or also if
+# the slice is one piece of memory. All others are taken to make new arrays.
 SAME = {
     "identity", "BlockGrad", "Reshape", "Flatten", "expand_dims", "squeeze", "MakeLoss",
     "LinearRegressionOutput", "MAERegressionOutput",
@@ -70,12 +70,9 @@ def is_view(node: Node, graph: Graph) -> bool:
     """Whether the node's outputs share the memory of its first input."""
     if node.op in SAME:
         return True
-    before, after = (graph.type_of(node.inputs[0]), node.types[0]) if node.inputs else (None, None)
-    if before is None or after is None:
+    if node.op not in SAME_IF_UNCHANGED | SLICES:
         return False
-    if node.op in SAME_IF_UNCHANGED:
-        return before == after
-    if node.op in SLICES:
-        axis = node.attrs["axis"] % len(before.shape)
-        return math.prod(before.shape[:axis]) == 1 or before.shape == after.shape
-    return False
+    before = graph.type_of(node.inputs[0])
+    if node.op in SLICES and math.prod(before.shape[: node.attrs["axis"] % len(before.shape)]) == 1:
+        return True
+    return before == node.types[0]

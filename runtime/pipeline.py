@@ -119,10 +119,11 @@ def plan(
     axes = {name: feed.axis for name, feed in feeds.items()}
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
-    ready = {
-        size: micro_batch(_lowered(symbol, feeds, size, shapes, dtypes), axes, size, whole)
+    typed = {
+        size: full if size == whole else _lowered(symbol, feeds, size, shapes, dtypes)
         for size in dict.fromkeys(sizes)
     }
+    ready = {size: micro_batch(graph, axes, size, whole) for size, graph in typed.items()}
     both = {size: gradients(m.graph, wrt, heads=heads) for size, m in ready.items()}
     partitions = {size: _cut(b.graph, options) for size, b in both.items()}
     first, size = partitions[sizes[0]], sizes[0]

@@ -78,8 +78,7 @@ class Worker:
         self._early: dict[str, Array] = {}
         self._env = Env()
         self._starts = [sum(plan.sizes[:m]) for m in range(len(plan.sizes))]
-        self._grad_of = {v: [n for n, g in plan.grads.items() if g == v]
-                         for v in plan.grads.values()}  # fmt: skip
+        self._grad_of = {value: name for name, value in plan.grads.items()}
         self._compiled = self._compile()
         self._slots = {key[:2]: len(c.slots) for key, c in self._compiled.items()}
         self._edges = {size: {e.tag: e for e in p.edges} for size, p in plan.partitions.items()}
@@ -248,7 +247,8 @@ class Worker:
         return self.grads[name].total
 
     def _result(self, value: Value, mb: int, array: Array) -> None:
-        for name in self._grad_of.get(value, ()):
+        name = self._grad_of.get(value)
+        if name is not None:
             self.grads[name].add(np, mb, array)
         if value in self.wanted:
             self.outputs.setdefault(value, [None] * len(self.plan.sizes))[mb] = array

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runtime.transports.base import (
-    DTYPES,
     GRACE_SECONDS,
     TIMEOUT_SECONDS,
     Cluster,
@@ -18,7 +17,6 @@ from runtime.transports.threads import ThreadCluster
 from symgraph.errors import ConfigError, nearest
 
 __all__ = [
-    "DTYPES",
     "GRACE_SECONDS",
     "TIMEOUT_SECONDS",
     "TRANSPORTS",

@@ -17,15 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
+from symgraph.types import DTYPES
 
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwise
 GRACE_SECONDS = 3.0  # how long a failing rank stays so that the others hear why
 
-DTYPES = frozenset(
-    np.dtype(name) for name in ("bool", "int32", "int64", "float16", "float32", "float64")
-)
+CARRIED = frozenset(map(np.dtype, DTYPES))
 
 # What the launchers of MPICH and Intel MPI, Open MPI, and PMIx managers (srun, prterun) set.
 LAUNCHER_VARIABLES = (
@@ -159,8 +158,8 @@ def check_peer(verb: str, rank: int, peer: int, size: int) -> None:
 def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
     """Raise unless `array` may be sent to `dst`."""
     check_peer("send", rank, dst, size)
-    if array.dtype not in DTYPES:
-        known = ", ".join(sorted(str(d) for d in DTYPES))
+    if array.dtype not in CARRIED:
+        known = ", ".join(sorted(str(d) for d in CARRIED))
         raise DTypeError(
             f"send {rank} -> {dst}: {array.dtype} is not carried; cast to one of {known}"
         )

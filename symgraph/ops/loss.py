@@ -317,7 +317,6 @@ def register_regression(name: str, formula: str, loss: str, *, sign: bool = Fals
         dtype=labelled_dtype,
         batch=regression_batch,
         params={"grad_scale": params.number(1.0)},
-        view=not logistic,
         loss=True,
         doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed over "
         "samples and averaged over the elements of a sample, times grad_scale. label: any dtype, "
@@ -378,7 +377,6 @@ register(OpDef(
     batch=make_loss_batch,
     params=MAKE_LOSS,
     count=lambda attrs, ins: ins[0].shape[0],
-    view=True,
     loss=True,
     aliases=("make_loss",),
     doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "

@@ -123,7 +123,6 @@ class OpDef:
     aux_outputs: tuple[int, ...] = ()  # the outputs that hold their next values in training
     variadic: str | None = None  # parameter that counts the inputs arg0, arg1, ...
     count: Callable[[Attrs, Types], int] | None = None
-    view: bool = False  # the output shares the first input's memory
     loss: bool = False
     random: bool = False
     whole_batch: bool = False

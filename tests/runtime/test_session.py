@@ -246,6 +246,20 @@ def test_a_norm_that_is_not_finite_stops_every_rank():
     assert all((a == 0).all() for a in case.arrays.values())
 
 
+def test_an_update_that_fails_names_the_parameter():
+    """Pipelines 18: rank, instruction and node, as for any other failure."""
+    case = linear_case([1.0], [2.0])
+    made = make_plan(case, options(2))
+    own = {r: {n: a for n, a in case.arrays.items() if made.rank_of(n) == r} for r in range(2)}
+    case.arrays["w1_weight"].flags.writeable = False
+    with ThreadCluster(2) as cluster:
+        session = Session(made, cluster, own, optimizer=SGD(1.0))
+        with pytest.raises(
+            RunError, match=r"rank 1 failed at U1 \(step 0\), node 'w1_weight': .*read-only"
+        ):
+            session.step(case.feeds)
+
+
 # -- agreement, states, evaluation -----------------------------------------------------------------
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,39 @@ def test_every_instruction_is_an_event_in_its_order():
         events = worker.timeline.events
         assert tuple(e.instruction for e in events) == program
         assert all(e.start <= e.end and e.rank == worker.rank for e in events)
+
+
+class Dawdling:
+    """A transport that waits a random while before each message."""
+
+    def __init__(self, inner: Any, seed: int) -> None:
+        self._inner, self._random = inner, random.Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def send(self, *args: Any) -> Any:
+        time.sleep(self._random.random() / 500)
+        return self._inner.send(*args)
+
+    def recv(self, *args: Any) -> None:
+        time.sleep(self._random.random() / 500)
+        self._inner.recv(*args)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_ranks_change_nothing(seed):
+    """Pipelines 7 (PiPPy#1088): whoever is late, every bit is the same."""
+    case = random_case(11)
+    made = make_plan(case, options(3, SCHEDULES[seed % 2], 3))
+    with ThreadCluster(3) as cluster:
+        ranks = Ranks(case, made, cluster)
+        ranks.step(case.feeds)
+        want = ranks.result()
+        cluster.run(
+            lambda end: ranks.workers[end.rank].step(Dawdling(end, 3 * seed + end.rank), case.feeds)
+        )
+        assert_same_bits(ranks.result(), want)
 
 
 # -- states --------------------------------------------------------------------------------------
