@@ -79,6 +79,7 @@ def test_wrong_variables_and_groups(make, error, words):
 
 
 def test_group_holds_all_outputs_and_is_a_sequence():
+    """Case G17."""
     a, b = sym.Variable("a"), sym.FullyConnected(sym.Variable("b"), num_hidden=2, name="fc")
     group = sym.Group([a, b, a])
     assert len(group) == 3
@@ -269,6 +270,7 @@ def test_arithmetic_with_other_things_is_a_type_error():
 
 
 def test_internals_and_children():
+    """Case G17."""
     net = mlp()
     internals = net.get_internals()
     assert internals.list_outputs() == [
@@ -307,6 +309,7 @@ COMPOSED = [
 
 
 def test_compose_puts_a_symbol_in_the_place_of_a_variable():
+    """Case G17."""
     net1, net2 = two_nets()
     before = net2.tojson()
     composed = net2(fc3_data=net1, name="composed")
