@@ -37,8 +37,13 @@ STEP = "step-{:08d}"
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint in a folder, if there is one."""
-    whole = [about.parent for about in folder.glob(f"step-*/{ABOUT}")]
-    return max(whole, default=None)
+    return next(reversed(_by_age(folder)), None)
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """Whole checkpoints, last written last: a run begun anew is newer than an older, longer one."""
+    found = folder.glob(f"step-*/{ABOUT}")
+    return [a.parent for a in sorted(found, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
 
 
 def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
@@ -62,7 +67,7 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
             (partial / ABOUT).write_text(text, encoding="utf-8")
             shutil.rmtree(path, ignore_errors=True)
             os.replace(partial, path)
-            for old in sorted(folder.glob("step-*"))[:-keep]:
+            for old in _by_age(folder)[:-keep]:
                 shutil.rmtree(old)
         transport.exchange("named")
 

@@ -112,7 +112,7 @@ class Session:
 
     def collect(self) -> dict[str, float]:
         """The figures of all evaluation steps since the last call, over all ranks."""
-        names = sorted(n for n in self.plan.output_names)
+        names = list(scalars(self.plan))
         found: dict[str, float] = {}
 
         def work(transport: Transport) -> None:

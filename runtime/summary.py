@@ -26,11 +26,6 @@ def memory_of(plan: Plan, slots: int) -> tuple[StageMemory, ...]:
     )
 
 
-def predict(plan: Plan, costs: Costs) -> float:
-    """Seconds of a step at these costs."""
-    return simulate(plan.schedule, plan.partition, costs).makespan
-
-
 def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
     """(a row a stage, predicted seconds of a step, median seconds that all ranks' bodies run).
 
@@ -58,7 +53,8 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
 
     session.cluster.run(work)
     seconds = {k: s for row in found["ranks"] for k, s in row["bodies"].items()}
-    predicted = predict(plan, Costs(lambda key: seconds.get(str(key), 0.0)))
+    costs = Costs(lambda key: seconds.get(str(key), 0.0))
+    predicted = simulate(plan.schedule, plan.partition, costs).makespan
     memory = memory_of(plan, len(next(iter(session.updaters.values())).optimizer.slots()))
     rows = [
         plan_row(plan, stage, memory[stage]) | _measured(plan, stage, seconds, found["ranks"])

@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a step: perplexity is that of the words since the last report."""
+    """What is known after a step; loss: mean negative log-likelihood of its words."""
 
     step: int
     total_steps: int | None
@@ -59,10 +59,6 @@ class Progress:
     tokens: int
     tokens_per_second: float
     loss: float
-
-    @property
-    def perplexity(self) -> float:
-        return exp(self.loss)
 
 
 def prepare(config: Config) -> Job:
@@ -209,6 +205,9 @@ class Trainer:
         if settings is None or settings.resume == "never":
             return None
         path = checkpoint.latest(Path(settings.directory))
+        self.training.cluster.run(
+            lambda transport: agree_on_settings(transport, {"checkpoint": path and path.name})
+        )
         if path is not None:
             _require_same_run(checkpoint.read_about(path)["config"], self.job.config, path)
             checkpoint.restore(self.training, path)
@@ -254,7 +253,7 @@ class Trainer:
         return _mean(self.evaluation.collect(), self.job.figures)
 
     def summary(self, loss: float) -> dict[str, Any]:
-        """The figures of the run, with the keys of `--json`; see docs/cli.md."""
+        """The figures of the run, with the keys of `--json`; see README.md."""
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self)

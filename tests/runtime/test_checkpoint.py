@@ -84,6 +84,15 @@ def test_never_resume_starts_anew(path):
     assert (again, source) == (loss, None)
 
 
+def test_a_run_begun_anew_keeps_its_own_checkpoints(path):
+    """The highest step numbers were kept, so that those of a new run were removed at once."""
+    train(path)
+    train(path, "checkpoint.resume=never", "train.steps=7")
+    saved = path.parent / "saved"
+    assert sorted(p.name for p in saved.iterdir()) == ["step-00000005", "step-00000007"]
+    assert checkpoint.latest(saved) == saved / "step-00000007"
+
+
 def test_a_checkpoint_that_was_not_finished_is_not_used(path):
     train(path, "train.steps=5")
     saved = path.parent / "saved"
