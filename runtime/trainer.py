@@ -54,7 +54,6 @@ class Progress:
     """What is known after a step; loss: mean negative log-likelihood of its words."""
 
     step: int
-    total_steps: int | None
     seconds: float
     tokens: int
     tokens_per_second: float
@@ -126,7 +125,6 @@ class Trainer:
 
     def __init__(self, job: Job, cluster: Cluster, corpus: Corpus) -> None:
         self.job = job
-        self.cluster = cluster
         config = job.config
         data = config.data
         self.batches = TimeMajorBatches(corpus.train, data.batch_size, data.sequence_length)
@@ -143,7 +141,7 @@ class Trainer:
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
         self.frame_bytes: dict[int, int] = {}  # measured peak, by local rank
-        self.last = Progress(0, self.total_steps, 0.0, 0, 0.0, math.nan)
+        self.last = Progress(0, 0.0, 0, 0.0, math.nan)
 
     @property
     def total_steps(self) -> int | None:
@@ -172,7 +170,7 @@ class Trainer:
             done = tokens - first * self.job.tokens
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
-                number + 1, self.total_steps, elapsed, tokens, done / elapsed,
+                number + 1, elapsed, tokens, done / elapsed,
                 _mean(figures, self.job.figures),
             )  # fmt: skip
             on_step(self.last)
@@ -212,7 +210,7 @@ class Trainer:
             _require_same_run(checkpoint.read_about(path)["config"], self.job.config, path)
             checkpoint.restore(self.training, path)
             self.saved = self.training.steps
-            self.last = Progress(self.saved, self.total_steps, 0.0, 0, 0.0, math.nan)
+            self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
         return path
 
     def _feeds(self, first: int) -> Iterator[tuple[int, dict[str, Array]]]:

@@ -24,6 +24,7 @@ from symgraph.name import NameManager
 from symgraph.ops.registry import Env
 from symgraph.optimizer import SGD
 from symgraph.symbol import Symbol
+from tests import mazur
 from tests.pipelines import (
     Case,
     assert_close,
@@ -126,31 +127,16 @@ def test_published_numbers_of_a_small_net(devices):
             out = sym.Activation(x, act_type="sigmoid", name="out")
             error = sym.sum(sym.square(out - sym.Variable("label"))) * 0.5
             loss = sym.MakeLoss(error, name="loss")
-    arrays = {
-        "data": [[0.05, 0.10]],
-        "fc_0_weight": [[0.15, 0.20], [0.25, 0.30]],
-        "fc_0_bias": [0.35, 0.35],
-        "fc_1_weight": [[0.40, 0.45], [0.50, 0.55]],
-        "fc_1_bias": [0.60, 0.60],
-        "label": [[0.01, 0.99]],
-    }
-    arrays = {n: np.array(a) for n, a in arrays.items()}
+    arrays = {n: np.array(a) for n, a in mazur.INPUTS.items()}
     grads = {n: np.zeros_like(a) for n, a in arrays.items() if n != "label"}
     both = sym.Group([sym.BlockGrad(out), loss])
     with bind(both, cpu(0), arrays, grads, group2ctx=spread(2, devices)) as executor:
         assert executor.plan.partition.placement.rank_of == tuple(range(devices))
         found = executor.forward(is_train=True)
         executor.backward()
-    published = {
-        "fc_1_weight": [[0.08216704, 0.08266763], [-0.02260254, -0.02274024]],
-        "fc_0_weight": [[0.00043857, 0.00087714], [0.00049771, 0.00099543]],
-        "fc_1_bias": [0.13849856, -0.03809824],
-        "fc_0_bias": [0.00877135, 0.00995425],
-        "data": [[0.00380427, 0.00474055]],
-    }
-    np.testing.assert_allclose(found[0], [[0.75136507, 0.77292847]], atol=5e-9)
-    np.testing.assert_allclose(found[1], 0.298371109, atol=5e-10)
-    for name, value in published.items():
+    np.testing.assert_allclose(found[0], mazur.OUTPUT, atol=5e-9)
+    np.testing.assert_allclose(found[1], mazur.LOSS, atol=5e-10)
+    for name, value in mazur.GRADIENTS.items():
         np.testing.assert_allclose(grads[name], value, atol=5e-9, err_msg=name)
 
 

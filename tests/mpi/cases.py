@@ -27,6 +27,7 @@ from symgraph.name import NameManager
 from symgraph.optimizer import SGD
 from symgraph.symbol import Symbol
 from symgraph.types import TensorType
+from tests import mazur as published
 from tests.networks import random_case, random_groups
 from tests.pipelines import Case, Result, make_plan, run_step
 from tests.recurrent import lstm_case
@@ -208,14 +209,6 @@ def integer_crossing(dtype: str, devices: int) -> Step:
 
 def mazur(devices: int) -> Step:
     """G18: the two-layer example whose values are in textbooks (published to 8 digits)."""
-    arrays = {
-        "data": [[0.05, 0.10]],
-        "label": [[0.01, 0.99]],
-        "fc_0_weight": [[0.15, 0.20], [0.25, 0.30]],
-        "fc_0_bias": [0.35, 0.35],
-        "fc_1_weight": [[0.40, 0.45], [0.50, 0.55]],
-        "fc_1_bias": [0.60, 0.60],
-    }
     x = sym.Variable("data")
     for layer in range(2):
         with group(f"d{layer}"):
@@ -223,16 +216,9 @@ def mazur(devices: int) -> Step:
     with group("d1"):
         loss = sym.MakeLoss(sym.sum(sym.square(x - sym.Variable("label"))) * 0.5)
         outputs = sym.Group([sym.BlockGrad(x), loss])
-    want = {
-        "output0": [[0.75136507, 0.77292847]],
-        "output1": [0.298371109],
-        "grad fc_1_weight": [[0.08216704, 0.08266763], [-0.02260254, -0.02274024]],
-        "grad fc_0_weight": [[0.00043857, 0.00087714], [0.00049771, 0.00099543]],
-        "grad fc_1_bias": [0.13849856, -0.03809824],
-        "grad fc_0_bias": [0.00877135, 0.00995425],
-        "grad data": [[0.00380427, 0.00474055]],
-    }
-    case = Case(outputs, {}, {n: np.array(v) for n, v in arrays.items()})
+    want = {"output0": published.OUTPUT, "output1": published.LOSS}
+    want |= {f"grad {name}": value for name, value in published.GRADIENTS.items()}
+    case = Case(outputs, {}, {n: np.array(v) for n, v in published.INPUTS.items()})
     return Step(case, options(devices, spread(devices, "d0", "d1")), want, 5.1e-9)
 
 

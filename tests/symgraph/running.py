@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from symgraph import sym
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.registry import Env
@@ -31,3 +32,11 @@ def run(symbol: Symbol, env: Env | None = None, **feeds: Any) -> list[Array]:
     shapes = {name: a.shape for name, a in arrays.items()}
     graph = lower(symbol, shapes, {name: str(a.dtype) for name, a in arrays.items()})
     return evaluate(graph, random_feeds(graph) | arrays, env or Env())
+
+
+def mlp() -> Symbol:
+    """data -> fc1 (1000) -> relu1 -> fc2 (10)."""
+    data = sym.Variable("data")
+    hidden = sym.FullyConnected(data, num_hidden=1000, name="fc1")
+    hidden = sym.Activation(hidden, act_type="relu", name="relu1")
+    return sym.FullyConnected(hidden, num_hidden=10, name="fc2")

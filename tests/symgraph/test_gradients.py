@@ -18,6 +18,7 @@ from symgraph.ops.registry import find
 from symgraph.reference import evaluate
 from symgraph.testing import check_grads, strip_origins
 from symgraph.types import Value
+from tests import mazur as mazur_example
 from tests.symgraph.running import random_feeds
 
 
@@ -95,27 +96,13 @@ def mazur() -> sg.Symbol:
 
 def test_published_values_of_a_small_net():
     """Case G18: the "Mazur" example, outputs, loss and all gradients."""
-    feeds = {
-        "data": [[0.05, 0.10]],
-        "label": [[0.01, 0.99]],
-        "fc_0_weight": [[0.15, 0.20], [0.25, 0.30]],
-        "fc_0_bias": [0.35, 0.35],
-        "fc_1_weight": [[0.40, 0.45], [0.50, 0.55]],
-        "fc_1_bias": [0.60, 0.60],
-    }
     graph = graph_of(mazur(), data=(1, 2))
-    arrays = {name: np.array(a) for name, a in feeds.items()}
+    arrays = {name: np.array(a) for name, a in mazur_example.INPUTS.items()}
     outputs = evaluate(graph, arrays)
-    np.testing.assert_allclose(outputs[0], [[0.75136507, 0.77292847]], atol=1e-8)
-    np.testing.assert_allclose(outputs[1], [0.298371109], atol=1e-9)
-    want = {
-        "fc_1_weight": [[0.08216704, 0.08266763], [-0.02260254, -0.02274024]],
-        "fc_0_weight": [[0.00043857, 0.00087714], [0.00049771, 0.00099543]],
-        "fc_1_bias": [0.13849856, -0.03809824],
-        "fc_0_bias": [0.00877135, 0.00995425],
-        "data": [[0.00380427, 0.00474055]],
-    }
-    for name, got in zip(want, grads_of(graph, list(want), **feeds), strict=True):
+    np.testing.assert_allclose(outputs[0], mazur_example.OUTPUT, atol=1e-8)
+    np.testing.assert_allclose(outputs[1], mazur_example.LOSS, atol=1e-9)
+    want = mazur_example.GRADIENTS
+    for name, got in zip(want, grads_of(graph, list(want), **mazur_example.INPUTS), strict=True):
         np.testing.assert_allclose(got, want[name], atol=1e-8, err_msg=name)
 
 

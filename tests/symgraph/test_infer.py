@@ -11,19 +11,13 @@ import symgraph as sg
 from symgraph import infer, sym
 from symgraph.errors import DTypeError, GraphError, ShapeError
 from symgraph.name import NameManager
+from tests.symgraph.running import mlp
 
 
 @pytest.fixture(autouse=True)
 def fresh_names():
     with NameManager():
         yield
-
-
-def mlp() -> sg.Symbol:
-    data = sym.Variable("data")
-    hidden = sym.FullyConnected(data, num_hidden=1000, name="fc1")
-    hidden = sym.Activation(hidden, act_type="relu", name="relu1")
-    return sym.FullyConnected(hidden, num_hidden=10, name="fc2")
 
 
 def named(symbol: sg.Symbol, shapes: list) -> dict:

@@ -13,19 +13,13 @@ from symgraph.errors import GraphError
 from symgraph.lower import lower
 from symgraph.name import NameManager, Prefix
 from symgraph.reference import evaluate
+from tests.symgraph.running import mlp
 
 
 @pytest.fixture(autouse=True)
 def fresh_names():
     with NameManager():
         yield
-
-
-def mlp() -> sg.Symbol:
-    data = sym.Variable("data")
-    hidden = sym.FullyConnected(data, num_hidden=1000, name="fc1")
-    hidden = sym.Activation(hidden, act_type="relu", name="relu1")
-    return sym.FullyConnected(hidden, num_hidden=10, name="fc2")
 
 
 def value(symbol: sg.Symbol, **feeds: list[float]) -> list[float]:
