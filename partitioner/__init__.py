@@ -1,18 +1,21 @@
 """The partitioner: which node runs where, and what that costs. No arrays here."""
 
+from partitioner.chain import chain
 from partitioner.cut import cut
-from partitioner.memory import InFlight, StageMemory, plan_memory
+from partitioner.memory import BodyMemory, MemoryPlan, plan_memory
 from partitioner.place import group2ctx
-from partitioner.types import Body, BodyKey, CommEdge, Partition, Placement
+from partitioner.types import Body, BodyKey, CommEdge, Partition, Placement, Topology
 
 __all__ = [
     "Body",
     "BodyKey",
+    "BodyMemory",
     "CommEdge",
-    "InFlight",
+    "MemoryPlan",
     "Partition",
     "Placement",
-    "StageMemory",
+    "Topology",
+    "chain",
     "cut",
     "group2ctx",
     "plan_memory",

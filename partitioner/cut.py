@@ -1,68 +1,69 @@
-"""The cut: a placed graph becomes one body for each stage and phase, joined by edges.
+"""The cut: a placed graph becomes one body for each stage, phase and segment, joined by edges.
 
 Each value that another stage reads is sent there once, whoever reads it how often; what a later
-phase of a stage reads again is kept by that stage. Edges are found from the values, never from
+body of a stage reads again is kept by that stage. Edges are found from the values, never from
 stage numbers, so skip connections and several stages on one rank need nothing special. Tags
 number the edges in the order of their producers, the same on every rank.
-
-Gradient nodes belong to the stage of the node they serve. Only a sum of gradients that are both
-made on another stage is added up there, so that one message carries what would be two; the order
-of the additions, and so every bit, is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from partitioner.owners import owners
+from partitioner.segments import time_segments
 from partitioner.types import (
-    BACKWARD,
     FORWARD,
+    INPUT,
     PHASES,
+    WEIGHT,
     Body,
     BodyKey,
     CommEdge,
     Partition,
     Placement,
-)  # fmt: skip
-from symgraph.errors import PlacementError
+)
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE
 from symgraph.types import Value
 
-SUM = "elemwise_add"
+Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that read it, in order
 
 
-def cut(graph: Graph, placement: Placement) -> Partition:
-    """Cut a forward, or forward and backward, graph. Raises PlacementError for unplaced nodes."""
-    owner = _owners(graph, placement)
+def cut(
+    graph: Graph, placement: Placement, *, split: bool = False, time_segment: int | None = None
+) -> Partition:
+    """Cut a forward, or forward and backward, graph.
+
+    split: cut the backward phase into gradients of inputs (I) and of parameters (W).
+    time_segment: time steps a segment; None: do not cut along time. Raises PlacementError for
+    unplaced nodes, GraphError for time steps that are no numbers.
+    """
+    owner = owners(graph, placement, time_segments(graph, time_segment), split=split)
     readers = _readers(graph, owner)
     edges = _edges(graph, owner, readers)
-    keys = sorted(set(owner.values()), key=lambda k: (k.stage, PHASES.index(k.phase)))
+    keys = sorted({*owner.values(), *(e.dst for e in edges)}, key=run_order)
     nodes: dict[BodyKey, list[Node]] = {key: [] for key in keys}
     for node in graph:
         nodes[owner[node.name]].append(node)
     sent = {e.value for e in edges}
-    bodies = {k: _body(k, nodes[k], graph, owner, readers, sent) for k in keys}
+    lasts = _lasts(owner, readers, edges)
+    bodies = {k: _body(k, nodes[k], graph, owner, lasts, sent) for k in keys}
     return Partition(graph, placement, MappingProxyType(bodies), tuple(edges))
 
 
-def _owners(graph: Graph, placement: Placement) -> dict[str, BodyKey]:
-    owner: dict[str, BodyKey] = {}
-    for node in graph:
-        stage = placement.stage_of.get(node.origin or node.name)
-        if stage is None:
-            raise PlacementError(f"node {node.name!r} is not placed on any stage")
-        key = BodyKey(stage, FORWARD if node.origin is None else BACKWARD)
-        if node.origin is not None and node.op == SUM:
-            left, right = (owner[v.node] for v in node.inputs)
-            if left == right and left.phase == BACKWARD:
-                key = left
-        owner[node.name] = key
-    return owner
+def run_order(key: BodyKey) -> tuple[int, int, int]:
+    """Sorts a stage's bodies in an order in which they can run."""
+    place = PHASES.index(key.phase)
+    return key.stage, place, key.segment if key.phase == FORWARD else -key.segment
 
 
-Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that read it, in order
+def runs_before(a: BodyKey, b: BodyKey) -> bool:
+    """Whether a precedes b in every schedule, both of one stage."""
+    if a.phase == b.phase or FORWARD in (a.phase, b.phase):
+        return run_order(a) < run_order(b)
+    return (a.phase, b.phase) == (INPUT, WEIGHT) and a.segment >= b.segment
 
 
 def _readers(graph: Graph, owner: Mapping[str, BodyKey]) -> Readers:
@@ -77,18 +78,46 @@ def _readers(graph: Graph, owner: Mapping[str, BodyKey]) -> Readers:
 def _edges(graph: Graph, owner: Mapping[str, BodyKey], readers: Readers) -> list[CommEdge]:
     edges: list[CommEdge] = []
     for node in graph:
+        src = owner[node.name]
         for index, type_ in enumerate(node.types):
             value = Value(node.name, index)
-            src = owner[node.name]
-            first: dict[int, str] = {}
+            by_stage: dict[int, list[BodyKey]] = {}
             for key in readers.get(value, ()):
-                phase = first.get(key.stage, key.phase)
-                first[key.stage] = min(phase, key.phase, key=PHASES.index)
-            for stage in sorted(first):
+                by_stage.setdefault(key.stage, []).append(key)
+            for stage in sorted(by_stage):
                 if stage != src.stage:
-                    dst = BodyKey(stage, first[stage])
-                    edges.append(CommEdge(len(edges), value, type_, src, dst))
+                    edges.append(CommEdge(len(edges), value, type_, src, _first(by_stage[stage])))
     return edges
+
+
+def _first(readers: Iterable[BodyKey]) -> BodyKey:
+    """The body that takes a message which these bodies of one stage read: no later than any."""
+    first = min(readers, key=run_order)
+    if first.phase == INPUT:
+        latest = max(k.segment for k in readers)  # a W of a later segment may run before first
+        return first._replace(segment=latest)
+    return first
+
+
+def _lasts(
+    owner: Mapping[str, BodyKey], readers: Readers, edges: Iterable[CommEdge]
+) -> dict[tuple[int, Value], BodyKey | None]:
+    """(stage, value) -> the body after which the stage never reads it; None: its last one.
+
+    For values that several bodies of the stage touch.
+    """
+    touching: dict[tuple[int, Value], list[BodyKey]] = {}
+    for value, keys in readers.items():
+        for key in (owner[value.node], *keys):
+            touching.setdefault((key.stage, value), []).append(key)
+    for edge in edges:
+        touching[edge.dst.stage, edge.value].append(edge.dst)
+    found: dict[tuple[int, Value], BodyKey | None] = {}
+    for at, bodies in touching.items():
+        last = max(bodies, key=run_order)
+        known = all(k == last or runs_before(k, last) for k in bodies)
+        found[at] = last if known else None
+    return found
 
 
 def _body(
@@ -96,7 +125,7 @@ def _body(
     nodes: list[Node],
     graph: Graph,
     owner: Mapping[str, BodyKey],
-    readers: Readers,
+    lasts: Mapping[tuple[int, Value], BodyKey | None],
     sent: set[Value],
 ) -> Body:
     imports: dict[str, Value] = {}
@@ -111,13 +140,9 @@ def _body(
         ])  # fmt: skip
         inside.append(Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags))
     made = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
-    later = PHASES[PHASES.index(key.phase) + 1 :]
-    after = [BodyKey(key.stage, phase) for phase in later]
-    kept = tuple(
-        v for v in [*imports.values(), *made] if any(k in readers.get(v, ()) for k in after)
-    )
+    kept = tuple([v for v in (*imports.values(), *made) if lasts.get((key.stage, v), key) != key])
     asked = dict.fromkeys(graph.outputs)
-    results = tuple(v for v in asked if owner[v.node] == key)
-    outward = [v for v in made if v in sent or v in kept or v in asked]
-    body = Graph.of(inside, outward)
+    results = tuple([v for v in asked if owner[v.node] == key])
+    outside = {*kept, *sent, *asked}
+    body = Graph.of(inside, [v for v in made if v in outside])
     return Body(key, body, MappingProxyType(imports), kept, results)

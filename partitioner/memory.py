@@ -1,167 +1,209 @@
-"""The memory plan: bytes each stage holds at its worst moment, from the cut and the schedule.
+"""The memory plan: bytes that bodies hold and leave, from the cut alone.
 
-A body holds values in its micro-batch's frame by the rules of `lifetimes`. What a schedule adds
-is how many other micro-batches a stage holds something of when it starts a run: `InFlight`, which
-`runtime.replay.in_flight` reads off the programs and a planner may as well make up.
+A body holds values in its micro-batch's frame by the rules of `lifetimes`. Which frames a rank
+holds at once is the schedule's doing: `runtime.replay.memory_profile` walks the programs with
+these figures and finds the worst moment of every rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
 
+from partitioner.cut import run_order
 from partitioner.lifetimes import is_view, lifetimes, made_by
-from partitioner.types import BACKWARD, FORWARD, Body, BodyKey, Partition
+from partitioner.types import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Body,
+    BodyKey,
+    CommEdge,
+    Partition,
+)
 from symgraph.types import Value
 
+NOTHING: Mapping[str, Value] = MappingProxyType({})
+TURN = {FORWARD: 0, BACKWARD: 1, INPUT: 1, WEIGHT: 2}  # phases by when they come
 
-class InFlight(NamedTuple):
-    """What a stage holds, in micro-batches, when it starts a run of `phase`.
 
-    waiting: forward run done, backward run not, which for a backward run is true of itself.
-    sending, returning: forward and backward runs whose messages are not known to be delivered.
-    sums: partial sums of each gradient.
+@dataclass(frozen=True)
+class BodyMemory:
+    """Bytes of one micro-batch's run of a body.
+
+    top: the most that is held beyond what the rank holds when the run starts; the messages that
+    it received are held already. kept: by how much the bytes held have changed when it has run
+    and its messages are delivered; negative if it drops more than it leaves. sending: what is
+    held besides that until its messages are delivered. sums: the gradients that it completes,
+    which wait as partial sums over micro-batches.
     """
 
-    phase: str
-    waiting: int
+    top: int
+    kept: int
     sending: int = 0
-    returning: int = 0
     sums: int = 0
 
 
 @dataclass(frozen=True)
-class StageMemory:
-    """Bytes of one stage at its worst moment.
+class MemoryPlan:
+    """bodies: see BodyMemory. parameters, optimizer: bytes of each rank that stay for the run.
 
-    gradients: their partial sums. kept: what the forward phase leaves for the backward phase, a
-    micro-batch; in_flight of them are held, the running one included. transient: what the running
-    body holds beyond that, and messages under way. The data that is fed is the caller's.
+    The data that is fed is the caller's.
     """
 
-    parameters: int
-    gradients: int
-    optimizer: int
-    kept: int
-    in_flight: int
-    transient: int
-
-    @property
-    def peak(self) -> int:
-        """Bytes at the worst moment."""
-        static = self.parameters + self.gradients + self.optimizer
-        return static + self.kept * self.in_flight + self.transient
+    bodies: Mapping[BodyKey, BodyMemory]
+    parameters: tuple[int, ...]
+    optimizer: tuple[int, ...]
 
 
 def plan_memory(
     partition: Partition,
-    in_flight: Mapping[int, Collection[InFlight]],
     *,
-    trained: Collection[str] = (),
+    grads: Mapping[str, Value] = NOTHING,
     slots: int = 0,
     parameters: Collection[str] = (),
-) -> tuple[StageMemory, ...]:
-    """The memory of every stage.
+) -> MemoryPlan:
+    """The memory of every body and rank.
 
-    in_flight: stage -> the moments at which it starts a run. parameters: variables that stay for
-    the whole run; trained: those with gradients and `slots` optimizer arrays each.
+    grads: parameter -> the value of its gradient, with `slots` optimizer arrays each.
+    parameters: variables that stay for the whole run.
     """
-    stages = range(partition.placement.stages)
-    return tuple(
-        _stage(partition, stage, in_flight.get(stage, ()), trained, slots, parameters)
-        for stage in stages
-    )
+    graph, place = partition.graph, partition.placement
+    held, learnt = [0] * partition.ranks, [0] * partition.ranks
+    for node in graph.variables:
+        if node.origin is None:
+            rank = place.rank_of[place.stage_of[node.name]]
+            held[rank] += node.types[0].nbytes if node.name in parameters else 0
+            learnt[rank] += node.types[0].nbytes * slots if node.name in grads else 0
+    memory = _Memory(partition)
+    asked = set(grads.values())
+    bodies = {
+        key: BodyMemory(
+            memory.top(body), memory.kept[key], memory.sending[key],
+            sum(graph.type_of(v).nbytes for v in body.results if v in asked),
+        )
+        for key, body in partition.bodies.items()
+    }  # fmt: skip
+    return MemoryPlan(MappingProxyType(bodies), tuple(held), tuple(learnt))
 
 
-def _stage(
-    partition: Partition,
-    stage: int,
-    moments: Collection[InFlight],
-    trained: Collection[str],
-    slots: int,
-    parameters: Collection[str],
-) -> StageMemory:
-    stage_of = partition.placement.stage_of
-    own = [n for n in partition.graph.variables if n.origin is None and stage_of[n.name] == stage]
-    held = sum(n.types[0].nbytes for n in own if n.name in parameters)
-    learnt = sum(n.types[0].nbytes for n in own if n.name in trained)
-    memory = _Memory(partition, stage)
-    kept, top, sent = memory.kept, memory.top, memory.sent
-    worst, count, sums = 0, 0, 0
-    for at in moments:
-        others = at.waiting - (at.phase == BACKWARD)
-        total = (
-            top[at.phase] + others * kept + at.sums * learnt
-            + at.sending * sent[FORWARD] + at.returning * sent[BACKWARD]
-        )  # fmt: skip
-        if total > worst:
-            worst, count, sums = total, others + 1, at.sums * learnt
-    return StageMemory(held, sums, learnt * slots, kept, count, worst - sums - kept * count)
-
-
-def kept_bytes(partition: Partition, stage: int) -> int:
-    """Bytes that a stage's forward phase leaves for its backward phase, a micro-batch."""
-    return _Memory(partition, stage).kept
+def kept_bytes(partition: Partition) -> tuple[int, ...]:
+    """Bytes that each stage's forward phase leaves for its backward phase, a micro-batch."""
+    memory = _Memory(partition)
+    totals = [0] * partition.placement.stages
+    for (stage, owner), death in memory.deaths.items():
+        if death.phase != FORWARD and memory.births[stage, owner].phase == FORWARD:
+            totals[stage] += memory.size(owner)
+    return tuple(totals)
 
 
 class _Memory:
-    """Bytes of one micro-batch in a stage's frame.
+    """Whose memory the values of every stage are, and how long it is held.
 
-    kept: between the phases. top: by phase, the most while its body runs. sent: by phase, what
-    only undelivered messages hold afterwards.
+    births, deaths: (stage, owner) -> the body that makes or first reads it, and the one that
+    drops the last value in its memory. kept, sending: see BodyMemory.
     """
 
-    def __init__(self, partition: Partition, stage: int) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.owner: dict[Value, Value | None] = {}  # value -> whose memory it is; None: not ours
-        self.kept = 0
-        self.top = {FORWARD: 0, BACKWARD: 0}
-        self.sent = {FORWARD: 0, BACKWARD: 0}
-        bodies = [partition.bodies.get(BodyKey(stage, phase)) for phase in (FORWARD, BACKWARD)]
-        for body in bodies:
-            if body is not None:
-                self._own(body)
-                kept = self._bytes(body.keeps)
-                sent = lifetimes(body, partition).sent
-                self.top[body.key.phase] = self._top(body)
-                self.sent[body.key.phase] = self._bytes((*body.keeps, *sent)) - kept
-                self.kept += kept
+        self.owner: dict[tuple[int, Value], Value | None] = {}  # None: not ours
+        self.births: dict[tuple[int, Value], BodyKey] = {}
+        self.deaths: dict[tuple[int, Value], BodyKey] = {}
+        self.last: dict[tuple[int, Value], BodyKey] = {}  # the body that drops a value
+        self.kept: Counter[BodyKey] = Counter()
+        self.sending: Counter[BodyKey] = Counter()
+        self.came: dict[tuple[int, Value], CommEdge] = {}  # what other stages made
+        self.sent = {k: lifetimes(b, partition).sent for k, b in partition.bodies.items()}
+        self.edges = {(e.dst.stage, e.value): e for e in partition.edges}
+        ends = {k.stage: k for k in sorted(partition.bodies, key=run_order)}
+        for body in sorted(partition.bodies.values(), key=_rises):
+            self._own(body, ends[body.key.stage])
+        for (stage, value), key in self.last.items():
+            whose = self.owner[stage, value]
+            if whose is not None:
+                before = self.deaths.get((stage, whose), key)
+                self.deaths[stage, whose] = max(before, key, key=run_order)
+        for stage, whose in self.deaths:
+            self._account(stage, whose)
 
-    def _own(self, body: Body) -> None:
-        """Parameters and fed data have no memory here, imports that no phase before this had do."""
+    def size(self, owner: Value | None) -> int:
+        return 0 if owner is None else self.partition.graph.type_of(owner).nbytes
+
+    def _own(self, body: Body, end: BodyKey) -> None:
+        """Parameters and fed data have no memory here; views have that of what they look at."""
+        stage, keeps = body.key.stage, set(body.keeps)
         for node in body.graph:
             for value in made_by(node):
                 outside = body.imports.get(node.name, value)
-                if not node.is_variable and is_view(node, body.graph):
+                if node.name in body.imports:
+                    whose = self._imported(stage, outside)
+                elif node.is_variable:
+                    whose = None
+                elif is_view(node, body.graph):
                     source = node.inputs[0]
-                    self.owner[value] = self.owner[body.imports.get(source.node, source)]
-                elif node.name in body.imports:
-                    self.owner.setdefault(outside, outside)
+                    whose = self.owner[stage, body.imports.get(source.node, source)]
                 else:
-                    self.owner[value] = None if node.is_variable else value
+                    whose = value
+                self.owner[stage, outside] = whose
+                if whose is not None:
+                    self.births.setdefault((stage, whose), body.key)
+                self.last[stage, outside] = end if outside in keeps else body.key
 
-    def _bytes(self, values: Iterable[Value]) -> int:
-        """Bytes of values, memory that several share counted once."""
-        owners = {self.owner[v] for v in values}
-        return sum(self._size(owner) for owner in owners)
+    def _imported(self, stage: int, value: Value) -> Value | None:
+        """An earlier body of the stage had it, another stage of the rank hands it over, or it is
+        a message's."""
+        if (stage, value) in self.owner:
+            return self.owner[stage, value]
+        edge = self.edges[stage, value]
+        crosses = self.partition.crosses(edge)
+        whose = value if crosses else self.owner[edge.src.stage, value]
+        if whose is not None:
+            self.came[stage, whose] = edge
+        return whose
 
-    def _size(self, owner: Value | None) -> int:
-        return 0 if owner is None else self.partition.graph.type_of(owner).nbytes
+    def _account(self, stage: int, owner: Value) -> None:
+        """Add one owner's bytes where it comes, and take them away where it goes."""
+        size, birth, death = self.size(owner), self.births[stage, owner], self.deaths[stage, owner]
+        edge = self.came.get((stage, owner))
+        if any(self.owner[stage, v] == owner for v in self.sent[death]):
+            self.sending[death] += size
+        if edge is None:
+            self.kept[birth] += size
+            self.kept[death] -= size
+        elif self.partition.crosses(edge):
+            self.kept[death] -= size  # held since it was received
+        elif not self._outlives(edge, owner, death):
+            self.kept[edge.src] += size
+            self.kept[death] -= size
 
-    def _top(self, body: Body) -> int:
-        held = Counter(self.owner[v] for v in body.imports.values())
-        live = top = sum(map(self._size, held))
+    def _outlives(self, edge: CommEdge, owner: Value, death: BodyKey) -> bool:
+        """Whether the stage that hands the memory over holds it longer anyway."""
+        source = self.deaths[edge.src.stage, owner]
+        return source != edge.src and TURN[source.phase] >= TURN[death.phase]
+
+    def top(self, body: Body) -> int:
+        """The most that is held while a body runs, beyond what it found."""
+        stage, live, top = body.key.stage, 0, 0
+        held = Counter(self.owner[stage, v] for v in body.imports.values())
         calls = [n for n in body.graph if not n.is_variable]
         for node, drops in zip(calls, lifetimes(body, self.partition).drops, strict=True):
             for value in made_by(node):
-                owner = self.owner[value]
-                live += 0 if held[owner] else self._size(owner)
+                owner = self.owner[stage, value]
+                live += 0 if held[owner] else self.size(owner)
                 held[owner] += 1
             top = max(top, live)
             for value in drops:
-                owner = self.owner[value]
+                owner = self.owner[stage, value]
                 held[owner] -= 1
-                live -= 0 if held[owner] else self._size(owner)
+                live -= 0 if held[owner] else self.size(owner)
         return top
+
+
+def _rises(body: Body) -> tuple[int, int, tuple[int, int, int]]:
+    """Sorts bodies so that makers come before readers."""
+    stage = body.key.stage
+    turn = TURN[body.key.phase]
+    return turn, -stage if turn else stage, run_order(body.key)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from partitioner.memory import kept_bytes
-from partitioner.types import Body, CommEdge, Partition
+from partitioner.types import PHASES, Body, CommEdge, Partition
 from symgraph.ops.registry import find
 from symgraph.units import bytes_text, flops_text
 
@@ -31,24 +33,31 @@ def parameter_bytes(partition: Partition, stage: int, parameters: set[str] | Non
 
 
 def table(partition: Partition, parameters: set[str] | None = None) -> str:
-    """Per stage: rank, device, nodes, flops, parameter and activation bytes; then the edges.
+    """Per stage: rank, device, nodes by phase, flops, parameter and activation bytes; the edges.
 
     Figures are for one micro-batch; activation bytes are what the forward phase keeps for the
     backward phase.
     """
     placement = partition.placement
-    head = ("stage", "rank", "device", "nodes F", "nodes B", "flops", "parameters", "activations",
-            "sends", "bytes sent")  # fmt: skip
+    phases = [p for p in PHASES if any(k.phase == p for k in partition.bodies)]
+    segments = 1 + max((k.segment for k in partition.bodies), default=0)
+    cut_in_time = ["segments"] if segments > 1 else []
+    head = ("stage", "rank", "device", *cut_in_time, *(f"nodes {p}" for p in phases), "flops",
+            "parameters", "activations", "sends", "bytes sent")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
+    kept = kept_bytes(partition)
     for stage, rank in enumerate(placement.rank_of):
-        bodies = {k.phase: b for k, b in partition.bodies.items() if k.stage == stage}
-        counts = {p: sum(not n.is_variable for n in b.graph) for p, b in bodies.items()}
+        bodies = {k: b for k, b in partition.bodies.items() if k.stage == stage}
+        counts = Counter[str]()
+        for key, body in bodies.items():
+            counts[key.phase] += sum(not n.is_variable for n in body.graph)
         sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
         rows.append((
-            str(stage), str(rank), str(placement.devices[rank]), str(counts.get("F", 0)),
-            str(counts.get("B", 0)), flops_text(sum(map(body_flops, bodies.values()))),
+            str(stage), str(rank), str(placement.devices[rank]),
+            *[str(len({k.segment for k in bodies})) for _ in cut_in_time],
+            *(str(counts[p]) for p in phases), flops_text(sum(map(body_flops, bodies.values()))),
             bytes_text(parameter_bytes(partition, stage, parameters)),
-            bytes_text(kept_bytes(partition, stage)), str(len(sends)),
+            bytes_text(kept[stage]), str(len(sends)),
             bytes_text(sum(e.type.nbytes for e in sends)),
         ))  # fmt: skip
     return "\n".join([*aligned(rows), "", *_edge_lines(partition)])

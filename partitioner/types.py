@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from symgraph.context import Context
 from symgraph.graph import Graph
 from symgraph.types import TensorType, Value
 
 FORWARD, BACKWARD = "F", "B"
-PHASES = (FORWARD, BACKWARD)
+INPUT, WEIGHT = "I", "W"  # the backward phase in two: gradients of inputs, and of parameters
+PHASES = (FORWARD, BACKWARD, INPUT, WEIGHT)
+AGAIN = "__again__"  # the tag of nodes that the backward phase runs again; see recompute
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,14 @@ class Placement:
 
 
 class BodyKey(NamedTuple):
-    """The name of a body: one phase of one stage."""
+    """The name of a body: one phase of one time segment of one stage."""
 
     stage: int
     phase: str
+    segment: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.phase}"
+        return f"{self.stage}{self.phase}" + (f".{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,25 @@ class CommEdge:
 
     def __str__(self) -> str:
         return f"{self.value} {self.src}->{self.dst} {self.type}"
+
+
+class Topology(Protocol):
+    """What schedules, their proof and their simulation know of a partition: no tensors, no nodes.
+
+    rank_of: stage -> rank. bodies: the keys of all bodies. edges: with tags 0, 1, 2, ...
+    """
+
+    @property
+    def rank_of(self) -> Sequence[int]: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def bodies(self) -> Collection[BodyKey]: ...
+
+    @property
+    def edges(self) -> Sequence[CommEdge]: ...
 
 
 @dataclass(frozen=True)
@@ -92,8 +114,17 @@ class Partition:
     bodies: Mapping[BodyKey, Body]
     edges: tuple[CommEdge, ...]
 
+    @property
+    def rank_of(self) -> tuple[int, ...]:
+        """Stage -> rank."""
+        return self.placement.rank_of
+
+    @property
+    def ranks(self) -> int:
+        return self.placement.ranks
+
     def rank(self, key: BodyKey) -> int:
-        return self.placement.rank_of[key.stage]
+        return self.rank_of[key.stage]
 
     def crosses(self, edge: CommEdge) -> bool:
         """Whether the edge joins two ranks, so that a message is sent."""

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import symgraph.sym as sym
-from partitioner import BodyKey, InFlight, cut, group2ctx, plan_memory
+from partitioner import BodyKey, BodyMemory, Partition, cut, group2ctx, plan_memory
 from partitioner.lifetimes import SAME, SAME_IF_UNCHANGED, SLICES, is_view, lifetimes
 from partitioner.memory import kept_bytes
 from runtime.meter import Meter
 from runtime.pipeline import Options
-from runtime.replay import in_flight
+from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
 from runtime.worker import Worker
 from symgraph.attribute import AttrScope
@@ -40,11 +40,12 @@ def small(reshaped: bool = False) -> Symbol:
     return sym.MakeLoss(y, name="loss")
 
 
-def partition_of(symbol: Symbol, devices: int = 1):
-    shapes = {"x": (5, 4)}
-    both = gradients(lower(symbol, shapes, {"x": "float64"}), ["fc_weight"])
+def partition_of(symbol: Symbol, devices: int = 1, train: bool = True, **how: bool) -> Partition:
+    graph = lower(symbol, {"x": (5, 4)}, {"x": "float64"})
+    if train:
+        graph = gradients(graph, ["fc_weight"]).graph
     groups = {f"g{i}": cpu(i) for i in range(devices)} if devices > 1 else None
-    return cut(both.graph, group2ctx(both.graph, groups, cpu(0)))
+    return cut(graph, group2ctx(graph, groups, cpu(0)), **how)
 
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -56,44 +57,65 @@ def test_figures_of_one_stage(reshaped):
 
     forward    fc     (fc y)          y
     backward   y      (y g)   (y g dh)   (dh dw)
+
+    The reshape and the loss are the same memory as y.
     """
     partition = partition_of(small(reshaped))
-    assert kept_bytes(partition, 0) == Y  # the reshape and the loss are the same memory
-    gpipe3 = [InFlight("F", k) for k in range(3)] + [InFlight("B", 3 - k, sums=k) for k in range(3)]
-    kwargs = {"trained": ["fc_weight"], "slots": 2, "parameters": ["fc_weight"]}
-    (stage,) = plan_memory(partition, {0: gpipe3}, **kwargs)
-    assert (stage.parameters, stage.optimizer) == (W, 2 * W)
-    assert (stage.kept, stage.in_flight, stage.gradients) == (Y, 3, 0)
-    assert stage.transient == 2 * Y  # g and dh, while the first backward run still has y
-    assert stage.peak == 3 * W + 3 * Y + 2 * Y
+    assert kept_bytes(partition) == (Y,)
+    gradient = partition.graph.outputs[-1]
+    plan = plan_memory(partition, grads={"fc_weight": gradient}, slots=2, parameters=["fc_weight"])
+    assert (plan.parameters, plan.optimizer) == ((W,), (2 * W,))
+    assert plan.bodies == {
+        BodyKey(0, "F"): BodyMemory(top=2 * Y, kept=Y),
+        BodyKey(0, "B"): BodyMemory(top=2 * Y, kept=-Y, sums=W),
+    }
 
 
-def test_worst_moment_counts_gradient_sums():
-    partition = partition_of(small())
-    moments = {0: [InFlight("B", 1, sums=2), InFlight("B", 1, sums=0), InFlight("F", 0)]}
-    (stage,) = plan_memory(partition, moments, trained=["fc_weight"])
-    assert stage.gradients == 2 * W
-    assert stage.peak == 2 * W + 3 * Y
+def test_a_backward_phase_in_two_keeps_what_the_second_needs():
+    """dh is made in I and read by W."""
+    plan = plan_memory(partition_of(small(), split=True))
+    assert plan.bodies == {
+        BodyKey(0, "F"): BodyMemory(top=2 * Y, kept=Y),
+        BodyKey(0, "I"): BodyMemory(top=2 * Y, kept=Y - Y),
+        BodyKey(0, "W"): BodyMemory(top=W, kept=-Y),
+    }
 
 
-def test_messages_under_way_are_held():
-    """fc is sent to the other stage: nobody here needs it, but it stays until it is taken."""
+def test_messages():
+    """fc is sent to the other stage: nobody here needs it, but it stays until it is taken.
+
+    The other stage holds it from when it is received until y is made, and sends dh back.
+    """
     with AttrScope(ctx_group="g0"):
         h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=3, no_bias=True)
     with AttrScope(ctx_group="g1"):
         loss = sym.MakeLoss(sym.tanh(h, name="y"), name="loss")
-    partition = partition_of(loss, 2)
-    moments = {0: [InFlight("F", 2, sending=2)], 1: [InFlight("B", 1, returning=3)]}
-    first, second = plan_memory(partition, moments)
-    assert (first.kept, first.peak) == (0, 2 * Y + Y)
-    assert (second.kept, second.peak) == (Y, 3 * Y + 3 * Y)
+    bodies = plan_memory(partition_of(loss, 2)).bodies
+    assert bodies[BodyKey(0, "F")] == BodyMemory(top=Y, kept=0, sending=Y)
+    assert bodies[BodyKey(1, "F")] == BodyMemory(top=Y, kept=Y - Y)
+    assert bodies[BodyKey(1, "B")] == BodyMemory(top=2 * Y, kept=-Y, sending=Y)
+    assert bodies[BodyKey(0, "B")] == BodyMemory(top=W, kept=-Y)
 
 
-def test_forward_only_holds_no_more_than_the_running_body():
-    graph = lower(small(), {"x": (5, 4)}, {"x": "float64"})
-    partition = cut(graph, group2ctx(graph, None, cpu(0)))
-    (stage,) = plan_memory(partition, {0: [InFlight("F", 0)]}, parameters=["fc_weight"])
-    assert stage.peak == W + 2 * Y
+def test_a_value_for_another_stage_of_the_same_rank_is_counted_once():
+    """y0 goes to stage 2 of the same rank and is kept by stage 0 for its own gradient."""
+    with AttrScope(ctx_group="g0"):
+        h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=3, no_bias=True)
+        y = sym.tanh(h, name="y0")
+    with AttrScope(ctx_group="g1"):
+        z = sym.tanh(y, name="y1")
+    with AttrScope(ctx_group="g0"):
+        loss = sym.MakeLoss(sym.sin(z) * y, name="loss")
+    bodies = plan_memory(partition_of(loss, 2)).bodies
+    assert bodies[BodyKey(0, "F")].kept == Y
+    total = sum(m.kept for k, m in bodies.items() if k.stage in (0, 2))
+    received = 2 * Y  # y1 at stage 2, its gradient at stage 0
+    assert total == -received
+
+
+def test_forward_only_leaves_nothing():
+    (body,) = plan_memory(partition_of(small(), train=False)).bodies.values()
+    assert body == BodyMemory(top=2 * Y, kept=0)
 
 
 def test_lifetimes_of_one_stage():
@@ -168,8 +190,8 @@ def mlp_case() -> Case:
     return Case(x, feeds, {n: rng.standard_normal(s) / 3 for n, s in names if n not in feeds})
 
 
-def peaks(case: Case, options: Options) -> list[tuple[int, int, int]]:
-    """For each rank: its stages, the peak that is planned and the one that is measured."""
+def peaks(case: Case, options: Options) -> list[tuple[int, int]]:
+    """For each rank, the peak that is planned and the one that is measured, parameters aside."""
     made = make_plan(case, options)
     measured = {}
 
@@ -180,41 +202,48 @@ def peaks(case: Case, options: Options) -> list[tuple[int, int, int]]:
         worker.step(transport, case.feeds)
         measured[transport.rank] = worker.meter.peak
 
-    place = made.partition.placement
-    with ThreadCluster(place.ranks) as cluster:
+    with ThreadCluster(made.partition.ranks) as cluster:
         cluster.run(work)
-    memory = plan_memory(made.partition, in_flight(made.schedule), trained=list(made.grads))
-    own = [[m for m, r in zip(memory, place.rank_of, strict=True) if r == rank]
-           for rank in range(place.ranks)]  # fmt: skip
-    return [(len(o), sum(m.peak for m in o), measured[r]) for r, o in enumerate(own)]
+    return [(m.peak - m.parameters, measured[rank]) for rank, m in enumerate(made.memory)]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "wavefront"])
 @pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize("make", [mlp_case, lambda: lstm_case(3, 5, batch=8, hidden=6)])
 def test_planned_peak_is_the_measured_one(make, devices, schedule, micro_batches):
     groups = {f"layer{i}": cpu(min(i, devices - 1)) for i in range(4)}
     groups["head"] = cpu(devices - 1)
     options = Options(groups, cpu(0), (), schedule, micro_batches)
-    for _, planned, measured in peaks(make(), options):
+    for planned, measured in peaks(make(), options):
         assert planned == measured > 0
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("recompute", ["none", "all"])
+@pytest.mark.parametrize("time_segment", [1, 2, 5])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "wavefront"])
+def test_planned_peak_with_time_segments(schedule, time_segment, recompute):
+    case = lstm_case(3, 5, batch=8, hidden=6)
+    groups = {f"layer{i}": cpu(i) for i in range(3)} | {"head": cpu(2)}
+    more = {"time_segment": time_segment, "recompute": recompute}
+    for planned, measured in peaks(case, Options(groups, cpu(0), (), schedule, 2, **more)):
+        assert planned == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(8))
 def test_planned_peak_of_random_nets(seed, schedule):
     """Skips, shared weights, several stages a rank.
 
-    Stages of one rank have their worst moments at different times, and values that they share
-    are counted by both: then the plan is a bound. Messages that a channel's order makes a rank
-    receive before it needs them are not planned.
+    Two things are not known from the cut alone: whether a message whose memory a later body of
+    the sender drops has gone by then, and which of two stages of a rank drops shared memory last.
+    In these tiny nets, one array is several per cent.
     """
     case = random_case(seed, batch=8)
+    close = []
     for devices in (1, 2, 3):
         options = Options(random_groups(seed, devices), cpu(0), (), schedule, 4)
-        for stages, planned, measured in peaks(case, options):
-            if stages == 1:
-                assert planned <= measured <= 1.05 * planned
-            else:
-                assert measured <= 1.05 * planned
+        for planned, measured in peaks(case, options):
+            assert planned == pytest.approx(measured, rel=0.17)
+            close.append(planned == measured)
+    assert sum(close) >= len(close) - 3

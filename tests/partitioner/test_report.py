@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import symgraph as sg
 import symgraph.sym as sym
 from partitioner import Partition, cut, group2ctx
 from partitioner.report import aligned, body_flops, parameter_bytes, table
@@ -63,8 +64,23 @@ def test_one_rank_sends_nothing():
 
 def test_forward_alone_keeps_nothing():
     row = str(mlp(None, train=False)).splitlines()[1].split()
-    assert row[:5] == ["0", "0", "cpu(0)", "4", "0"]
+    assert row[:4] == ["0", "0", "cpu(0)", "4"]
     assert row[-5:] == ["0", "B", "0", "0", "B"]
+
+
+def test_time_segments_and_phases_have_columns():
+    with NameManager():
+        outs, _ = sg.rnn.RNNCell(3, prefix="l_").unroll(4, sym.Variable("x"))
+        loss = sym.MakeLoss(sym.add_n(*outs), name="loss")
+    both = gradients(lower(loss, {"x": (2, 4, 3)}), ["l_h2h_weight"])
+    place = group2ctx(both.graph, None, cpu(0))
+    head, row, *_ = str(cut(both.graph, place, split=True, time_segment=2)).splitlines()
+    assert head.split()[:10] == ["stage", "rank", "device", "segments", "nodes", "F", "nodes",
+                                 "I", "nodes", "W"]  # fmt: skip
+    nodes = [n for n in both.graph if not n.is_variable]
+    forward = sum(n.origin is None for n in nodes)
+    assert row.split()[:5] == ["0", "0", "cpu(0)", "2", str(forward)]
+    assert sum(map(int, row.split()[4:7])) == len(nodes)
 
 
 def test_many_messages_are_cut_short():

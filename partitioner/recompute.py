@@ -1,0 +1,88 @@
+"""Recomputation: the backward phase runs a stage's forward nodes again, to keep less between.
+
+What a stage keeps from its forward for its backward phase is then only what comes from elsewhere:
+the messages it received, fed data, and states at the borders of time segments (gradient
+checkpointing, Chen et al. 2016, with a stage or segment as the unit). The nodes that run again are
+copies that serve the originals (`origin`), so the cut places them like gradient nodes. They give
+the same bits: random operators are keyed by their stream and the sample, not by when they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from partitioner.owners import owners
+from partitioner.segments import time_segments
+from partitioner.types import AGAIN, BodyKey, Placement
+from symgraph.graph import Graph, Node
+
+Place = tuple[int, int]  # stage and time segment
+
+
+def recompute(
+    graph: Graph,
+    placement: Placement,
+    stages: Collection[int],
+    *,
+    time_segment: int | None = None,
+) -> Graph:
+    """The same graph, but gradient nodes of these stages read copies of forward nodes.
+
+    A copy is read by gradient nodes of its own stage and time segment, and so are the copies that
+    it reads itself; everything else they read is kept. Outputs and all values are the same.
+    """
+    owner = owners(graph, placement, time_segments(graph, time_segment))
+    home: dict[str, Place] = {}  # forward node that is copied -> where
+    bodies = _again(graph, owner, stages)
+    for place, names in bodies.items():
+        home |= dict.fromkeys(names, place)
+    copies = {name: _fresh(f"{name}_again", graph) for name in home}
+
+    def reading_copies(node: Node, place: Place) -> Node:
+        inputs = (v._replace(node=copies[v.node]) if home.get(v.node) == place else v
+                  for v in node.inputs)  # fmt: skip
+        return replace(node, inputs=tuple(inputs))
+
+    nodes: list[Node] = []
+    for node in graph:
+        place = _place(owner[node.name])
+        if node.origin is not None and any(home.get(v.node) == place for v in node.inputs):
+            for original in bodies.pop(place, ()):
+                tags = MappingProxyType({**graph[original].tags, AGAIN: "1"})
+                copy = reading_copies(graph[original], place)
+                nodes.append(replace(copy, name=copies[original], origin=original, tags=tags))
+            node = reading_copies(node, place)
+        nodes.append(node)
+    return Graph.of(nodes, graph.outputs)
+
+
+def _place(key: BodyKey) -> Place:
+    return key.stage, key.segment
+
+
+def _again(
+    graph: Graph, owner: Mapping[str, BodyKey], stages: Collection[int]
+) -> dict[Place, list[str]]:
+    """The forward nodes to run again, in run order: what gradient nodes read, and so on back."""
+    wanted: set[str] = set()
+    found: dict[Place, list[str]] = {}
+    for node in reversed(list(graph)):
+        place = _place(owner[node.name])
+        if place[0] not in stages or (node.origin is None and node.name not in wanted):
+            continue
+        if node.origin is None:
+            found.setdefault(place, []).append(node.name)
+        for value in node.inputs:
+            made = graph[value.node]
+            here = made.origin is None and not made.is_variable
+            if here and _place(owner[made.name]) == place:
+                wanted.add(made.name)
+    return {place: names[::-1] for place, names in found.items()}
+
+
+def _fresh(name: str, graph: Graph) -> str:
+    while name in graph.nodes:
+        name += "_"
+    return name
