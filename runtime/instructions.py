@@ -1,21 +1,20 @@
 """Instructions: what a rank can be told to do, each with a short text form.
 
-2F0      run the forward body of stage 2 on micro-batch 0 (2B0: the backward body)
+2F0      run the forward body of stage 2 on micro-batch 0; phases are F, B, or I and W for a B in
+         two: first the gradients of inputs, later those of parameters
+2F0.3    the same for time segment 3 (segment 0 is not written)
 S3.0     send edge 3's value of micro-batch 0; posts and never blocks
 R3.0     receive it
-D2F0     drop what body 2F of micro-batch 0 was the last to need, once its sends are delivered
-C        reduce norms and losses over all ranks
+D2F0.3   drop what that body and micro-batch was the last to need, once its sends are delivered
+C        reduce norms and losses over all ranks (C1: another reduction)
 U2       update the parameters of stage 2
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from partitioner.types import BodyKey
-from symgraph.errors import ScheduleError
+from partitioner.types import PHASES, BodyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +24,14 @@ class Run:
     stage: int
     phase: str
     mb: int
+    segment: int = 0
 
     @property
     def key(self) -> BodyKey:
-        return BodyKey(self.stage, self.phase)
+        return BodyKey(self.stage, self.phase, self.segment)
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.phase}{self.mb}"
+        return f"{self.stage}{self.phase}{self.mb}" + (f".{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,24 @@ class Free:
     stage: int
     phase: str
     mb: int
+    segment: int = 0
 
     @property
     def key(self) -> BodyKey:
-        return BodyKey(self.stage, self.phase)
+        return BodyKey(self.stage, self.phase, self.segment)
 
     def __str__(self) -> str:
-        return f"D{self.stage}{self.phase}{self.mb}"
+        return f"D{self.stage}{self.phase}{self.mb}" + (f".{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Sum norms and losses over all ranks; every rank takes part."""
 
+    tag: int = 0
+
     def __str__(self) -> str:
-        return "C"
+        return f"C{self.tag}" if self.tag else "C"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,51 +94,40 @@ class Update:
 
 
 Instruction = Run | Send | Recv | Free | Collective | Update
-Program = tuple[Instruction, ...]
 
-_FORMS: list[tuple[str, Callable[..., Instruction]]] = [
-    (r"(\d+)([FB])(\d+)", lambda s, p, m: Run(int(s), p, int(m))),
-    (r"S(\d+)\.(\d+)", lambda t, m: Send(int(t), int(m))),
-    (r"R(\d+)\.(\d+)", lambda t, m: Recv(int(t), int(m))),
-    (r"D(\d+)([FB])(\d+)", lambda s, p, m: Free(int(s), p, int(m))),
-    (r"C", lambda: Collective()),
-    (r"U(\d+)", lambda s: Update(int(s))),
-]
+# The codes of instructions in a program's columns: a run or free of phase p is RUN + p or FREE + p,
+# p the phase's place in PHASES.
+RUN, FREE, SEND, RECV, COLLECTIVE, UPDATE = 0, 4, 8, 9, 10, 11
+
+Row = tuple[int, int, int, int]  # code, stage or tag, micro-batch, segment
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The programs of all ranks: always the whole machine, never one rank's view."""
-
-    programs: tuple[Program, ...]
-
-    def __str__(self) -> str:
-        return "\n".join(f"rank {r}: {text(p)}" for r, p in enumerate(self.programs))
-
-
-def text(program: Iterable[Instruction]) -> str:
-    """A program as one line."""
-    return " ".join(map(str, program))
-
-
-def parse(lines: Sequence[str]) -> Schedule:
-    """The schedule that `text` wrote, one line a rank (`rank 0:` may stand in front).
-
-    A token that is no instruction raises ScheduleError naming token, rank and position.
-    """
-    programs = []
-    for rank, line in enumerate(lines):
-        tokens = re.sub(r"^\s*rank \d+:", "", line).split()
-        programs.append(tuple([_parse(t, rank, i) for i, t in enumerate(tokens)]))
-    return Schedule(tuple(programs))
+def encode(instruction: Instruction) -> Row:
+    """The columns' entries for an instruction."""
+    match instruction:
+        case Run(stage, phase, mb, segment):
+            return RUN + PHASES.index(phase), stage, mb, segment
+        case Free(stage, phase, mb, segment):
+            return FREE + PHASES.index(phase), stage, mb, segment
+        case Send(tag, mb):
+            return SEND, tag, mb, 0
+        case Recv(tag, mb):
+            return RECV, tag, mb, 0
+        case Collective(tag):
+            return COLLECTIVE, tag, 0, 0
+        case Update(stage):
+            return UPDATE, stage, 0, 0
 
 
-def _parse(token: str, rank: int, position: int) -> Instruction:
-    for pattern, make in _FORMS:
-        match = re.fullmatch(pattern, token)
-        if match:
-            return make(*match.groups())
-    raise ScheduleError(
-        f"rank {rank}, instruction {position}: {token!r} is none of 2F0, 2B0, S3.0, R3.0, D2F0, "
-        "C, U2"
-    )
+def decode(row: Row) -> Instruction:
+    """The instruction that `encode` gave these entries for."""
+    code, at, mb, segment = row
+    if code < FREE:
+        return Run(at, PHASES[code], mb, segment)
+    if code < SEND:
+        return Free(at, PHASES[code - FREE], mb, segment)
+    if code == SEND:
+        return Send(at, mb)
+    if code == RECV:
+        return Recv(at, mb)
+    return Collective(at) if code == COLLECTIVE else Update(at)

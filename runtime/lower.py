@@ -2,109 +2,113 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
+from itertools import pairwise
+from typing import NoReturn
 
-from partitioner.types import BodyKey, CommEdge, Partition
-from runtime.instructions import Collective, Free, Instruction, Recv, Run, Schedule, Send, Update
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.types import PHASES, Topology
+from runtime import lower_walk as walk
+from runtime.instructions import Instruction, Run
+from runtime.program import Columns, Program, Schedule
+from runtime.replay.facts import Facts
 from runtime.schedules import ComputeLists
-
-Channel = tuple[int, int]  # (source rank, destination rank)
-Message = tuple[int, int]  # (tag, micro-batch)
-Edges = dict[BodyKey, list[CommEdge]]
+from symgraph.errors import ScheduleError
 
 
-def lower(partition: Partition, compute: ComputeLists, *, update: bool = False) -> Schedule:
-    """Wrap each run in the receives its body wants and the sends it feeds.
+def lower(topology: Topology, compute_lists: ComputeLists, *, update: bool = False) -> Schedule:
+    """Wrap each run in the receives its body wants and the sends it feeds, and free what it leaves.
 
-    Runs of bodies that a stage does not have are left out. Messages of one channel (a pair of
-    ranks) are received in the order in which they are sent, because NCCL has no tags: when a
-    body wants a message, those before it on the channel are received first. With `update`, the
-    programs end with the reduction and the parameter updates of a training step.
-    """
-    lists = [[r for r in runs if r.key in partition.bodies] for runs in compute]
-    lists += [[] for _ in range(partition.placement.ranks - len(lists))]
-    outgoing, incoming = _edges(partition)
-    queues = _send_order(partition, lists, outgoing)
-    at = {c: {message: i for i, message in enumerate(q)} for c, q in queues.items()}
-    programs: list[list[Instruction]] = []
-    for rank, runs in enumerate(lists):
-        program: list[Instruction] = []
-        received: dict[Channel, int] = defaultdict(int)
-        for run in runs:
-            for edge in incoming[run.key]:
-                channel = (partition.rank(edge.src), rank)
-                start, end = received[channel], at.get(channel, {}).get((edge.tag, run.mb), -1) + 1
-                program += [Recv(tag, mb) for tag, mb in queues[channel][start:end]]
-                received[channel] = max(start, end)
-            program.append(run)
-            program += [Send(e.tag, run.mb) for e in outgoing[run.key]]
-        programs.append(program)
-    programs = _with_frees(partition, programs, outgoing)
-    if update:
-        for rank, program in enumerate(programs):
-            own = [s for s, r in enumerate(partition.placement.rank_of) if r == rank]
-            program += [Collective(), *(Update(s) for s in own)]
-    return Schedule(tuple(map(tuple, programs)))
+    Runs of bodies that a stage does not have are left out; a B run of a stage whose backward is
+    cut becomes I and W. Messages of one channel (a pair of ranks) are received in the order in
+    which they are sent, because NCCL has no tags: when a body wants a message, those before it
+    on the channel are received first. With `update`, the programs end with the reduction and
+    the parameter updates of a training step. ScheduleError names a run of a stage that there is
+    not or that is another rank's, and one of an impossible micro-batch.
 
-
-def _edges(partition: Partition) -> tuple[Edges, Edges]:
-    """The edges that cross ranks, by source body and by destination body."""
-    outgoing: Edges = defaultdict(list)
-    incoming: Edges = defaultdict(list)
-    for edge in partition.edges:
-        if partition.crosses(edge):
-            outgoing[edge.src].append(edge)
-            incoming[edge.dst].append(edge)
-    return outgoing, incoming
-
-
-def _send_order(
-    partition: Partition, lists: ComputeLists, outgoing: Edges
-) -> dict[Channel, list[Message]]:
-    queues: dict[Channel, list[Message]] = defaultdict(list)
-    for rank, runs in enumerate(lists):
-        for run in runs:
-            for edge in outgoing[run.key]:
-                queues[rank, partition.rank(edge.dst)].append((edge.tag, run.mb))
-    return queues
-
-
-def _with_frees(
-    partition: Partition, programs: list[list[Instruction]], outgoing: Edges
-) -> list[list[Instruction]]:
-    """Free what each run leaves, where its sends are known to be delivered.
-
-    A rank knows it when it receives a message that the other one sent after taking its own; so
-    a free never waits for a rank that waits for this one. Without such a message it comes last.
+    A free stands where its sends are known to be delivered: where the rank receives a message
+    that the other one sent after taking its own; so a free never waits for a rank that waits for
+    this one. Without such a message it comes last.
 
         rank 0   0F0 S0.0 0F1 S0.1 R1.0 D0F0 ...      R1.0 tells that S0.0 was taken
         rank 1   R0.0 1F0 1B0 S1.0 ...
     """
-    at = [{now: i for i, now in enumerate(p)} for p in programs]
-    ranks = {e.tag: (partition.rank(e.src), partition.rank(e.dst)) for e in partition.edges}
-    replies: dict[Channel, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for source, program in enumerate(programs):
-        for step, now in enumerate(program):
-            if isinstance(now, Send):
-                other = ranks[now.tag][1]
-                sent, taken = replies[source, other]
-                sent.append(step)
-                taken.append(at[other].get(Recv(now.tag, now.mb), len(programs[other])))
-    freed: list[list[Instruction]] = []
-    for rank, program in enumerate(programs):
-        after: dict[int, list[Free]] = defaultdict(list)
-        stage_freed: dict[tuple[int, int], int] = {}  # a stage's phases are freed in order
-        for step, now in enumerate(program):
-            if isinstance(now, Run):
-                place = max(step, stage_freed.get((now.stage, now.mb), 0))
-                for edge in outgoing[now.key]:
-                    other = ranks[edge.tag][1]
-                    taken_there = at[other].get(Recv(edge.tag, now.mb), len(programs[other]))
-                    sent, taken = replies[other, rank]
-                    reply = bisect_right(sent, taken_there)
-                    place = max(place, taken[reply] if reply < len(sent) else len(program) - 1)
-                stage_freed[now.stage, now.mb] = place
-                after[place].append(Free(now.stage, now.phase, now.mb))
-        freed.append([i for step, now in enumerate(program) for i in (now, *after[step])])
-    return freed
+    facts = Facts.of(topology)
+    mbs, start, runs = _numbered(facts, [Program.of(runs) for runs in compute_lists])
+    wires = _wires(facts)
+    bodies = walk.Bodies(*np.array(
+        [(PHASES.index(key.phase), key.stage, key.segment) for key in facts.keys], np.int32
+    ).reshape(-1, 3).T.copy())  # fmt: skip
+    queues = walk.queue_messages(runs, mbs, wires)
+    ran, lengths = walk.place_runs(start, runs, mbs, wires, queues)
+    frees = walk.place_frees(
+        start, runs, ran, mbs, wires, queues, walk.known_delivered(wires, queues), bodies.stage,
+        np.zeros(len(facts.rank_of) * mbs, np.int32), _offsets(lengths),
+    )  # fmt: skip
+    ends = lengths + np.diff(start)
+    tail = 1 + np.bincount(facts.rank_of, minlength=facts.ranks) if update else 0
+    base = _offsets(ends + tail)
+    out = Columns(np.empty(base[-1], np.uint8), *(np.empty(base[-1], np.int32) for _ in range(3)))
+    walk.write_runs(start, runs, ran, mbs, frees, bodies, base, out)
+    walk.write_messages(queues, mbs, facts.channel_src, facts.channel_dst, frees, base, out)
+    if update:
+        walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, out)
+    return Schedule(tuple([
+        Program(Columns(*(column[begin:end] for column in out))) for begin, end in pairwise(base)
+    ]))  # fmt: skip
+
+
+def _numbered(facts: Facts, lists: list[Program]) -> tuple[int, walk.Ints, walk.Ints]:
+    """How many micro-batches there are, rank -> its first run, and all runs as numbers."""
+    if len(lists) > facts.ranks:
+        raise ScheduleError(f"{len(lists)} compute lists for {facts.ranks} ranks")
+    # No rank with runs has fewer of them than there are micro-batches.
+    limit = max(map(len, lists), default=0)
+    mbs = 0
+    for rank, program in enumerate(lists):
+        batches = program.columns.mb
+        if batches.min(initial=0) < 0 or batches.max(initial=-1) >= limit:
+            index = int(np.flatnonzero((batches < 0) | (batches >= limit))[0])
+            raise ScheduleError(
+                f"rank {rank}, step {index}: {program[index]} is of micro-batch {batches[index]}, "
+                f"but no rank has more than {limit} runs"
+            )
+        mbs = max(mbs, 1 + int(batches.max(initial=-1)))
+    rank_of = np.array(facts.rank_of, np.int32)
+    numbers = []
+    for rank, program in enumerate(lists):
+        out = np.empty(2 * len(program), np.int32)
+        runs = Columns(*map(np.ascontiguousarray, program.columns))
+        count, bad = walk.number_runs(rank, runs, facts.body_at, rank_of, mbs, out)
+        if bad >= 0:
+            _refuse(rank, bad, program[bad], facts)
+        numbers.append(out[:count])
+    counts = [len(n) for n in numbers] + [0] * (facts.ranks - len(numbers))
+    return mbs, _offsets(counts), np.concatenate([np.empty(0, np.int32), *numbers])
+
+
+def _refuse(rank: int, step: int, now: Instruction, facts: Facts) -> NoReturn:
+    if not isinstance(now, Run):
+        why = "is no run: a compute list has nothing else"
+    elif not 0 <= now.stage < len(facts.rank_of):
+        why = f"names stage {now.stage}, which there is not (stages: {len(facts.rank_of)})"
+    else:
+        why = f"belongs to rank {facts.rank_of[now.stage]}"
+    raise ScheduleError(f"rank {rank}, step {step}: {now} {why}")
+
+
+def _wires(facts: Facts) -> walk.Wires:
+    pairs = list(zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True))
+    number = {pair: channel for channel, pair in enumerate(pairs)}
+    reverse = np.array([number.get((dst, src), -1) for src, dst in pairs], np.int32)
+    incoming, outgoing = facts.incoming, facts.outgoing
+    return walk.Wires(
+        incoming.start, incoming.items, outgoing.start, outgoing.items,
+        facts.edge_channel, reverse,
+    )  # fmt: skip
+
+
+def _offsets(lengths: npt.ArrayLike) -> walk.Ints:
+    """Where each of these begins when they lie one after the other; one more at the end."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -1,0 +1,128 @@
+"""Facts: what must precede what, read off a topology once, as arrays of small integers.
+
+Bodies are numbered in the order of their keys, edges by their tags. `check`, `simulate`, `lower`
+and the memory account all walk these arrays; nothing else in the code base knows the rules:
+
+- A body runs after those of its own rank that make what it reads, and after the receives of what
+  comes from other ranks.
+- The bodies of one stage run in one order: forward segments rising, then B (or I) segments
+  falling; W segments fall as well, each after the I of its own segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.types import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    PHASES,
+    WEIGHT,
+    BodyKey,
+    CommEdge,
+    Topology,
+)  # fmt: skip
+
+Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Lists of integers in one array: list i is items[start[i] : start[i + 1]]. Both int32."""
+
+    start: Ints
+    items: Ints
+
+    @classmethod
+    def of(cls, lists: Iterable[Iterable[int]]) -> Lists:
+        rows = [list(row) for row in lists]
+        start = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum([len(row) for row in rows], out=start[1:])
+        return cls(start, np.array([i for row in rows for i in row], np.int32))
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [int(i) for i in self.items[self.start[index] : self.start[index + 1]]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A topology in numbers; all arrays are int32.
+
+    keys: number -> body. body_at[phase, stage, segment]: body or -1. body_rank: body -> rank.
+    before: body -> bodies of its rank that run before it. incoming, outgoing: body -> edges from
+    and to other ranks. edges: by tag. edge_src, edge_dst: body of each end. edge_channel: channel
+    of an edge that crosses ranks, else -1. channel_src, channel_dst: rank of each end.
+    """
+
+    keys: tuple[BodyKey, ...]
+    rank_of: tuple[int, ...]
+    ranks: int
+    edges: tuple[CommEdge, ...]
+    body_at: Ints
+    body_rank: Ints
+    before: Lists
+    incoming: Lists
+    outgoing: Lists
+    edge_src: Ints
+    edge_dst: Ints
+    edge_channel: Ints
+    channel_src: Ints
+    channel_dst: Ints
+
+    @classmethod
+    def of(cls, topology: Topology) -> Facts:
+        rank_of, edges = tuple(topology.rank_of), tuple(topology.edges)
+        keys = tuple(topology.bodies)
+        number = {key: i for i, key in enumerate(keys)}
+        segments = 1 + max((key.segment for key in keys), default=0)
+        body_at = np.full((len(PHASES), len(rank_of), segments), -1, np.int32)
+        for key, i in number.items():
+            body_at[PHASES.index(key.phase), key.stage, key.segment] = i
+        before = [[number[k] for k in _earlier(key, number, segments)] for key in keys]
+        incoming: list[list[int]] = [[] for _ in keys]
+        outgoing: list[list[int]] = [[] for _ in keys]
+        channels: dict[tuple[int, int], int] = {}
+        channel = np.full(len(edges), -1, np.int32)
+        for edge in edges:
+            src, dst = number[edge.src], number[edge.dst]
+            ends = rank_of[edge.src.stage], rank_of[edge.dst.stage]
+            if ends[0] == ends[1]:
+                before[dst].append(src)
+            else:
+                channel[edge.tag] = channels.setdefault(ends, len(channels))
+                outgoing[src].append(edge.tag)
+                incoming[dst].append(edge.tag)
+        return cls(
+            keys, rank_of, topology.ranks, edges, body_at,
+            np.array([rank_of[key.stage] for key in keys], np.int32),
+            Lists.of(dict.fromkeys(row) for row in before), Lists.of(incoming), Lists.of(outgoing),
+            np.array([number[e.src] for e in edges], np.int32),
+            np.array([number[e.dst] for e in edges], np.int32), channel,
+            np.array([src for src, _ in channels], np.int32),
+            np.array([dst for _, dst in channels], np.int32),
+        )  # fmt: skip
+
+
+def _earlier(key: BodyKey, bodies: dict[BodyKey, int], segments: int) -> list[BodyKey]:
+    """The last bodies of a stage, one of each kind, that must have run before this one."""
+    stage, phase, segment = key
+    forward = [BodyKey(stage, FORWARD, k) for k in range(segments)]
+    falling = range(segments - 1, segment, -1)
+    chains = {
+        FORWARD: [forward[:segment]],
+        BACKWARD: [forward, [BodyKey(stage, BACKWARD, k) for k in falling]],
+        INPUT: [forward, [BodyKey(stage, INPUT, k) for k in falling]],
+        WEIGHT: [
+            forward,
+            [BodyKey(stage, INPUT, k) for k in range(segments - 1, segment - 1, -1)],
+            [BodyKey(stage, WEIGHT, k) for k in falling],
+        ],
+    }[phase]
+    lasts = ([k for k in chain if k in bodies][-1:] for chain in chains)
+    return [k for last in lasts for k in last]

@@ -1,0 +1,262 @@
+"""The simulator: the timeline of a schedule at given costs, exact to the tick.
+
+Every rank does its instructions in order:
+
+    Run         takes the body's time
+    Send        posts its message and goes on; the link carries messages one after the other
+    Recv        waits until the next message of its channel has arrived, then copies it in
+    Free        waits until the messages of its body and micro-batch are delivered
+    Collective  waits for all ranks
+    Update      takes its time
+
+With capacity None a message is delivered as soon as it is posted. With capacity n, when it is taken
+or among the first n of its channel (a pair of ranks) that are not taken; 0 is rendezvous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import inf, isfinite, lcm
+from numbers import Rational
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.types import BodyKey, Topology
+from runtime.program import Schedule
+from runtime.replay.facts import Facts
+from runtime.replay.simulate_walk import (
+    CHANNEL,
+    DONE,
+    EDGE,
+    MESSAGE,
+    RANK,
+    STEP,
+    STUCK,
+    TOO_LONG,
+    WAIT,
+    Work,
+    pack,
+    walk,
+)
+from runtime.timeline import Timeline, Track
+from symgraph.errors import ScheduleError
+
+Number = int | float | Fraction
+PICOSECOND = Fraction(1, 10**12)
+
+
+@dataclass(frozen=True)
+class Link:
+    """What carries the messages of a channel: seconds of latency, bytes a second.
+
+    A message begins when it is posted and the link is free, keeps the link for bytes / bandwidth
+    and arrives that and the latency later. Channels whose links have the same name share one link;
+    one without a name is the channel's own.
+    """
+
+    latency: Number = 0
+    bandwidth: Number = inf
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of everything that a schedule does.
+
+    run: of a body. link: of each channel that `links`, by (source rank, destination rank), does not
+    name. overhead: of a rank's time before each instruction. copy: bytes a second at which a rank
+    copies in a message that has arrived. update: of one stage.
+    """
+
+    run: Callable[[BodyKey], Number]
+    link: Link = Link()
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    overhead: Number = 0
+    copy: Number = inf
+    update: Number = 0
+
+
+def simulate(
+    schedule: Schedule, topology: Topology, costs: Costs, *, capacity: int | None = None
+) -> Timeline:
+    """The timeline of one step of a schedule that `check` accepts; it begins at tick 0.
+
+    A tick is what all costs are multiples of if they are int or Fraction, else a picosecond.
+    Sends of several ranks over one link go in the order of time, of one time in that of ranks.
+    ScheduleError if the schedule cannot end or the costs are negative or not finite.
+    """
+    facts = Facts.of(topology)
+    packed = _pack(schedule, facts)
+    channels = zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True)
+    links = [costs.links.get(channel, costs.link) for channel in channels]
+    seconds = _seconds(facts, costs, links)
+    for unit in _units(seconds):
+        work = _work(facts, packed, seconds, links, unit, capacity)
+        end = walk(work) if _fits(work) else TOO_LONG
+        if end == DONE:
+            return _timeline(schedule, packed, work, unit)
+        if end == STUCK:
+            raise _stuck(schedule, packed, work)
+    raise ScheduleError(
+        f"the costs are too large: the step does not fit into 2**62 ticks of {float(PICOSECOND)} s"
+    )
+
+
+class _Packed(NamedTuple):
+    """words: see Work; rank r's begin at first[r]. sends: of each channel. mbs: micro-batches."""
+
+    words: npt.NDArray[Any]
+    first: npt.NDArray[Any]
+    sends: npt.NDArray[Any]
+    mbs: int
+
+
+def _pack(schedule: Schedule, facts: Facts) -> _Packed:
+    programs = schedule.programs
+    if len(programs) != facts.ranks:
+        raise ScheduleError(f"{len(programs)} programs for {facts.ranks} ranks")
+    first = np.cumsum([0, *(len(p) for p in programs)])
+    words = np.empty(first[-1], np.int64)
+    sends = np.zeros(len(facts.channel_src), np.int64)
+    rank_of = np.array(facts.rank_of, np.int32)
+    for rank, program in enumerate(programs):
+        bad = pack(
+            program.columns, rank, facts.body_at, facts.body_rank, rank_of, facts.edge_channel,
+            facts.channel_src, facts.channel_dst, words[first[rank] :], sends,
+        )  # fmt: skip
+        if bad >= 0:
+            raise ScheduleError(
+                f"rank {rank}, step {bad}: {program[bad]} names what this rank does not have; "
+                "`check` the schedule first"
+            )
+    mbs = 1 + max((int(p.columns.mb.max(initial=-1)) for p in programs), default=-1)
+    return _Packed(words, first, sends, mbs)
+
+
+class _Seconds(NamedTuple):
+    """All costs as fractions: of bodies, of edges by tag, of channels; see Work."""
+
+    run: list[Fraction]
+    transfer: list[Fraction]
+    copy: list[Fraction]
+    latency: list[Fraction]
+    overhead: Fraction
+    update: Fraction
+    exact: bool
+
+    def all(self) -> Iterable[Fraction]:
+        """Every cost."""
+        yield from (*self.run, *self.transfer, *self.copy, *self.latency)
+        yield from (self.overhead, self.update)
+
+
+def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
+    runs = [costs.run(key) for key in facts.keys]
+    given = [
+        *runs, costs.overhead, costs.update, costs.copy,
+        *(x for link in links for x in (link.latency, link.bandwidth)),
+    ]  # fmt: skip
+    transfer, copy = [], []
+    for edge, channel in zip(facts.edges, facts.edge_channel.tolist(), strict=True):
+        crosses = channel >= 0
+        size = edge.type.nbytes if crosses else 0
+        transfer.append(_quotient(size, links[channel].bandwidth if crosses else inf, "bandwidth"))
+        copy.append(_quotient(size, costs.copy, "copy"))
+    return _Seconds(
+        [_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
+        transfer, copy, [_fraction(link.latency, "latency") for link in links],
+        _fraction(costs.overhead, "overhead"), _fraction(costs.update, "update"),
+        all(isinstance(x, Rational) or x == inf for x in given),
+    )  # fmt: skip
+
+
+def _fraction(value: Number, name: str) -> Fraction:
+    if value < 0 or not (isinstance(value, Rational) or isfinite(value)):
+        raise ScheduleError(f"the cost of {name} is {value}; it must be finite and not negative")
+    return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
+
+
+def _quotient(size: int, rate: Number, name: str) -> Fraction:
+    if not rate > 0:
+        raise ScheduleError(f"{name} is {rate} bytes a second; it must be more than 0")
+    return Fraction(0) if rate == inf else size / _fraction(rate, name)
+
+
+def _units(seconds: _Seconds) -> list[Fraction]:
+    """The ticks to try: the second is for costs that need more than 64 bits in the first."""
+    if not seconds.exact:
+        return [PICOSECOND]
+    exact = Fraction(1, lcm(*{x.denominator for x in seconds.all()}))
+    return [exact, PICOSECOND] if exact != PICOSECOND else [exact]
+
+
+def _work(
+    facts: Facts, packed: _Packed, seconds: _Seconds, links: list[Link], unit: Fraction,
+    capacity: int | None,
+) -> Work:  # fmt: skip
+    def ticks(values: list[Fraction]) -> npt.NDArray[Any]:
+        whole = {x: min(round(x / unit), STEP) for x in set(values)}
+        return np.array([whole[x] for x in values], np.int64)
+
+    ranks, edges = np.zeros(facts.ranks, RANK), np.zeros(len(facts.edges), EDGE)
+    ranks["step"], ranks["last"] = packed.first[:-1], packed.first[1:]
+    ranks["wants"] = ranks["frees"] = WAIT
+    edges["channel"] = facts.edge_channel
+    edges["transfer"], edges["copy"] = ticks(seconds.transfer), ticks(seconds.copy)
+    channels = np.zeros(len(facts.channel_src), CHANNEL)
+    channels["src"], channels["dst"] = facts.channel_src, facts.channel_dst
+    channels["link"], channels["shared"] = _shared(facts, links)
+    channels["first"] = np.cumsum(packed.sends) - packed.sends
+    channels["latency"] = ticks(seconds.latency)
+    places = (0, 0) if capacity is None else (len(edges), packed.mbs)
+    overhead, update = ticks([seconds.overhead, seconds.update]).tolist()
+    return Work(
+        packed.words, np.empty(len(packed.words), np.int64), ticks(seconds.run), overhead, update,
+        ranks, edges, channels, np.empty(int(packed.sends.sum()), MESSAGE),
+        np.zeros(len(links), np.int64), np.empty(facts.ranks, np.int64), np.zeros(3, np.int64),
+        np.full(places, WAIT, np.int32), capacity or 0,
+        facts.outgoing.start, facts.outgoing.items,
+    )  # fmt: skip
+
+
+def _shared(facts: Facts, links: list[Link]) -> tuple[list[int], list[bool]]:
+    """Of each channel, the first one that has the same link, and whether several ranks use it."""
+    first: dict[str, int] = {}
+    carriers = [first.setdefault(x.name, i) if x.name else i for i, x in enumerate(links)]
+    senders: dict[int, set[int]] = {}
+    for carrier, src in zip(carriers, facts.channel_src.tolist(), strict=True):
+        senders.setdefault(carrier, set()).add(src)
+    return carriers, [len(senders[carrier]) > 1 for carrier in carriers]
+
+
+def _fits(work: Work) -> bool:
+    most = [
+        work.run, work.edges["transfer"], work.edges["copy"], work.channels["latency"],
+        np.array([work.overhead, work.update]),
+    ]  # fmt: skip
+    return max(int(ticks.max(initial=0)) for ticks in most) < STEP
+
+
+def _timeline(schedule: Schedule, packed: _Packed, work: Work, unit: Fraction) -> Timeline:
+    tracks = []
+    for program, first in zip(schedule.programs, packed.first.tolist(), strict=False):
+        end = work.end[first : first + len(program)]
+        start = np.full(len(program), work.overhead, np.int64)
+        start[1:] += end[:-1]
+        tracks.append(Track(program, start, end))
+    return Timeline(tuple(tracks), unit, origin=0)
+
+
+def _stuck(schedule: Schedule, packed: _Packed, work: Work) -> ScheduleError:
+    steps = (work.ranks["step"] - packed.first[:-1]).tolist()
+    at = zip(steps, schedule.programs, strict=True)
+    rank = next(rank for rank, (step, program) in enumerate(at) if step < len(program))
+    return ScheduleError(
+        f"the schedule cannot end: rank {rank} waits for ever at step {steps[rank]}, "
+        f"{schedule.programs[rank][steps[rank]]}; `check` it first, which says where every rank "
+        "stands"
+    )

@@ -1,0 +1,264 @@
+"""The simulator's walk: compiled loops over the instructions of all ranks.
+
+A rank goes on until it must wait, and is put back on the list of ready ranks by whoever ends its
+wait. No order among ranks is needed for that: what a rank does depends on messages, not on who is
+looked at first. Only a link that several ranks send over makes the order of posts matter; a send
+on such a link is held until every rank is held, waits or is done, and then the earliest one is
+posted: whatever comes later follows from it, so it is not earlier.
+
+A thousand ranks are visited in turn, a few instructions each; what one visit touches is kept small
+and side by side, so that all of it stays in the cache.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from runtime.instructions import COLLECTIVE, FREE, RECV, SEND
+from runtime.program import Columns
+
+Array = npt.NDArray[Any]
+
+WAIT = -1
+LIMIT = 1 << 62  # no clock goes beyond it; one instruction's ticks are fewer than STEP
+STEP = 1 << 58
+DONE, STUCK, TOO_LONG = 0, 1, 2  # how a walk ends
+KIND, NAME = 4, 28  # bits of a word, see Work; the micro-batch has those above
+KINDS, NAMES = (1 << KIND) - 1, (1 << NAME) - 1
+
+RANK = np.dtype([
+    ("step", np.int64), ("last", np.int64), ("clock", np.int64), ("wants", np.int64),
+    ("frees", np.int64),
+])  # fmt: skip
+EDGE = np.dtype([("channel", np.int64), ("transfer", np.int64), ("copy", np.int64)])
+CHANNEL = np.dtype([
+    ("src", np.int32), ("dst", np.int32), ("link", np.int32), ("shared", np.int32),
+    ("posted", np.int32), ("taken", np.int32), ("first", np.int64), ("latency", np.int64),
+])  # fmt: skip
+MESSAGE = np.dtype([("word", np.int64), ("time", np.int64)])
+
+
+class Work(NamedTuple):
+    """What the walk reads and writes; all times are int64 ticks.
+
+    words: the instructions of all ranks, int64: from the low end the code in KIND bits, the body,
+    tag, collective or stage in NAME bits, the micro-batch. end: of each instruction. run: of each
+    body. overhead, update: of an instruction.
+
+    ranks: the step to do and the one behind the last, places in `words`; the clock; wants: the
+    channel that it waits to receive from, frees: the message that it waits to see taken, or WAIT.
+    edges, by tag: the channel; time on the link and time of copying. channels: the link, whether
+    several ranks send over it; how many messages are posted and taken; where they begin among all.
+    messages: the word without KIND; when it arrives and, once taken, when it was taken. busy: until
+    when each link is. ready: a stack of ranks. tally: ranks ready, ranks at the collective, when
+    the last of them came.
+
+    place[tag, mb]: a message's number on its channel. Empty if all are delivered when posted, else
+    a channel buffers `capacity` messages. out_first, out_tags: body -> its edges to other ranks.
+    """
+
+    words: Array
+    end: Array
+    run: Array
+    overhead: int
+    update: int
+    ranks: Array
+    edges: Array
+    channels: Array
+    messages: Array
+    busy: Array
+    ready: Array
+    tally: Array
+    place: Array
+    capacity: int
+    out_first: Array
+    out_tags: Array
+
+
+@njit(cache=True, nogil=True)
+def pack(
+    columns: Columns, rank: int, body_at: Array, body_rank: Array, rank_of: Array,
+    channel: Array, channel_src: Array, channel_dst: Array, words: Array, sends: Array,
+) -> int:  # fmt: skip
+    """Write a rank's words and count the sends of each channel.
+
+    Returns the place of the first instruction that names what there is not, or that belongs to
+    another rank; -1 if there is none. Micro-batches are less than the number of instructions.
+    """
+    code, at, mb, segment = columns
+    phases, stages, segments = body_at.shape
+    for i in range(len(code)):
+        kind, name = np.int64(code[i]), np.int64(at[i])
+        if name < 0 or mb[i] < 0 or mb[i] >= len(code):
+            return i
+        if kind < SEND:
+            if name >= stages or segment[i] < 0 or segment[i] >= segments:
+                return i
+            name = np.int64(body_at[kind % phases, name, segment[i]])
+            if name < 0 or body_rank[name] != rank:
+                return i
+        elif kind <= RECV:
+            if name >= len(channel) or channel[name] < 0:
+                return i
+            ends = channel_src if kind == SEND else channel_dst
+            if ends[channel[name]] != rank:
+                return i
+            if kind == SEND:
+                sends[channel[name]] += 1
+        elif kind != COLLECTIVE and (name >= stages or rank_of[name] != rank):
+            return i
+        words[i] = kind | name << KIND | np.int64(mb[i]) << (KIND + NAME)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def walk(work: Work) -> int:
+    """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
+    # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
+    (words, end, run, overhead, update, ranks, edges, channels, messages, busy, ready, tally,
+     place, capacity, out_first, out_tags) = work  # fmt: skip
+    for rank in range(len(ranks) - 1, -1, -1):
+        _wake(rank, ready, tally)
+    held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
+    held.pop()
+    while tally[0] or held:
+        turn = tally[0] == 0  # of a held send
+        if turn:
+            rank = heappop(held)[1]
+        else:
+            tally[0] -= 1
+            rank = int(ready[tally[0]])
+        me = ranks[rank]
+        step, clock = me.step, me.clock
+        while step < me.last:
+            word = words[step]
+            kind, name = word & KINDS, word >> KIND & NAMES
+            now = done = clock + overhead
+            if kind < FREE:
+                done += run[name]
+            elif kind < SEND:
+                if place.size:
+                    tags = out_tags[out_first[name] : out_first[name + 1]]
+                    done = _free(word, now, tags, me, edges, channels, messages, place, capacity)
+            elif kind == SEND:
+                if not turn and channels[edges[name].channel].shared:
+                    heappush(held, (now, rank))
+                    break
+                turn = False
+                if _send(word, now, ranks, edges, channels, messages, busy, place, ready, tally):
+                    return TOO_LONG
+            elif kind == RECV:
+                done = _recv(word, now, me, ranks, edges, channels, messages, ready, tally)
+            elif kind == COLLECTIVE:
+                done = _meet(rank, now, ranks, end, ready, tally)
+            else:
+                done += update
+            if done == WAIT:
+                break
+            if done > LIMIT:
+                return TOO_LONG
+            end[step] = clock = done
+            step += 1
+        me.step, me.clock = step, clock
+    return DONE if (ranks["step"] == ranks["last"]).all() else STUCK
+
+
+@njit(cache=True, nogil=True)
+def _wake(rank: int, ready: Array, tally: Array) -> None:
+    ready[tally[0]] = rank
+    tally[0] += 1
+
+
+@njit(cache=True, nogil=True)
+def _send(
+    word: int, now: int, ranks: Array, edges: Array, channels: Array, messages: Array, busy: Array,
+    place: Array, ready: Array, tally: Array,
+) -> bool:  # fmt: skip
+    """Post a message; whether it arrives too late for these ticks."""
+    tag = word >> KIND & NAMES
+    edge = edges[tag]
+    channel = channels[edge.channel]
+    sent = max(now, busy[channel.link]) + edge.transfer
+    busy[channel.link] = sent
+    message = messages[channel.first + channel.posted]
+    message.word = word >> KIND
+    message.time = sent + channel.latency
+    if place.size:
+        place[tag, word >> (KIND + NAME)] = channel.posted
+    channel.posted += 1
+    receiver = ranks[channel.dst]
+    if receiver.wants == edge.channel:
+        receiver.wants = WAIT
+        _wake(channel.dst, ready, tally)
+    return bool(message.time > LIMIT)
+
+
+@njit(cache=True, nogil=True)
+def _recv(
+    word: int, now: int, me: Any, ranks: Array, edges: Array, channels: Array, messages: Array,
+    ready: Array, tally: Array,
+) -> int:  # fmt: skip
+    """When the message is taken, or WAIT."""
+    edge = edges[word >> KIND & NAMES]
+    channel = channels[edge.channel]
+    if channel.taken == channel.posted:
+        me.wants = edge.channel
+        return WAIT
+    number = channel.first + channel.taken
+    message = messages[number]
+    if message.word != word >> KIND:
+        return WAIT
+    done = max(now, message.time) + edge.copy
+    message.time = done
+    channel.taken += 1
+    sender = ranks[channel.src]
+    if sender.frees == number:
+        sender.frees = WAIT
+        _wake(channel.src, ready, tally)
+    return int(done)
+
+
+@njit(cache=True, nogil=True)
+def _free(
+    word: int, now: int, tags: Array, me: Any, edges: Array, channels: Array, messages: Array,
+    place: Array, capacity: int,
+) -> int:  # fmt: skip
+    """When the last of a body's messages is delivered, or WAIT.
+
+    Of a channel that buffers n messages, one is delivered when the one n before it is taken.
+    """
+    for tag in tags:
+        channel = channels[edges[tag].channel]
+        number = place[tag, word >> (KIND + NAME)]
+        before = number - capacity
+        if number < 0:
+            return WAIT
+        if before >= channel.taken:
+            me.frees = channel.first + before
+            return WAIT
+        if before >= 0:
+            now = max(now, messages[channel.first + before].time)
+    return now
+
+
+@njit(cache=True, nogil=True)
+def _meet(rank: int, now: int, ranks: Array, end: Array, ready: Array, tally: Array) -> int:
+    """When the last rank came to the collective, or WAIT; the last one sends the others on."""
+    tally[1] += 1
+    tally[2] = max(tally[2], now)
+    if tally[1] < len(ranks):
+        return WAIT
+    done = tally[2]
+    tally[1] = tally[2] = 0
+    for other in range(len(ranks)):
+        if other != rank:
+            them = ranks[other]
+            end[them.step] = them.clock = done
+            them.step += 1
+            _wake(other, ready, tally)
+    return int(done)
