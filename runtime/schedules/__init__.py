@@ -1,24 +1,43 @@
 """Schedules: which rank runs which body when, one pure function a file.
 
-Each takes `rank_of` (stage -> rank) and the number of micro-batches and returns the compute list
-of every rank. A schedule knows nothing of tensors, devices or messages; `runtime.lower` adds
-those.
+Each takes `rank_of` (stage -> rank, in any shape) and the number of micro-batches (1 or more) and
+returns the compute list of every rank, those without stages too. A schedule knows nothing of
+tensors, devices or messages; `runtime.lower` adds those. Every list keeps, for each micro-batch,
+the order of a chain: F of stage s after F of s - 1, B or I of s after that of s + 1 and after its
+own F, W after its I. Edges that skip stages ask for no more than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from runtime.instructions import Run
+from runtime.program import Program
+from runtime.schedules.dualpipe_v import dualpipe_v
 from runtime.schedules.forward import forward_only
 from runtime.schedules.gpipe import gpipe
+from runtime.schedules.interleaved import interleaved
+from runtime.schedules.looped_bfs import looped_bfs
 from runtime.schedules.one_f_one_b import one_f_one_b
+from runtime.schedules.segments import expand
+from runtime.schedules.wavefront import wavefront
+from runtime.schedules.zb_h1 import zb_h1
+from runtime.schedules.zb_h2 import zb_h2
+from runtime.schedules.zb_v import zb_v
 from symgraph.errors import ConfigError, nearest
 
-ComputeLists = list[list[Run]]
+ComputeLists = Sequence[Program | Iterable[Run]]
+
 SCHEDULES: dict[str, Callable[[Sequence[int], int], ComputeLists]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "looped-bfs": looped_bfs,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
+    "dualpipe-v": dualpipe_v,
+    "wavefront": wavefront,
 }
 
 
@@ -29,4 +48,7 @@ def find_schedule(name: str) -> Callable[[Sequence[int], int], ComputeLists]:
     return SCHEDULES[name]
 
 
-__all__ = ["SCHEDULES", "ComputeLists", "find_schedule", "forward_only", "gpipe", "one_f_one_b"]
+__all__ = [
+    "SCHEDULES", "ComputeLists", "dualpipe_v", "expand", "find_schedule", "forward_only", "gpipe",
+    "interleaved", "looped_bfs", "one_f_one_b", "wavefront", "zb_h1", "zb_h2", "zb_v",
+]  # fmt: skip

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.instructions import Run
+import numpy as np
+
+from runtime.program import Program
+from runtime.schedules.columns import F, Ints, own_stages, program, sweep
 
 
-def forward_only(rank_of: Sequence[int], mbs: int) -> list[list[Run]]:
+def forward_only(rank_of: Sequence[int], mbs: int) -> list[Program]:
     """Every stage runs its micro-batches in order.
 
     rank 0   0F0 0F1 0F2
     rank 1       1F0 1F1 1F2
     """
-    ranks: list[list[Run]] = [[] for _ in range(max(rank_of) + 1)]
-    for stage, rank in enumerate(rank_of):
-        ranks[rank] += [Run(stage, "F", m) for m in range(mbs)]
-    return ranks
+    return [program(sweep(F, blocks(own), np.arange(mbs))) for own in own_stages(rank_of)]
+
+
+def blocks(own: Ints) -> list[Ints]:
+    """The stages of a rank in blocks of neighbours, each of which works as one stage."""
+    return np.split(own, 1 + np.flatnonzero(np.diff(own) > 1))
