@@ -1,0 +1,212 @@
+"""The command line of the runtime: explore schedules without a network.
+
+    python -m runtime simulate --schedule 1f1b --stages 4 --micro-batches 8
+
+Exit status: 0 done, 2 bad input (one clear line, no traceback).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NoReturn
+
+from runtime.explore import explore
+from runtime.schedules import SCHEDULES
+from symgraph.errors import ConfigError, SymgraphError
+
+OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
+DESCRIPTION = """\
+Generate a pipeline schedule or read one from a file, prove that it is complete and cannot hang,
+and simulate it at the times you give: how long a step takes, how much of that ranks wait and for
+what, and how many micro-batches they hold.
+
+All times are in one unit, which may be any; they are numbers like 2, 0.25, 1e-6 or 1/3, and the
+figures are exact. Times of runs are those of all stages of a rank together, for one micro-batch:
+with --chunks 2, each of the two stages of a rank takes half. Ranks are devices."""
+EXAMPLES = """\
+examples:
+  python -m runtime simulate --schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward 2
+        33 with a bubble of 3 / 11 of the time; --latency 0.25 makes it 37, and gpipe 34.5
+  python -m runtime simulate --schedule interleaved --chunks 2 --stages 4 --micro-batches 8
+        28.5: two stages a rank halve the bubble
+  python -m runtime simulate --schedule zb-h1 --stages 4 --micro-batches 8 --backward 1 --weight 1
+        27: the gradients of weights (W) fill the bubble of those of inputs (I)
+  python -m runtime simulate --schedule wavefront --stages 4 --micro-batches 1 --forward-only \\
+          --time-steps 60 --time-segment 6 --overhead 2
+        104: a recurrent network cut along time, ten segments of six steps; one segment takes 248
+  python -m runtime simulate --schedule zb-v --stages 4 --micro-batches 8 --dump zb.txt
+  python -m runtime simulate --schedule zb.txt --capacity 0 --svg zb.svg
+        change the file as you like; what breaks an order or would hang is told
+
+exit status: 0 done, 2 bad input"""
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose errors are one line, like all others of bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} ({self.prog} --help tells more)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    try:
+        options = _parser().parse_args(argv)
+        explore(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; Python would flush again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SymgraphError as error:
+        sys.stderr.write(f"symgraph: error: {error}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("symgraph: interrupted\n")
+        return INTERRUPTED
+    return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m runtime", description="Explore pipeline schedules.")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    simulate = commands.add_parser(
+        "simulate", help="predict how long a schedule takes, without any network",
+        description=DESCRIPTION, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    _add_pipeline(simulate)
+    _add_times(simulate)
+    _add_output(simulate)
+    return parser
+
+
+def _add_pipeline(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the pipeline")
+    group.add_argument(
+        "--schedule", default="1f1b", metavar="NAME|FILE",
+        help=f"{', '.join(SCHEDULES)} (default: %(default)s); or a file of PyTorch's _dump_csv "
+        "(.csv: a row a rank, cells like 2F0), or of text: a line a rank, such as 0F0 0F1 0B0 0B1",
+    )  # fmt: skip
+    group.add_argument(
+        "--stages", type=_count, metavar="P",
+        help="ranks, each with one stage of the network or with --chunks of them",
+    )  # fmt: skip
+    group.add_argument("--micro-batches", type=_count, metavar="M", help="of one step")
+    group.add_argument(
+        "--chunks", type=_count, metavar="V",
+        help="stages a rank: stage s is on rank s mod P, with zb-v and dualpipe-v down the ranks "
+        "and up again (default: 2 where the schedule is made for it, else 1)",
+    )  # fmt: skip
+    group.add_argument(
+        "--placement", type=_placement, metavar="0,1,1,0",
+        help="the rank of every stage, instead of --stages and --chunks",
+    )  # fmt: skip
+    group.add_argument(
+        "--order", choices=("reverse", "forward"),
+        help="of micro-batches in gpipe's backward phase (default: reverse)",
+    )  # fmt: skip
+    group.add_argument(
+        "--forward-only", action="store_true", help="leave the backward phase out"
+    )  # fmt: skip
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("times, of one micro-batch on one rank")
+    group.add_argument("--forward", type=_time, default=Fraction(1), metavar="F", help="default: 1")
+    group.add_argument(
+        "--backward", type=_time, metavar="B",
+        help="default: twice the forward; with --weight, of the gradients of inputs (I) alone, "
+        "and as long as the forward",
+    )  # fmt: skip
+    group.add_argument(
+        "--weight", type=_time, metavar="W",
+        help="of the gradients of weights; cuts the backward of every schedule into I and W "
+        "(default where a schedule does so: I and W take half of --backward each)",
+    )  # fmt: skip
+    group.add_argument(
+        "--overhead", type=_time, default=Fraction(0), metavar="O",
+        help="added to every run, however short (default: 0)",
+    )  # fmt: skip
+    group = parser.add_argument_group("messages between ranks; they take no time of the ranks")
+    group.add_argument(
+        "--latency", type=_time, default=Fraction(0), metavar="A", help="of a message (default: 0)"
+    )
+    group.add_argument(
+        "--bandwidth", type=_rate, metavar="RATE",
+        help="bytes a unit of time of every link (default: no limit); wants --message-bytes",
+    )  # fmt: skip
+    group.add_argument("--message-bytes", type=_count, metavar="N", help="bytes of each message")
+    group.add_argument(
+        "--capacity", type=_capacity, default=None, metavar="N|none",
+        help="messages that a link holds until they are received; 0: a send's buffer is kept until "
+        "then (default: none, no limit)",
+    )  # fmt: skip
+    group = parser.add_argument_group("segments, for recurrent networks cut along time")
+    group.add_argument(
+        "--time-steps", type=_count, metavar="T",
+        help="steps of the network; the times of runs are then those of one step",
+    )  # fmt: skip
+    group.add_argument(
+        "--time-segment", type=_count, metavar="K",
+        help="steps of a segment, the last may have fewer (default: all, the network is not cut)",
+    )  # fmt: skip
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--json", action="store_true", help="print all figures as one JSON object on the last line"
+    )
+    group.add_argument("--no-chart", action="store_true", help="do not draw the ranks' runs")
+    group.add_argument("--svg", metavar="FILE", help="write a picture of all runs and messages")
+    group.add_argument(
+        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev or chrome://tracing"
+    )
+    group.add_argument("--csv", metavar="FILE", help="write the runs as PyTorch's _load_csv wants")
+    group.add_argument("--dump", metavar="FILE", help="write all instructions; --schedule reads it")
+
+
+def _number(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        message = f"{text!r} is no number; write it like 2, 0.25, 1e-6 or 1/3"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _time(text: str) -> Fraction:
+    number = _number(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def _rate(text: str) -> Fraction:
+    number = _number(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return number
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _capacity(text: str) -> int | None:
+    return None if text == "none" else 0 if text == "0" else _count(text)
+
+
+def _placement(text: str) -> tuple[int, ...]:
+    ranks = [rank.strip() for rank in text.split(",")]
+    if not all(rank.isascii() and rank.isdigit() for rank in ranks):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; write it like 0,1,1,0")
+    return tuple(map(int, ranks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
