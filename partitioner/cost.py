@@ -1,21 +1,182 @@
-"""Costs before anything has run: a body by its operations and calls, on a device of known speed."""
+"""Costs: seconds of nodes and bodies, measured where they were, estimated from counts elsewhere.
+
+A measurement belongs to a signature, which all calls of one kernel on arrays of the same types
+share, so a network unrolled over 60 time steps has as many as one over 2.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import groupby
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from partitioner.report import body_flops
+from partitioner.lifetimes import is_view
 from partitioner.types import Body
+from symgraph.errors import ConfigError
+from symgraph.graph import Graph, Node
+from symgraph.ops.registry import find
+from symgraph.types import TensorType
+from symgraph.units import seconds_text
+
+SCHEMA = 1  # of saved tables
+
+# Attributes that change what is computed but not how long it takes: the name of a random stream,
+# what the types say already, where a slice of that size lies, numbers to divide by.
+UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
+
+PICK = {"Embedding", "take", "pick", "slice", "slice_axis"}  # read no more than they give
+
+
+def signature(node: Node, graph: Graph) -> str:
+    """What the time of a call depends on: operator, attributes that matter, types in and out.
+
+    `FullyConnected(float32[16,200] float32[800,200]; ..., no_bias=True) -> float32[16,800]`
+    """
+    ins = tuple(graph.types_of(node.inputs))
+    return _text(node.op, tuple(node.attrs.items()), ins, node.types)
+
+
+@lru_cache(maxsize=1 << 14)
+def _text(
+    op: str,
+    attrs: tuple[tuple[str, Hashable], ...],
+    ins: tuple[TensorType, ...],
+    outs: tuple[TensorType, ...],
+) -> str:
+    given = ", ".join(f"{k}={v!r}" for k, v in sorted(attrs) if k not in UNTIMED)
+    return f"{op}({_listed(ins)}{'; ' if given else ''}{given}) -> {_listed(outs)}"
+
+
+def _listed(types: tuple[TensorType, ...]) -> str:
+    """Types as text, equal neighbours once: `60*float32[16,200]`."""
+    runs = [(type_, len(list(group))) for type_, group in groupby(types)]
+    return " ".join(f"{count}*{type_}" if count > 1 else str(type_) for type_, count in runs)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one device does: floating-point operations a second, and seconds to start a kernel."""
+    """What one device does: operations a second, seconds to call a small kernel, bytes a second.
+
+    A call takes as long as its operations or its bytes in and out, whichever is more (the
+    roofline: Williams, Waterman and Patterson 2009); a view takes the call alone.
+    """
 
     flops: float
     call: float
+    bandwidth: float = inf
+
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        """Time of one call; variables take none."""
+        if node.is_variable:
+            return 0.0
+        if is_view(node, graph):
+            return self.call
+        ins = graph.types_of(node.inputs)
+        operations = find(node.op).flops(node.attrs, ins, node.types)
+        given = sum(t.nbytes for t in node.types)
+        read = sum(min(t.nbytes, given) if node.op in PICK else t.nbytes for t in ins)
+        return self.call + max(operations / self.flops, (given + read) / self.bandwidth)
 
     def seconds(self, body: Body) -> float:
         """Time of one run of a body."""
-        calls = sum(not n.is_variable for n in body.graph)
-        return body_flops(body) / self.flops + calls * self.call
+        return sum(self.seconds_of(n, body.graph) for n in body.graph)
+
+
+class Measured(NamedTuple):
+    """A kernel's median time and the interquartile range, in seconds, of that many calls."""
+
+    seconds: float
+    spread: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Measured kernels of one machine, and the speed by which all others are estimated.
+
+    dispatch: seconds of the runtime's loop for one call, which come on top of a measured kernel.
+    measured, failed: by signature; failed: why it could not be measured. machine: where, in words.
+    """
+
+    speed: Speed
+    dispatch: float
+    measured: Mapping[str, Measured]
+    failed: Mapping[str, str]
+    machine: Mapping[str, str]
+
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        """Time of one call; variables take none."""
+        found = None if node.is_variable else self.measured.get(signature(node, graph))
+        if found is None:
+            return self.speed.seconds_of(node, graph)
+        return found.seconds + self.dispatch
+
+    def body(self, body: Body) -> float:
+        """Time of one run of a body."""
+        return sum(self.seconds_of(n, body.graph) for n in body.graph)
+
+    def measured_share(self, graph: Graph) -> float:
+        """The part of a graph's time that rests on measurements, from 0 to 1."""
+        total = known = 0.0
+        for node in graph:
+            seconds = self.seconds_of(node, graph)
+            total += seconds
+            if not node.is_variable and signature(node, graph) in self.measured:
+                known += seconds
+        return known / total if total else 1.0
+
+    def to_json(self) -> str:
+        """The table as text, signatures in alphabetical order."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "costs") -> CostTable:
+        """The table that `to_json` wrote; ConfigError naming the source if it is none."""
+        try:
+            return cls._parsed(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{source} is no table of costs of this version ({type(error).__name__}: {error}); "
+                "measure it anew with --profile"
+            ) from None
+
+    @classmethod
+    def _parsed(cls, found: Any) -> CostTable:
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
+        return cls(
+            Speed(**{key: float(value) for key, value in found["speed"].items()}),
+            float(found["dispatch"]),
+            {key: Measured(float(s), float(d), int(n)) for key, (s, d, n) in
+             found["measured"].items()},
+            {key: str(why) for key, why in found["failed"].items()},
+            {key: str(value) for key, value in found["machine"].items()},
+        )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as JSON."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostTable:
+        """The table that `save` wrote; ConfigError if the file is missing or no such table."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the table of costs {path}: {error}") from None
+        return cls.from_json(text, str(path))
+
+    def __str__(self) -> str:
+        """One line a signature, the slowest first."""
+        slowest = sorted(self.measured.items(), key=lambda item: -item[1].seconds)
+        lines = [
+            f"{seconds_text(m.seconds):>9} ± {seconds_text(m.spread / 2):>9}  {text}"
+            for text, m in slowest
+        ]
+        lines += [f"{'failed':>21}  {text}: {why}" for text, why in sorted(self.failed.items())]
+        return "\n".join([*lines, f"{seconds_text(self.dispatch):>21}  dispatch of a call"])

@@ -7,20 +7,53 @@ from collections.abc import Callable
 
 import numpy as np
 
+from partitioner import Placement, cut
 from partitioner.cost import Speed
+from runtime.kernels import Compiled, compile_rank
+from symgraph.context import cpu
+from symgraph.graph import Graph, Node
+from symgraph.ops.registry import VARIABLE, Env
+from symgraph.types import TensorType, Value
 
 SIZE = 512  # of the square float32 product; large enough for BLAS's full rate
-CALLS = 2000  # of a small addition
+BYTES = 4 << 20  # of the arrays that are added; more than the caches of one core hold
+CALLS = 200  # of a small operator in one body
+SMALL = TensorType((16,))
 
 
 def measure_speed() -> Speed:
-    """The rate of matrix products and the cost of a small operation, best of a few tries."""
+    """The rates of matrix products and of large additions, and a small call; best of a few tries.
+
+    One thread of BLAS or as many as the caller allows.
+    """
     a = np.ones((SIZE, SIZE), np.float32)
     out = np.empty_like(a)
-    small = np.ones((16, 200), np.float32)
     product = min(_seconds(lambda: np.matmul(a, a, out=out)) for _ in range(7))
-    call = min(_seconds(lambda: [small + small for _ in range(CALLS)]) for _ in range(3)) / CALLS
-    return Speed(2 * SIZE**3 / product, call)
+    x, y, z = (np.ones(BYTES // 4, np.float32) for _ in range(3))
+    addition = min(_seconds(lambda: np.add(x, y, out=z)) for _ in range(7))
+    call = min(call_seconds("elemwise_add", 2) for _ in range(7))
+    return Speed(2 * SIZE**3 / product, call, 3 * BYTES / addition)
+
+
+def call_seconds(op: str, inputs: int = 1) -> float:
+    """Seconds of one call of an operator on 16 numbers, in a body of nothing else."""
+    body = calls_of(op, inputs)
+    frame = [np.ones(SMALL.shape, SMALL.dtype)] * len(body.slots)
+    return _seconds(lambda: body.run(frame, Env())) / CALLS
+
+
+def calls_of(op: str, inputs: int = 1) -> Compiled:
+    """A body of nothing but calls of an operator on 16 numbers."""
+    reads = (Value("x"),) * inputs
+    calls = [Node(f"call{i}", op, reads, types=(SMALL,)) for i in range(CALLS)]
+    return compiled(Graph.of([Node("x", VARIABLE, types=(SMALL,)), *calls], ()))
+
+
+def compiled(graph: Graph) -> Compiled:
+    """A whole forward graph as one body, made ready as the worker does it."""
+    partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
+    (body,) = compile_rank(partition, 0).values()
+    return body
 
 
 def _seconds(work: Callable[[], object]) -> float:
