@@ -1,10 +1,11 @@
 """The runtime: schedules, their proof and simulation, and the workers that run them."""
 
+from runtime.breakdown import breakdown, critical_path
 from runtime.executor import Executor
-from runtime.instructions import Schedule
 from runtime.lower import lower
 from runtime.pipeline import Options, Plan, plan
-from runtime.replay import Costs, check, simulate
+from runtime.program import Program, Schedule
+from runtime.replay import Costs, Link, check, memory_profile, simulate
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
 from runtime.timeline import Event, Timeline
@@ -15,16 +16,21 @@ __all__ = [
     "Costs",
     "Event",
     "Executor",
+    "Link",
     "Options",
     "Plan",
+    "Program",
     "Schedule",
     "Session",
     "ThreadCluster",
     "Timeline",
+    "breakdown",
     "check",
+    "critical_path",
     "initialize",
     "lower",
     "make_cluster",
+    "memory_profile",
     "plan",
     "simulate",
 ]

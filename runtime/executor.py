@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.types import BodyKey
-from runtime.instructions import Free, Instruction, Recv, Run, Schedule, Send
+from partitioner.types import FORWARD
+from runtime.instructions import Free, Instruction, Recv, Run, Send
 from runtime.pipeline import Options, Plan, plan
+from runtime.program import Schedule
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Worker
 from symgraph.context import Context, cpu
@@ -208,15 +209,14 @@ def split_phases(plan: Plan) -> tuple[Schedule, Schedule]:
 
     def forward(instruction: Instruction) -> bool:
         if isinstance(instruction, (Run, Free)):
-            return instruction.phase == "F"
+            return instruction.phase == FORWARD
         assert isinstance(instruction, (Send, Recv))
-        source: BodyKey = edges[instruction.tag].src
-        return source.phase == "F"
+        return edges[instruction.tag].src.phase == FORWARD
 
     ordered = [sorted(p, key=lambda i: isinstance(i, Free)) for p in plan.schedule.programs]
-    first = tuple(tuple(i for i in p if forward(i)) for p in ordered)
-    second = tuple(tuple(i for i in p if not forward(i)) for p in ordered)
-    return Schedule(first), Schedule(second)
+    first = [[i for i in p if forward(i)] for p in ordered]
+    second = [[i for i in p if not forward(i)] for p in ordered]
+    return Schedule.of(first), Schedule.of(second)
 
 
 def simple_bind(

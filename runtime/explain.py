@@ -4,91 +4,102 @@ from __future__ import annotations
 
 from typing import Any
 
-from partitioner import StageMemory
+from partitioner.cost import CostTable
 from partitioner.report import aligned, table
-from runtime.calibrate import measure_speed
-from runtime.instructions import Run
+from runtime.draw import chart
 from runtime.pipeline import Plan
-from runtime.replay import Costs, simulate
-from runtime.summary import memory_of, plan_row
-from runtime.timeline import Timeline
-from runtime.trainer import Job, create_optimizer
-from symgraph.units import bytes_text
-
-CHART = 72  # columns of the timeline
+from runtime.prices import Prices, quick_prices
+from runtime.replay import simulate
+from runtime.summary import plan_rows
+from runtime.trainer import Job
+from symgraph.units import bytes_text, seconds_text
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     """The report of `--plan` as text, and its figures with the keys of `--json`.
 
-    The timeline is predicted from operation counts and a quick measurement of this machine's
-    matrix products; a training run predicts anew from its measured times.
+    The timeline is predicted from the profile that automatic choices were made with, or else from
+    operation counts and a quick measurement of this machine; a training run predicts anew from
+    its measured times.
     """
     plan = job.training
-    speed = measure_speed()
-    costs = Costs(lambda key: speed.seconds(plan.partition.bodies[key]))
-    timeline = simulate(plan.schedule, plan.partition, costs)
-    memory = memory_of(plan, len(create_optimizer(job.config).slots()))
+    prices = plan.prices or quick_prices()
+    timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition))
     config = job.config
+    choice = plan.choice
     head = (
         f"{config.model}: {len(plan.partition.graph)} nodes with gradients, batch of "
-        f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, "
-        f"schedule {config.pipeline.schedule}"
+        f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, {how(plan)}"
     )
     parts = [
         head,
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
-        "memory at the worst moment:\n" + memory_table(plan, memory),
+        "memory at the worst moment:\n" + memory_table(plan),
         f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
-        f"{timeline.bubble_fraction:.1%} of all ranks' time, at {speed.flops / 1e9:.0f} GFLOP/s "
-        f"and {speed.call * 1e6:.1f} µs a call\n" + chart(timeline),
+        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
     ]
+    parts[1:1] = [note for note in [plan.late] if note]
+    if len(plan.tried) > 1:
+        parts.insert(-1, "tried:\n" + tried_table(plan))
     figures = {
         "predicted_step_seconds": timeline.makespan,
         "bubble_fraction": timeline.bubble_fraction,
-        "schedule": config.pipeline.schedule,
+        "schedule": choice.schedule,
         "micro_batches": len(plan.sizes),
-        "time_segment": None,
+        "time_segment": choice.time_segment,
+        "recompute": list(choice.recompute),
         "placement": dict(config.group2ctx),
         "devices": list(config.devices),
-        "stages": [plan_row(plan, stage, memory[stage]) for stage in range(len(memory))],
+        "stages": plan_rows(plan),
     }
     return "\n\n".join(parts), figures
 
 
-def memory_table(plan: Plan, memory: tuple[StageMemory, ...]) -> str:
-    """Per stage: what its memory is made of."""
-    head = ("stage", "device", "parameters", "gradients", "optimizer", "kept x in flight",
-            "transient", "peak")  # fmt: skip
+def _basis(prices: Prices) -> str:
+    """What a prediction rests on, in words."""
+    bodies = prices.bodies
+    message = f"{seconds_text(float(prices.link.latency))} a message"
+    if isinstance(bodies, CostTable):
+        return f"from {len(bodies.measured)} measured kernels and {message}"
+    return f"at {bodies.flops / 1e9:.0f} GFLOP/s, {seconds_text(bodies.call)} a call and {message}"
+
+
+def how(plan: Plan) -> str:
+    """The schedule, time segments and recomputation of a plan in words."""
+    schedule, _, _, steps, again = plan.choice
+    text = f"schedule {schedule}"
+    if steps is not None:
+        text += f", time segments of {steps} steps"
+    if again:
+        text += f", forward run again on stage {', '.join(map(str, again))}"
+    return text
+
+
+def memory_table(plan: Plan) -> str:
+    """Per device: what its memory is made of at the worst moment."""
+    head = ("rank", "device", "parameters", "optimizer", "gradients", "activations", "transient",
+            "peak", "at")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
-    placement = plan.partition.placement
-    for stage, m in enumerate(memory):
-        rows.append((
-            str(stage), str(placement.devices[placement.rank_of[stage]]), bytes_text(m.parameters),
-            bytes_text(m.gradients), bytes_text(m.optimizer),
-            f"{bytes_text(m.kept)} x {m.in_flight}",
-            bytes_text(m.transient), bytes_text(m.peak),
-        ))  # fmt: skip
+    for rank, m in enumerate(plan.memory):
+        parts = (m.parameters, m.optimizer, m.gradients, m.activations, m.transient, m.peak)
+        device = str(plan.partition.placement.devices[rank])
+        rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
     return "\n".join(aligned(rows))
 
 
-def chart(timeline: Timeline, columns: int = CHART) -> str:
-    """The runs of every rank as a row of characters: the micro-batch's last digit, F over B.
-
-    rank 0  F 0011223344......
-            B             ....44332211
-    """
-    span = timeline.makespan or 1.0
-    rows = {(r, p): ["."] * columns for r in range(timeline.ranks) for p in "FB"}
-    for event in timeline.events:
-        if isinstance(event.instruction, Run):
-            row = rows[event.rank, event.instruction.phase]
-            first = int(event.start / span * columns)
-            last = max(first + 1, int(event.end / span * columns))
-            for column in range(first, min(last, columns)):
-                row[column] = str(event.instruction.mb % 10)
-    lines = []
-    for rank in range(timeline.ranks):
-        lines.append(f"  rank {rank}  F {''.join(rows[rank, 'F'])}")
-        lines.append(f"          B {''.join(rows[rank, 'B'])}")
-    return "\n".join(lines)
+def tried_table(plan: Plan) -> str:
+    """The candidates of an automatic choice, the one that was taken marked."""
+    rows: list[tuple[str, ...]] = [
+        ("", "schedule", "steps a segment", "forward again", "predicted step", "peak memory")
+    ]
+    taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute)
+    rows += [
+        (
+            "->" if t[:3] == taken else "", t.schedule,
+            "-" if t.time_segment is None else str(t.time_segment),
+            ", ".join(map(str, t.recompute)) or "-",
+            "too large" if t.seconds is None else seconds_text(t.seconds), bytes_text(t.peak),
+        )
+        for t in plan.tried
+    ]  # fmt: skip
+    return "\n".join(aligned(rows))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from partitioner.lifetimes import lifetimes, made_by, read_by
-from partitioner.types import Body, BodyKey, Partition
+from partitioner.types import AGAIN, Body, BodyKey, Partition
 from runtime.meter import Meter
 from symgraph.graph import Node
 from symgraph.ops.registry import Env, find
@@ -56,7 +56,7 @@ class Compiled:
     no imports, set before it runs. handovers: values for other stages of this rank. results:
     outputs of the whole graph. aux: auxiliary states and the slots of their next values. spent:
     slots that nobody needs once results and states are taken. free: slots that nobody needs once
-    this body's sends are delivered; None: the whole frame goes.
+    this body's sends are delivered.
     """
 
     key: BodyKey
@@ -67,7 +67,7 @@ class Compiled:
     results: tuple[tuple[Value, int], ...]
     aux: tuple[tuple[str, int], ...]
     spent: tuple[int, ...]
-    free: tuple[int, ...] | None
+    free: tuple[int, ...]
 
     def run(self, frame: Frame, env: Env, meter: Meter | None = None) -> None:
         """Fill the frame with this body's values. Raises NodeFailed from the node's own error."""
@@ -95,9 +95,7 @@ def compile_rank(partition: Partition, rank: int) -> dict[BodyKey, Compiled]:
     bodies = {s: [b for k, b in partition.bodies.items() if k.stage == s] for s in stages}
     slots = {s: _number(bodies[s]) for s in stages}
     return {
-        body.key: _compile(body, partition, slots, last=body is bodies[stage][-1])
-        for stage in stages
-        for body in bodies[stage]
+        body.key: _compile(body, partition, slots) for stage in stages for body in bodies[stage]
     }
 
 
@@ -113,7 +111,7 @@ def _number(bodies: Sequence[Body]) -> dict[Value, int]:
 
 
 def _compile(
-    body: Body, partition: Partition, all_slots: Mapping[int, Mapping[Value, int]], *, last: bool
+    body: Body, partition: Partition, all_slots: Mapping[int, Mapping[Value, int]]
 ) -> Compiled:
     slots = all_slots[body.key.stage]
     calls = [n for n in body.graph if not n.is_variable]
@@ -135,12 +133,14 @@ def _compile(
         tuple((v, slots[v]) for v in body.results),
         aux,
         tuple(slots[v] for v in life.spent),
-        None if last else tuple(slots[v] for v in life.sent),
+        tuple(slots[v] for v in life.sent),
     )
 
 
 def _aux(body: Body, node: Node) -> list[tuple[str, Value]]:
     """Auxiliary states of a call and the values they take after a training run."""
+    if AGAIN in node.tags:
+        return []
     op = find(node.op)
     states = node.inputs[len(node.inputs) - len(op.aux) :]
     names = [body.imports.get(v.node, v).node for v in states]

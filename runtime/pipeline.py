@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partitioner import Partition, cut, group2ctx
-from runtime.instructions import Collective, Schedule
-from runtime.lower import lower as lower_schedule
-from runtime.replay import check
-from runtime.schedules import find_schedule, forward_only
+from partitioner import Partition, Placement, group2ctx
+from runtime.choose import FORWARD_ONLY, Tried, Wish, choose
+from runtime.draft import Choice, Draft
+from runtime.instructions import COLLECTIVE
+from runtime.prices import Prices, Pricing, measured_prices
+from runtime.program import Schedule
+from runtime.replay import RankMemory
 from symgraph.batching import Feed, batch_size, micro_batch, prologue, split_sizes
 from symgraph.context import Context, cpu
 from symgraph.errors import PlacementError
@@ -28,8 +30,10 @@ class Options:
     """How to cut and schedule, as the user says it.
 
     groups: group name -> device (None: everything on `default`). devices: all ranks' devices.
-    schedule: a name of runtime.schedules. states: variable -> the output that is its value in
-    the next step. update: end each step with norms, losses and parameter updates.
+    schedule, order, time_segment, recompute, memory: see runtime.choose.Wish. states: variable ->
+    the output that is its value in the next step. slots: optimizer arrays a parameter. update:
+    end each step with norms, losses and parameter updates. pricing: what runs and messages
+    take, asked for only if something is chosen automatically.
     """
 
     groups: Mapping[str, Context] | None = None
@@ -39,6 +43,19 @@ class Options:
     micro_batches: int = 1
     states: Mapping[str, str] = field(default_factory=dict)
     update: bool = False
+    order: str | None = None
+    time_segment: int | str | None = None
+    recompute: str | tuple[int, ...] = ()
+    memory: int | None = None
+    slots: int = 0
+    pricing: Pricing = measured_prices
+
+    def wish(self, train: bool) -> Wish:
+        """What it says of schedules; a plan that does not train runs forward in order."""
+        name = self.schedule if train else FORWARD_ONLY
+        again = self.recompute if train else ()
+        limit = self.memory if train else None
+        return Wish(name, self.order, self.time_segment, again, limit, self.update)
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,9 @@ class Plan:
     partitions: micro-batch size -> the cut graph of that size; all have the same bodies and
     edges. sizes: samples of each micro-batch. layouts, outputs: of the forward outputs.
     grads: parameter -> the value of its gradient. heads: output index -> its head gradient.
-    states: variable -> the value it takes in the next step.
+    states: variable -> the value it takes in the next step. memory: of each rank at its worst
+    moment. choice, tried: the schedule, time segments and recomputation, and what else there was.
+    late: what cannot be cut along time, in words. prices: what a choice was made with.
     """
 
     partitions: Mapping[int, Partition]
@@ -62,6 +81,11 @@ class Plan:
     grads: Mapping[str, Value]
     heads: Mapping[int, str]
     states: Mapping[str, Value]
+    memory: tuple[RankMemory, ...]
+    choice: Choice
+    tried: tuple[Tried, ...]
+    late: str
+    prices: Prices | None
 
     @property
     def partition(self) -> Partition:
@@ -77,7 +101,7 @@ class Plan:
     @property
     def trains(self) -> bool:
         """Whether its programs end with parameter updates."""
-        return any(isinstance(i, Collective) for p in self.schedule.programs for i in p)
+        return any((p.columns.code == COLLECTIVE).any() for p in self.schedule.programs)
 
     def rank_of(self, variable: str) -> int:
         """The rank on which a forward variable lives."""
@@ -92,7 +116,8 @@ class Plan:
             placement = partition.placement
             where = (sorted(placement.stage_of.items()), placement.rank_of)
             text.update(f"{size} {partition.graph.digest} {where}\n".encode())
-        text.update(str(self.schedule).encode())
+        for program in self.schedule.programs:
+            text.update(program.tobytes())
         return text.hexdigest()
 
 
@@ -125,17 +150,22 @@ def plan(
     }
     ready = {size: micro_batch(graph, axes, size, whole) for size, graph in typed.items()}
     both = {size: gradients(m.graph, wrt, heads=heads) for size, m in ready.items()}
-    partitions = {size: _cut(b.graph, options) for size, b in both.items()}
-    first, size = partitions[sizes[0]], sizes[0]
-    assert all(_without_types(p) == _without_types(first) for p in partitions.values())
-    scheduler = find_schedule(options.schedule) if wrt else forward_only
-    compute = scheduler(first.placement.rank_of, len(sizes))
-    schedule = lower_schedule(first, compute, update=options.update)
-    check(schedule, first, len(sizes))
+    size = sizes[0]
+    graph = both[size].graph
+    placement = group2ctx(graph, options.groups, options.default, options.devices)
+    early = prologue(full, axes)
+    fed = {*feeds, *(v.node for v in early.outputs), *both[size].heads.values()}
+    parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
+    graphs = {size: b.graph for size, b in both.items()}
+    draft = Draft(graphs, sizes, placement, both[size].grads, parameters, options.slots)
+    made, tried, prices = choose(draft, options.wish(bool(wrt)), options.pricing)
     return Plan(
-        partitions, sizes, schedule, dict(feeds), prologue(full, axes), full.outputs,
+        made.partitions, sizes, made.schedule, dict(feeds), early, full.outputs,
         tuple(symbol.list_outputs()), {v: ready[size].layouts[v] for v in full.outputs},
-        both[size].grads, both[size].heads, _states(options.states, symbol, full.outputs, first),
+        both[size].grads, both[size].heads,
+        _states(options.states, symbol, full.outputs, placement), made.memory, made.choice, tried,
+        "" if made.choice.time_segment is None else draft.late(made.choice.time_segment),
+        prices,
     )  # fmt: skip
 
 
@@ -160,20 +190,10 @@ def _lowered(
     return lower(symbol, {**(shapes or {}), **fed}, {**(dtypes or {}), **kinds})
 
 
-def _cut(graph: Graph, options: Options) -> Partition:
-    return cut(graph, group2ctx(graph, options.groups, options.default, options.devices))
-
-
-def _without_types(partition: Partition) -> object:
-    """What the partitions of all micro-batch sizes have in common."""
-    return list(partition.bodies), [(e.tag, e.value, e.src, e.dst) for e in partition.edges]
-
-
 def _states(
-    named: Mapping[str, str], symbol: Symbol, outputs: tuple[Value, ...], partition: Partition
+    named: Mapping[str, str], symbol: Symbol, outputs: tuple[Value, ...], place: Placement
 ) -> dict[str, Value]:
     """The value of each state in the next step; both must be on one rank."""
-    place = partition.placement
     names = symbol.list_outputs()
     found = {}
     for variable, output in named.items():

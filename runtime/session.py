@@ -99,10 +99,9 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
-        for worker in self.workers.values():
-            for event in worker.timeline.events:
-                if isinstance(event.instruction, Run):
-                    self.body_seconds[event.instruction.key].append(event.end - event.start)
+        for event in self.timeline.events:
+            if isinstance(event.instruction, Run):
+                self.body_seconds[event.instruction.key].append(event.end - event.start)
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def reset_states(self) -> None:
@@ -128,7 +127,7 @@ class Session:
     @property
     def timeline(self) -> Timeline:
         """The last step, of the local ranks."""
-        return merge([w.timeline for w in self.workers.values()])
+        return merge([w.timeline for w in self.workers.values() if w.timeline is not None])
 
     def parameters(self) -> dict[str, Array]:
         """The parameters and auxiliary states of the local ranks, by name."""

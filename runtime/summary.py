@@ -6,24 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner import StageMemory, plan_memory
-from partitioner.report import body_flops
+from partitioner.memory import kept_bytes
+from partitioner.report import body_flops, parameter_bytes
+from partitioner.types import FORWARD
 from runtime.pipeline import Plan
-from runtime.replay import Costs, in_flight, simulate
+from runtime.replay import Costs, peak_in_flight, simulate
 
 if TYPE_CHECKING:
     from runtime.trainer import Trainer
-
-
-def memory_of(plan: Plan, slots: int) -> tuple[StageMemory, ...]:
-    """The memory plan of a training plan whose optimizer has `slots` arrays a parameter."""
-    return plan_memory(
-        plan.partition,
-        in_flight(plan.schedule),
-        trained=list(plan.grads),
-        slots=slots,
-        parameters=plan.parameters,
-    )
 
 
 def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
@@ -55,47 +45,49 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
     seconds = {k: s for row in found["ranks"] for k, s in row["bodies"].items()}
     costs = Costs(lambda key: seconds.get(str(key), 0.0))
     predicted = simulate(plan.schedule, plan.partition, costs).makespan
-    memory = memory_of(plan, len(next(iter(session.updaters.values())).optimizer.slots()))
-    rows = [
-        plan_row(plan, stage, memory[stage]) | _measured(plan, stage, seconds, found["ranks"])
-        for stage in range(plan.partition.placement.stages)
-    ]
+    rows = [row | _measured(plan, row["stage"], seconds, found["ranks"]) for row in plan_rows(plan)]
     busy = len(plan.sizes) * sum(seconds.values())
     return rows, predicted, busy
 
 
-def plan_row(plan: Plan, stage: int, memory: StageMemory) -> dict[str, Any]:
-    """What is known of a stage before a run: sizes a step, and its memory."""
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """What is known of each stage before a run: sizes a step; and the memory of its device."""
     partition = plan.partition
     micro_batches = len(plan.sizes)
-    keys = [k for k in partition.bodies if k.stage == stage]
-    sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
-    rank = partition.placement.rank_of[stage]
-    return {
-        "stage": stage,
-        "rank": rank,
-        "device": str(partition.placement.devices[rank]),
-        "flops": micro_batches * sum(body_flops(partition.bodies[k]) for k in keys),
-        "parameter_bytes": memory.parameters,
-        "activation_bytes": memory.kept,
-        "in_flight": memory.in_flight,
-        "peak_bytes_predicted": memory.peak,
-        "bytes_sent": micro_batches * sum(e.type.nbytes for e in sends),
-        "messages": micro_batches * len(sends),
-    }
+    kept = kept_bytes(partition)
+    in_flight = peak_in_flight(plan.schedule, partition)
+    rows = []
+    for stage, rank in enumerate(partition.rank_of):
+        keys = [k for k in partition.bodies if k.stage == stage]
+        sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
+        rows.append({
+            "stage": stage,
+            "rank": rank,
+            "device": str(partition.placement.devices[rank]),
+            "flops": micro_batches * sum(body_flops(partition.bodies[k]) for k in keys),
+            "parameter_bytes": parameter_bytes(partition, stage, set(plan.parameters)),
+            "activation_bytes": kept[stage],
+            "in_flight": in_flight[rank],
+            "peak_bytes_predicted": plan.memory[rank].peak,
+            "bytes_sent": micro_batches * sum(e.type.nbytes for e in sends),
+            "messages": micro_batches * len(sends),
+        })  # fmt: skip
+    return rows
 
 
 def _measured(
     plan: Plan, stage: int, seconds: dict[str, float], ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What a run adds: seconds a step, and the bytes held if the stage has its rank alone."""
-    placement = plan.partition.placement
-    rank = placement.rank_of[stage]
-    alone = placement.rank_of.count(rank) == 1
-    by_phase = {p: len(plan.sizes) * seconds.get(f"{stage}{p}", 0.0) for p in "FB"}
+    """What a run adds: seconds a step, and the bytes that the stage's device held."""
+    forward = backward = 0.0
+    for key in plan.partition.bodies:
+        if key.stage == stage:
+            spent = len(plan.sizes) * seconds.get(str(key), 0.0)
+            forward += spent if key.phase == FORWARD else 0.0
+            backward += 0.0 if key.phase == FORWARD else spent
     return {
-        "seconds": sum(by_phase.values()),
-        "forward_seconds": by_phase["F"],
-        "backward_seconds": by_phase["B"],
-        "peak_bytes_measured": ranks[rank]["bytes"] if alone else None,
+        "seconds": forward + backward,
+        "forward_seconds": forward,
+        "backward_seconds": backward,
+        "peak_bytes_measured": ranks[plan.partition.rank_of[stage]]["bytes"],
     }

@@ -7,7 +7,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
 from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
+from runtime.prices import Pricing, measured_prices
 from runtime.session import RECENT, Session, initialize
 from runtime.summary import stage_rows
 from runtime.transports import Cluster
@@ -60,8 +61,11 @@ class Progress:
     loss: float
 
 
-def prepare(config: Config) -> Job:
-    """Build the model and plan its training and evaluation; runs nothing."""
+def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
+    """Build the model and plan its training and evaluation; runs nothing.
+
+    pricing: for what the config leaves to be chosen; ranks must use equal ones.
+    """
     devices = tuple(Context.parse(d) for d in config.devices)
     data = config.data
     given = {
@@ -73,15 +77,18 @@ def prepare(config: Config) -> Job:
         raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
     model = load_model(config.model, **given, **config.args)
     groups = {g: Context.parse(d) for g, d in config.group2ctx.items()}
+    pipeline = config.pipeline
     options = Options(
-        groups or None, devices[0], devices, config.pipeline.schedule,
-        config.pipeline.micro_batches, model.states, update=True,
+        groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
+        model.states, update=True, order=pipeline.order, time_segment=pipeline.time_segment,
+        recompute=pipeline.recompute, memory=config.partition.memory,
+        slots=len(create_optimizer(config).slots()), pricing=pricing,
     )  # fmt: skip
     dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
     dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
     training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
-    forward = Options(groups or None, devices[0], devices, "", options.micro_batches, model.states)
-    evaluation = plan(model.symbol, model.feeds, forward, dtypes=dtypes)
+    options = replace(options, time_segment=training.choice.time_segment, update=False)
+    evaluation = plan(model.symbol, model.feeds, options, dtypes=dtypes)
     figures = tuple(scalars(training))
     if len(figures) != NLL:
         raise ConfigError(
@@ -267,9 +274,10 @@ class Trainer:
             "step_seconds": median,
             "predicted_step_seconds": predicted,
             "bubble_fraction": max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0,
-            "schedule": config.pipeline.schedule,
+            "schedule": job.training.choice.schedule,
             "micro_batches": config.pipeline.micro_batches,
-            "time_segment": None,
+            "time_segment": job.training.choice.time_segment,
+            "recompute": list(job.training.choice.recompute),
             "placement": dict(config.group2ctx),
             "devices": list(config.devices),
             "stages": stages,

@@ -7,34 +7,36 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from partitioner.types import CommEdge
-from runtime.instructions import (
-    Collective,
-    Free,
-    Instruction,
-    Program,
-    Run,
-    Send,
-    Update,
-)  # fmt: skip
+from partitioner.types import BodyKey, CommEdge
+from runtime.instructions import Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Compiled, Frame, NodeFailed, compile_rank
 from runtime.meter import Meter
 from runtime.pipeline import Plan
+from runtime.program import Program
 from runtime.sums import TreeSum
-from runtime.timeline import Event, Timeline
+from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
 from symgraph.types import Array, TensorType, Value
 
-Bound = list[tuple[Instruction, Callable[[], None]]]
+NANOSECOND = Fraction(1, 1_000_000_000)
+
+
+class Bound(NamedTuple):
+    """A rank's program and the call that does each instruction."""
+
+    program: Program
+    calls: list[Callable[[], None]]
 
 
 class Updater(Protocol):
@@ -69,32 +71,30 @@ class Worker:
         self.outputs: dict[Value, list[Any]] = {}
         self.grads: dict[str, TreeSum] = {}
         self.states: dict[str, list[Array]] = {}
-        self.timeline = Timeline(plan.partition.placement.ranks, ())
+        self.timeline: Timeline | None = None  # of the last program that was run
         self.step_count = 0
         self.meter: Meter | None = None
         self._frames: dict[tuple[int, int], Frame] = {}
-        self._tickets: dict[tuple[int, str, int], list[tuple[Ticket, CommEdge]]] = {}
+        self._unfreed: dict[tuple[int, int], int] = {}  # bodies of a frame that are not freed yet
+        self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Mapping[str, Array] = {}
         self._early: dict[str, Array] = {}
         self._env = Env()
         self._starts = [sum(plan.sizes[:m]) for m in range(len(plan.sizes))]
         self._grad_of = {value: name for name, value in plan.grads.items()}
-        self._compiled = self._compile()
-        self._slots = {key[:2]: len(c.slots) for key, c in self._compiled.items()}
+        self._compiled = {s: compile_rank(p, rank) for s, p in plan.partitions.items()}
+        self._slots = {
+            (size, key.stage): len(body.slots)
+            for size, bodies in self._compiled.items() for key, body in bodies.items()
+        }  # fmt: skip
+        self._bodies = Counter(key.stage for key in plan.partition.bodies)
         self._edges = {size: {e.tag: e for e in p.edges} for size, p in plan.partitions.items()}
         self._updater: Updater | None = None
         self.program = self.bind(plan.schedule.programs[rank])
 
-    def _compile(self) -> dict[tuple[int, int, str], Compiled]:
-        return {
-            (size, *key): compiled
-            for size, partition in self.plan.partitions.items()
-            for key, compiled in compile_rank(partition, self.rank).items()
-        }
-
     def bind(self, program: Program) -> Bound:
         """A program of this rank, ready to `run`."""
-        return [(instruction, self._bind(instruction)) for instruction in program]
+        return Bound(program, [self._bind(instruction) for instruction in program])
 
     def _bind(self, instruction: Instruction) -> Callable[[], None]:
         """The call that does an instruction."""
@@ -102,16 +102,14 @@ class Worker:
             return partial(self._finish, instruction)
         size = self.plan.sizes[instruction.mb]
         if isinstance(instruction, Run):
-            body = self._compiled[size, instruction.stage, instruction.phase]
-            return partial(self._run, body, instruction.mb)
+            return partial(self._run, self._compiled[size][instruction.key], instruction.mb)
         if isinstance(instruction, Free):
-            body = self._compiled[size, instruction.stage, instruction.phase]
-            return partial(self._free, body, instruction.mb)
+            return partial(self._free, self._compiled[size][instruction.key], instruction.mb)
         edge = self._edges[size][instruction.tag]
         end = edge.src if isinstance(instruction, Send) else edge.dst
-        body = self._compiled[size, end.stage, end.phase]
+        slot = self._compiled[size][end].slots[edge.value]
         act = self._send if isinstance(instruction, Send) else self._recv
-        return partial(act, edge, body.slots[edge.value], instruction.mb)
+        return partial(act, edge, slot, instruction.mb)
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -137,6 +135,7 @@ class Worker:
     def begin(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
         self._frames.clear()
+        self._unfreed.clear()
         self._tickets.clear()
         self.outputs = {}
         self.grads = {name: TreeSum(len(self.plan.sizes)) for name in self.plan.grads}
@@ -158,22 +157,25 @@ class Worker:
             values = evaluate(early, {n.name: feeds[n.name] for n in early.variables})
             self._early = {v.node: a for v, a in zip(early.outputs, values, strict=True)}
 
-    def run(self, transport: Transport, program: Bound) -> None:
+    def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
-        clock, events, rank = time.perf_counter, [], self.rank
-        instruction: Instruction | None = None
+        clock = time.perf_counter_ns
+        starts: list[int] = []
+        ends: list[int] = []
         try:
-            for instruction, act in program:
-                start = clock()
-                act()
-                events.append(Event(rank, instruction, start, clock()))
+            for call in bound.calls:
+                starts.append(clock())
+                call()
+                ends.append(clock())
         except BaseException as error:
             self._frames.clear()
-            self._raise(instruction, error)
-        self.timeline = Timeline(transport.size, tuple(events))
+            self._raise(bound.program[len(ends)], error)
+        tracks = [EMPTY] * transport.size
+        tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
+        self.timeline = Timeline(tuple(tracks), NANOSECOND)
 
-    def _raise(self, instruction: Instruction | None, error: BaseException) -> None:
+    def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
         cause = error
         if isinstance(error, NodeFailed):
@@ -195,14 +197,14 @@ class Worker:
         if frame is None:
             slots = self._slots[self.plan.sizes[mb], stage]
             frame = self._frames[stage, mb] = [None] * slots
+            self._unfreed[stage, mb] = self._bodies[stage]
         return frame
 
     def _run(self, body: Compiled, mb: int) -> None:
         frame = self._frame(body.key.stage, mb)
         for name, slot in body.fed:
             frame[slot] = self._fed(name, mb)
-        if self.meter is not None:
-            self.meter.start(self._held(), self._feeds.values())
+        self._watch()
         body.run(frame, self._env._replace(sample=self._starts[mb]), self.meter)
         for slot, other, to in body.handovers:
             self._frame(other, mb)[to] = frame[slot]
@@ -213,6 +215,11 @@ class Worker:
                 self.arrays[name][...] = frame[slot]
         for slot in body.spent:
             frame[slot] = None
+
+    def _watch(self) -> None:
+        """Let the meter, if there is one, see what is held now."""
+        if self.meter is not None:
+            self.meter.start(self._held(), self._feeds.values())
 
     def _held(self) -> Iterator[Iterable[Any]]:
         """Every array that this rank holds, parameters aside."""
@@ -257,7 +264,7 @@ class Worker:
         frame = self._frames[edge.src.stage, mb]
         destination = self.plan.partition.rank(edge.dst)
         ticket = self.transport.send(frame[slot], destination, edge.tag)
-        self._tickets.setdefault((*edge.src, mb), []).append((ticket, edge))
+        self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
 
     def _recv(self, edge: CommEdge, slot: int, mb: int) -> None:
         source = self.plan.partition.rank(edge.src)
@@ -266,19 +273,21 @@ class Worker:
         self.transport.waiting_for(where)
         self.transport.recv(out, source, edge.tag)
         self._frame(edge.dst.stage, mb)[slot] = out
+        self._watch()
 
     def _free(self, body: Compiled, mb: int) -> None:
-        for ticket, edge in self._tickets.pop((*body.key, mb), ()):
+        for ticket, edge in self._tickets.pop((body.key, mb), ()):
             if not ticket.done():
-                where = f"D{body.key}{mb} (step {self.step_count}): {edge.value}"
-                self.transport.waiting_for(where)
+                where = f"{Free(*body.key[:2], mb, body.key.segment)} (step {self.step_count})"
+                self.transport.waiting_for(f"{where}: {edge.value}")
                 ticket.wait()
-        if body.free is None:
-            self._frames.pop((body.key.stage, mb), None)
-        else:
-            frame = self._frames[body.key.stage, mb]
-            for slot in body.free:
-                frame[slot] = None
+        at = body.key.stage, mb
+        frame = self._frames[at]
+        for slot in body.free:
+            frame[slot] = None
+        self._unfreed[at] -= 1
+        if not self._unfreed[at]:
+            del self._frames[at], self._unfreed[at]
 
     def _finish(self, instruction: Update | Collective) -> None:
         if self._updater is not None:

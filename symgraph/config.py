@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from symgraph import lr_scheduler
-from symgraph.config_keys import Config, DataConfig, Section, TrainConfig, sections
+from symgraph.config_keys import Config, DataConfig, PipelineConfig, Section, TrainConfig, sections
 from symgraph.context import Context
 from symgraph.corpus import CORPORA
 from symgraph.errors import ConfigError, nearest
@@ -69,6 +69,7 @@ def _locate(location: tuple[int | str, ...]) -> tuple[KeyPath, type[Section] | N
     return path, holder
 
 
+SCHEDULE_FILES = (".csv", ".txt")
 MISSING = ("missing", "union_tag_not_found")
 
 # pydantic's name of a mistake -> what to say; the value follows
@@ -134,7 +135,7 @@ def _contradictions(
     )
     yield from _data_mistakes(corpus)
     yield from _device_mistakes(data)
-    yield from _unknown(("pipeline", "schedule"), pipeline, schedules)
+    yield from _schedule_name_mistakes(pipeline, schedules)
     yield from _unknown(("train", "optimizer"), train, OPTIMIZERS)
     parts, batch = pipeline.get("micro_batches"), corpus.get("batch_size")
     if isinstance(parts, int) and isinstance(batch, int) and 1 <= batch < parts:
@@ -143,6 +144,19 @@ def _contradictions(
     known = isinstance(rule, str) and rule in OPTIMIZERS
     if known and train.get("momentum") and not hasattr(OPTIMIZERS[rule], "momentum"):
         yield ("train", "momentum"), f"optimizer {rule} has no momentum; remove this key"
+
+
+def _schedule_name_mistakes(
+    pipeline: Mapping[str, Any], schedules: Collection[str] | None
+) -> Iterator[tuple[KeyPath, str]]:
+    name = pipeline.get("schedule", PipelineConfig.model_fields["schedule"].default)
+    if isinstance(name, str) and name.endswith(SCHEDULE_FILES):
+        if not Path(name).is_file():
+            yield ("pipeline", "schedule"), f"no such file: {name}"
+    elif name != "auto":
+        yield from _unknown(("pipeline", "schedule"), pipeline, schedules)
+    if pipeline.get("order") is not None and name != "gpipe":
+        yield ("pipeline", "order"), f"is for the schedule gpipe, not for {name}; remove this key"
 
 
 def _unknown(

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from symgraph.context import Context
 from symgraph.optimizer import OPTIMIZERS
+from symgraph.units import parse_bytes
 from symgraph.yaml_lines import shown
 
 MODEL = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -32,6 +33,31 @@ def _auto_or_count(value: object) -> object:
     raise ValueError(f"expected auto or a whole number of at least 1, got {shown(value)}")
 
 
+def _steps(value: object) -> object:
+    if value is None or value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"expected null, auto or a number of time steps, got {shown(value)}")
+
+
+def _stages(value: object) -> object:
+    if isinstance(value, str) and value in RECOMPUTE:
+        return value
+    if isinstance(value, (list, tuple)) and all(type(s) is int and s >= 0 for s in value):
+        return tuple(sorted(set(value)))
+    raise ValueError(
+        f"expected {', '.join(RECOMPUTE)} or a list of stages, such as [0, 1], got {shown(value)}"
+    )
+
+
+def _bytes(value: object) -> object:
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, str):
+        return parse_bytes(value)
+    raise ValueError(f"expected bytes, such as 4GiB, got {shown(value)}")
+
+
+RECOMPUTE = ("none", "all", "auto")
 Device = Annotated[str, AfterValidator(_device)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
@@ -69,9 +95,25 @@ class PipelineConfig(Section):
     """How a batch flows through the stages."""
 
     schedule: str = "1f1b"
-    """Order of the micro-batches, such as gpipe or 1f1b."""
+    """Order of the runs: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, dualpipe-v,
+    wavefront, auto (the shortest predicted step of all), or a file of runs (.csv, .txt)."""
+    order: Literal["reverse", "forward"] | None = None
+    """Order of gpipe's backward micro-batches; null: reverse."""
     micro_batches: Count = 1
     """Parts that a batch is cut into."""
+    time_segment: Annotated[int | str | None, PlainValidator(_steps)] = None
+    """Time steps of an unrolled network that a stage runs at once, while its neighbour works on
+    the ones before; auto: the shortest predicted step; null: all of them."""
+    recompute: Annotated[str | tuple[int, ...], PlainValidator(_stages)] = "none"
+    """Stages that run forward again in the backward phase instead of keeping activations: none,
+    all, auto (those that partition.memory wants), or a list such as [0, 1]."""
+
+
+class PartitionConfig(Section):
+    """What the partition must keep to."""
+
+    memory: Annotated[int | None, PlainValidator(_bytes)] = None
+    """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
 
 
 class Warmup(Section):
@@ -211,6 +253,8 @@ class Config(Section):
     """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank."""
     group2ctx: Mapping[str, Device] = {}
     """Device of each ctx_group of the network."""
+    partition: PartitionConfig = PartitionConfig()
+    """What the partition must keep to."""
     pipeline: PipelineConfig = PipelineConfig()
     """How a batch flows through the stages."""
     train: TrainConfig = TrainConfig()

@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symgraph.errors import RunError, SymgraphError
@@ -119,6 +120,8 @@ def _train(config: Config, options: argparse.Namespace) -> int:
 
 def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.explain import how
+    from runtime.prices import shared_prices
     from runtime.trainer import (
         Trainer,
         agree_on_config,
@@ -131,7 +134,7 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
 
     console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
     agree_on_config(config, cluster)
-    job = prepare(config)
+    job = prepare(config, partial(shared_prices, cluster=cluster))
     corpus = load_corpus(config)
     placement = job.training.partition.placement
     console.line(
@@ -140,8 +143,10 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
     )
     console.line(
         f"{config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
-        f"{len(job.training.sizes)} micro-batches, schedule {config.pipeline.schedule}"
+        f"{len(job.training.sizes)} micro-batches, {how(job.training)}"
     )
+    if job.training.late:
+        console.line(f"note: {job.training.late}")
     idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
     if idle:
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from numbers import Integral, Real
 
@@ -32,6 +33,20 @@ def bytes_text(count: float) -> str:
     ('512 B', '1.50 KiB', '4.00 GiB')
     """
     return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from a number with or without a unit; ValueError for anything else.
+
+    >>> parse_bytes("4GiB"), parse_bytes("1.5 MiB"), parse_bytes("200MB"), parse_bytes("512")
+    (4294967296, 1572864, 200000000, 512)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B|B)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"expected bytes, such as 4GiB, 500MB or 1048576, got {text!r}")
+    number, scale, binary = match.groups()
+    power = "KMGT".index(scale.upper()) + 1 if scale else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def flops_text(count: float) -> str:

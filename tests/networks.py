@@ -1,4 +1,4 @@
-"""Random networks: skips, shared weights, several outputs, random groups."""
+"""Random networks: skips, shared weights, several outputs, random groups and time steps."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ class _Maker:
 
     def __init__(self, rng: np.random.Generator, batch: int) -> None:
         self.rng, self.batch = rng, batch
+        self.time = np.random.default_rng(int(rng.bit_generator.state["state"]["state"] % 2**32))
         self.arrays: dict[str, np.ndarray] = {}
         self.feeds: dict[str, np.ndarray] = {}
         self.pool: list[tuple[Symbol, int]] = []
         self.weights: dict[tuple[int, int], list[Symbol]] = {}
 
     def scope(self) -> Any:
-        """A random group, or none at all."""
+        """A random group, or none at all; a time step that rises as the network grows, or none."""
         group = int(self.rng.integers(GROUPS + 1))
-        return AttrScope(ctx_group=f"g{group}") if group < GROUPS else AttrScope()
+        attrs = {"ctx_group": f"g{group}"} if group < GROUPS else {}
+        step = len(self.pool) // 2 + int(self.time.integers(-1, 2))
+        if step >= 0 and self.time.random() < 0.8:
+            attrs["time_step"] = str(step)
+        return AttrScope(**attrs)
 
     def feed(self, name: str, values: np.ndarray) -> Symbol:
         self.feeds[name] = values

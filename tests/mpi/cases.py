@@ -17,6 +17,7 @@ import numpy as np
 
 import symgraph.sym as sym
 from runtime.pipeline import Options, plan
+from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
 from runtime.transports import Cluster
 from symgraph.attribute import AttrScope
@@ -35,7 +36,6 @@ from tests.recurrent import lstm_case
 Arrays = dict[str, np.ndarray]
 
 SEEDS = range(6)
-SCHEDULES = ("gpipe", "1f1b")
 MICRO_BATCHES = (1, 2, 3, 5)
 
 
@@ -99,10 +99,12 @@ def runs(devices: int) -> dict[str, Run]:
     table: dict[str, Run] = {}
     for seed in SEEDS:
         groups = random_groups(seed + 100 * devices, devices)
-        for schedule in SCHEDULES:
-            for count in MICRO_BATCHES:
-                name = f"random{seed}-{schedule}-m{count}"
-                table[name] = Step(random_case(seed), options(devices, groups, count, schedule))
+        for number, schedule in enumerate(SCHEDULES):
+            count = MICRO_BATCHES[(seed + number) % len(MICRO_BATCHES)]
+            name = f"random{seed}-{schedule}-m{count}"
+            table[name] = Step(random_case(seed), options(devices, groups, count, schedule))
+    for number, schedule in enumerate(SCHEDULES):
+        table[f"segments-{schedule}"] = segments(devices, schedule, 1 + number % 3)
     with NameManager():
         for name, make in CASES.items():
             table[name] = make(devices)
@@ -297,6 +299,13 @@ def tied_over_time(steps: int, devices: int) -> Step:
     """R5: an LSTM stack, a layer a device, whose weights are used at every time step."""
     groups = spread(devices, "layer0", "layer1", "head")
     return Step(lstm_case(2, steps), options(devices, groups, 2))
+
+
+def segments(devices: int, schedule: str, steps: int) -> Step:
+    """An LSTM stack cut along time as well, some of it run again in the backward phase."""
+    groups = spread(devices, "layer0", "layer1", "head")
+    made = options(devices, groups, 2, schedule)
+    return Step(lstm_case(2, 5), replace(made, time_segment=steps, recompute=(0,)))
 
 
 CASES: dict[str, Callable[[int], Run]] = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
 from runtime.executor import Executor, bind, simple_bind, split_phases
+from runtime.program import Schedule
 from runtime.replay import check
 from symgraph import sym
 from symgraph.attribute import AttrScope
@@ -517,9 +520,7 @@ def test_the_halves_of_a_schedule_are_the_schedule(seed):
     executor.close()
     plan = executor.plan
     halves = split_phases(plan)
-    joined = type(plan.schedule)(
-        tuple(a + b for a, b in zip(*(h.programs for h in halves), strict=True))
-    )
+    joined = Schedule.of(chain(*parts) for parts in zip(*(h.programs for h in halves), strict=True))
     check(joined, plan.partition, 1)
 
 

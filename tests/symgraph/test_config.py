@@ -183,6 +183,23 @@ def test_mistakes_in_the_file_come_before_those_in_overrides(load):
     assert refusal(load, GOOD, "data.vocab=x", "timeout=x").startswith("override 'data.vocab=x'")
 
 
+def test_how_the_batch_flows(load):
+    more = "pipeline: {schedule: auto, micro_batches: 4, time_segment: auto, recompute: [2, 0, 2]}"
+    text = GOOD.replace("pipeline: {schedule: gpipe, micro_batches: 4}", more)
+    config = load(text + "partition: {memory: 1.5GiB}\n")
+    assert config.partition.memory == 3 << 29
+    pipeline = config.pipeline
+    assert (pipeline.schedule, pipeline.time_segment) == ("auto", "auto")
+    assert pipeline.recompute == (0, 2)
+    assert load(text, "pipeline.recompute=all").pipeline.recompute == "all"
+    assert load(text, "pipeline.time_segment=5").pipeline.time_segment == 5
+
+
+def test_a_schedule_in_a_file(load, tmp_path):
+    (tmp_path / "mine.csv").write_text("0F0\n")
+    assert load(GOOD, "pipeline.schedule=mine.csv").pipeline.schedule == "mine.csv"
+
+
 # -- mistakes in one key ----------------------------------------------------------------------
 
 
@@ -191,12 +208,20 @@ def test_mistakes_in_the_file_come_before_those_in_overrides(load):
     ("epochs: 1", "epoch: 1", "run.yaml:16: train.epoch: unknown key: did you mean 'epochs'? (kno"),
     ("epochs: 1", "data: 1", "run.yaml:16: train.data: unknown key here: it belongs at the top le"),
     ("devices:", "vocab: 9\ndevices:", "run.yaml:8: vocab: unknown key here: it belongs under 'da"),
-    ("devices:", "partition: {}\ndevices:", "run.yaml:8: partition: unknown key: known: 'args', '"),
+    ("devices:", "partitions: {}\ndevices:", "run.yaml:8: partitions: unknown key: did you mean "),
     ("size: 64", "size: many", "run.yaml:6: data.batch_size: expected a whole number, got 'many'"),
     ("size: 64", "size: 64.0", "run.yaml:6: data.batch_size: expected a whole number, got 64.0"),
     ("size: 64", "size: true", "run.yaml:6: data.batch_size: expected a whole number, got true"),
     ("size: 64", "size:", "run.yaml:6: data.batch_size: expected a whole number, got null"),
     ("size: 64", "size: 0", "run.yaml:6: data.batch_size: must be at least 1, got 0"),
+    ("gpipe,", "gpipe, order: back,", "run.yaml:12: pipeline.order: unknown value 'back': kno"),
+    ("gpipe,", "1f1b, order: forward,", "run.yaml:12: pipeline.order: is for the schedule gpip"),
+    ("gpipe,", "zb-9,", "run.yaml:12: pipeline.schedule: unknown value 'zb-9': "),
+    ("gpipe,", "a.csv,", "run.yaml:12: pipeline.schedule: no such file: a.csv"),
+    ("gpipe,", "gpipe, time_segment: 0,", "run.yaml:12: pipeline.time_segment: expected null"),
+    ("gpipe,", "gpipe, recompute: some,", "run.yaml:12: pipeline.recompute: expected none"),
+    ("gpipe,", "gpipe, recompute: [-1],", "run.yaml:12: pipeline.recompute: expected none, "),
+    ("devices:", "partition: {memory: 4X}\ndevices:", "run.yaml:8: partition.memory: expected byt"),
     ("rate: 1", "rate: -0.5", "run.yaml:14: train.learning_rate: must be more than 0, got -0.5"),
     ("rate: 1", "rate: .nan", "run.yaml:14: train.learning_rate: expected a finite number, got na"),
     ("rate: 1", "rate: fast", "run.yaml:14: train.learning_rate: expected a number, got 'fast'"),

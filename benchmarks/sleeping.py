@@ -1,0 +1,79 @@
+"""Sleeping layers: operators of known cost, to try predictions without a machine's moods.
+
+`_sleep(data, weight)` gives back its data after so many seconds; so do its two gradients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import symgraph.sym as sym
+from symgraph.attribute import AttrScope
+from symgraph.build import Ref, apply
+from symgraph.ops.params import Param
+from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, register
+from symgraph.symbol import Symbol
+from symgraph.types import Array
+
+
+def same_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """Output like the first input; a weight has one element."""
+    return [ins[0], (1,)], [ins[0]]
+
+
+def like_weight(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    return list(ins), [(1,)]
+
+
+def wait(seconds: float) -> None:
+    """Sleep to a point in time: `time.sleep` alone comes back some 60 µs late."""
+    end = time.perf_counter() + seconds
+    time.sleep(max(0.0, seconds - 2e-4))
+    while time.perf_counter() < end:
+        time.sleep(0)
+
+
+def sleep(env: Env, attrs: Any, data: Array, *weight: Array) -> Array:
+    wait(attrs["seconds"])
+    return env.xp.array(data)
+
+
+def sleep_weight(env: Env, attrs: Any, grad: Array) -> Array:
+    wait(attrs["seconds"])
+    return grad.reshape(-1)[:1] * 1.0
+
+
+def sleep_grad(c: Call) -> Sequence[Ref | None]:
+    data = apply("_sleep_data", c.gy, seconds=c.attrs["input"])
+    return data, apply("_sleep_weight", c.gy, seconds=c.attrs["parameter"])
+
+
+SECONDS = Param(float, 0.0, "float")
+register(OpDef(
+    name="_sleep", inputs=("data", "weight"), shape=same_shape, compute=sleep, grad=sleep_grad,
+    params={"seconds": SECONDS, "input": SECONDS, "parameter": SECONDS},
+    doc="The data, after `seconds`; gradients after `input` and `parameter` seconds.",
+))  # fmt: skip
+register(OpDef(
+    name="_sleep_data", inputs=("data",), shape=lambda site, ins, outs: (ins, [ins[0]]),
+    compute=sleep, params={"seconds": SECONDS}, doc="The data, after `seconds`.",
+))  # fmt: skip
+register(OpDef(
+    name="_sleep_weight", inputs=("data",), shape=like_weight, compute=sleep_weight,
+    params={"seconds": SECONDS}, doc="One element of the data, after `seconds`.",
+))  # fmt: skip
+
+
+def chain(costs: Sequence[tuple[float, float, float]]) -> Symbol:
+    """Layers in a row, group `g<layer>` each: seconds forward, of I and of W, a micro-batch."""
+    x = sym.Variable("x")
+    for layer, (forward, back, weight) in enumerate(costs):
+        with AttrScope(ctx_group=f"g{layer}"):
+            x = sym._sleep(
+                x, sym.Variable(f"layer{layer}_weight"), seconds=forward, input=back,
+                parameter=weight, name=f"layer{layer}",
+            )  # fmt: skip
+    with AttrScope(ctx_group=f"g{len(costs) - 1}"):
+        return sym.MakeLoss(x, name="loss")

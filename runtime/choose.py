@@ -1,0 +1,230 @@
+"""The choice of schedule, time segments and recomputation, where the user leaves it open.
+
+What is open is tried and simulated with the programs that would run; the shortest step that keeps
+within the memory limit is taken, the earlier candidate among equals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from partitioner import Partition
+from partitioner.types import FORWARD, INPUT, WEIGHT
+from runtime.draft import Choice, Draft, Made
+from runtime.instructions import Run
+from runtime.lower import lower
+from runtime.prices import Prices, Pricing
+from runtime.program import Schedule
+from runtime.replay import simulate
+from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
+from runtime.text import load_schedule_file
+from symgraph.errors import ConfigError, ScheduleError
+from symgraph.units import bytes_text
+
+AUTO, ALL, NONE, FORWARD_ONLY = "auto", "all", "none", "forward"
+SUFFIXES = (".csv", ".txt")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user says.
+
+    schedule: a name of SCHEDULES, `auto`, `forward` (no backward phase) or a file of runs. order:
+    of gpipe's backward phase. time_segment: steps, `auto`, or None: do not cut along time.
+    recompute: stages, `none`, `all` or `auto`: those that the memory limit wants. memory: bytes
+    that each rank may hold. update: whether programs end with parameter updates.
+    """
+
+    schedule: str
+    order: str | None = None
+    time_segment: int | str | None = None
+    recompute: str | tuple[int, ...] = ()
+    memory: int | None = None
+    update: bool = False
+
+
+class Tried(NamedTuple):
+    """A candidate: predicted seconds of a step (None: not simulated), bytes of its worst rank."""
+
+    schedule: str
+    time_segment: int | None
+    recompute: tuple[int, ...]
+    seconds: float | None
+    peak: int
+
+
+def choose(
+    draft: Draft, wish: Wish, pricing: Pricing
+) -> tuple[Made, tuple[Tried, ...], Prices | None]:
+    """The best way to run a draft that the wish allows, all that were tried, and their prices.
+
+    pricing: asked only if there is a choice. Raises ConfigError for unknown names, ScheduleError if
+    no allowed way keeps within the memory limit, naming the smallest limit that works.
+    """
+    prices = cache(lambda: pricing(draft.first))
+    segments = _time_segments(draft, wish, prices)
+    is_open = wish.schedule == AUTO or len(segments) > 1
+    tried: list[Tried] = []
+    best: tuple[float, Made] | None = None
+    least: Made | None = None  # the way that needs the least memory
+    for steps in segments:
+        for choice in _schedules(draft, wish, steps, prices):
+            made = _recomputed(draft, choice, wish)
+            fits = wish.memory is None or made.peak <= wish.memory
+            seconds = _seconds(made, draft, prices()) if is_open and fits else None
+            tried.append(Tried(choice.schedule, steps, made.choice.recompute, seconds, made.peak))
+            if least is None or made.peak < least.peak:
+                least = made
+            if fits and (best is None or (seconds or 0.0) < best[0]):
+                best = seconds or 0.0, made
+    if best is None:
+        assert least is not None
+        raise ScheduleError(_too_large(least, draft, wish))
+    return best[1], tuple(tried), prices() if is_open else None
+
+
+def _seconds(made: Made, draft: Draft, prices: Prices) -> float:
+    partition = made.partitions[draft.sizes[0]]
+    return simulate(made.schedule, partition, prices.costs(partition)).makespan
+
+
+def _too_large(least: Made, draft: Draft, wish: Wish) -> str:
+    rank = max(range(len(least.memory)), key=lambda r: least.memory[r].peak)
+    device = draft.placement.devices[rank]
+    advice = "" if wish.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
+    return (
+        f"schedule {wish.schedule} needs {bytes_text(least.peak)} ({least.peak} bytes) on "
+        f"{device}, more than the limit of {bytes_text(wish.memory or 0)}; that is the smallest "
+        f"limit that works{advice}"
+    )
+
+
+# -- schedules -----------------------------------------------------------------------------------
+
+
+def _schedules(
+    draft: Draft, wish: Wish, steps: int | None, prices: Callable[[], Prices]
+) -> Iterator[Choice]:
+    """The schedules that the wish allows."""
+    if wish.schedule != AUTO:
+        yield _named(wish.schedule, wish, draft, steps)
+        return
+    yield from (_named(name, wish, draft, steps) for name in SCHEDULES)
+    for split in (False, True):
+        programs = partial(_list_scheduled, draft=draft, wish=wish, prices=prices)
+        yield Choice(AUTO, split, programs, steps)
+
+
+def _list_scheduled(
+    partition: Partition, draft: Draft, wish: Wish, prices: Callable[[], Prices]
+) -> Schedule:
+    from runtime.schedules.auto import list_schedule
+
+    plan = draft.memory_plan(partition)
+    costs = prices().costs(partition)
+    mbs = len(draft.sizes)
+    found = list_schedule(partition, mbs, costs, memory=plan, limit=wish.memory)
+    return lower(partition, found.compute, update=wish.update)
+
+
+def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
+    """The choice of a schedule of SCHEDULES, of `forward`, or of one in a file."""
+    lists: ComputeLists | Schedule
+    if Path(name).suffix in SUFFIXES:
+        lists = load_schedule_file(name)
+    else:
+        lists = _compute_lists(name, wish.order, draft.placement.rank_of, len(draft.sizes))
+    programs = lists.programs if isinstance(lists, Schedule) else lists
+    split = any(
+        isinstance(i, Run) and i.phase in (INPUT, WEIGHT) for program in programs for i in program
+    )
+
+    def scheduled(partition: Partition) -> Schedule:
+        if isinstance(lists, Schedule):
+            return lists
+        segments = 1 + max((key.segment for key in partition.bodies), default=0)
+        return lower(partition, expand(lists, segments), update=wish.update)
+
+    return Choice(name, split, scheduled, steps)
+
+
+def _compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+    if order is not None and name != "gpipe":
+        raise ConfigError(f"pipeline.order is for the schedule gpipe, not for {name}")
+    if name == FORWARD_ONLY:
+        return forward_only(rank_of, mbs)
+    if order is not None:
+        return gpipe(rank_of, mbs, order=order)
+    return find_schedule(name)(rank_of, mbs)
+
+
+# -- time segments -------------------------------------------------------------------------------
+
+
+def _time_segments(draft: Draft, wish: Wish, prices: Callable[[], Prices]) -> Sequence[int | None]:
+    """The numbers of steps to try; None: one segment."""
+    steps = wish.time_segment
+    if steps is None or isinstance(steps, int):
+        if steps is not None and not draft.steps:
+            raise ConfigError(
+                f"a time segment of {steps} steps, but no node of the network has a time step: "
+                "unroll it with sg.rnn, or mark its steps with AttrScope(time_step=...)"
+            )
+        return (steps,)
+    stages = draft.placement.stages
+    if not draft.steps or stages == 1:
+        return (None,)
+    start = _best_steps(draft, prices())
+    near = {min(max(1, round(start * f)), draft.steps) for f in (0.5, 1, 2)}
+    return (None, *sorted(near - {draft.steps}, reverse=True))
+
+
+def _best_steps(draft: Draft, prices: Prices) -> float:
+    """k* = sqrt(T·a / ((p - 1)·c)), the segment length of the shortest wavefront.
+
+    T steps of c seconds each on the slowest of p stages; a: seconds that every further segment
+    costs, for its messages and instructions.
+    """
+    partition = draft.whole
+    costs = prices.costs(partition)
+    stages = draft.placement.stages
+    slowest = max(float(costs.run(k)) for k in partition.bodies if k.phase == FORWARD)
+    extra = float(prices.link.latency) + 4 * prices.overhead  # receive, run, send, free
+    step = max(slowest / draft.steps, 1e-12)
+    return math.sqrt(draft.steps * extra / ((stages - 1) * step))
+
+
+# -- recomputation -------------------------------------------------------------------------------
+
+
+def _recomputed(draft: Draft, choice: Choice, wish: Wish) -> Made:
+    """The choice with the recomputation that the wish asks for."""
+    stages = tuple(range(draft.placement.stages))
+    if wish.recompute == ALL:
+        return draft.make(choice._replace(recompute=stages))
+    if wish.recompute == NONE:
+        return draft.make(choice)
+    if wish.recompute != AUTO:
+        assert not isinstance(wish.recompute, str)
+        unknown = set(wish.recompute) - set(stages)
+        if unknown:
+            raise ConfigError(
+                f"recompute: no stage {min(unknown)}; the stages are 0 to {len(stages) - 1}"
+            )
+        return draft.make(choice._replace(recompute=wish.recompute))
+    best = draft.make(choice)
+    again: tuple[int, ...] = ()
+    while wish.memory is not None and best.peak > wish.memory:
+        full = {r for r, m in enumerate(best.memory) if m.peak > wish.memory}
+        more = [s for s in stages if s not in again and draft.placement.rank_of[s] in full]
+        if not more:
+            break
+        again = (*again, max(more, key=draft.kept.__getitem__))
+        made = draft.make(choice._replace(recompute=tuple(sorted(again))))
+        best = made if made.peak < best.peak else best
+    return best

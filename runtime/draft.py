@@ -1,0 +1,119 @@
+"""Drafts: differentiated and placed graphs, ready to be cut and scheduled one way or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from partitioner import MemoryPlan, Partition, Placement, cut, plan_memory
+from partitioner.memory import kept_bytes
+from partitioner.recompute import recompute
+from partitioner.segments import time_segments, time_steps
+from runtime.program import Schedule
+from runtime.replay import RankMemory, check, memory_profile
+from symgraph.graph import Graph
+from symgraph.types import Value
+
+
+class Choice(NamedTuple):
+    """One way to run a draft.
+
+    schedule: what it is called. split: whether the backward phase is cut in two. programs: the
+    schedule of the cut graph. time_segment: steps a segment, None: not cut along time. recompute:
+    stages that run their forward nodes again.
+    """
+
+    schedule: str
+    split: bool
+    programs: Callable[[Partition], Schedule]
+    time_segment: int | None = None
+    recompute: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A choice carried out: the cut graphs by micro-batch size, and checked programs."""
+
+    choice: Choice
+    partitions: Mapping[int, Partition]
+    schedule: Schedule
+    memory: tuple[RankMemory, ...]
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the rank that needs the most."""
+        return max(m.peak for m in self.memory)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is decided before schedules are: see `make`.
+
+    graphs: micro-batch size -> the graph with gradients. sizes: of all micro-batches. grads,
+    slots, parameters: for the memory plan.
+    """
+
+    graphs: Mapping[int, Graph]
+    sizes: tuple[int, ...]
+    placement: Placement
+    grads: Mapping[str, Value]
+    parameters: frozenset[str]
+    slots: int
+    _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
+
+    @property
+    def first(self) -> Graph:
+        """The graph of the first (largest) micro-batch."""
+        return self.graphs[self.sizes[0]]
+
+    @cached_property
+    def steps(self) -> int:
+        """Time steps that the network is unrolled for; 0 if it is not."""
+        return time_steps(self.first)
+
+    @cached_property
+    def whole(self) -> Partition:
+        """The first micro-batch's cut with one segment and one backward phase."""
+        return self._cut(self.sizes[0], False, None, ())
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Bytes that each stage keeps for its backward phase, a micro-batch."""
+        return kept_bytes(self.whole)
+
+    def late(self, time_segment: int) -> str:
+        """What of the network cannot be cut into such segments, in words; "" for nothing."""
+        return time_segments(self.first, time_segment).why_late(time_segment)
+
+    def _cut(self, size: int, split: bool, steps: int | None, again: tuple[int, ...]) -> Partition:
+        """The graph of one micro-batch size, cut; candidates share cuts."""
+        key = size, split, steps, again
+        if key not in self._cuts:
+            graph = self.graphs[size]
+            if again:
+                graph = recompute(graph, self.placement, again, time_segment=steps)
+            self._cuts[key] = cut(graph, self.placement, split=split, time_segment=steps)
+        return self._cuts[key]
+
+    def make(self, choice: Choice) -> Made:
+        """Cut, lower, check and account for memory. Raises ScheduleError for what cannot run."""
+        how = choice.split, choice.time_segment, choice.recompute
+        partitions = {size: self._cut(size, *how) for size in dict.fromkeys(self.sizes)}
+        first = partitions[self.sizes[0]]
+        assert all(_without_types(p) == _without_types(first) for p in partitions.values())
+        schedule = choice.programs(first)
+        check(schedule, first, len(self.sizes))
+        memory = memory_profile(schedule, first, self.memory_plan(first), len(self.sizes))
+        return Made(choice, partitions, schedule, memory)
+
+    def memory_plan(self, partition: Partition) -> MemoryPlan:
+        return plan_memory(
+            partition, grads=self.grads, slots=self.slots, parameters=self.parameters
+        )
+
+
+def _without_types(partition: Partition) -> object:
+    """What the partitions of all micro-batch sizes have in common."""
+    return list(partition.bodies), [(e.tag, e.value, e.src, e.dst) for e in partition.edges]
