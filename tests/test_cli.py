@@ -73,8 +73,32 @@ def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config):
         ["pipeline.schedule=gpipe"],
         ["devices=[cpu(0)]", "group2ctx={}"],
         ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
+        ["pipeline.schedule=zb-h1", "pipeline.time_segment=2", "pipeline.recompute=all"],
     ):
         assert figures(config, "blas_threads=1", *overrides)["loss"] == want
+
+
+def test_what_is_left_open_is_chosen_and_shown(config):
+    overrides = ["args.by_step=true", "pipeline.schedule=auto", "pipeline.time_segment=auto",
+                 "pipeline.recompute=auto", "partition.memory=1MiB"]  # fmt: skip
+    done = run(config, *overrides, "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "measured kernels" in done.stdout
+    assert "tried:" in done.stdout
+    for schedule in ("gpipe", "1f1b", "zb-v", "wavefront", "auto"):
+        assert f" {schedule} " in done.stdout
+    assert "-> " in done.stdout
+
+
+def test_what_cannot_be_cut_along_time_is_said(config):
+    done = run(config, "pipeline.time_segment=2", "--plan")
+    assert "nodes cannot run in the segment of their time step: " in done.stdout
+
+
+def test_a_memory_limit_that_is_too_small(config):
+    done = run(config, "partition.memory=10kB", "--plan")
+    assert done.returncode == 2
+    assert "more than the limit of 9.77 KiB; that is the smallest limit that works" in done.stderr
 
 
 def test_training_lowers_the_perplexity(config):

@@ -184,6 +184,12 @@ class _Check:
         if rule == walk.FIFO:
             assert isinstance(now, Recv)
             return self._overtaken(now.tag, other)
+        if rule == walk.SEND_LATE:
+            assert isinstance(now, Send)
+            return (
+                f"comes after {_run(now, self.facts.keys[other])}, which may drop "
+                f"{self._edge(now.tag)}: a body sends before its stage runs the micro-batch again"
+            )
         if isinstance(now, Send):
             return f"comes before {_run(now, self.facts.keys[other])} makes {self._edge(now.tag)}"
         if rule == walk.RECEIVE:

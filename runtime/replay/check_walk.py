@@ -23,8 +23,8 @@ Row = tuple[int, int, int, int]
 # receive on its channel.
 (
     OK, NO_STAGE, NO_EDGE, NO_BODY, NO_MICRO_BATCH, WRONG_RANK, WITHIN_RANK, TWICE,
-    BODY, RECEIVE, SEND_EARLY, FREE_EARLY, FREE_UNSENT, FREE_ORDER, FIFO,
-) = range(15)  # fmt: skip
+    BODY, RECEIVE, SEND_EARLY, SEND_LATE, FREE_EARLY, FREE_UNSENT, FREE_ORDER, FIFO,
+) = range(16)  # fmt: skip
 UNBOUNDED = -1  # the capacity of channels that deliver at once
 
 
@@ -214,6 +214,11 @@ def order(tape: Tape, net: Net, mbs: int, steps: Steps) -> Row:
                     return FREE_UNSENT, rank, step, other
             elif run[edge_src[of] * mbs + mb] > step:
                 return SEND_EARLY, rank, step, edge_src[of]
+            else:
+                source = edge_src[of] * mbs + mb
+                now = latest[body_stage[edge_src[of]] * mbs + mb]
+                if now != source:
+                    return SEND_LATE, rank, step, now // mbs
     return OK, 0, 0, 0
 
 

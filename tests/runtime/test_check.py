@@ -230,6 +230,16 @@ def test_send_before_the_run_that_makes_its_value():
     )
 
 
+def test_send_after_the_next_run_of_its_stage():
+    """0F0's value is kept for 0B0, which drops it: such a send found nothing (fake cluster)."""
+    refused(
+        ["0F0 0B0 S0.0 D0F0 D0B0", "R0.0 1F0 D1F0"],
+        "rank 0, step 2: S0.0 comes after 0B0, which may drop edge 0 (y 0F->1F float32[2]): a body "
+        "sends before its stage runs the micro-batch again",
+        sketch([0, 1], "0F 0B 1F", ["y 0F->1F"]),
+    )
+
+
 def test_free_before_the_run():
     refused(["D0F0 0F0 0B0 D0B0"], "rank 0, step 0: D0F0 comes before 0F0", chain([0]))
 
