@@ -22,6 +22,7 @@ from runtime.prices import Prices, Pricing
 from runtime.program import Schedule
 from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
+from runtime.schedules.auto import list_schedule
 from runtime.text import load_schedule_file
 from symgraph.errors import ConfigError, ScheduleError
 from symgraph.units import bytes_text
@@ -123,8 +124,6 @@ def _schedules(
 def _list_scheduled(
     partition: Partition, draft: Draft, wish: Wish, prices: Callable[[], Prices]
 ) -> Schedule:
-    from runtime.schedules.auto import list_schedule
-
     plan = draft.memory_plan(partition)
     costs = prices().costs(partition)
     mbs = len(draft.sizes)
