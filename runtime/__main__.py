@@ -87,7 +87,8 @@ def _add_pipeline(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the pipeline")
     group.add_argument(
         "--schedule", default="1f1b", metavar="NAME|FILE",
-        help=f"{', '.join(SCHEDULES)} (default: %(default)s); or a file of PyTorch's _dump_csv "
+        help=f"{', '.join(SCHEDULES)} (default: %(default)s); auto: made to measure, with a "
+        "bound on how short it could be; or a file of PyTorch's _dump_csv "
         "(.csv: a row a rank, cells like 2F0), or of text: a line a rank, such as 0F0 0F1 0B0 0B1",
     )  # fmt: skip
     group.add_argument(

@@ -23,9 +23,11 @@ from runtime.lower import lower
 from runtime.program import Program, Schedule
 from runtime.replay import Costs, Link
 from runtime.schedules import SCHEDULES, expand, find_schedule, gpipe
+from runtime.schedules.auto import list_schedule
 from runtime.text import load_schedule_file, rank_of
 from symgraph.errors import ConfigError
 
+AUTO = "auto"  # a schedule made to measure, with bodies like 1f1b's
 V_SHAPED = ("zb-v", "dualpipe-v")
 CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # made for several stages a rank
 LISTED = 24  # the most items of a list that are written out
@@ -84,11 +86,16 @@ def make_case(options: Namespace) -> Case:
         given.rank_of, split=split, segments=segments, nbytes=options.message_bytes or 0,
         train=train,
     )  # fmt: skip
+    costs, times, notes = _costs(options, given.rank_of, segments, split)
     programs = given.programs
-    if not given.whole:
+    if options.schedule == AUTO:
+        found = list_schedule(topology, given.mbs, costs)
+        programs = lower(topology, found.compute).programs
+        end = ", and this one is not longer" if found.optimal else ""
+        notes.append(f"no order of these runs takes less than {figure(found.lower_bound)}{end}")
+    elif not given.whole:
         runs = programs if _has_segments(programs) else expand(programs, segments)
         programs = lower(topology, runs).programs
-    costs, times, notes = _costs(options, given.rank_of, segments, split)
     stages, ranks = len(given.rank_of), topology.ranks
     heading = (
         f"{options.schedule}: {_count(given.mbs, 'micro-batch')}, {_count(stages, 'stage')} on "
@@ -101,7 +108,7 @@ def make_case(options: Namespace) -> Case:
 
 
 def _is_file(name: str) -> bool:
-    if name in SCHEDULES:
+    if name in SCHEDULES or name == AUTO:
         return False
     return bool(Path(name).suffix) or Path(name).is_file() or len(Path(name).parts) > 1
 
@@ -130,7 +137,7 @@ def _from_file(options: Namespace) -> Given:
 
 
 def _from_name(options: Namespace) -> Given:
-    make = find_schedule(options.schedule)
+    make = find_schedule("1f1b" if options.schedule == AUTO else options.schedule)
     if options.micro_batches is None:
         raise ConfigError("--micro-batches is missing: how many has a step?")
     stages, mbs = _place(options), options.micro_batches

@@ -22,7 +22,7 @@ from runtime.prices import Prices, Pricing
 from runtime.program import Schedule
 from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
-from runtime.schedules.auto import list_schedule
+from runtime.schedules.auto import Listed, list_schedule
 from runtime.text import load_schedule_file
 from symgraph.errors import ConfigError, ScheduleError
 from symgraph.units import bytes_text
@@ -50,13 +50,17 @@ class Wish:
 
 
 class Tried(NamedTuple):
-    """A candidate: predicted seconds of a step (None: not simulated), bytes of its worst rank."""
+    """A candidate: predicted seconds of a step (None: not simulated), bytes of its worst rank.
+
+    bound: seconds, proved; no order of these runs within the limit is shorter. Known of `auto`.
+    """
 
     schedule: str
     time_segment: int | None
     recompute: tuple[int, ...]
     seconds: float | None
     peak: int
+    bound: float | None = None
 
 
 def choose(
@@ -72,13 +76,16 @@ def choose(
     is_open = wish.schedule == AUTO or len(segments) > 1
     tried: list[Tried] = []
     best: tuple[float, Made] | None = None
+    listed: list[Listed] = []
     least: Made | None = None  # the way that needs the least memory
     for steps in segments:
-        for choice in _schedules(draft, wish, steps, prices):
+        for choice in _schedules(draft, wish, steps, prices, listed):
             made = _recomputed(draft, choice, wish)
+            bound = float(listed[-1].lower_bound) if choice.schedule == AUTO else None
             fits = wish.memory is None or made.peak <= wish.memory
             seconds = _seconds(made, draft, prices()) if is_open and fits else None
-            tried.append(Tried(choice.schedule, steps, made.choice.recompute, seconds, made.peak))
+            again = made.choice.recompute
+            tried.append(Tried(choice.schedule, steps, again, seconds, made.peak, bound))
             if least is None or made.peak < least.peak:
                 least = made
             if fits and (best is None or (seconds or 0.0) < best[0]):
@@ -109,25 +116,34 @@ def _too_large(least: Made, draft: Draft, wish: Wish) -> str:
 
 
 def _schedules(
-    draft: Draft, wish: Wish, steps: int | None, prices: Callable[[], Prices]
+    draft: Draft,
+    wish: Wish,
+    steps: int | None,
+    prices: Callable[[], Prices],
+    listed: list[Listed],
 ) -> Iterator[Choice]:
-    """The schedules that the wish allows."""
+    """The schedules that the wish allows; what the list scheduler finds is appended to `listed`."""
     if wish.schedule != AUTO:
         yield _named(wish.schedule, wish, draft, steps)
         return
     yield from (_named(name, wish, draft, steps) for name in SCHEDULES)
     for split in (False, True):
-        programs = partial(_list_scheduled, draft=draft, wish=wish, prices=prices)
+        programs = partial(_list_scheduled, draft=draft, wish=wish, prices=prices, listed=listed)
         yield Choice(AUTO, split, programs, steps)
 
 
 def _list_scheduled(
-    partition: Partition, draft: Draft, wish: Wish, prices: Callable[[], Prices]
+    partition: Partition,
+    draft: Draft,
+    wish: Wish,
+    prices: Callable[[], Prices],
+    listed: list[Listed],
 ) -> Schedule:
     plan = draft.memory_plan(partition)
     costs = prices().costs(partition)
     mbs = len(draft.sizes)
     found = list_schedule(partition, mbs, costs, memory=plan, limit=wish.memory)
+    listed.append(found)
     return lower(partition, found.compute, update=wish.update)
 
 

@@ -90,7 +90,15 @@ def memory_table(plan: Plan) -> str:
 def tried_table(plan: Plan) -> str:
     """The candidates of an automatic choice, the one that was taken marked."""
     rows: list[tuple[str, ...]] = [
-        ("", "schedule", "steps a segment", "forward again", "predicted step", "peak memory")
+        (
+            "",
+            "schedule",
+            "steps a segment",
+            "forward again",
+            "predicted step",
+            "at least",
+            "peak memory",
+        ),
     ]
     taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute)
     rows += [
@@ -98,7 +106,8 @@ def tried_table(plan: Plan) -> str:
             "->" if t[:3] == taken else "", t.schedule,
             "-" if t.time_segment is None else str(t.time_segment),
             ", ".join(map(str, t.recompute)) or "-",
-            "too large" if t.seconds is None else seconds_text(t.seconds), bytes_text(t.peak),
+            "too large" if t.seconds is None else seconds_text(t.seconds),
+            "" if t.bound is None else seconds_text(t.bound), bytes_text(t.peak),
         )
         for t in plan.tried
     ]  # fmt: skip
