@@ -1,0 +1,64 @@
+"""Placement of any problem of nodes and values on accelerators and CPU cores.
+
+    Problem ──solve(strategy)──▶ Solution (devices, loads, lower bound, gap)
+
+Nothing here knows of files or of symgraph's graphs: see problem.py for what a problem is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from partitioner.solve.chain import place_chain
+from partitioner.solve.downsets import place_downsets
+from partitioner.solve.limits import infeasible
+from partitioner.solve.noncontiguous import place_noncontiguous
+from partitioner.solve.problem import (
+    InfeasibleError,
+    Load,
+    Problem,
+    Solution,
+    Transfer,
+    evaluate,
+    violations,
+)
+from symgraph.errors import PlacementError, nearest
+
+Strategy = Callable[[Problem, float], Solution | None]
+
+STRATEGIES: dict[str, Strategy] = {
+    "chain": place_chain,
+    "downsets": place_downsets,
+    "noncontiguous": place_noncontiguous,
+}
+
+__all__ = [
+    "STRATEGIES",
+    "InfeasibleError",
+    "Load",
+    "Problem",
+    "Solution",
+    "Strategy",
+    "Transfer",
+    "evaluate",
+    "solve",
+    "violations",
+]
+
+
+def solve(
+    problem: Problem, strategy: str = "downsets", *, time_limit: float = math.inf
+) -> Solution:
+    """Place a problem's nodes so that the slowest device is as fast as can be.
+
+    time_limit: seconds, roughly; then the best placement so far comes with the bound so far.
+    Raises InfeasibleError where no placement keeps the limits, PlacementError for an unknown
+    strategy.
+    """
+    if strategy not in STRATEGIES:
+        raise PlacementError(f"no strategy {strategy!r}; {nearest(strategy, STRATEGIES)}")
+    found = STRATEGIES[strategy](problem, time_limit) if problem.devices else None
+    if found is None:
+        raise infeasible(problem, contiguous=strategy != "noncontiguous")
+    return found

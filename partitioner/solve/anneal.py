@@ -1,0 +1,165 @@
+"""Simulated annealing over placements without order: elements, devices, and moves.
+
+The energy is the p-norm of the loads: smooth, and for large p close to the largest one. A step
+moves an element, swaps two, or moves all elements of a net at once (single moves would have to
+climb over its cost twice). A move that breaks the memory limit is not made.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from partitioner.solve.elements import Elements
+from partitioner.solve.lattice import rows
+from partitioner.solve.problem import Array
+from partitioner.solve.sweep import weights
+
+POWER = 16.0
+HOT, COLD = 0.03, 1e-5  # of the energy
+
+
+def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
+    """The best element -> device found from a feasible start, never worse than it."""
+    n, k = len(core), core.problem.devices
+    held: list[list[int]] = [[] for _ in range(n)]
+    for e, (_, members) in enumerate(core.nets):
+        for v in members:
+            held[v].append(e)
+    net_starts, net_values = rows(held)
+    member_starts, member_values = rows([members for _, members in core.nets])
+    times = np.empty((n, k))
+    times[:, : core.problem.accelerators] = core.accelerator[:, None]
+    times[:, core.problem.accelerators :] = core.cpu[:, None]
+    found: Array = _anneal(
+        devices.astype(np.int64), times, core.memory, weights(core).limit,
+        core.problem.accelerators, net_starts, net_values, member_starts, member_values,
+        np.array([cost for cost, _ in core.nets], dtype=np.float64), steps, np.uint64(seed + 1),
+    )
+    return found
+
+
+@numba.njit(cache=True)
+def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
+    """The next of xorshift64*: the same on every machine. A number in [0, 1)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+
+
+@numba.njit(cache=True)
+def _put(  # type: ignore[no-untyped-def]  # numba infers
+    v, b, home, times, memory, accs, net_starts, net_values, member_starts, costs, count, load, used
+):
+    """Move v to device b and keep the loads."""
+    a = home[v]
+    if a == b:
+        return
+    home[v] = b
+    load[a] -= times[v, a]
+    load[b] += times[v, b]
+    used[a] -= memory[v]
+    used[b] += memory[v]
+    for k in range(net_starts[v], net_starts[v + 1]):
+        e = net_values[k]
+        size = member_starts[e + 1] - member_starts[e]
+        if a < accs:
+            load[a] += costs[e] * ((1 if count[e, a] > 1 else 0) - (1 if count[e, a] < size else 0))
+        if b < accs:
+            load[b] += costs[e] * (
+                (1 if count[e, b] + 1 < size else 0) - (1 if count[e, b] > 0 else 0)
+            )
+        count[e, a] -= 1
+        count[e, b] += 1
+
+
+@numba.njit(cache=True)
+def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
+    """The 16-norm of the loads."""
+    total = 0.0
+    for x in load:
+        y = (x / scale) ** 2
+        y *= y
+        y *= y
+        total += y * y
+    return np.sqrt(np.sqrt(np.sqrt(np.sqrt(total))))
+
+
+@numba.njit(cache=True)
+def _propose(  # type: ignore[no-untyped-def]  # numba infers
+    state, home, load, devices, member_starts, member_values, moved, to
+):
+    """Draw a step into moved and to; how many elements it moves."""
+    n, nets = home.shape[0], member_starts.shape[0] - 1
+    kind = _draw(state)
+    if kind < 0.2 and nets > 0:
+        e = int(_draw(state) * nets)
+        size = member_starts[e + 1] - member_starts[e]
+        b = home[member_values[member_starts[e] + int(_draw(state) * size)]]
+        if kind < 0.1:
+            b = int(_draw(state) * devices)
+        for k in range(size):
+            moved[k], to[k] = member_values[member_starts[e] + k], b
+        return size
+    v = int(_draw(state) * n)
+    moved[0], to[0] = v, int(_draw(state) * devices)
+    if kind < 0.6:
+        return 1
+    w = int(_draw(state) * n)
+    moved[1], to[0], to[1] = w, home[w], home[v]
+    return 0 if v == w else 2
+
+
+@numba.njit(cache=True)
+def _anneal(  # type: ignore[no-untyped-def]  # numba infers
+    start, times, memory, limit, accs, net_starts, net_values, member_starts, member_values, costs,
+    steps, seed,
+):
+    n, devices = times.shape
+    state = np.full(1, seed, dtype=np.uint64)
+    count = np.zeros((costs.shape[0], devices), dtype=np.int64)
+    home = start.copy()
+    load, used = np.zeros(devices), np.zeros(devices)
+    for v in range(n):
+        load[home[v]] += times[v, home[v]]
+        used[home[v]] += memory[v]
+        for k in range(net_starts[v], net_starts[v + 1]):
+            count[net_values[k], home[v]] += 1
+    for e in range(costs.shape[0]):
+        for d in range(accs):
+            if 0 < count[e, d] < member_starts[e + 1] - member_starts[e]:
+                load[d] += costs[e]
+    moved, to = np.zeros(n + 2, dtype=np.int64), np.zeros(n + 2, dtype=np.int64)
+    back = np.zeros(n + 2, dtype=np.int64)
+    best, least, scale = home.copy(), load.max(), load.max()
+    energy = _energy(load, scale)
+    cooling = (COLD / HOT) ** (1 / steps)
+    heat = HOT
+    for _ in range(steps):
+        heat *= cooling
+        size = _propose(state, home, load, devices, member_starts, member_values, moved, to)
+        fits = size > 0
+        for k in range(size):
+            fits &= np.isfinite(times[moved[k], to[k]])
+        if not fits:
+            continue
+        for k in range(size):
+            back[k] = home[moved[k]]
+            _put(moved[k], to[k], home, times, memory, accs, net_starts, net_values,
+                 member_starts, costs, count, load, used)
+        for d in range(accs):
+            fits &= used[d] <= limit
+        after = _energy(load, scale)
+        if fits and (after <= energy or _draw(state) < np.exp((energy - after) / (heat * energy))):
+            energy = after
+            if load.max() < least * (1 - 1e-12):
+                least = load.max()
+                best[:] = home
+            continue
+        for k in range(size - 1, -1, -1):
+            _put(moved[k], back[k], home, times, memory, accs, net_starts, net_values,
+                 member_starts, costs, count, load, used)
+    return best

@@ -1,0 +1,122 @@
+"""The exact optimum for one topological order at a time, over several orders.
+
+Fast, and often the true optimum; on graphs with parallel branches it may be far off, because the
+best pieces are no intervals of any order at hand. It gives the exact methods their start.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from partitioner.solve.bounds import lower_bound
+from partitioner.solve.elements import Elements, elements, mirrored
+from partitioner.solve.lattice import prefixes
+from partitioner.solve.problem import Array, Problem, Solution, solution
+from partitioner.solve.sweep import Pieces, sweep, weights
+
+RANDOM_ORDERS = 12
+
+
+def orders(core: Elements) -> Iterator[list[int]]:
+    """Topological orders: by number both ways, depth first, narrow, and random ones (seeded)."""
+    n = len(core)
+    yield topological(core, lambda v, step: v)
+    yield topological(core, lambda v, step: -v)
+    yield topological(core, lambda v, step: -step)
+    yield topological(core, lambda v, step: step)
+    yield _narrow(core)
+    rng = np.random.default_rng(0)
+    for _ in range(RANDOM_ORDERS):
+        keys = rng.random(n)
+        yield topological(core, lambda v, step, keys=keys: keys[v])  # type: ignore[misc]
+
+
+def _after(core: Elements) -> tuple[list[list[int]], list[int]]:
+    """For each element, those that must follow it; and how many come before it."""
+    after: list[list[int]] = [[] for _ in range(len(core))]
+    waits = [0] * len(core)
+    for a, b in sorted(core.arcs):
+        after[a].append(b)
+        waits[b] += 1
+    return after, waits
+
+
+def topological(core: Elements, key: Callable[[int, int], float]) -> list[int]:
+    """Kahn's algorithm; of the elements that are ready, the one with the smallest key next.
+
+    key: of an element and the step at which it became ready.
+    """
+    after, waits = _after(core)
+    ready = [(key(v, 0), v) for v in range(len(core)) if not waits[v]]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        v = heapq.heappop(ready)[1]
+        found.append(v)
+        for b in after[v]:
+            waits[b] -= 1
+            if not waits[b]:
+                heapq.heappush(ready, (key(b, len(found)), b))
+    return found
+
+
+def _narrow(core: Elements) -> list[int]:
+    """The order that cuts as little as it can at every step."""
+    after, waits = _after(core)
+    held: list[list[int]] = [[] for _ in range(len(core))]
+    for e, (_, members) in enumerate(core.nets):
+        for v in members:
+            held[v].append(e)
+    inside = [0] * len(core.nets)
+
+    def change(v: int) -> float:
+        opened = sum(core.nets[e][0] for e in held[v] if not inside[e])
+        closed = sum(core.nets[e][0] for e in held[v] if inside[e] + 1 == len(core.nets[e][1]))
+        return opened - closed
+
+    ready = [v for v in range(len(core)) if not waits[v]]
+    found = []
+    while ready:
+        v = min(ready, key=lambda v: (change(v), v))
+        ready.remove(v)
+        found.append(v)
+        for e in held[v]:
+            inside[e] += 1
+        for b in after[v]:
+            waits[b] -= 1
+            if not waits[b]:
+                ready.append(b)
+    return found
+
+
+def devices_of(core: Elements, pieces: Pieces) -> Array:
+    """The chain of pieces as element -> device; each kind is numbered along the chain."""
+    found = np.zeros(len(core), dtype=np.int64)
+    following = {"acc": 0, "cpu": core.problem.accelerators}
+    for kind, members in pieces:
+        found[members] = following[kind]
+        following[kind] += 1
+    return found
+
+
+def best_chain(core: Elements, bound: float) -> tuple[float, Array] | None:
+    """The best over all orders with a load below the bound: (load, node -> device)."""
+    best = None
+    costs = weights(core)
+    for order in orders(core):
+        found = sweep(costs, prefixes(order), bound)
+        if found is not None:
+            bound = found[0]
+            best = bound, core.assignment(devices_of(core, found[1]))
+    return best
+
+
+def place_chain(problem: Problem, time_limit: float) -> Solution | None:
+    """The best contiguous placement over some topological orders, None if none is feasible."""
+    found = best_chain(mirrored(elements(problem, contiguous=True)), float("inf"))
+    if found is None:
+        return None
+    return solution(problem, found[1], lower_bound(problem), "chain")

@@ -1,0 +1,158 @@
+"""The family of down-sets: every set of elements that holds all that comes before its members.
+
+Each is a bit set; the one it grew from plus one element is a step. They come out by size, so
+that a dynamic programme may walk them in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from partitioner.solve.elements import Arcs
+from partitioner.solve.problem import Array
+
+BYTES, LARGEST = 700_000_000, 3_000_000  # what a family may take and hold
+
+
+class TooMany(Exception):
+    """The family has more down-sets than the limit."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Down-sets in order of size, the empty one first and the full one last.
+
+    bits: [down-sets, words]. starts, steps, added: compressed rows; down-set i with the element
+    added[k] is down-set steps[k], for k in starts[i] .. starts[i + 1] - 1.
+    """
+
+    bits: Array
+    starts: Array
+    steps: Array
+    added: Array
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    def difference(self, larger: int, smaller: int) -> list[int]:
+        """The elements of one down-set that are not in a smaller one."""
+        words = self.bits[larger] & ~self.bits[smaller]
+        octets = words.astype("<u8").view(np.uint8)
+        return [int(v) for v in np.flatnonzero(np.unpackbits(octets, bitorder="little"))]
+
+
+def rows(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Lists of integers as compressed rows: (starts, values)."""
+    starts = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(x) for x in lists], out=starts[1:])
+    flat = np.fromiter((v for x in lists for v in x), dtype=np.int32, count=int(starts[-1]))
+    return starts, flat
+
+
+def prefixes(order: Sequence[int]) -> Family:
+    """The family of one topological order: its prefixes."""
+    n = len(order)
+    bits = np.zeros((n + 1, (n + 63) // 64), dtype=np.uint64)
+    for i, v in enumerate(order):
+        bits[i + 1] = bits[i]
+        bits[i + 1, v // 64] |= np.uint64(1 << (v % 64))
+    return Family(
+        bits,
+        np.minimum(np.arange(n + 2, dtype=np.int64), n),
+        np.arange(1, n + 1, dtype=np.int32),
+        np.asarray(order, dtype=np.int32),
+    )
+
+
+def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
+    """All down-sets of a DAG of n elements. Raises TooMany beyond the limit, or beyond memory."""
+    before: list[list[int]] = [[] for _ in range(n)]
+    for a, b in sorted(arcs):
+        before[b].append(a)
+    starts, values = rows(before)
+    words = (n + 63) // 64
+    most = min(BYTES // (8 * words + 8 * 8 + 8), limit or LARGEST)
+    room = 1 << 12
+    keys = np.random.default_rng(0).integers(1, 2**62, n).astype(np.uint64)
+    while True:
+        room = min(room, most + 1)
+        bits = np.zeros((room, words), dtype=np.uint64)
+        edges = np.zeros((2, 8 * room), dtype=np.int32)
+        edge_starts = np.zeros(room + 1, dtype=np.int64)
+        table = np.full(1 << (2 * room - 1).bit_length(), -1, dtype=np.int32)
+        found = _enumerate(n, starts, values, keys, bits, edges, edge_starts, table)
+        if found >= 0:
+            used = int(edge_starts[found])
+            return Family(
+                bits[:found].copy(), edge_starts[: found + 1].copy(),
+                edges[0, :used].copy(), edges[1, :used].copy(),
+            )
+        if room > most:
+            raise TooMany(f"more than {most} down-sets")
+        room *= 4
+
+
+@numba.njit(cache=True)
+def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
+    n, starts, values, keys, bits, edges, edge_starts, table
+):
+    """Fill the family breadth first; its length, or -1 where the room is too small."""
+    hashes = np.zeros(bits.shape[0], dtype=np.uint64)
+    table[0] = 0
+    count, used, i = 1, 0, 0
+    fresh = np.zeros(bits.shape[1], dtype=np.uint64)
+    while i < count:
+        edge_starts[i] = used
+        for v in range(n):
+            if _holds(bits[i], v) or not _ready(bits[i], values[starts[v] : starts[v + 1]]):
+                continue
+            fresh[:] = bits[i]
+            fresh[v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+            key = hashes[i] ^ keys[v]
+            slot = _slot(table, hashes, bits, fresh, key)
+            if table[slot] < 0:
+                if count == bits.shape[0]:
+                    return -1
+                table[slot] = count
+                bits[count] = fresh
+                hashes[count] = key
+                count += 1
+            if used == edges.shape[1]:
+                return -1
+            edges[0, used] = table[slot]
+            edges[1, used] = v
+            used += 1
+        i += 1
+    edge_starts[count] = used
+    return count
+
+
+@numba.njit(cache=True)
+def _holds(words, v):  # type: ignore[no-untyped-def]
+    return (words[v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
+
+
+@numba.njit(cache=True)
+def _ready(words, before):  # type: ignore[no-untyped-def]
+    """Whether the bit set holds all of these."""
+    for p in before:  # noqa: SIM110  (numba has no all())
+        if not _holds(words, p):
+            return False
+    return True
+
+
+@numba.njit(cache=True)
+def _slot(table, hashes, bits, fresh, key):  # type: ignore[no-untyped-def]
+    """Where the hash table has the bit set, or where it has room for it."""
+    mask = table.shape[0] - 1
+    slot = np.int64(key) & mask
+    while table[slot] >= 0:
+        j = table[slot]
+        if hashes[j] == key and (bits[j] == fresh).all():
+            break
+        slot = (slot + 1) & mask
+    return slot

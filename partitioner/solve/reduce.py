@@ -1,0 +1,135 @@
+"""Joining what some best placement keeps together anyway, so that fewer down-sets are left.
+
+Say v takes no time and no memory that matters, and u is a neighbour that v may always move to:
+the last thing v waits for, or the first that waits for v. Take any placement with v on d and u
+on a, and move v to a. Nets with both were cut and may heal; those that are just {u, v} surely do:
+a and d each save their cost. Nets with v but not u may open on a and on d. So if the former cost
+no less than the latter, no device gets slower, and v and u may be joined. Dropped outputs, masks,
+reshapes, and the ends of tuples go this way; each would double the down-sets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partitioner.solve.elements import Elements, joined
+from partitioner.solve.problem import Array
+
+
+def reduced(core: Elements, *, weigh: bool = True) -> Elements:
+    """The elements after all such joins; the optimum stays the same.
+
+    weigh: False joins elements whose memory may matter, too.
+    """
+    while pairs := _joins(core, weigh):
+        core = joined(core, pairs)
+    return core
+
+
+def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
+    """Joins that hold one after another: none touches what another one looked at."""
+    light = _light(core, weigh)
+    if not light.any():
+        return []
+    before, after = neighbours(core)
+    above, below = reach(before, after)
+    held: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(len(core))]
+    for net in core.nets:
+        for v in net[1]:
+            held[v].append(net)
+    touched: set[int] = set()
+    pairs = []
+    for v in map(int, np.flatnonzero(light)):
+        seen = {v}.union(before[v], after[v], *(members for _, members in held[v]))
+        if seen & touched:
+            continue
+        for u in _homes(core, v, seen, before, after, above, below):
+            opens = sum(cost for cost, members in held[v] if u not in members)
+            heals = sum(cost for cost, members in held[v] if members in ((u, v), (v, u)))
+            if opens <= heals:
+                pairs.append((u, v))
+                touched |= seen
+                break
+    return pairs
+
+
+def _light(core: Elements, weigh: bool) -> Array:
+    """Elements without time on either kind of device and without memory that can bind."""
+    light = timeless(core)
+    if weigh and core.memory.sum() > core.problem.memory_limit:
+        light &= core.memory == 0
+    return light
+
+
+def timeless(core: Elements) -> Array:
+    """Elements that take no time on any device there is."""
+    timeless: Array = core.accelerator == 0
+    return timeless & (core.cpu == 0) if core.problem.cpus else timeless
+
+
+def neighbours(core: Elements) -> tuple[list[list[int]], list[list[int]]]:
+    """For each element, those that an arc comes from, and those that one goes to."""
+    before: list[list[int]] = [[] for _ in range(len(core))]
+    after: list[list[int]] = [[] for _ in range(len(core))]
+    for a, b in sorted(core.arcs):
+        before[b].append(a)
+        after[a].append(b)
+    return before, after
+
+
+def reach(before: list[list[int]], after: list[list[int]]) -> tuple[list[int], list[int]]:
+    """Ancestors and descendants of every element, itself included, as bit sets."""
+    waits = [len(x) for x in before]
+    order = [v for v, w in enumerate(waits) if not w]
+    for v in order:
+        for b in after[v]:
+            waits[b] -= 1
+            if not waits[b]:
+                order.append(b)
+    above, below = [1 << v for v in range(len(before))], [1 << v for v in range(len(before))]
+    for v in order:
+        for p in before[v]:
+            above[v] |= above[p]
+    for v in reversed(order):
+        for s in after[v]:
+            below[v] |= below[s]
+    return above, below
+
+
+def _homes(
+    core: Elements, v: int, seen: set[int], before: list[list[int]], after: list[list[int]],
+    above: list[int], below: list[int],
+) -> list[int]:
+    """The elements that v may move to from anywhere: one before it, one after it.
+
+    Without order (a free element, or a placement that need not be contiguous): all it shares a
+    net with.
+    """
+    if seen == {v}:  # alone: as well here as there
+        return [int(v == 0)] if len(core) > 1 else []
+    if core.free[v] or not core.contiguous:
+        return sorted(seen - {v})
+    last = [u for u in before[v] if all(above[u] >> p & 1 for p in before[v])]
+    first = [u for u in after[v] if all(below[u] >> s & 1 for s in after[v])]
+    return last + first
+
+
+def glue(core: Elements, bound: float) -> Elements:
+    """Join what no placement below the bound can cut.
+
+    Whichever way a net is cut, an accelerator has one of its elements and pays for it. (Two CPU
+    cores may cut a net for nothing: with more than one, nothing is joined.)
+    """
+    while core.problem.cpus <= 1 and math.isfinite(bound):
+        pairs = [
+            (held[0], v)
+            for cost, held in core.nets
+            if cost + core.accelerator[list(held)].min() > bound
+            for v in held[1:]
+        ]
+        if not pairs:
+            break
+        core = joined(core, pairs)
+    return core

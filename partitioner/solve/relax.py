@@ -1,0 +1,94 @@
+"""Free elements set aside: a problem without them that never costs more.
+
+No order binds a free element, so the down-sets need not know it. A device that holds S of the
+others pays at least
+
+    min over sets F of free elements of  load(S + F)
+
+whatever it holds of the free ones. That splits into a sum over groups of free elements that
+share nets, and in a small group all F can be tried. What is lost is that each free element is
+on one device only. Groups are at most MOST elements: a net that joins more is kept for one part
+of them and forgotten for the others, which never costs more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partitioner.solve.elements import Arcs, Elements
+from partitioner.solve.problem import Array, evaluate
+from partitioner.solve.sweep import MOST, Weights, weights
+
+
+def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
+    """Costs and arcs of the elements that are not free, and their numbers in the whole."""
+    kept = np.flatnonzero(~core.free)
+    number = {int(v): i for i, v in enumerate(kept)}
+    group_of = _groups(core)
+    nets, groups, masks = [], [], []
+    for cost, members in core.nets:
+        away = [group_of[v] for v in members if core.free[v]]
+        group = max((g for g, _ in away), key=[g for g, _ in away].count, default=-1)
+        nets.append((cost, tuple(number[v] for v in members if v in number)))
+        groups.append(group)
+        masks.append(sum(1 << i for g, i in away if g == group))
+    times = np.full((max((g for g, _ in group_of.values()), default=0) + 1, 1 << MOST), np.inf)
+    times[:, 0] = 0.0
+    for v, (g, i) in group_of.items():
+        for s in range(1 << i):
+            times[g, s | 1 << i] = times[g, s] + core.accelerator[v]
+    whole = weights(core)
+    costs = Weights(
+        core.accelerator[kept], core.cpu[kept], core.memory[kept], whole.limit, tuple(nets),
+        tuple(groups), tuple(masks), times, whole.accelerators, whole.cpus,
+    )
+    arcs = frozenset(
+        (number[a], number[b]) for a, b in core.arcs if a in number and b in number
+    )
+    return costs, arcs, kept
+
+
+def _groups(core: Elements) -> dict[int, tuple[int, int]]:
+    """free element -> (group, place in the group): neighbours together while there is room."""
+    near: dict[int, list[int]] = {int(v): [] for v in np.flatnonzero(core.free)}
+    for _, members in core.nets:
+        away = [v for v in members if core.free[v]]
+        for v in away:
+            near[v] += [u for u in away if u != v]
+    found: dict[int, tuple[int, int]] = {}
+    groups = 0
+    for v in near:
+        if v in found:
+            continue
+        part = [v]
+        for u in part:
+            part += [x for x in dict.fromkeys(near[u]) if x not in found and x not in part]
+        found.update({u: (groups, i) for i, u in enumerate(part[:MOST])})
+        groups += 1
+    return found
+
+
+def place_free(core: Elements, nodes: Array) -> Array:
+    """Free elements where they cost least: beside a neighbour, then by single moves."""
+    problem = core.problem
+    nodes = nodes.copy()
+    members = {int(f): np.flatnonzero(core.of == f) for f in np.flatnonzero(core.free)}
+    if not members:
+        return nodes
+
+    def key(trial: Array) -> tuple[bool, list[float]]:
+        loads = evaluate(problem, trial)
+        over = any(x.memory > problem.memory_limit for x in loads[: problem.accelerators])
+        return over, sorted((x.total for x in loads), reverse=True)
+
+    best = key(nodes)
+    moved = True
+    while moved:
+        moved = False
+        for held in members.values():
+            for device in range(problem.devices):
+                trial = nodes.copy()
+                trial[held] = device
+                if (score := key(trial)) < best:
+                    best, nodes, moved = score, trial, True
+    return nodes
