@@ -34,7 +34,6 @@ def run(ranks: int, mbs: int) -> tuple[dict[str, float], int, float]:
     seconds: dict[str, float] = {}
     seconds["generate"], lists = timed(lambda: SCHEDULES["1f1b"](range(ranks), mbs))
     seconds["lower"], schedule = timed(lambda: lower(topology, lists))
-    del lists
     seconds["check"], _ = timed(lambda: check(schedule, topology, mbs))
     seconds["simulate"], timeline = timed(lambda: simulate(schedule, topology, costs))
     return seconds, sum(map(len, schedule.programs)), timeline.makespan

@@ -78,6 +78,7 @@ def build(
     dropout: float = 0.0,
     residual: bool = True,
     by_step: bool = False,
+    decode_shards: int | str = "devices",
     dtype: str = "float32",
 ) -> Model:
     """A language model on time-major word ids `data` (T, B), to predict `label` (T, B).
@@ -85,9 +86,10 @@ def build(
     residual: each layer's input is added to its output where the sizes are equal, as in GNMT;
     deep stacks learn much sooner so. by_step: a layer projects its inputs one time step at a time
     and not all in one product; so layers on different devices can work on different time steps
-    (`pipeline.time_segment`). Outputs: the softmax loss, the summed negative
-    log-likelihood with the number of words, and the last states of every layer, from which the
-    next batch starts.
+    (`pipeline.time_segment`). decode_shards: pieces that the decoder and its softmax are split
+    in, or their proportion ("3:2"), for as many devices; by default one for each that group2ctx
+    maps `decode` to. Outputs: the softmax loss, the summed negative log-likelihood with the number
+    of words, and the last states of every layer, from which the next batch starts.
     """
     feeds = {
         n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")
@@ -116,7 +118,7 @@ def build(
                 last.append(sg.sym.BlockGrad(end, name=f"{name}_last_{kind}"))
                 states[f"{name}_init_{kind}"] = f"{name}_last_{kind}_output"
     feeds |= {n: Feed(TensorType((batch_size, hidden), dtype), 0) for n in states}
-    with sg.AttrScope(ctx_group="decode"):
+    with sg.AttrScope(ctx_group="decode", shard=str(decode_shards)):
         if by_step:
             x = sg.sym.stack(*x, axis=0, name="outputs")
         if dropout:

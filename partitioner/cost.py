@@ -29,7 +29,10 @@ SCHEMA = 1  # of saved tables
 # what the types say already, where a slice of that size lies, numbers to divide by.
 UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
 
-PICK = {"Embedding", "take", "pick", "slice", "slice_axis"}  # read no more than they give
+# Operators that read no more than they give.
+PICK = {
+    "Embedding", "take", "pick", "slice", "slice_axis", "_shard_embedding", "_shard_pick",
+}  # fmt: skip
 
 
 def signature(node: Node, graph: Graph) -> str:

@@ -10,13 +10,16 @@ from partitioner.types import Placement
 from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.errors import PlacementError, nearest
-from symgraph.graph import Graph
+from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
+from symgraph.shard import place_of
+
+Groups = Mapping[str, Context | Sequence[Context]]  # several devices: one for each shard
 
 
 def group2ctx(
     graph: Graph,
-    groups: Mapping[str, Context] | None,
+    groups: Groups | None,
     default: Context,
     devices: Sequence[Context] = (),
 ) -> Placement:
@@ -24,9 +27,11 @@ def group2ctx(
 
     A node goes to its own group's device, else to that of its first placed input, else to that
     of a consumer, else to `default` (MXNet's PlaceDevice, but for the last). Without `groups`
-    everything goes to `default`. devices: those to count as ranks even if nothing is placed on
-    them. PlacementError: a group that `groups` does not map; an auxiliary state on another device
-    than the node that updates it. A group that no node is in is a warning.
+    everything goes to `default`. Of a group on several devices, shard i is on the i-th, and what
+    is whole on the first. devices: those to count as ranks even if nothing is placed on them.
+    PlacementError: a group that `groups` does not map, or not to one device or one a shard; an
+    auxiliary state on another device than the node that updates it. A group that no node is in is
+    a warning.
     """
     device_of = assign(graph, groups, default)
     _check_states(graph, device_of)
@@ -37,15 +42,19 @@ def group2ctx(
     return Placement(stage_of, rank_of, tuple(ranks))
 
 
-def assign(
-    graph: Graph, groups: Mapping[str, Context] | None, default: Context
-) -> dict[str, Context]:
+def devices_of(given: Context | Sequence[Context]) -> tuple[Context, ...]:
+    """The devices that a group is mapped to."""
+    return (given,) if isinstance(given, Context) else tuple(given)
+
+
+def assign(graph: Graph, groups: Groups | None, default: Context) -> dict[str, Context]:
     """The device of every forward node."""
     forward = [n for n in graph if n.origin is None]
     if groups is None:
         return {n.name: default for n in forward}
     found: dict[str, Context] = {}
-    met = set()
+    met: set[str] = set()
+    split: set[str] = set()
     for node in forward:
         group = lookup(node.tags, "ctx_group")
         if group is not None:
@@ -55,7 +64,8 @@ def assign(
                     f"a device; {nearest(group, groups)}"
                 )
             met.add(group)
-            found[node.name] = groups[group]
+            split.update([group] if place_of(node) else ())
+            found[node.name] = _in_group(node, group, devices_of(groups[group]))
         else:
             placed = (found[v.node] for v in node.inputs if v.node in found)
             device = next(placed, None)
@@ -65,10 +75,31 @@ def assign(
         if node.name in found:
             for value in node.inputs:
                 found.setdefault(value.node, found[node.name])
+    for group in sorted(met - split):
+        if len(devices_of(groups[group])) > 1:
+            raise PlacementError(
+                f"group {group!r} is mapped to several devices, but nothing in it is split: mark "
+                f'its operators with AttrScope(shard="{len(devices_of(groups[group]))}")'
+            )
     unused = sorted(set(groups) - met)
     if unused:
         warnings.warn(f"group2ctx maps groups that no node is in: {unused}", stacklevel=3)
     return {n.name: found.get(n.name, default) for n in forward}
+
+
+def _in_group(node: Node, group: str, devices: tuple[Context, ...]) -> Context:
+    """The device of a node among those of its group."""
+    if not devices:
+        raise PlacementError(f"group {group!r} is mapped to an empty list of devices")
+    index, shards = place_of(node) or (0, len(devices))
+    if len(devices) == 1:
+        return devices[0]
+    if shards != len(devices):
+        raise PlacementError(
+            f"node {node.name!r} is shard {index} of {shards}, but group {group!r} is mapped to "
+            f"{len(devices)} devices; give it one device, or one for each shard"
+        )
+    return devices[index]
 
 
 def _check_states(graph: Graph, device_of: Mapping[str, Context]) -> None:

@@ -78,7 +78,9 @@ def add_solve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="a second between devices, for a profile (default: communication is not counted)",
     )  # fmt: skip
     parser.add_argument(
-        "--time-limit", type=_positive, metavar="S",
+        "--time-limit",
+        type=_positive,
+        metavar="S",
         help=f"seconds (default: none; with --noncontiguous {NONCONTIGUOUS_SECONDS:.0f})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")

@@ -6,6 +6,9 @@ forth and back (groups A, B, A) one rank gets several stages, so that bodies sta
     rank 0   a0 ── a1          a4        stage 0 = a0 a1     stage 2 = a4
                     \\         /
     rank 1           b2 ── b3            stage 1 = b2 b3
+
+Shards of one operator on several ranks are stages of their own, so that what they read is sent
+before the first of them runs, and they run at the same time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symgraph.graph import Graph
+from symgraph.shard import place_of
+
+Unit = tuple[int, int, tuple[int, int] | None]  # level, rank, which shard its nodes are of
 
 
 def form_stages(
@@ -21,23 +27,26 @@ def form_stages(
     """The stage of every forward node, and the rank of every stage, in topological order.
 
     Nodes of one rank and one level (the number of rank changes on the longest way to them) form
-    a unit; units join the rank's last stage unless that would make a cycle.
+    a unit; units join the rank's last stage unless that would make a cycle. Where shards are on
+    several ranks, the way into a shard and out of it counts as a change of ranks too.
     """
     units = _units(graph, rank_of_node)
     before = _unit_predecessors(graph, units)
     stages: list[int] = []  # stage -> rank
     ancestors: list[int] = []  # stage -> bit set of the stages that come before it
     last: dict[int, int] = {}  # rank -> its newest stage
-    stage_of_unit: dict[tuple[int, int], int] = {}
-    for unit in sorted(before):
-        rank = unit[1]
+    stage_of_unit: dict[Unit, int] = {}
+    for unit in sorted(before, key=lambda u: (u[:2], u[2] or (-1, 0))):
+        _, rank, shard = unit
         sources = {stage_of_unit[p] for p in before[unit]}
         need = 0
         for s in sources:
             need |= ancestors[s] | 1 << s
-        stage = last.get(rank)
+        stage = None if shard else last.get(rank)
         if stage is None or any(s != stage and ancestors[s] >> stage & 1 for s in sources):
-            stage = last[rank] = len(stages)
+            stage = len(stages)
+            if shard is None:
+                last[rank] = stage
             stages.append(rank)
             ancestors.append(need)
         else:
@@ -52,33 +61,36 @@ def form_stages(
     return stage_of, tuple(stages[s] for s in order)
 
 
-def _units(graph: Graph, rank_of_node: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Node -> (level, rank). A variable joins its first consumer on its own rank."""
-    units: dict[str, tuple[int, int]] = {}
+def _units(graph: Graph, rank_of_node: Mapping[str, int]) -> dict[str, Unit]:
+    """The unit of every node. A variable joins its first consumer on its own rank."""
+    shards = {n.name: place_of(n) for n in graph if n.origin is None and not n.is_variable}
+    if len({rank_of_node[name] for name, place in shards.items() if place}) < 2:
+        shards = {}
+    units: dict[str, Unit] = {}
     for node in graph:
         if node.origin is None:
-            rank = rank_of_node[node.name]
+            rank, shard = rank_of_node[node.name], shards.get(node.name)
             level = 0
             for value in node.inputs:
-                at, source = units[value.node]
-                level = max(level, at + (source != rank))
-            units[node.name] = (level, rank)
-    first: dict[str, tuple[int, int]] = {}
+                at, source, other = units[value.node]
+                inside = source == rank and (other == shard or graph[value.node].is_variable)
+                level = max(level, at + (not inside))
+            units[node.name] = (level, rank, shard)
+    first: dict[str, Unit] = {}
     for node in graph:
         if node.origin is None:
             for value in node.inputs:
                 unit = units[node.name]
                 if graph[value.node].is_variable and unit[1] == units[value.node][1]:
-                    first[value.node] = min(unit, first.get(value.node, unit))
+                    earlier = first.get(value.node, unit)
+                    first[value.node] = unit if unit[0] < earlier[0] else earlier
     away = {v.node for n in graph if n.origin is None for v in n.inputs
             if units[v.node][1] != units[n.name][1]}  # fmt: skip
     return units | {name: unit for name, unit in first.items() if name not in away}
 
 
-def _unit_predecessors(
-    graph: Graph, units: Mapping[str, tuple[int, int]]
-) -> dict[tuple[int, int], set[tuple[int, int]]]:
-    before: dict[tuple[int, int], set[tuple[int, int]]] = {u: set() for u in units.values()}
+def _unit_predecessors(graph: Graph, units: Mapping[str, Unit]) -> dict[Unit, set[Unit]]:
+    before: dict[Unit, set[Unit]] = {u: set() for u in units.values()}
     for node in graph:
         if node.origin is None:
             unit = units[node.name]

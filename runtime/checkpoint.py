@@ -3,12 +3,14 @@
     runs/a/step-00000500/
         rank-0.safetensors      parameters under their own names, `optimizer/<name>/<slot>`,
         rank-1.safetensors      `state/<name>` for the whole batch
+        shards.safetensors      parameters that are in shards, joined, and their optimizer arrays
         checkpoint.json         steps done, and the config
 
 Every rank writes what it holds and reads what it needs, wherever it stands, so a run may go on
 with other groups, devices, schedules or transports, and its numbers stay the same to the bit (for
-one number of micro-batches). Random numbers need nothing: they are keyed by seed and step. A
-folder gets its name only when all of it is written. With MPI, ranks share the folder.
+one number of micro-batches), or with other shards. Random numbers need nothing: they are keyed by
+seed and step. A folder gets its name only when all of it is written. With MPI, ranks share the
+folder.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from runtime.transports import Transport
 from symgraph.batching import assemble
 from symgraph.errors import ConfigError
 from symgraph.ops.layout import Split
+from symgraph.shard import Shard, join
 from symgraph.types import Array
 
 ABOUT = "checkpoint.json"
 STEP = "step-{:08d}"
+OPTIMIZER = "optimizer/{}/"  # the variable, then the slot
 
 
 def latest(folder: Path) -> Path | None:
@@ -60,9 +64,13 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         transport.exchange("made")
-        save_file(_tensors(session, transport.rank), partial / f"rank-{transport.rank}.safetensors")
+        tensors, pieces = _tensors(session, transport.rank)
+        save_file(tensors, partial / f"rank-{transport.rank}.safetensors")
+        if pieces:
+            save_file(pieces, partial / f"pieces-{transport.rank}.safetensors")
         transport.exchange("written")
         if transport.rank == 0:
+            _join_pieces(session, partial)
             text = json.dumps({"steps": session.steps, **about}, indent=1)
             (partial / ABOUT).write_text(text, encoding="utf-8")
             shutil.rmtree(path, ignore_errors=True)
@@ -95,21 +103,21 @@ def restore(session: Session, path: Path) -> None:
     about = read_about(path)
 
     def work(transport: Transport) -> None:
-        rank = transport.rank
+        rank, shards = transport.rank, session.plan.shards
         with _Reader(path) as reader:
             for name, array in session.arrays[rank].items():
-                array[...] = reader.read(name, like=array)
+                array[...] = reader.read("{}", name, array, shards.get(name))
             updater, worker = session.updaters[rank], session.workers[rank]
             updater.count = about["steps"]
             for name in session.plan.grads:
                 if name in session.arrays[rank]:
                     fresh = updater.optimizer.state(name, session.arrays[rank][name])
                     updater.states[name] = {
-                        slot: reader.read(f"optimizer/{name}/{slot}", like=array)
+                        slot: reader.read(OPTIMIZER + slot, name, array, shards.get(name))
                         for slot, array in fresh.items()
                     }
             worker.states = {
-                name: list(_split(session, name, reader.read(f"state/{name}")))
+                name: list(_split(session, name, reader.read("state/{}", name)))
                 for name in session.plan.states
                 if session.plan.rank_of(name) == rank
             }
@@ -118,15 +126,37 @@ def restore(session: Session, path: Path) -> None:
     session.steps = about["steps"]
 
 
-def _tensors(session: Session, rank: int) -> dict[str, Array]:
-    """What a rank holds, by name."""
-    tensors = dict(session.arrays[rank])
+def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What a rank holds, by name: what is whole, and what is a shard's."""
+    tensors: dict[str, Array] = {}
+    pieces: dict[str, Array] = {}
+    for name, array in session.arrays[rank].items():
+        of = pieces if name in session.plan.shards else tensors
+        of[name] = array
     for name, slots in session.updaters[rank].states.items():
-        tensors |= {f"optimizer/{name}/{slot}": array for slot, array in slots.items()}
+        of = pieces if name in session.plan.shards else tensors
+        of |= {(OPTIMIZER + slot).format(name): array for slot, array in slots.items()}
     for name, parts in session.workers[rank].states.items():
         whole = assemble(Split(session.plan.feeds[name].axis), parts)
         tensors[f"state/{name}"] = np.ascontiguousarray(whole)
-    return tensors
+    return tensors, pieces
+
+
+def _join_pieces(session: Session, folder: Path) -> None:
+    """Put one file in the place of all ranks' shards, in which parameters are whole."""
+    files = list(folder.glob("pieces-*.safetensors"))
+    if not files:
+        return
+    shards, slots = session.plan.shards, session.updaters[0].optimizer.slots()
+    joined: dict[str, Array] = {}
+    with _Reader(folder) as reader:
+        for key in ("{}", *(OPTIMIZER + slot for slot in slots)):
+            here = [name for name in shards if key.format(name) in reader.holder]
+            whole = join(shards, {name: reader.read(key, name) for name in here})
+            joined |= {key.format(name): array for name, array in whole.items()}
+    save_file(joined, folder / "shards.safetensors")
+    for file in files:
+        file.unlink()
 
 
 def _split(session: Session, name: str, whole: Array) -> Iterator[Array]:
@@ -142,7 +172,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.holder: dict[str, Any] = {}  # tensor -> the open file that has it
-        for file in sorted(path.glob("rank-*.safetensors")):
+        for file in sorted(path.glob("*.safetensors")):
             try:
                 opened: Any = safe_open(file, "numpy")
             except (OSError, SafetensorError) as error:
@@ -155,14 +185,27 @@ class _Reader:
     def __exit__(self, *exc: object) -> None:
         self.holder = {}
 
-    def read(self, name: str, like: Array | None = None) -> Array:
-        """One tensor, of the shape and dtype of `like`."""
-        if name not in self.holder:
-            raise ConfigError(f"{self.path} has no {name!r}: it was written by another network")
-        array: Array = self.holder[name].get_tensor(name)
-        if like is not None and (array.shape, array.dtype) != (like.shape, like.dtype):
+    def read(
+        self, key: str, name: str, like: Array | None = None, shard: Shard | None = None
+    ) -> Array:
+        """The tensor of a variable, of the shape and dtype of `like`; of a shard, its rows alone.
+
+        key: what the tensor is called, with {} for the variable or the parameter it is a shard of.
+        """
+        tensor = key.format(shard.parameter if shard else name)
+        if tensor not in self.holder:
+            raise ConfigError(f"{self.path} has no {tensor!r}: it was written by another network")
+        stored = self.holder[tensor].get_slice(tensor)
+        shape = tuple(stored.get_shape())
+        if like is None:
+            whole: Array = self.holder[tensor].get_tensor(tensor)
+            return whole
+        wanted = (shard.rows, *like.shape[1:]) if shard else like.shape
+        rows = slice(shard.start, shard.stop) if shard and shape == wanted else ...
+        array: Array = stored[rows]
+        if (shape, array.dtype) != (wanted, like.dtype):
             raise ConfigError(
-                f"{self.path}: {name!r} is {array.dtype}{list(array.shape)}, but the network has "
-                f"{like.dtype}{list(like.shape)}"
+                f"{self.path}: {tensor!r} is {array.dtype}{list(shape)}, but the network has "
+                f"{like.dtype}{list(wanted)}"
             )
         return array

@@ -83,7 +83,7 @@ def choose(
             made = _recomputed(draft, choice, wish)
             bound = float(listed[-1].lower_bound) if choice.schedule == AUTO else None
             fits = wish.memory is None or made.peak <= wish.memory
-            seconds = _seconds(made, draft, prices()) if is_open and fits else None
+            seconds = step_seconds(made, prices()) if is_open and fits else None
             again = made.choice.recompute
             tried.append(Tried(choice.schedule, steps, again, seconds, made.peak, bound))
             if least is None or made.peak < least.peak:
@@ -96,9 +96,9 @@ def choose(
     return best[1], tuple(tried), prices() if is_open else None
 
 
-def _seconds(made: Made, draft: Draft, prices: Prices) -> float:
-    partition = made.partitions[draft.sizes[0]]
-    return simulate(made.schedule, partition, prices.costs(partition)).makespan
+def step_seconds(made: Made, prices: Prices) -> float:
+    """The predicted time of a step."""
+    return simulate(made.schedule, made.first, prices.costs(made.first)).makespan
 
 
 def _too_large(least: Made, draft: Draft, wish: Wish) -> str:

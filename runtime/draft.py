@@ -42,6 +42,11 @@ class Made:
     memory: tuple[RankMemory, ...]
 
     @property
+    def first(self) -> Partition:
+        """The partition of the first (largest) micro-batch."""
+        return next(iter(self.partitions.values()))
+
+    @property
     def peak(self) -> int:
         """Bytes of the rank that needs the most."""
         return max(m.peak for m in self.memory)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.place import Groups
 from partitioner.types import FORWARD
 from runtime.instructions import Free, Instruction, Recv, Run, Send
 from runtime.pipeline import Options, Plan, plan
@@ -42,7 +43,7 @@ class Executor:
         grads: dict[str, Array],
         requests: dict[str, str],
         aux: dict[str, Array],
-        groups: Mapping[str, Context] | None,
+        groups: Groups | None,
     ) -> None:
         self.symbol = symbol
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
@@ -56,7 +57,9 @@ class Executor:
         self.plan: Plan = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
         self._inference = plan(symbol, {}, options, **make) if wrt else self.plan
         self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
-        arrays = args | aux
+        shards = self.plan.shards
+        pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}
+        arrays = args | aux | pieces  # pieces are views: what is assigned to arguments is theirs
         ranks = range(self._cluster.size)
         self._trainers = [Worker(self.plan, r, arrays) for r in ranks]
         self._readers = [Worker(self._inference, r, arrays) for r in ranks]
@@ -112,13 +115,16 @@ class Executor:
 
         self._cluster.run(work)
         self._ready = False
-        for name, request in self.grad_req.items():
-            if request != "null":
-                gradient = self._trainers[self.plan.rank_of(name)].gradient(name)
-                if request == "add":
-                    self.grad_dict[name] += gradient
-                else:
-                    self.grad_dict[name][...] = gradient
+        for name in self.plan.grads:
+            gradient = self._trainers[self.plan.rank_of(name)].gradient(name)
+            shard = self.plan.shards.get(name)
+            argument = shard.parameter if shard else name
+            whole = self.grad_dict[argument]
+            out = shard.of(whole) if shard else whole
+            if self.grad_req[argument] == "add":
+                out += gradient
+            else:
+                out[...] = gradient
 
     def _heads(self, out_grads: Any) -> dict[str, Array]:
         names = self.symbol.list_outputs()
@@ -224,7 +230,7 @@ def simple_bind(
     ctx: Context | None = None,
     grad_req: GradReq = "write",
     type_dict: Mapping[str, Any] | None = None,
-    group2ctx: Mapping[str, Context] | None = None,
+    group2ctx: Groups | None = None,
     **shapes: Any,
 ) -> Executor:
     """An Executor with zero arrays for all arguments, from the shapes of some (MXNet simple_bind).
@@ -257,7 +263,7 @@ def bind(
     args_grad: Sequence[Any] | Mapping[str, Any] | None = None,
     grad_req: GradReq = "write",
     aux_states: Sequence[Any] | Mapping[str, Any] | None = None,
-    group2ctx: Mapping[str, Context] | None = None,
+    group2ctx: Groups | None = None,
 ) -> Executor:
     """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
 

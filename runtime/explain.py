@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from partitioner.cost import CostTable
+from partitioner.picture import group_block
 from partitioner.report import aligned, table
 from runtime.draw import chart
 from runtime.pipeline import Plan
-from runtime.prices import Prices, quick_prices
+from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
-from runtime.summary import plan_rows
-from runtime.trainer import Job
+from runtime.summary import placement_of, plan_rows
+from runtime.trainer import Job, machine_of
 from symgraph.units import bytes_text, seconds_text
 
 
@@ -23,7 +24,8 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     its measured times.
     """
     plan = job.training
-    prices = plan.prices or quick_prices()
+    machine = machine_of(job.config)
+    prices = plan.prices or (quick_prices() if machine is None else machine_prices(machine))
     timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition))
     config = job.config
     choice = plan.choice
@@ -39,6 +41,10 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
     ]
     parts[1:1] = [note for note in [plan.late] if note]
+    if plan.considered:
+        parts.insert(-1, "placements:\n" + considered_table(plan) + "\n\n" + group_block(
+            plan.partition.graph, plan.partition.placement
+        ))  # fmt: skip
     if len(plan.tried) > 1:
         parts.insert(-1, "tried:\n" + tried_table(plan))
     figures = {
@@ -48,7 +54,8 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "micro_batches": len(plan.sizes),
         "time_segment": choice.time_segment,
         "recompute": list(choice.recompute),
-        "placement": dict(config.group2ctx),
+        "strategy": config.partition.strategy,
+        "placement": placement_of(plan),
         "devices": list(config.devices),
         "stages": plan_rows(plan),
     }
@@ -87,6 +94,22 @@ def memory_table(plan: Plan) -> str:
     return "\n".join(aligned(rows))
 
 
+def considered_table(plan: Plan) -> str:
+    """The placements that strategies found, the one that was taken marked."""
+    rows: list[tuple[str, ...]] = [
+        ("", "strategy", "slowest device", "at least", "gap", "predicted step")
+    ]
+    rows += [
+        (
+            "->" if c.placed.placement == plan.partition.placement else "", c.placed.strategy,
+            seconds_text(c.placed.load), seconds_text(c.placed.lower_bound),
+            f"{c.placed.gap:.1%}", "too large" if c.seconds is None else seconds_text(c.seconds),
+        )
+        for c in plan.considered
+    ]  # fmt: skip
+    return "\n".join(aligned(rows))
+
+
 def tried_table(plan: Plan) -> str:
     """The candidates of an automatic choice, the one that was taken marked."""
     rows: list[tuple[str, ...]] = [
@@ -100,10 +123,11 @@ def tried_table(plan: Plan) -> str:
             "peak memory",
         ),
     ]
-    taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute)
+    peak = max(m.peak for m in plan.memory)
+    taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute, peak)
     rows += [
         (
-            "->" if t[:3] == taken else "", t.schedule,
+            "->" if (*t[:3], t.peak) == taken else "", t.schedule,
             "-" if t.time_segment is None else str(t.time_segment),
             ", ".join(map(str, t.recompute)) or "-",
             "too large" if t.seconds is None else seconds_text(t.seconds),

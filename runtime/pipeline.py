@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from partitioner import Partition, Placement, group2ctx
+from partitioner.machine import Machine
+from partitioner.place import Groups, devices_of
+from partitioner.strategies import Constraints
 from runtime.choose import FORWARD_ONLY, Tried, Wish, choose
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
+from runtime.placing import Considered, Decision, decide, uniform_machine
 from runtime.prices import Prices, Pricing, measured_prices
 from runtime.program import Schedule
 from runtime.replay import RankMemory
@@ -21,6 +26,7 @@ from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
+from symgraph.shard import Shard, Sharded, shard
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -29,14 +35,18 @@ from symgraph.types import Value
 class Options:
     """How to cut and schedule, as the user says it.
 
-    groups: group name -> device (None: everything on `default`). devices: all ranks' devices.
+    groups: group name -> device, or the devices of its shards (None: everything on `default`).
+    devices: all ranks' devices.
     schedule, order, time_segment, recompute, memory: see runtime.choose.Wish. states: variable ->
     the output that is its value in the next step. slots: optimizer arrays a parameter. update:
     end each step with norms, losses and parameter updates. pricing: what runs and messages
-    take, asked for only if something is chosen automatically.
+    take, asked for only if something is chosen automatically. whole: see symgraph.shard.
+    strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to their
+    devices. machine: the devices to place on; None: equal ones. keep_groups: see
+    partitioner.strategies.Constraints. placement: of another plan of the same network.
     """
 
-    groups: Mapping[str, Context] | None = None
+    groups: Groups | None = None
     default: Context = field(default_factory=cpu)
     devices: tuple[Context, ...] = ()
     schedule: str = "gpipe"
@@ -49,6 +59,11 @@ class Options:
     memory: int | None = None
     slots: int = 0
     pricing: Pricing = measured_prices
+    whole: bool = True
+    strategy: str | None = None
+    machine: Machine | None = None
+    keep_groups: bool = False
+    placement: Placement | None = None
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -56,6 +71,29 @@ class Options:
         again = self.recompute if train else ()
         limit = self.memory if train else None
         return Wish(name, self.order, self.time_segment, again, limit, self.update)
+
+    def machine_of(self, prices: Prices) -> Machine:
+        """The devices that a strategy places on."""
+        devices = self.devices or (self.default,)
+        return self.machine or uniform_machine(devices, prices)
+
+    def constraints(
+        self,
+        parameters: Collection[str],
+        grads: Mapping[str, Value],
+        together: Collection[tuple[str, str]],
+    ) -> Constraints:
+        """What a strategy must keep to."""
+        devices = self.devices or (self.default,)
+        pins = {
+            group: devices.index(given)
+            for group, given in (self.groups or {}).items() if isinstance(given, Context)
+        }  # fmt: skip
+        return Constraints(
+            memory=self.memory, parameters=parameters, grads=grads, slots=self.slots,
+            in_flight=min(self.micro_batches, len(devices)), keep_groups=self.keep_groups,
+            together=together, pins=pins,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +106,8 @@ class Plan:
     states: variable -> the value it takes in the next step. memory: of each rank at its worst
     moment. choice, tried: the schedule, time segments and recomputation, and what else there was.
     late: what cannot be cut along time, in words. prices: what a choice was made with.
+    considered: the placements of strategies. shards: variable -> the part of a parameter that it
+    is; it stands in that one's place in `grads`.
     """
 
     partitions: Mapping[int, Partition]
@@ -86,6 +126,8 @@ class Plan:
     tried: tuple[Tried, ...]
     late: str
     prices: Prices | None
+    considered: tuple[Considered, ...]
+    shards: Mapping[str, Shard]
 
     @property
     def partition(self) -> Partition:
@@ -140,37 +182,52 @@ def plan(
     _require_cpus(options)
     whole = batch_size(feeds) if feeds else 1
     sizes = split_sizes(whole, options.micro_batches)
-    full = _lowered(symbol, feeds, whole, shapes, dtypes)
+    lowered = partial(_lowered, symbol, feeds, options, shapes, dtypes)
+    full = lowered(whole)
     axes = {name: feed.axis for name, feed in feeds.items()}
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
-    typed = {
-        size: full if size == whole else _lowered(symbol, feeds, size, shapes, dtypes)
-        for size in dict.fromkeys(sizes)
-    }
-    ready = {size: micro_batch(graph, axes, size, whole) for size, graph in typed.items()}
+    typed = {size: full if size == whole else lowered(size) for size in dict.fromkeys(sizes)}
+    ready = {size: micro_batch(s.graph, axes, size, whole) for size, s in typed.items()}
+    wrt = full.variables(wrt)
     both = {size: gradients(m.graph, wrt, heads=heads) for size, m in ready.items()}
     size = sizes[0]
     graph = both[size].graph
-    placement = group2ctx(graph, options.groups, options.default, options.devices)
-    early = prologue(full, axes)
+    early = prologue(full.graph, axes)
     fed = {*feeds, *(v.node for v in early.outputs), *both[size].heads.values()}
     parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
     graphs = {size: b.graph for size, b in both.items()}
-    draft = Draft(graphs, sizes, placement, both[size].grads, parameters, options.slots)
-    made, tried, prices = choose(draft, options.wish(bool(wrt)), options.pricing)
+    grads = both[size].grads
+
+    def draft(placement: Placement) -> Draft:
+        return Draft(graphs, sizes, placement, grads, parameters, options.slots)
+
+    wish = options.wish(bool(wrt))
+    if options.placement is not None or options.strategy is None:
+        given = options.placement or group2ctx(
+            graph, options.groups, options.default, options.devices
+        )
+        decision = Decision(given, *choose(draft(given), wish, options.pricing))
+    else:
+        together = [(n, _output(full, o).node) for n, o in options.states.items()]
+        constraints = options.constraints(parameters, grads, together)
+        decision = decide(
+            draft, graph, options.strategy, options.machine_of, constraints, wish, options.pricing
+        )
+    placement, made, tried, prices, considered = decision
+    outputs = full.graph.outputs
     return Plan(
-        made.partitions, sizes, made.schedule, dict(feeds), early, full.outputs,
-        tuple(symbol.list_outputs()), {v: ready[size].layouts[v] for v in full.outputs},
-        both[size].grads, both[size].heads,
-        _states(options.states, symbol, full.outputs, placement), made.memory, made.choice, tried,
-        "" if made.choice.time_segment is None else draft.late(made.choice.time_segment),
-        prices,
+        made.partitions, sizes, made.schedule, dict(feeds), early, outputs, full.names,
+        {v: ready[size].layouts[v] for v in outputs}, both[size].grads, both[size].heads,
+        _states(options.states, full, placement), made.memory, made.choice, tried,
+        "" if made.choice.time_segment is None else draft(placement).late(made.choice.time_segment),
+        prices, considered, full.shards,
     )  # fmt: skip
 
 
 def _require_cpus(options: Options) -> None:
-    for device in (options.default, *options.devices, *(options.groups or {}).values()):
+    grouped = (d for given in (options.groups or {}).values() for d in devices_of(given))
+    for device in (options.default, *options.devices, *grouped):
         if device.kind != "cpu":
             raise PlacementError(
                 f"{device} cannot be used: this version runs on cpu(0), cpu(1), ..."
@@ -180,24 +237,28 @@ def _require_cpus(options: Options) -> None:
 def _lowered(
     symbol: Symbol,
     feeds: Mapping[str, Feed],
-    size: int,
+    options: Options,
     shapes: Mapping[str, Any] | None,
     dtypes: Mapping[str, Any] | None,
-) -> Graph:
-    """The forward graph for a batch of that many samples."""
+    size: int,
+) -> Sharded:
+    """The forward graph for a batch of that many samples, in shards where it says so."""
     fed = {name: feed.part(size).shape for name, feed in feeds.items()}
     kinds = {name: feed.type.dtype for name, feed in feeds.items()}
-    return lower(symbol, {**(shapes or {}), **fed}, {**(dtypes or {}), **kinds})
+    graph = lower(symbol, {**(shapes or {}), **fed}, {**(dtypes or {}), **kinds})
+    devices = {group: len(devices_of(d)) for group, d in (options.groups or {}).items()}
+    return shard(graph, symbol.list_outputs(), feeds, devices=devices, whole=options.whole)
 
 
-def _states(
-    named: Mapping[str, str], symbol: Symbol, outputs: tuple[Value, ...], place: Placement
-) -> dict[str, Value]:
+def _output(full: Sharded, name: str) -> Value:
+    return full.graph.outputs[full.names.index(name)]
+
+
+def _states(named: Mapping[str, str], full: Sharded, place: Placement) -> dict[str, Value]:
     """The value of each state in the next step; both must be on one rank."""
-    names = symbol.list_outputs()
     found = {}
     for variable, output in named.items():
-        value = outputs[names.index(output)]
+        value = _output(full, output)
         here, there = (place.device_of(n) for n in (variable, value.node))
         if here != there:
             raise PlacementError(

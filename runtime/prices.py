@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from partitioner import Partition
 from partitioner.cost import CostTable, Speed
+from partitioner.machine import Machine
 from runtime import profile
 from runtime.calibrate import measure_speed
+from runtime.machine_costs import machine_costs
+from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.transports import Cluster, ThreadCluster, Transport
 from symgraph.graph import Graph
 
-SMALL, LARGE, TURNS = 8, 4 << 20, 20  # bytes of the messages, and how often they go forth and back
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
 PROFILE_SECONDS = 5.0  # the most that a profile takes before a choice
 
@@ -26,21 +26,34 @@ PROFILE_SECONDS = 5.0  # the most that a profile takes before a choice
 class Prices:
     """Seconds of a body's run, of messages and of an instruction's dispatch.
 
-    bodies: measured kernels, or the speed by which all are estimated.
+    bodies: measured kernels, or the speed by which all are estimated. machine: whose devices and
+    links those are instead, where a file describes one.
     """
 
     bodies: CostTable | Speed
     link: Link
     overhead: float = INSTRUCTION
+    machine: Machine | None = None
 
     def costs(self, partition: Partition) -> Costs:
         """For simulations of this partition's schedules."""
+        if self.machine is not None:
+            return machine_costs(self.machine, partition, overhead=self.overhead)
         price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
         seconds = {key: price(body) for key, body in partition.bodies.items()}
         return Costs(seconds.__getitem__, self.link, overhead=self.overhead)
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
+
+
+def machine_prices(machine: Machine) -> Prices:
+    """Of a machine that a file describes; `bodies`, `link`: its fastest device, its slowest link."""
+    count = range(len(machine.devices))
+    links = [Link(*machine.link(a, b)) for a in count for b in count if a != b]
+    slowest = max(links, key=lambda link: link.latency, default=Link())
+    fastest = max(machine.devices, key=lambda device: device.flops)
+    return Prices(fastest.speed, slowest, machine=machine)
 
 
 def quick_prices() -> Prices:
@@ -78,24 +91,5 @@ def shared_prices(graph: Graph, cluster: Cluster) -> Prices:
 def measure_link() -> Link:
     """Latency and bandwidth of messages between two threads."""
     with ThreadCluster(2) as cluster:
-        small, large = (min(cluster.run(_ping(nbytes))) for nbytes in (SMALL, LARGE))
-    return Link(small, LARGE / max(large - small, 1e-9))
-
-
-def _ping(nbytes: int) -> Callable[[Transport], float]:
-    """Work of two ranks that gives the least seconds of a message of that size."""
-
-    def work(transport: Transport) -> float:
-        message, other = np.zeros(nbytes, np.int8), 1 - transport.rank
-        best = float("inf")
-        for _ in range(TURNS):
-            start = time.perf_counter()
-            for sender in (0, 1):
-                if transport.rank == sender:
-                    transport.send(message, other, 0).wait()
-                else:
-                    transport.recv(message, other, 0)
-            best = min(best, (time.perf_counter() - start) / 2)
-        return best
-
-    return work
+        level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
+    return Link(level.latency, level.bandwidth)

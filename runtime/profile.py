@@ -230,6 +230,12 @@ def _classes(attrs: Attrs, ins: Types) -> int:
     return ins[0].shape[1 if attrs.get("multi_output") else -1]
 
 
+def _of_all(attrs: Attrs, ins: Types) -> int:
+    """The ids of a whole operator that this is a shard of."""
+    count: int = attrs["classes"]
+    return count
+
+
 # Operator -> the input that holds ids, and how many ids there are.
 IDS: Mapping[str, tuple[int, Callable[[Attrs, Types], int]]] = {
     "Embedding": (0, lambda attrs, ins: attrs["input_dim"]),
@@ -243,6 +249,13 @@ IDS: Mapping[str, tuple[int, Callable[[Attrs, Types], int]]] = {
     "_softmax_output_grad": (1, _classes),
     "softmax_cross_entropy": (1, _classes),
     "_nll": (1, _classes),
+    "_shard_embedding": (0, _of_all),
+    "_shard_embedding_grad": (0, _of_all),
+    "_shard_softmax_output": (1, _of_all),
+    "_shard_softmax_output_grad": (1, _of_all),
+    "_shard_cross_entropy": (1, _of_all),
+    "_shard_residual": (1, _of_all),
+    "_shard_pick": (1, _of_all),
 }
 
 

@@ -22,6 +22,7 @@ from runtime.worker import Worker
 from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.optimizer import Optimizer
+from symgraph.shard import join
 from symgraph.types import Array
 
 Arrays = dict[int, dict[str, Array]]  # by rank, then name
@@ -130,18 +131,29 @@ class Session:
         return merge([w.timeline for w in self.workers.values() if w.timeline is not None])
 
     def parameters(self) -> dict[str, Array]:
-        """The parameters and auxiliary states of the local ranks, by name."""
-        return {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
+        """The parameters and auxiliary states of the local ranks, by name.
+
+        Shards of a parameter are joined if all of them are here.
+        """
+        found = {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
+        return join(self.plan.shards, found)
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
     """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
     arrays: Arrays = {}
-    graph = plan.partition.graph
+
+    def first_values(name: str) -> Array:
+        variable, shard = plan.partition.graph[name], plan.shards.get(name)
+        (type_,) = variable.types
+        if shard is None:
+            return initializer(name, *type_, seed, variable.tags)
+        shape, name = (shard.rows, *type_.shape[1:]), shard.parameter
+        return shard.of(initializer(name, shape, type_.dtype, seed, variable.tags)).copy()
 
     def work(transport: Transport) -> None:
         arrays[transport.rank] = {
-            name: initializer(name, *graph[name].types[0], seed, graph[name].tags)
+            name: first_values(name)
             for name in plan.parameters
             if plan.rank_of(name) == transport.rank
         }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioner.memory import kept_bytes
+from partitioner.picture import group_devices
 from partitioner.report import body_flops, parameter_bytes
 from partitioner.types import FORWARD
 from runtime.pipeline import Plan
@@ -48,6 +49,13 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
     rows = [row | _measured(plan, row["stage"], seconds, found["ranks"]) for row in plan_rows(plan)]
     busy = len(plan.sizes) * sum(seconds.values())
     return rows, predicted, busy
+
+
+def placement_of(plan: Plan) -> dict[str, str | list[str]]:
+    """The device of each ctx_group, or the list of its devices."""
+    found = group_devices(plan.partition.graph, plan.partition.placement)
+    names = {group: [str(d) for d in devices] for group, devices in found.items() if group}
+    return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:

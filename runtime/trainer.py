@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from partitioner.machine import Machine, load_machine
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
 from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, measured_prices
+from runtime.prices import Pricing, machine_prices, measured_prices
 from runtime.session import RECENT, Session, initialize
-from runtime.summary import stage_rows
+from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
 from runtime.updater import scalars
 from symgraph import init, lr_scheduler, optimizer
@@ -76,18 +77,26 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
         section = "train" if name == "dtype" else "data"
         raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
     model = load_model(config.model, **given, **config.args)
-    groups = {g: Context.parse(d) for g, d in config.group2ctx.items()}
     pipeline = config.pipeline
+    machine = machine_of(config)
+    if machine is not None:
+        fixed = machine_prices(machine)
+        pricing = lambda graph: fixed  # noqa: E731
     options = Options(
-        groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
+        config.groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
         model.states, update=True, order=pipeline.order, time_segment=pipeline.time_segment,
         recompute=pipeline.recompute, memory=config.partition.memory,
-        slots=len(create_optimizer(config).slots()), pricing=pricing,
+        slots=len(create_optimizer(config).slots()), whole=False,
+        strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
+        machine=machine, pricing=pricing,
     )  # fmt: skip
     dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
     dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
     training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
-    options = replace(options, time_segment=training.choice.time_segment, update=False)
+    options = replace(
+        options, time_segment=training.choice.time_segment, update=False,
+        placement=training.partition.placement,
+    )  # fmt: skip
     evaluation = plan(model.symbol, model.feeds, options, dtypes=dtypes)
     figures = tuple(scalars(training))
     if len(figures) != NLL:
@@ -96,6 +105,12 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
             f"outputs with one element are {list(figures)}"
         )
     return Job(config, model, training, evaluation, (figures[0], figures[1]))
+
+
+def machine_of(config: Config) -> Machine | None:
+    """The devices of the config, as its machine file describes them; None without a file."""
+    devices = tuple(Context.parse(d) for d in config.devices)
+    return load_machine(config.machine).only(devices) if config.machine else None
 
 
 def load_corpus(config: Config) -> Corpus:
@@ -278,7 +293,8 @@ class Trainer:
             "micro_batches": config.pipeline.micro_batches,
             "time_segment": job.training.choice.time_segment,
             "recompute": list(job.training.choice.recompute),
-            "placement": dict(config.group2ctx),
+            "strategy": config.partition.strategy,
+            "placement": placement_of(job.training),
             "devices": list(config.devices),
             "stages": stages,
         }

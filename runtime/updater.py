@@ -56,8 +56,9 @@ class TrainStep:
         self.figures: dict[str, float] = {}
         self._names = list(plan.grads)
         self._scalars = list(scalars(plan))
-        graph = plan.partition.graph
+        graph, shards = plan.partition.graph, plan.shards
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
+        self._known_as = {n: shards[n].parameter if n in shards else n for n in self._names}
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""
@@ -84,12 +85,12 @@ class TrainStep:
         stage_of = worker.plan.partition.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
-                weight = worker.arrays[name]
+                weight, parameter = worker.arrays[name], self._known_as[name]
                 if name not in self.states:
-                    self.states[name] = self.optimizer.state(name, weight)
+                    self.states[name] = self.optimizer.state(parameter, weight)
                 try:
                     self.optimizer.update(
-                        np, name, weight, worker.gradient(name), self.states[name], self.count,
+                        np, parameter, weight, worker.gradient(name), self.states[name], self.count,
                         self.scale, self._tags[name],
                     )  # fmt: skip
                 except Exception as error:

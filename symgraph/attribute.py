@@ -12,7 +12,9 @@ from contextvars import ContextVar
 
 from symgraph.errors import GraphError
 
-HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step")
+HIDDEN = (
+    "ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step", "shard",
+)  # fmt: skip
 
 
 def hide(key: str) -> str:

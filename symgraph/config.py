@@ -6,136 +6,65 @@ the line, the key and what would be right. A mistake on the command line names t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from symgraph import lr_scheduler
-from symgraph.config_keys import Config, DataConfig, PipelineConfig, Section, TrainConfig, sections
+from symgraph.config_keys import Config, DataConfig, PipelineConfig, TrainConfig
 from symgraph.context import Context
 from symgraph.corpus import CORPORA
 from symgraph.errors import ConfigError, nearest
 from symgraph.optimizer import OPTIMIZERS
-from symgraph.yaml_lines import Document, KeyPath, Problem, read, shown
+from symgraph.yaml_check import checked
+from symgraph.yaml_lines import KeyPath, read
 
 
 def load_config(
-    path: str, overrides: Sequence[str] = (), *, schedules: Collection[str] | None = None
+    path: str,
+    overrides: Sequence[str] = (),
+    *,
+    schedules: Collection[str] | None = None,
+    strategies: Collection[str] | None = None,
 ) -> Config:
     """Read a config file, apply `key.path=value` overrides, and check it.
 
-    `schedules` are the known names of pipeline.schedule; None accepts any. Raises ConfigError, one
-    line, for the first mistake; keys that are missing come after mistakes in those that are there.
+    `schedules` and `strategies` are the known names of pipeline.schedule and partition.strategy,
+    besides auto; None accepts any. Raises ConfigError, one line, for the first mistake; keys that
+    are missing come after mistakes in those that are there.
     """
     document = read(path)
     for override in overrides:
         document.override(override)
-    problems = list(document.problems)
-    missing: list[Problem] = []
-    config = None
-    try:
-        config = Config.model_validate(document.data)
-    except ValidationError as error:
-        for details in error.errors():
-            found = missing if details["type"] in MISSING else problems
-            found.append(_problem(document, details))
-    contradictions = [*_contradictions(document.data, schedules), *_schedule_mistake(config)]
-    problems += [Problem(document.place(at), at, message) for at, message in contradictions]
-    if problems or missing:
-        raise ConfigError(str(min(problems or missing, key=lambda p: p.place[:2])))
-    assert config is not None
-    return config
-
-
-def _locate(location: tuple[int | str, ...]) -> tuple[KeyPath, type[Section] | None]:
-    """Key path of a pydantic location, and the section that holds its last key.
-
-    Pydantic puts the kind of a section between the keys wherever it had to choose by kind.
-    """
-    path: KeyPath = ()
-    holder: type[Section] | None = None
-    inside: type[Section] | None = Config
-    steps = iter(location)
-    for key in steps:
-        path, holder, inside = (*path, key), inside, None
-        info = holder.model_fields.get(str(key)) if holder else None
-        choices = sections(info.annotation) if info else {}
-        kind = next(steps, None) if len(choices) > 1 else ""
-        inside = choices.get(str(kind))
-    return path, holder
+    return checked(
+        document,
+        Config,
+        lambda config: (
+            *_contradictions(document.data, schedules, strategies), *_schedule_mistake(config)
+        ),
+    )  # fmt: skip
 
 
 SCHEDULE_FILES = (".csv", ".txt")
-MISSING = ("missing", "union_tag_not_found")
-
-# pydantic's name of a mistake -> what to say; the value follows
-MESSAGES = {
-    "bool_type": "expected true or false",
-    "dict_type": "expected keys and values",
-    "finite_number": "expected a finite number",
-    "float_type": "expected a number",
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "int_type": "expected a whole number",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "model_attributes_type": "expected keys and values",
-    "model_type": "expected keys and values",
-    "string_type": "expected text",
-    "too_short": "needs at least {min_length} entry",
-    "tuple_type": "expected a list",
-}
-
-
-def _problem(document: Document, error: ErrorDetails) -> Problem:
-    path, section = _locate(error["loc"])
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    if kind == "missing":
-        description = section and section.model_fields[str(path[-1])].description
-        message = "required key is missing" + (f": {description}" if description else "")
-    elif kind == "extra_forbidden":
-        message = _unknown_key(str(path[-1]), section)
-    elif kind in ("literal_error", "union_tag_invalid"):
-        value = context.get("tag", value)
-        path = (*path, "kind") if "tag" in context else path
-        known = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
-        message = f"unknown value {shown(value)}: {nearest(str(value), known)}"
-    elif kind == "union_tag_not_found":
-        path, message = (*path, "kind"), "required key is missing"
-    elif kind == "value_error":
-        message = str(context["error"])
-    elif kind in MESSAGES:
-        message = f"{MESSAGES[kind].format(**context)}, got {shown(value)}"
-    else:
-        message = f"{error['msg']}, got {shown(value)}"
-    return Problem(document.place(path), path, message)
-
-
-def _unknown_key(key: str, section: type[Section] | None) -> str:
-    if key in Config.model_fields:
-        return "unknown key here: it belongs at the top level"
-    for name, info in Config.model_fields.items():
-        for owner in sections(info.annotation).values():
-            if key in owner.model_fields and owner is not section:
-                return f"unknown key here: it belongs under {name!r}"
-    return f"unknown key: {nearest(key, section.model_fields if section else ())}"
 
 
 def _contradictions(
-    data: Mapping[str, Any], schedules: Collection[str] | None
+    data: Mapping[str, Any],
+    schedules: Collection[str] | None,
+    strategies: Collection[str] | None,
 ) -> Iterator[tuple[KeyPath, str]]:
     """Mistakes that no key's type shows. Works on unchecked data: other keys may be wrong too."""
-    corpus, pipeline, train = (
+    corpus, pipeline, train, partition = (
         section if isinstance(section := data.get(name), dict) else {}
-        for name in ("data", "pipeline", "train")
+        for name in ("data", "pipeline", "train", "partition")
     )
     yield from _data_mistakes(corpus)
     yield from _device_mistakes(data)
+    if isinstance(machine := data.get("machine"), str):
+        yield from _file_mistakes(("machine",), machine)
     yield from _schedule_name_mistakes(pipeline, schedules)
+    if partition.get("strategy") != "auto":
+        yield from _unknown(("partition", "strategy"), partition, strategies)
     yield from _unknown(("train", "optimizer"), train, OPTIMIZERS)
     parts, batch = pipeline.get("micro_batches"), corpus.get("batch_size")
     if isinstance(parts, int) and isinstance(batch, int) and 1 <= batch < parts:
@@ -178,9 +107,14 @@ def _data_mistakes(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             continue
         if kind == "stdlib_text":
             yield ("data", key), "kind stdlib_text reads no file; did you mean kind: text?"
-        elif not Path(path).is_file():
-            what = "is a folder, not a file" if Path(path).is_dir() else "no such file"
-            yield ("data", key), f"{what}: {path}"
+        else:
+            yield from _file_mistakes(("data", key), path)
+
+
+def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
+    if not Path(path).is_file():
+        what = "is a folder, not a file" if Path(path).is_dir() else "no such file"
+        yield at, f"{what}: {path}"
 
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -194,11 +128,12 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             yield ("devices", i), f"{device} is listed twice"
     if not known or len(set(known)) < len(devices):  # wrong themselves, and reported as that
         return
-    for group, text in groups.items() if isinstance(groups, dict) else ():
-        device = _device(text)
-        if device is not None and device not in known:
-            message = f"group {group!r} is on {device}, which is not in devices"
-            yield ("group2ctx", group), f"{message}: {nearest(device, known)}"
+    for group, given in groups.items() if isinstance(groups, dict) else ():
+        for text in given if isinstance(given, list) else [given]:
+            device = _device(text)
+            if device is not None and device not in known:
+                message = f"group {group!r} is on {device}, which is not in devices"
+                yield ("group2ctx", group), f"{message}: {nearest(device, known)}"
 
 
 def _device(text: object) -> str | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator
+from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
 
 from symgraph.context import Context
 from symgraph.optimizer import OPTIMIZERS
 from symgraph.units import parse_bytes
-from symgraph.yaml_lines import shown
+from symgraph.yaml_check import Section, sections
+from symgraph.yaml_lines import shown, written
 
 MODEL = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -25,6 +26,20 @@ def _model(text: str) -> str:
 
 def _device(text: str) -> str:
     return repr(Context.parse(text))  # its ConfigError is a ValueError, as pydantic wants
+
+
+def _devices(value: object) -> object:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(d, str) for d in value):
+        return tuple(_device(d) for d in value)
+    if isinstance(value, str):
+        return _device(value)
+    raise ValueError(
+        f"expected a device, or a list of devices, one for each shard, got {shown(value)}"
+    )
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _auto_or_count(value: object) -> object:
@@ -59,19 +74,11 @@ def _bytes(value: object) -> object:
 
 RECOMPUTE = ("none", "all", "auto")
 Device = Annotated[str, AfterValidator(_device)]
+Devices = Annotated[str | tuple[str, ...], PlainValidator(_devices), PlainSerializer(_listed)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
 ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
-
-
-class Section(BaseModel):
-    """Some keys and values. The text below a key is its help."""
-
-    # strict: 3.0 is no count, "5" no number and yes no seed
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
 
 
 class DataConfig(Section):
@@ -104,7 +111,9 @@ class PipelineConfig(Section):
     time_segment: Annotated[int | str | None, PlainValidator(_steps)] = None
     """Time steps of an unrolled network that a stage runs at once, while its neighbour works on
     the ones before; auto: the shortest predicted step; null: all of them."""
-    recompute: Annotated[str | tuple[int, ...], PlainValidator(_stages)] = "none"
+    recompute: Annotated[
+        str | tuple[int, ...], PlainValidator(_stages), PlainSerializer(_listed)
+    ] = "none"
     """Stages that run forward again in the backward phase instead of keeping activations: none,
     all, auto (those that partition.memory wants), or a list such as [0, 1]."""
 
@@ -112,6 +121,12 @@ class PipelineConfig(Section):
 class PartitionConfig(Section):
     """What the partition must keep to."""
 
+    strategy: str | None = None
+    """Who places the network: uniform, parameters, chain, optimal, noncontiguous, refine, or auto
+    (the shortest predicted step of all); groups of group2ctx stay where they are put. null: all by
+    group2ctx."""
+    keep_groups: bool = False
+    """Whether a strategy keeps the nodes of one ctx_group together."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
 
@@ -251,8 +266,11 @@ class Config(Section):
     """What to train on."""
     devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
     """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank."""
-    group2ctx: Mapping[str, Device] = {}
-    """Device of each ctx_group of the network."""
+    machine: str | None = None
+    """File with the devices' speeds and links to plan for, such as --measure-machine writes; null:
+    this machine's, as measured."""
+    group2ctx: Mapping[str, Devices] = {}
+    """Device of each ctx_group of the network; a list of them for one that is in shards."""
     partition: PartitionConfig = PartitionConfig()
     """What the partition must keep to."""
     pipeline: PipelineConfig = PipelineConfig()
@@ -270,22 +288,19 @@ class Config(Section):
     timeout: Positive = 300.0
     """Seconds to wait for another device before giving up."""
 
+    @property
+    def groups(self) -> dict[str, Context | tuple[Context, ...]]:
+        """group2ctx as devices."""
+        return {
+            group: Context.parse(given)
+            if isinstance(given, str)
+            else tuple(Context.parse(d) for d in given)
+            for group, given in self.group2ctx.items()
+        }
+
     def to_yaml(self) -> str:
         """The config with all defaults written out; `load_config` reads back an equal one."""
-        data = self.model_dump(mode="json")
-        return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
-
-
-def sections(annotation: object) -> dict[str, type[Section]]:
-    """The sections that a key's type allows, by the `kind` that chooses ("" where none does)."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        kind = annotation.model_fields.get("kind")
-        names = get_args(kind.annotation) if kind else ()
-        return {name: annotation for name in names or ("",)}
-    found: dict[str, type[Section]] = {}
-    for part in get_args(annotation):
-        found |= sections(part)
-    return found
+        return written(self.model_dump(mode="json"))
 
 
 def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:

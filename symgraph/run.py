@@ -2,6 +2,7 @@
 
     python -m symgraph.run CONFIG [key.path=value ...] [--plan] [--json]
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
+    python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
 
 Exit status: 0 done, 1 a failure while running, 2 bad input, 130 interrupted.
 """
@@ -59,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true",
         help="print the result as one JSON object on the last line of stdout",
     )  # fmt: skip
+    parser.add_argument(
+        "--measure-machine", nargs="?", const="-", metavar="FILE",
+        help="measure this machine (under mpiexec: its ranks); write FILE, or print it, and exit",
+    )  # fmt: skip
     parser.add_argument("--keys", action="store_true", help="list the keys of a config and exit")
     parser.add_argument(
         "--traceback", action="store_true", help="print the Python traceback of an error"
@@ -75,16 +80,44 @@ def _print_keys() -> int:
 
 
 def _command(options: argparse.Namespace) -> int:
+    from partitioner.strategies import STRATEGIES
     from runtime.schedules import SCHEDULES
     from symgraph.config import load_config
     from symgraph.errors import ConfigError
 
+    if options.measure_machine is not None:
+        return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    config = load_config(options.config, options.overrides, schedules=SCHEDULES)
+    config = load_config(
+        options.config, options.overrides, schedules=SCHEDULES, strategies=STRATEGIES
+    )
     if options.plan:
         return _plan(config, options)
     return _train(config, options)
+
+
+def _measure_machine(options: argparse.Namespace) -> int:
+    from runtime.measure import machine_file, measure_machine, measuring_ranks, write_machine
+    from symgraph.errors import ConfigError
+
+    if options.config is not None:
+        raise ConfigError(f"--measure-machine takes no config; leave out {options.config!r}")
+    cluster = measuring_ranks(os.environ)
+    try:
+        machine = measure_machine(cluster)
+        if 0 in cluster.ranks:
+            if options.measure_machine == "-":
+                print(machine_file(machine), end="", flush=True)
+            else:
+                write_machine(machine, options.measure_machine)
+                print(machine, flush=True)
+        cluster.close()
+    except (Exception, KeyboardInterrupt) as error:
+        status = _report(error, options.traceback)
+        cluster.leave(status)
+        return status
+    return OK
 
 
 def _plan(config: Config, options: argparse.Namespace) -> int:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from numbers import Integral, Real
+
+# One decimal prefix of a power comes before its other spellings.
+PREFIXES = {
+    "": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "µ": Fraction(1, 10**6),
+    "m": Fraction(1, 1000), "k": Fraction(1000), "K": Fraction(1000), "M": Fraction(10**6),
+    "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "Ki": Fraction(1024),
+    "Mi": Fraction(1024**2), "Gi": Fraction(1024**3), "Ti": Fraction(1024**4),
+}  # fmt: skip
 
 
 def value_text(value: object) -> str:
@@ -55,7 +65,42 @@ def flops_text(count: float) -> str:
     >>> flops_text(13_920_000)
     '13.9 MFLOP'
     """
-    return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+    return si_text(count, "FLOP")
+
+
+def si_text(value: float, unit: str) -> str:
+    """A figure in decimal multiples of its unit.
+
+    >>> si_text(12.34e9, "B/s")
+    '12.3 GB/s'
+    """
+    return _scaled(value, 1000, [prefix + unit for prefix in ("", "k", "M", "G", "T", "P")])
+
+
+def exact_text(value: float, unit: str) -> str:
+    """A finite figure above 0 in multiples of its unit, with all its digits: for `parse_si`.
+
+    >>> exact_text(1.25e-05, "s"), exact_text(245.7e9, "FLOP/s")
+    ('12.5 us', '245.7 GFLOP/s')
+    """
+    number = Decimal(repr(float(value)))
+    power = min(max(number.adjusted() // 3 * 3, -9), 15)
+    prefix = next(p for p, factor in PREFIXES.items() if factor == Fraction(10) ** power)
+    return f"{number.scaleb(-power).normalize():f} {prefix}{unit}"
+
+
+def parse_si(text: str, unit: str) -> float:
+    """A figure with its unit, or a multiple of it, in the unit; ValueError for anything else.
+
+    >>> parse_si("2us", "s"), parse_si("100 GFLOP/s", "FLOP/s"), parse_si("1.5GiB/s", "B/s")
+    (2e-06, 100000000000.0, 1610612736.0)
+    """
+    number = r"\d+(?:\.\d*)?(?:[eE][-+]?\d{1,2})?"
+    match = re.fullmatch(rf"\s*({number})\s*({'|'.join(PREFIXES)}){unit}\s*", text)
+    if match is None:
+        example = exact_text(10e-6 if unit == "s" else 10e9, unit)
+        raise ValueError(f"expected a figure in {unit}, such as {example}, got {text!r}")
+    return float(Fraction(match[1]) * PREFIXES[match[2]])
 
 
 def seconds_text(seconds: float) -> str:

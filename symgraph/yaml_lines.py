@@ -8,7 +8,7 @@ a number (PyYAML wants 1.0e-3), and keys are always text, exactly as written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,12 +102,15 @@ class Document:
         target[path[-1]] = _parse(value, place.text, lambda line: place, self, path)
 
 
-def read(path: str) -> Document:
-    """Read a YAML file whose top level is a mapping; ConfigError if it cannot be read or parsed."""
+def read(path: str, what: str = "config") -> Document:
+    """Read a YAML file whose top level is a mapping; ConfigError if it cannot be read or parsed.
+
+    what: the kind of file, for the error if there is none.
+    """
     try:
         text = Path(path).read_bytes().decode()
     except OSError as error:
-        reason = "no such config file" if isinstance(error, FileNotFoundError) else error.strerror
+        reason = f"no such {what} file" if isinstance(error, FileNotFoundError) else error.strerror
         raise ConfigError(f"{path}: {reason}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
@@ -121,13 +124,23 @@ def read(path: str) -> Document:
     return document
 
 
+def written(data: Mapping[str, Any], *, width: int = 100) -> str:
+    """The YAML text that `read` reads as this data; innermost lists and mappings on one line."""
+    return yaml.dump(data, None, _Dumper, sort_keys=False, default_flow_style=None, width=width)
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, with quotes around text that `_Loader` would take for a number."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
+    )
 
 
 def _parse(

@@ -74,6 +74,8 @@ def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config):
         ["devices=[cpu(0)]", "group2ctx={}"],
         ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
         ["pipeline.schedule=zb-h1", "pipeline.time_segment=2", "pipeline.recompute=all"],
+        ["group2ctx={}", "partition.strategy=optimal"],
+        ["group2ctx={decode: cpu(0)}", "partition.strategy=auto", "pipeline.schedule=auto"],
     ):
         assert figures(config, "blas_threads=1", *overrides)["loss"] == want
 
@@ -88,6 +90,37 @@ def test_what_is_left_open_is_chosen_and_shown(config):
     for schedule in ("gpipe", "1f1b", "zb-v", "wavefront", "auto"):
         assert f" {schedule} " in done.stdout
     assert "-> " in done.stdout
+
+
+def test_strategies_are_compared_and_the_groups_can_be_pasted(config):
+    done = run(config, "group2ctx={}", "partition.strategy=auto", "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    for strategy in ("uniform", "parameters", "chain", "optimal", "noncontiguous", "refine"):
+        assert f" {strategy} " in done.stdout
+    assert "\ngroup2ctx:\n  embed: cpu(" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["placement"].keys() >= {"embed", "decode"}
+
+
+def test_plans_are_made_for_the_machine_of_a_file(config, tmp_path):
+    """A machine of a tenth of the speed takes ten times as long; nothing here is measured."""
+    steps = []
+    for flops in ("1 GFLOP/s", "100 MFLOP/s"):
+        machine = tmp_path / "machine.yaml"
+        machine.write_text(
+            f"devices:\n  cpu(0): {{flops: {flops}}}\n  cpu(1): {{flops: {flops}}}\n"
+            "links:\n  socket: {latency: 0s, bandwidth: 100GB/s}\n"
+        )
+        more = ["group2ctx={}", "partition.strategy=optimal", f"machine={machine}"]
+        done = run(config, *more, "--plan", "--json")
+        assert done.returncode == 0, done.stderr
+        steps.append(json.loads(done.stdout.splitlines()[-1])["predicted_step_seconds"])
+    assert 8 * steps[0] < steps[1] < 10 * steps[0]
+
+
+def test_an_unknown_strategy(config):
+    done = run(config, "partition.strategy=optimol")
+    assert done.returncode == 2
+    assert "partition.strategy: unknown value 'optimol': did you mean 'optimal'?" in done.stderr
 
 
 def test_what_cannot_be_cut_along_time_is_said(config):

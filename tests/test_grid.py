@@ -1,4 +1,4 @@
-"""The grid of cases.md (pipelines 1): every schedule runs every shape, and all give the same bits."""
+"""The grid of cases.md (pipelines 1): every schedule runs every shape, with the same bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from runtime.schedules import SCHEDULES
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.name import NameManager
-from tests.pipelines import Case, Result, assert_close, assert_same_bits, judge, make_plan, on_threads
+from tests.pipelines import (
+    Case,
+    Result,
+    assert_close,
+    assert_same_bits,
+    judge,
+    make_plan,
+    on_threads,
+)
 
 GRID = [  # stages a rank, micro-batches, ranks
     (2, 2, 2), (2, 4, 4), (2, 8, 2), (2, 8, 4), (2, 8, 8), (4, 4, 4), (4, 8, 4), (4, 8, 8),

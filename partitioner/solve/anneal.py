@@ -32,9 +32,18 @@ def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
     times[:, : core.problem.accelerators] = core.accelerator[:, None]
     times[:, core.problem.accelerators :] = core.cpu[:, None]
     found: Array = _anneal(
-        devices.astype(np.int64), times, core.memory, weights(core).limit,
-        core.problem.accelerators, net_starts, net_values, member_starts, member_values,
-        np.array([cost for cost, _ in core.nets], dtype=np.float64), steps, np.uint64(seed + 1),
+        devices.astype(np.int64),
+        times,
+        core.memory,
+        weights(core).limit,
+        core.problem.accelerators,
+        net_starts,
+        net_values,
+        member_starts,
+        member_values,
+        np.array([cost for cost, _ in core.nets], dtype=np.float64),
+        steps,
+        np.uint64(seed + 1),
     )
     return found
 
@@ -115,8 +124,18 @@ def _propose(  # type: ignore[no-untyped-def]  # numba infers
 
 @numba.njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]  # numba infers
-    start, times, memory, limit, accs, net_starts, net_values, member_starts, member_values, costs,
-    steps, seed,
+    start,
+    times,
+    memory,
+    limit,
+    accs,
+    net_starts,
+    net_values,
+    member_starts,
+    member_values,
+    costs,
+    steps,
+    seed,
 ):
     n, devices = times.shape
     state = np.full(1, seed, dtype=np.uint64)
@@ -148,8 +167,21 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
             continue
         for k in range(size):
             back[k] = home[moved[k]]
-            _put(moved[k], to[k], home, times, memory, accs, net_starts, net_values,
-                 member_starts, costs, count, load, used)
+            _put(
+                moved[k],
+                to[k],
+                home,
+                times,
+                memory,
+                accs,
+                net_starts,
+                net_values,
+                member_starts,
+                costs,
+                count,
+                load,
+                used,
+            )
         for d in range(accs):
             fits &= used[d] <= limit
         after = _energy(load, scale)
@@ -160,6 +192,19 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
                 best[:] = home
             continue
         for k in range(size - 1, -1, -1):
-            _put(moved[k], back[k], home, times, memory, accs, net_starts, net_values,
-                 member_starts, costs, count, load, used)
+            _put(
+                moved[k],
+                back[k],
+                home,
+                times,
+                memory,
+                accs,
+                net_starts,
+                net_values,
+                member_starts,
+                costs,
+                count,
+                load,
+                used,
+            )
     return best

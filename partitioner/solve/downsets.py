@@ -111,9 +111,7 @@ def _sum_of_all(core: Elements) -> float:
     return float(sum(finite) + sum(cost for cost, _ in core.nets)) * 1.001 + 1.0
 
 
-def _swept(
-    core: Elements, best: Found | None, bound: float, deadline: float
-) -> Found | None:
+def _swept(core: Elements, best: Found | None, bound: float, deadline: float) -> Found | None:
     """The best of all down-sets below the bound, else what there was."""
     found = sweep(weights(core), down_sets(len(core), core.arcs), bound, deadline)
     if found is None:
@@ -169,9 +167,7 @@ def _banded(core: Elements, best: Found | None, deadline: float) -> Found | None
     while best is not None and time.perf_counter() < deadline:
         order = _along(core, best[1])
         for width in (24, 16, 12, 8, 5, 3):
-            band = frozenset(
-                (order[i], order[i + width]) for i in range(len(order) - width)
-            )
+            band = frozenset((order[i], order[i + width]) for i in range(len(order) - width))
             narrowed = ordered(core, band)
             try:
                 family = down_sets(len(narrowed), narrowed.arcs, BAND_LIMIT)

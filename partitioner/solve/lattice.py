@@ -88,8 +88,10 @@ def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
         if found >= 0:
             used = int(edge_starts[found])
             return Family(
-                bits[:found].copy(), edge_starts[: found + 1].copy(),
-                edges[0, :used].copy(), edges[1, :used].copy(),
+                bits[:found].copy(),
+                edge_starts[: found + 1].copy(),
+                edges[0, :used].copy(),
+                edges[1, :used].copy(),
             )
         if room > most:
             raise TooMany(f"more than {most} down-sets")

@@ -204,9 +204,7 @@ def _acyclic(problem: Problem, assignment: Devices) -> bool:
     return not before
 
 
-def solution(
-    problem: Problem, assignment: Devices, lower_bound: float, strategy: str
-) -> Solution:
+def solution(problem: Problem, assignment: Devices, lower_bound: float, strategy: str) -> Solution:
     """A placement with its loads; a bound above its load (by rounding) becomes the load."""
     loads = evaluate(problem, assignment)
     worst = max(load.total for load in loads)

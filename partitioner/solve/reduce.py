@@ -99,8 +99,13 @@ def reach(before: list[list[int]], after: list[list[int]]) -> tuple[list[int], l
 
 
 def _homes(
-    core: Elements, v: int, seen: set[int], before: list[list[int]], after: list[list[int]],
-    above: list[int], below: list[int],
+    core: Elements,
+    v: int,
+    seen: set[int],
+    before: list[list[int]],
+    after: list[list[int]],
+    above: list[int],
+    below: list[int],
 ) -> list[int]:
     """The elements that v may move to from anywhere: one before it, one after it.
 

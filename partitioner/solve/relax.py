@@ -39,12 +39,18 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
             times[g, s | 1 << i] = times[g, s] + core.accelerator[v]
     whole = weights(core)
     costs = Weights(
-        core.accelerator[kept], core.cpu[kept], core.memory[kept], whole.limit, tuple(nets),
-        tuple(groups), tuple(masks), times, whole.accelerators, whole.cpus,
+        core.accelerator[kept],
+        core.cpu[kept],
+        core.memory[kept],
+        whole.limit,
+        tuple(nets),
+        tuple(groups),
+        tuple(masks),
+        times,
+        whole.accelerators,
+        whole.cpus,
     )
-    arcs = frozenset(
-        (number[a], number[b]) for a, b in core.arcs if a in number and b in number
-    )
+    arcs = frozenset((number[a], number[b]) for a, b in core.arcs if a in number and b in number)
     return costs, arcs, kept
 
 

@@ -13,6 +13,8 @@ from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce
+from symgraph.ops import sharded as sharded
+from symgraph.ops import sharded_sums as sharded_sums
 from symgraph.ops import slices as slices
 from symgraph.ops import softmax as softmax
 from symgraph.ops import states as states

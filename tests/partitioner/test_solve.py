@@ -163,8 +163,7 @@ def permuted(problem: Problem, order: np.ndarray) -> Problem:
     """The same problem with node order[i] as its node i."""
     new = {int(v): i for i, v in enumerate(order)}
     transfers = [
-        Transfer(new[t.source], tuple(new[v] for v in t.targets), t.cost)
-        for t in problem.transfers
+        Transfer(new[t.source], tuple(new[v] for v in t.targets), t.cost) for t in problem.transfers
     ]
     return replace(
         problem,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import symgraph.sym as sym
-
 from partitioner.cost import Speed
 from runtime.choose import _best_steps
 from runtime.pipeline import Options, Plan

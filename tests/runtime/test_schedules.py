@@ -81,9 +81,7 @@ def assert_runs(programs: list[list[tuple[int, str, int]]], stages: int) -> None
     assert done == [len(program) for program in programs]
 
 
-def may_run(
-    stage: int, phase: str, mb: int, stages: int, ended: set[tuple[int, str, int]]
-) -> bool:
+def may_run(stage: int, phase: str, mb: int, stages: int, ended: set[tuple[int, str, int]]) -> bool:
     if phase == "F":
         return stage == 0 or (stage - 1, "F", mb) in ended
     if phase == "W":

@@ -80,6 +80,7 @@ def test_config_is_frozen(load):
     (),
     ("train.lr_schedule={kind: multi_factor, step: [10, 20], factor: 0.5}",),
     ("train.weight_decay=1e-5", "blas_threads=2", "train.seconds=90"),
+    ('args.name="1e3"', 'args.other="12"'),  # text that PyYAML alone writes as a number of ours
 ])  # fmt: skip
 def test_yaml_round_trip(load, overrides):
     config = load(GOOD, *overrides)
@@ -323,6 +324,17 @@ def test_text_needs_a_path_that_is_a_file(load, tmp_path):
     (tmp_path / "words.txt").write_text("a\n")
     assert load(there).data.path == "words.txt"
     assert "data.valid_path: no such file: v" in refusal(load, there, "data.valid_path=v")
+
+
+def test_the_machine_is_a_file(load, tmp_path):
+    text = GOOD.replace("pipeline:", "machine: big.yaml\npipeline:")
+    assert refusal(load, text) == "run.yaml:12: machine: no such file: big.yaml"
+    assert refusal(load, text.replace("big.yaml", "3")) == (
+        "run.yaml:12: machine: expected text, got 3"
+    )
+    (tmp_path / "big.yaml").write_text("devices: {}\n")
+    assert load(text).machine == "big.yaml"
+    assert load(GOOD).machine is None
 
 
 def test_stdlib_text_reads_no_file(load):

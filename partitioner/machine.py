@@ -1,0 +1,331 @@
+"""The machine: its devices, where they stand, and the links between them, as a YAML file says.
+
+    devices:
+      gpu(0): {flops: 15 TFLOP/s, bandwidth: 900 GB/s, call: 10 us, memory: 16 GiB, node: a}
+      gpu(1): {flops: 15 TFLOP/s, bandwidth: 900 GB/s, call: 10 us, memory: 16 GiB, node: b}
+    links:
+      node: {latency: 5 us, bandwidth: 12 GB/s}
+      network: {latency: 30 us, bandwidth: 10 Gbit/s, shared: true}
+
+Places are nested: sockets in nodes, nodes in racks, racks in the network. Two devices talk over the
+link of the narrowest place that holds both; where the file has none, over that of the next wider
+one. A shared link is one wire in each such place, of which its channels take turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, FiniteFloat
+
+from partitioner.cost import Speed
+from partitioner.report import aligned
+from symgraph.context import Context
+from symgraph.errors import ConfigError, PlacementError, nearest
+from symgraph.units import bytes_text, exact_text, parse_bytes, parse_si, seconds_text, si_text
+from symgraph.yaml_check import Mistakes, Section, checked
+from symgraph.yaml_lines import KeyPath, dotted, read, written
+
+LEVELS = ("socket", "node", "rack", "network")  # from the narrowest
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one device does, and where it stands.
+
+    flops: operations a second. call: seconds of a small kernel. bandwidth: of its memory, bytes a
+    second. memory: bytes that it holds; None: any number.
+    """
+
+    context: Context
+    flops: float
+    call: float = 0.0
+    bandwidth: float = inf
+    memory: int | None = None
+    socket: str = "0"
+    node: str = "0"
+    rack: str = "0"
+
+    @property
+    def speed(self) -> Speed:
+        """The roofline, which tells seconds of nodes and bodies on this device."""
+        return Speed(self.flops, self.call, self.bandwidth)
+
+    def place(self, level: str) -> tuple[str, ...]:
+        """Which socket, node or rack it stands in, from the outside: socket 1 is one of a node."""
+        return (self.rack, self.node, self.socket)[: len(LEVELS) - 1 - LEVELS.index(level)]
+
+
+class Level(NamedTuple):
+    """The links inside places of one level: seconds, bytes a second, and whether a place has one
+    for all its pairs of devices or each pair and direction its own."""
+
+    latency: float = 0.0
+    bandwidth: float = inf
+    shared: bool = False
+
+
+class LinkSpec(NamedTuple):
+    """The link of two devices: seconds of latency, bytes a second.
+
+    All pairs whose links have the same name share one; "": the pair's own, each way.
+    """
+
+    latency: float = 0.0
+    bandwidth: float = inf
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices by number, and links by level. Raises PlacementError where they do not fit."""
+
+    devices: tuple[Device, ...]
+    links: Mapping[str, Level]
+
+    def __post_init__(self) -> None:
+        for path, message in _mistakes(self.devices, self.links):
+            raise PlacementError(f"machine: {dotted(path)}: {message}")
+
+    @classmethod
+    def uniform(
+        cls, contexts: Iterable[Context], speed: Speed, latency: float, bandwidth: float
+    ) -> Self:
+        """Equal devices, each pair of them with a link of its own; any memory."""
+        devices = tuple(Device(c, speed.flops, speed.call, speed.bandwidth) for c in contexts)
+        return cls(devices, {"network": Level(latency, bandwidth)})
+
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        return tuple(d.context for d in self.devices)
+
+    def index(self, context: Context) -> int:
+        """The number of a device; ConfigError if the machine has none of that name."""
+        if context not in self.contexts:
+            known = nearest(str(context), map(str, self.contexts))
+            raise ConfigError(f"the machine has no device {context}: {known}")
+        return self.contexts.index(context)
+
+    def only(self, contexts: Iterable[Context]) -> Machine:
+        """The machine with these of its devices, in this order; ConfigError for unknown ones."""
+        return Machine(tuple(self.devices[self.index(c)] for c in contexts), self.links)
+
+    def link(self, a: int, b: int) -> LinkSpec:
+        """What carries messages from one device, by number, to another; nothing to itself."""
+        if a == b:
+            return LinkSpec()
+        first, second = self.devices[a], self.devices[b]
+        level = _level(_narrowest((first, second)), self.links)
+        assert level is not None
+        latency, bandwidth, shared = self.links[level]
+        name = f"{level} {'/'.join(first.place(level))}".strip() if shared else ""
+        return LinkSpec(latency, bandwidth, name)
+
+    def to_yaml(self) -> str:
+        """The machine as a file that `load_machine` reads as an equal one."""
+        devices = {str(d.context): _device_keys(d) for d in self.devices}
+        links = {n: _level_keys(self.links[n]) for n in LEVELS if n in self.links}
+        data = {"devices": devices} | ({"links": links} if links else {})
+        return written(data, width=1000)
+
+    def __str__(self) -> str:
+        """A table of the devices, and one of the links."""
+        head = ("device", "rack/node/socket", "operations", "memory bandwidth", "a call", "memory")
+        rows: list[tuple[str, ...]] = [head]
+        rows += [
+            (
+                str(d.context), "/".join(d.place("socket")), si_text(d.flops, "FLOP/s"),
+                _rate(d.bandwidth), seconds_text(d.call),
+                "any" if d.memory is None else bytes_text(d.memory),
+            )
+            for d in self.devices
+        ]  # fmt: skip
+        if not self.links:
+            return "\n".join(aligned(rows))
+        wires: list[tuple[str, ...]] = [("link inside a", "latency", "bandwidth", "shared")]
+        wires += [
+            (
+                name,
+                seconds_text(wire.latency),
+                _rate(wire.bandwidth),
+                "yes" if wire.shared else "no",
+            )
+            for name in LEVELS
+            if (wire := self.links.get(name))
+        ]
+        return "\n".join([*aligned(rows), "", *aligned(wires)])
+
+
+def _rate(bandwidth: float) -> str:
+    return si_text(bandwidth, "B/s") if isfinite(bandwidth) else "any"
+
+
+def _narrowest(devices: Iterable[Device]) -> str:
+    """The level of the narrowest place that holds all these devices."""
+    return next(level for level in LEVELS if len({d.place(level) for d in devices}) == 1)
+
+
+def _level(narrowest: str, links: Mapping[str, Level]) -> str | None:
+    """The level whose link is used inside a place of that level."""
+    return next((n for n in LEVELS[LEVELS.index(narrowest) :] if n in links), None)
+
+
+def _mistakes(devices: tuple[Device, ...], links: Mapping[str, Level]) -> Mistakes:
+    """What is wrong with devices and links that are right one by one."""
+    if not devices:
+        yield ("devices",), "needs at least 1 entry"
+    for context, count in Counter(d.context for d in devices).items():
+        if count > 1:
+            yield ("devices", str(context)), f"{context} is listed {count} times"
+    for name in sorted(links.keys() - set(LEVELS)):
+        yield ("links", name), f"unknown level: {nearest(name, LEVELS)}"
+    if len(devices) > 1:
+        # The widest place that two devices may have in common is what holds all of them.
+        level = _narrowest(devices)
+        if _level(level, links) is None:
+            yield ("links",), f"{_apart(devices, level)}, but no link joins them: add {level}"
+
+
+def _apart(devices: tuple[Device, ...], level: str) -> str:
+    """Two devices that have no narrower place in common than one of that level."""
+    first, *others = devices
+    if level == "socket":
+        return f"{first.context} and {others[0].context} are in one socket"
+    inner = LEVELS[LEVELS.index(level) - 1]
+    other = next(d for d in others if d.place(inner) != first.place(inner))
+    return f"{first.context} and {other.context} are in different {inner}s"
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def _in(unit: str) -> Callable[[object], object]:
+    return lambda value: parse_si(value, unit) if isinstance(value, str) else value
+
+
+def _bytes_a_second(value: object) -> object:
+    if isinstance(value, str) and value.rstrip().endswith("bit/s"):
+        return parse_si(value, "bit/s") / 8
+    return _in("B/s")(value)
+
+
+def _bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _text(value: object) -> object:
+    return str(value) if type(value) is int else value
+
+
+Seconds = Annotated[FiniteFloat, BeforeValidator(_in("s")), Field(ge=0)]
+Operations = Annotated[FiniteFloat, BeforeValidator(_in("FLOP/s")), Field(gt=0)]
+Rate = Annotated[FiniteFloat, BeforeValidator(_bytes_a_second), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
+Name = Annotated[str, BeforeValidator(_text)]
+
+
+class DeviceKeys(Section):
+    """One device."""
+
+    flops: Operations
+    """Operations a second, such as 250 GFLOP/s."""
+    call: Seconds = 0.0
+    """Time of a kernel that has next to nothing to do, such as 1 us."""
+    bandwidth: Rate = inf
+    """Bytes a second to and from its memory, such as 40 GB/s; left out: any number."""
+    memory: Bytes | None = None
+    """Bytes that it holds, such as 8 GiB; null: any number."""
+    socket: Name = "0"
+    """Which socket of its node it stands in."""
+    node: Name = "0"
+    """Which node of its rack it stands in."""
+    rack: Name = "0"
+    """Which rack it stands in."""
+
+
+class LinkKeys(Section):
+    """The links of one level."""
+
+    latency: Seconds = 0.0
+    """Time until the first byte arrives, such as 2 us."""
+    bandwidth: Rate = inf
+    """Bytes a second, such as 10 GB/s or 100 Gbit/s; left out: any number."""
+    shared: bool = False
+    """true: one link for all devices of a place; false: each pair and direction has its own."""
+
+
+class LinksKeys(Section):
+    """The links by level."""
+
+    socket: LinkKeys | None = None
+    """Between devices of one socket."""
+    node: LinkKeys | None = None
+    """Between sockets of one node."""
+    rack: LinkKeys | None = None
+    """Between nodes of one rack."""
+    network: LinkKeys | None = None
+    """Between racks."""
+
+
+class MachineKeys(Section):
+    """A machine file."""
+
+    devices: Annotated[Mapping[str, DeviceKeys], Field(min_length=1)]
+    """Devices by name, such as cpu(0)."""
+    links: LinksKeys = LinksKeys()
+    """Links by level."""
+
+
+def load_machine(path: str) -> Machine:
+    """Read and check a machine file. Raises ConfigError, one line, for the first mistake."""
+    keys = checked(read(path, "machine"), MachineKeys, _more_mistakes)
+    return Machine(tuple(_devices(keys)), _links(keys))
+
+
+def _devices(keys: MachineKeys) -> Iterator[Device]:
+    for name, device in keys.devices.items():
+        yield Device(Context.parse(name), **device.model_dump())
+
+
+def _links(keys: MachineKeys) -> dict[str, Level]:
+    named = ((name, getattr(keys.links, name)) for name in LEVELS)
+    return {name: Level(**link.model_dump()) for name, link in named if link is not None}
+
+
+def _more_mistakes(keys: MachineKeys | None) -> Iterator[tuple[KeyPath, str]]:
+    if keys is None:
+        return
+    wrong = False
+    for name in keys.devices:
+        try:
+            Context.parse(name)
+        except ConfigError as error:
+            wrong = True
+            yield ("devices", name), str(error)
+    if not wrong:
+        yield from _mistakes(tuple(_devices(keys)), _links(keys))
+
+
+def _device_keys(device: Device) -> dict[str, Any]:
+    keys: dict[str, Any] = {"flops": exact_text(device.flops, "FLOP/s")}
+    if isfinite(device.bandwidth):
+        keys["bandwidth"] = exact_text(device.bandwidth, "B/s")
+    if device.call:
+        keys["call"] = exact_text(device.call, "s")
+    if device.memory is not None:
+        mebi, rest = divmod(device.memory, 1 << 20)
+        keys["memory"] = device.memory if rest else f"{mebi} MiB"
+    places = {"socket": device.socket, "node": device.node, "rack": device.rack}
+    return keys | {level: place for level, place in places.items() if place != "0"}
+
+
+def _level_keys(level: Level) -> dict[str, Any]:
+    keys: dict[str, Any] = {"latency": exact_text(level.latency, "s") if level.latency else 0}
+    if isfinite(level.bandwidth):
+        keys["bandwidth"] = exact_text(level.bandwidth, "B/s")
+    return keys | {"shared": level.shared}

@@ -1,0 +1,36 @@
+"""Placement strategies: from a graph, its costs and a machine to a placement, by name.
+
+    graph, costs, machine, constraints ──STRATEGIES[name]──▶ Placed (placement, load, bound)
+
+All work on the coarse graph (coarse.py); all keep to pins, memory and what must stay together, or
+raise PlacementError.
+"""
+
+from __future__ import annotations
+
+from partitioner.strategies.chain import place_chain
+from partitioner.strategies.noncontiguous import place_noncontiguous
+from partitioner.strategies.optimal import place_optimal
+from partitioner.strategies.parameters import place_by_parameters
+from partitioner.strategies.refine import place_refined
+from partitioner.strategies.types import Constraints, Costs, Placed, Strategy
+from partitioner.strategies.uniform import place_uniform
+from symgraph.errors import PlacementError, nearest
+
+STRATEGIES: dict[str, Strategy] = {
+    "uniform": place_uniform,
+    "parameters": place_by_parameters,
+    "chain": place_chain,
+    "optimal": place_optimal,
+    "noncontiguous": place_noncontiguous,
+    "refine": place_refined,
+}
+
+__all__ = ["STRATEGIES", "Constraints", "Costs", "Placed", "Strategy", "find_strategy"]
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of that name; PlacementError naming the known ones."""
+    if name not in STRATEGIES:
+        raise PlacementError(f"no strategy {name!r}; {nearest(name, STRATEGIES)}")
+    return STRATEGIES[name]

@@ -1,0 +1,313 @@
+"""The coarse graph: classes of forward nodes, each with its gradient nodes, placed as one.
+
+    graph ──ties, cycles, light nodes──▶ classes ──seconds, bytes, values──▶ Coarse
+
+Nodes that use a parameter in the same way belong together, and so does what lies on a cycle of
+such classes: every layer of an unrolled network becomes a few classes, however many time steps it
+has. Other ties (a weight of an embedding and of a decoder, groups, pins) join classes too where a
+placement has to be contiguous; where not they are colours, so that what lies between stays free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from partitioner.lifetimes import is_view, made_by
+from partitioner.machine import Machine
+from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
+from partitioner.strategies.traffic import Star, traffic
+from partitioner.strategies.types import Constraints, Costs
+from symgraph.attribute import lookup
+from symgraph.errors import PlacementError, nearest
+from symgraph.graph import Graph, Node
+from symgraph.ops.registry import find
+from symgraph.shard import place_of
+from symgraph.types import Array, Value
+
+Pairs = list[tuple[int, int]]  # of nodes that stay together
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """Classes in topological order, with what one micro-batch costs.
+
+    of: forward node -> class. names: the first node of each. forward, backward: seconds.
+    memory: estimated bytes: parameters with gradients and optimizer arrays, and what is kept for
+    the backward phase, for all micro-batches in flight. parameters: bytes of their values alone.
+    colours: classes of one colour >= 0 stay together. pins: devices, -1 for any.
+    """
+
+    of: Mapping[str, int]
+    names: tuple[str, ...]
+    forward: Array
+    backward: Array
+    memory: Array
+    parameters: Array
+    stars: tuple[Star, ...]
+    colours: tuple[int, ...]
+    pins: tuple[int, ...]
+    contiguous: bool
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def seconds(self) -> Array:
+        both: Array = self.forward + self.backward
+        return both
+
+
+def coarsen(
+    graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, contiguous: bool
+) -> Coarse:
+    """The coarse graph of a graph with gradients. Raises PlacementError for impossible pins."""
+    nodes = [n for n in graph if n.origin is None and not n.is_variable]
+    index = {n.name: i for i, n in enumerate(nodes)}
+    if not nodes:
+        raise PlacementError("there is no node to place: the graph has variables only")
+    readers = _readers(nodes)
+    pins = _pins(nodes, index, readers, machine, constraints)
+    firm, loose = _ties(nodes, index, readers, constraints)
+    loose += [pair for held in pins.values() for pair in pairwise(held)]
+    classes = _classes(graph, nodes, index, costs, machine, constraints)
+    classes = replace(classes, of=connected(len(nodes), firm + (loose if contiguous else [])))
+    classes = acyclic(classes)
+    colours = connected(classes.count, [(int(classes.of[a]), int(classes.of[b])) for a, b in loose])
+    tied = np.zeros(classes.count, dtype=bool)
+    tied[[int(classes.of[v]) for pair in loose for v in pair]] = True
+    tied[[int(classes.of[v]) for held in pins.values() for v in held]] = True
+    coloured = np.where(tied, colours, -1)
+    classes = contract(replace(classes, colours=coloured[classes.of]))
+    colour = np.full(classes.count, -1)
+    np.maximum.at(colour, classes.of, classes.colours)
+    return _weighed(
+        graph, costs, constraints, _homes(graph, index, classes, readers, constraints),
+        tuple(colour.tolist()), _pinned(nodes, classes, pins), contiguous,
+    )  # fmt: skip
+
+
+def _readers(nodes: list[Node]) -> dict[str, list[tuple[int, int]]]:
+    """Value's node -> its forward readers: (number of the reader, place among its inputs)."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for i, node in enumerate(nodes):
+        for slot, value in enumerate(node.inputs):
+            found.setdefault(value.node, []).append((i, slot))
+    return found
+
+
+# -- what stays together ---------------------------------------------------------------------------
+
+
+def _ties(
+    nodes: list[Node],
+    index: Mapping[str, int],
+    readers: Mapping[str, list[tuple[int, int]]],
+    constraints: Constraints,
+) -> tuple[Pairs, Pairs]:
+    """Pairs of nodes: (in one class whatever the strategy, on one device)."""
+    firm: Pairs = []
+    loose: Pairs = []
+    states = {v.node for n in nodes for v in n.inputs[len(n.inputs) - len(find(n.op).aux) :]}
+    for name in {**dict.fromkeys(constraints.parameters), **dict.fromkeys(sorted(states))}:
+        alike: dict[tuple[str, int], int] = {}  # operator and place -> the last reader
+        for i, slot in readers.get(name, ()):
+            use = nodes[i].op, slot
+            if use in alike:
+                firm.append((alike[use], i))
+            alike[use] = i
+        if name in states:
+            firm.extend(pairwise(alike.values()))
+        elif not constraints.split_tied:
+            loose.extend(pairwise(alike.values()))
+    for variable, node in constraints.together:
+        if node in index and variable in readers:
+            firm.append((readers[variable][0][0], index[node]))
+    if constraints.keep_groups:
+        for held in _groups(nodes).values():
+            shards: dict[object, list[int]] = {}  # each piece of a split group stays together
+            for i in held:
+                shards.setdefault(place_of(nodes[i]), []).append(i)
+            for piece in shards.values():
+                loose.extend(pairwise(piece))
+    return firm, loose
+
+
+def _groups(nodes: list[Node]) -> dict[str, list[int]]:
+    """ctx_group -> its nodes. Variables follow their readers."""
+    found: dict[str, list[int]] = {}
+    for i, node in enumerate(nodes):
+        group = lookup(node.tags, "ctx_group")
+        if group is not None:
+            found.setdefault(group, []).append(i)
+    return found
+
+
+def _pins(
+    nodes: list[Node],
+    index: Mapping[str, int],
+    readers: Mapping[str, list[tuple[int, int]]],
+    machine: Machine,
+    constraints: Constraints,
+) -> dict[int, list[int]]:
+    """Device -> the nodes that are pinned to it; a variable's pin is that of its first reader."""
+    found: dict[int, list[int]] = {}
+    groups = _groups(nodes) if constraints.pins else {}
+    for name, device in constraints.pins.items():
+        if not 0 <= device < len(machine.devices):
+            raise PlacementError(
+                f"{name!r} is pinned to device {device}; the machine's are 0 to "
+                f"{len(machine.devices) - 1}"
+            )
+        if name in groups:
+            held = groups[name]
+        elif name in index:
+            held = [index[name]]
+        elif name in readers:
+            held = [readers[name][0][0]]
+        else:
+            known = nearest(name, [*groups, *index])
+            raise PlacementError(f"no group or node {name!r} to be pinned; {known}")
+        found.setdefault(device, []).extend(held)
+    return found
+
+
+def _pinned(nodes: list[Node], classes: Classes, pins: Mapping[int, list[int]]) -> tuple[int, ...]:
+    """The device of every class, -1 for any."""
+    found = [-1] * classes.count
+    first: dict[int, int] = {}
+    for device, held in pins.items():
+        for i in held:
+            c = int(classes.of[i])
+            if found[c] not in (-1, device):
+                raise PlacementError(
+                    f"{nodes[first[c]].name!r} is pinned to device {found[c]} and "
+                    f"{nodes[i].name!r} to device {device}, but both stay together: they share "
+                    "parameters, or values go forth and back between them and what is pinned with "
+                    "them; pin them to one device, or use the strategy noncontiguous"
+                )
+            found[c] = device
+            first.setdefault(c, i)
+    return tuple(found)
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+
+def _classes(
+    graph: Graph,
+    nodes: list[Node],
+    index: Mapping[str, int],
+    costs: Costs,
+    machine: Machine,
+    constraints: Constraints,
+) -> Classes:
+    """Every node alone; what it weighs as shares of what one device has to do and may hold."""
+    rows = [
+        (index[v.node], i, v) for i, n in enumerate(nodes) for v in dict.fromkeys(n.inputs)
+        if v.node in index
+    ]  # fmt: skip
+    number: dict[Value, int] = {}
+    flow = Flow(
+        np.array([a for a, _, _ in rows], dtype=np.int64),
+        np.array([b for _, b, _ in rows], dtype=np.int64),
+        np.array([number.setdefault(v, len(number)) for _, _, v in rows], dtype=np.int64),
+        np.array([graph.type_of(v).nbytes for _, _, v in rows], dtype=np.int64),
+    )
+    seconds, memory = np.zeros(len(nodes)), np.zeros(len(nodes))
+    for node in graph:
+        at = index.get(node.origin or node.name)
+        if at is not None:
+            seconds[at] += costs.seconds_of(node, graph)
+    bounds = [x for x in limits(machine, constraints) if x is not None]
+    if bounds:
+        for i, node in enumerate(nodes):
+            memory[i] = sum(t.nbytes for t in node.types) * constraints.in_flight
+            held = (v for v in node.inputs if v.node in constraints.parameters)
+            memory[i] += sum(graph.type_of(v).nbytes * (2 + constraints.slots) for v in held)
+        memory /= max(min(bounds), 1)
+    share = max(float(seconds.sum()) / len(machine.devices), 1e-300)
+    alone = np.arange(len(nodes))
+    return Classes(alone, flow, seconds / share, memory, np.full(len(nodes), -1))
+
+
+def limits(machine: Machine, constraints: Constraints) -> tuple[int | None, ...]:
+    """Bytes that each device may hold; None: any number."""
+    pairs = ((device.memory, constraints.memory) for device in machine.devices)
+    return tuple(min((x for x in pair if x is not None), default=None) for pair in pairs)
+
+
+def _homes(
+    graph: Graph,
+    index: Mapping[str, int],
+    classes: Classes,
+    readers: Mapping[str, list[tuple[int, int]]],
+    constraints: Constraints,
+) -> dict[str, int]:
+    """Forward node -> class. A variable is with the first class that reads it, so that its value
+    flows as all values do; a state with what makes its next value; what nobody reads with class 0.
+    """
+    of = {name: int(classes.of[i]) for name, i in index.items()}
+    next_value = dict(constraints.together)
+    for node in graph.variables:
+        if node.origin is None:
+            near = [int(classes.of[i]) for i, _ in readers.get(node.name, ())]
+            of[node.name] = of.get(next_value.get(node.name, ""), min(near, default=0))
+    return of
+
+
+# -- what classes cost -----------------------------------------------------------------------------
+
+
+def _weighed(
+    graph: Graph,
+    costs: Costs,
+    constraints: Constraints,
+    of: dict[str, int],
+    colours: tuple[int, ...],
+    pins: tuple[int, ...],
+    contiguous: bool,
+) -> Coarse:
+    n = len(colours)
+    home, stars = traffic(graph, of)
+    forward, backward = np.zeros(n), np.zeros(n)
+    names = [""] * n
+    for node in graph:
+        on = forward if node.origin is None else backward
+        on[home[node.name]] += costs.seconds_of(node, graph)
+        if node.origin is None and not node.is_variable:
+            names[of[node.name]] = names[of[node.name]] or node.name
+    memory, parameters = _kept(graph, home, n) * constraints.in_flight, np.zeros(n, dtype=np.int64)
+    for node in graph.variables:
+        if node.name in constraints.parameters:
+            size = node.types[0].nbytes
+            learnt = node.name in constraints.grads
+            gradient = graph.type_of(constraints.grads[node.name]).nbytes if learnt else 0
+            parameters[of[node.name]] += size
+            memory[of[node.name]] += size + gradient + learnt * constraints.slots * size
+    return Coarse(
+        of, tuple(names), forward, backward, memory, parameters, stars, colours, pins, contiguous
+    )
+
+
+def _kept(graph: Graph, home: Mapping[str, int], n: int) -> Array:
+    """Bytes of forward values that gradient nodes of each class read; views have no own memory."""
+    owner: dict[Value, Value] = {}
+    kept: set[tuple[int, Value]] = set()
+    for node in graph:
+        if node.origin is not None:
+            held = [owner[v] for v in node.inputs if v in owner]
+            kept.update((home[node.name], v) for v in held)
+        elif not node.is_variable:
+            for made in made_by(node):
+                if not is_view(node, graph):
+                    owner[made] = made
+                elif node.inputs[0] in owner:
+                    owner[made] = owner[node.inputs[0]]
+    found = np.zeros(n, dtype=np.int64)
+    for c, value in kept:
+        found[c] += graph.type_of(value).nbytes
+    return found

@@ -1,0 +1,85 @@
+"""Loads: seconds and bytes of every device under a placement of classes, and better ones nearby.
+
+Every message takes time of both its ends; what classes take scales with the devices' speeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partitioner.machine import Machine
+from partitioner.strategies.coarse import Coarse
+from symgraph.types import Array
+
+
+def speeds(machine: Machine) -> Array:
+    """What a second of the fastest device takes on each; costs are the fastest one's."""
+    flops = np.array([d.flops for d in machine.devices], dtype=np.float64)
+    slower: Array = flops.max() / flops
+    return slower
+
+
+class Loads:
+    """The devices of all classes, with the loads kept up to date as classes move.
+
+    seconds, memory: of each device.
+    """
+
+    def __init__(self, coarse: Coarse, machine: Machine, devices: Sequence[int]) -> None:
+        k = len(machine.devices)
+        self.coarse, self.devices = coarse, list(devices)
+        links = [[machine.link(a, b) for b in range(k)] for a in range(k)]
+        self._latency = [[x.latency for x in row] for row in links]
+        self._rate = [[1 / x.bandwidth for x in row] for row in links]
+        self._times = np.outer(speeds(machine), coarse.seconds).tolist()
+        self._stars: list[list[int]] = [[] for _ in coarse.names]
+        for i, star in enumerate(coarse.stars):
+            for c in (star.centre, *star.others):
+                self._stars[c].append(i)
+        self.seconds, self.memory = [0.0] * k, [0] * k
+        for c, d in enumerate(self.devices):
+            self.seconds[d] += self._times[d][c]
+            self.memory[d] += int(coarse.memory[c])
+        for i in range(len(coarse.stars)):
+            self._send(i, 1.0)
+
+    def _send(self, at: int, sign: float) -> None:
+        """Add a star's messages to the loads, or take them away."""
+        star = self.coarse.stars[at]
+        home = self.devices[star.centre]
+        for d in {self.devices[c] for c in star.others}:
+            if d != home:
+                seconds = star.messages * self._latency[home][d] + star.nbytes * self._rate[home][d]
+                self.seconds[home] += sign * seconds
+                self.seconds[d] += sign * seconds
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Put classes on devices; the moves that undo it."""
+        stars = sorted({i for c, _ in moves for i in self._stars[c]})
+        for i in stars:
+            self._send(i, -1.0)
+        undo = [(c, self.devices[c]) for c, _ in moves]
+        for c, d in moves:
+            old = self.devices[c]
+            self.seconds[old] -= self._times[old][c]
+            self.seconds[d] += self._times[d][c]
+            self.memory[old] -= int(self.coarse.memory[c])
+            self.memory[d] += int(self.coarse.memory[c])
+            self.devices[c] = d
+        for i in stars:
+            self._send(i, 1.0)
+        return undo
+
+    def acyclic(self) -> bool:
+        """Whether the devices can be put in a row that all forward values follow."""
+        arcs = {
+            (self.devices[s.centre], self.devices[c])
+            for s in self.coarse.stars if not s.backward for c in s.others
+        }  # fmt: skip
+        before = {d: {a for a, b in arcs if b == d and a != d} for d in range(len(self.seconds))}
+        while ready := [d for d, sources in before.items() if not sources & before.keys()]:
+            for d in ready:
+                del before[d]
+        return not before

@@ -1,0 +1,103 @@
+"""Local search on the coarse graph: moves that relieve the slowest device, never ending worse.
+
+It sees what the exact strategies do not: devices and links that differ, limits of single devices,
+a value that is sent to several receivers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from partitioner.machine import Machine
+from partitioner.strategies.coarse import Coarse, coarsen, limits
+from partitioner.strategies.finish import finish, is_uniform
+from partitioner.strategies.loads import Loads
+from partitioner.strategies.problem import solved
+from partitioner.strategies.types import Constraints, Costs, Placed
+from symgraph.graph import Graph
+
+ROUNDS = 200  # improvements, at most
+TRIALS = 20_000  # moves looked at for one improvement, at most
+
+Moves = list[tuple[int, int]]  # class and device
+Score = tuple[float, list[float]]  # bytes over the limits; loads, the largest first
+
+
+def place_refined(graph: Graph, costs: Costs, machine: Machine, constraints: Constraints) -> Placed:
+    """The chain placement, improved by moves of classes for as long as one helps."""
+    coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
+    devices, _ = solved(coarse, machine, constraints, "chain", math.inf)
+    devices = refined(coarse, machine, constraints, devices)
+    return finish(graph, coarse, machine, constraints, devices, "refine")
+
+
+def refined(
+    coarse: Coarse, machine: Machine, constraints: Constraints, devices: Sequence[int]
+) -> list[int]:
+    """class -> device, no worse than the start: the loads of the slowest devices, in that order.
+
+    A contiguous start stays so; colours stay together, pins where they are.
+    """
+    loads = Loads(coarse, machine, devices)
+    bounds = [math.inf if x is None else x for x in limits(machine, constraints)]
+    keep = coarse.contiguous and loads.acyclic()
+    score = _score(loads, bounds)
+    for _ in range(ROUNDS):
+        for moves in islice(_moves(coarse, loads, bounds), TRIALS):
+            undo = loads.move(moves)
+            after = _score(loads, bounds)
+            if _better(after, score) and (not keep or loads.acyclic()):
+                score = after
+                break
+            loads.move(undo)
+        else:
+            break
+    if is_uniform(machine, constraints) and max(coarse.pins) < 0:  # number them in the row
+        number = {d: i for i, d in enumerate(dict.fromkeys(loads.devices))}
+        return [number[d] for d in loads.devices]
+    return loads.devices
+
+
+def _score(loads: Loads, bounds: Sequence[float]) -> Score:
+    over = sum(max(0.0, m - x) for m, x in zip(loads.memory, bounds, strict=True))
+    return over, sorted(loads.seconds, reverse=True)
+
+
+def _better(a: Score, b: Score) -> bool:
+    """Whether a is less than b by more than rounding."""
+    if a[0] != b[0]:
+        return a[0] < b[0]
+    for x, y in zip(a[1], b[1], strict=True):
+        if abs(x - y) > 1e-9 * max(x, y):
+            return x < y
+    return False
+
+
+def _moves(coarse: Coarse, loads: Loads, bounds: Sequence[float]) -> Iterator[Moves]:
+    """Moves off the slowest or fullest device, then swaps with it, of parts or as a whole."""
+    k = len(loads.seconds)
+    full = [d for d in range(k) if loads.memory[d] > bounds[d]]
+    worst = max(full or range(k), key=lambda d: (loads.seconds[d], -d))
+    parts = [p for p in _parts(coarse) if all(coarse.pins[c] < 0 for c in p)]
+    here = [p for p in parts if loads.devices[p[0]] == worst]
+    there = [p for p in parts if loads.devices[p[0]] != worst]
+    for part in here:
+        yield from ([(c, d) for c in part] for d in range(k) if d != worst)
+    if not any(pin >= 0 for pin in coarse.pins):
+        for d in range(k):
+            swap = {worst: d, d: worst}
+            yield [(c, swap[at]) for c, at in enumerate(loads.devices) if at in swap]
+    for part in here:
+        for other in there:
+            d = loads.devices[other[0]]
+            yield [*((c, d) for c in part), *((c, worst) for c in other)]
+
+
+def _parts(coarse: Coarse) -> list[list[int]]:
+    """Classes that move as one: those of a colour."""
+    found: dict[int, list[int]] = {}
+    for c, colour in enumerate(coarse.colours):
+        found.setdefault(colour if colour >= 0 else -2 - c, []).append(c)
+    return list(found.values())

@@ -1,0 +1,99 @@
+"""Traffic: the values that leave a class of nodes, and where gradient nodes run.
+
+    a forward value      centre = its maker         ──▶ every class that reads it
+    a sum of gradients   centre = where it is made  ◀── every class that makes a term of it
+    another gradient     centre = its maker         ──▶ every class that reads it
+
+Each is a star: for every device other than the centre's there is one message, however many
+classes it holds, as in the cut. Two things are counted as more or fewer messages than they may
+be: the cut adds up terms that are made on one device only where they follow each other; and a
+gradient that is a term of a sum and read elsewhere too counts as two values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partitioner.owners import SUM
+from symgraph.graph import Graph, Node
+from symgraph.types import Value
+
+
+@dataclass(frozen=True)
+class Star:
+    """Messages between a centre and each other class, merged over all alike.
+
+    messages, nbytes: for one of the others, a micro-batch. backward: of gradients.
+    """
+
+    centre: int
+    others: tuple[int, ...]
+    backward: bool
+    messages: int
+    nbytes: int
+
+
+def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[Star, ...]]:
+    """The class in which every node of the graph runs, and all stars between classes.
+
+    of: forward node -> class.
+    """
+    users = graph.users()
+    sums = _sums(graph, users)
+    found: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+
+    def star(centre: int, others: set[int], backward: bool, nbytes: int) -> None:
+        others.discard(centre)
+        if others:
+            entry = found.setdefault((centre, tuple(sorted(others)), backward), [0, 0])
+            entry[0] += 1
+            entry[1] += nbytes
+
+    home: dict[str, int] = {}
+    terms: dict[str, set[int]] = {}  # inner sum -> the classes that make its terms
+    for node in graph:
+        own = of[node.origin or node.name]
+        if node.name in sums:
+            made_in: set[int] = set()
+            for value in node.inputs:
+                more = terms.pop(value.node, None) or {home[value.node]}
+                made_in, more = (made_in, more) if len(made_in) >= len(more) else (more, made_in)
+                made_in |= more  # into the larger one, so that a long sum takes linear time
+            if sums[node.name]:
+                terms[node.name] = made_in
+            elif len(made_in) > 1:
+                star(own, set(made_in), True, node.types[0].nbytes)
+            own = next(iter(made_in)) if len(made_in) == 1 else own
+        home[node.name] = own
+    for node in graph:
+        if not sums.get(node.name, False):
+            for index, type_ in enumerate(node.types):
+                readers = users.get(Value(node.name, index), ())
+                others = {home[r] for r in readers if r not in sums}
+                star(home[node.name], others, node.origin is not None, type_.nbytes)
+    return home, tuple(Star(*key, *entry) for key, entry in found.items())
+
+
+def _sums(graph: Graph, users: Mapping[Value, list[str]]) -> dict[str, bool]:
+    """Sums of gradients of one value -> whether they are only terms of a further such sum."""
+    found: dict[str, bool] = {}
+    for node in graph:
+        if _adds_gradients(node, graph):
+            found[node.name] = False
+            for value in node.inputs:
+                before = graph[value.node]
+                if value.node in found and before.origin == node.origin:
+                    found[value.node] = users[value] == [node.name]
+    for value in graph.outputs:
+        if value.node in found:
+            found[value.node] = False
+    return found
+
+
+def _adds_gradients(node: Node, graph: Graph) -> bool:
+    return (
+        node.origin is not None
+        and node.op == SUM
+        and all(graph[v.node].origin is not None for v in node.inputs)
+    )

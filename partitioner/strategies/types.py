@@ -1,0 +1,71 @@
+"""What strategies are asked and what they answer: constraints and placed graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from partitioner.machine import Machine
+from partitioner.types import Placement
+from symgraph.graph import Graph, Node
+from symgraph.types import Value
+
+
+class Costs(Protocol):
+    """Seconds of one call of a node: a CostTable, a Speed, or whatever else counts."""
+
+    def seconds_of(self, node: Node, graph: Graph) -> float: ...
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a placement must keep to, and what the estimate of memory needs to know.
+
+    memory: bytes that each device may hold, besides the devices' own limits. parameters:
+    variables that stay for the run, auxiliary states included. grads: parameter -> the value of
+    its gradient. slots: optimizer arrays a parameter. in_flight: micro-batches whose activations
+    are held at once. keep_groups: the nodes of one ctx_group stay together. split_tied: a
+    parameter may be sent to other devices than its own. together: (variable, node) that stay
+    together, such as a state and what makes its next value. pins: ctx_group or node -> number of
+    its device in the machine.
+    """
+
+    memory: int | None = None
+    parameters: Collection[str] = frozenset()
+    grads: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+    slots: int = 0
+    in_flight: int = 1
+    keep_groups: bool = False
+    split_tied: bool = False
+    together: Collection[tuple[str, str]] = ()
+    pins: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement and what is known of it.
+
+    load: seconds a micro-batch of the slowest device, its messages included. lower_bound: what no
+    placement of the same classes of nodes is below (of contiguous ones, but for the strategy
+    noncontiguous); see coarse.py. memory: estimated bytes of each device.
+    """
+
+    placement: Placement
+    load: float
+    lower_bound: float
+    strategy: str
+    memory: tuple[int, ...]
+
+    @property
+    def optimal(self) -> bool:
+        return self.lower_bound >= self.load * (1 - 1e-9)
+
+    @property
+    def gap(self) -> float:
+        """How far above the optimum this may be, as a share of the load."""
+        return 0.0 if self.optimal else 1 - self.lower_bound / self.load
+
+
+Strategy = Callable[[Graph, Costs, Machine, Constraints], Placed]

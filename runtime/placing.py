@@ -1,0 +1,93 @@
+"""The choice of a placement: the best of what strategies find, by the step they would make.
+
+The bottleneck alone does not say how long a step takes, so each placement's schedule is chosen and
+simulated, and the shortest step is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from partitioner import Placement
+from partitioner.cost import CostTable
+from partitioner.machine import Machine
+from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
+from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
+from runtime.draft import Draft, Made
+from runtime.prices import Prices, Pricing
+from symgraph.context import Context
+from symgraph.errors import PlacementError, ScheduleError
+from symgraph.graph import Graph
+
+
+class Considered(NamedTuple):
+    """A strategy's placement: predicted seconds of a step; None: no schedule kept to the limit."""
+
+    placed: Placed
+    seconds: float | None
+
+
+class Decision(NamedTuple):
+    """How a network is placed and run.
+
+    made: the schedule and all that goes with it. tried: of schedules. considered: of strategies.
+    prices: what was decided by; None if nothing was open.
+    """
+
+    placement: Placement
+    made: Made
+    tried: tuple[Tried, ...]
+    prices: Prices | None
+    considered: tuple[Considered, ...] = ()
+
+
+def decide(
+    draft: Callable[[Placement], Draft],
+    graph: Graph,
+    strategy: str,
+    machine: Callable[[Prices], Machine],
+    constraints: Constraints,
+    wish: Wish,
+    pricing: Pricing,
+) -> Decision:
+    """The placement of a strategy, or with `auto` the one with the shortest simulated step.
+
+    machine: the devices to place on, which may want prices to be known. Strategies that find the
+    same placement share its schedule. Raises PlacementError or ScheduleError if nothing keeps to
+    the limits.
+    """
+    prices = pricing(graph)
+    devices = machine(prices)
+    decisions: list[Decision] = []
+    considered: list[Considered] = []
+    failed: PlacementError | ScheduleError | None = None
+    for name in STRATEGIES if strategy == AUTO else [strategy]:
+        try:
+            found = find_strategy(name)(graph, prices.bodies, devices, constraints)
+        except PlacementError as error:
+            failed = error
+            continue
+        decision = next((d for d in decisions if d.placement == found.placement), None)
+        if decision is None:
+            try:
+                made, tried, _ = choose(draft(found.placement), wish, lambda graph: prices)
+            except ScheduleError as error:
+                failed = error
+                considered.append(Considered(found, None))
+                continue
+            decision = Decision(found.placement, made, tried, prices)
+            decisions.append(decision)
+        considered.append(Considered(found, step_seconds(decision.made, prices)))
+    if not decisions:
+        assert failed is not None
+        raise failed
+    best = min(decisions, key=lambda d: step_seconds(d.made, prices))
+    return best._replace(considered=tuple(considered))
+
+
+def uniform_machine(devices: tuple[Context, ...], prices: Prices) -> Machine:
+    """Equal devices as fast as this one, for who has no machine file."""
+    speed = prices.bodies.speed if isinstance(prices.bodies, CostTable) else prices.bodies
+    link = prices.link
+    return Machine.uniform(devices, speed, float(link.latency), float(link.bandwidth))
