@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -196,25 +196,15 @@ def plan(
     early = prologue(full.graph, axes)
     fed = {*feeds, *(v.node for v in early.outputs), *both[size].heads.values()}
     parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
-    graphs = {size: b.graph for size, b in both.items()}
-    grads = both[size].grads
-
-    def draft(placement: Placement) -> Draft:
-        return Draft(graphs, sizes, placement, grads, parameters, options.slots)
-
-    wish = options.wish(bool(wrt))
-    if options.placement is not None or options.strategy is None:
-        given = options.placement or group2ctx(
-            graph, options.groups, options.default, options.devices
-        )
-        decision = Decision(given, *choose(draft(given), wish, options.pricing))
-    else:
-        together = [(n, _output(full, o).node) for n, o in options.states.items()]
-        constraints = options.constraints(parameters, grads, together)
-        decision = decide(
-            draft, graph, options.strategy, options.machine_of, constraints, wish, options.pricing
-        )
-    placement, made, tried, prices, considered = decision
+    together = [(n, _output(full, o).node) for n, o in options.states.items()]
+    draft = partial(
+        Draft, {size: b.graph for size, b in both.items()}, sizes, grads=both[size].grads,
+        parameters=parameters, slots=options.slots,
+    )  # fmt: skip
+    constraints = partial(options.constraints, parameters, both[size].grads, together)
+    placement, made, tried, prices, considered = _decide(
+        graph, draft, options, constraints, options.wish(bool(wrt))
+    )
     outputs = full.graph.outputs
     return Plan(
         made.partitions, sizes, made.schedule, dict(feeds), early, outputs, full.names,
@@ -223,6 +213,23 @@ def plan(
         "" if made.choice.time_segment is None else draft(placement).late(made.choice.time_segment),
         prices, considered, full.shards,
     )  # fmt: skip
+
+
+def _decide(
+    graph: Graph,
+    draft: Callable[[Placement], Draft],
+    options: Options,
+    constraints: Callable[[], Constraints],
+    wish: Wish,
+) -> Decision:
+    """The placement that the user gives, by groups or from another plan, or a strategy's."""
+    if options.strategy is None or options.placement is not None:
+        given = options.placement or group2ctx(
+            graph, options.groups, options.default, options.devices
+        )
+        return Decision(given, *choose(draft(given), wish, options.pricing))
+    limits = constraints()
+    return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
 
 
 def _require_cpus(options: Options) -> None:

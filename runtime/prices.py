@@ -48,7 +48,7 @@ Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
 
 
 def machine_prices(machine: Machine) -> Prices:
-    """Of a machine that a file describes; `bodies`, `link`: its fastest device, its slowest link."""
+    """Of a machine from a file; `bodies` and `link` are its fastest device and its slowest link."""
     count = range(len(machine.devices))
     links = [Link(*machine.link(a, b)) for a in count for b in count if a != b]
     slowest = max(links, key=lambda link: link.latency, default=Link())

@@ -124,19 +124,9 @@ def _propose(  # type: ignore[no-untyped-def]  # numba infers
 
 @numba.njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]  # numba infers
-    start,
-    times,
-    memory,
-    limit,
-    accs,
-    net_starts,
-    net_values,
-    member_starts,
-    member_values,
-    costs,
-    steps,
-    seed,
-):
+    start, times, memory, limit, accs, net_starts, net_values, member_starts, member_values, costs,
+    steps, seed,
+):  # fmt: skip
     n, devices = times.shape
     state = np.full(1, seed, dtype=np.uint64)
     count = np.zeros((costs.shape[0], devices), dtype=np.int64)
@@ -167,21 +157,8 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
             continue
         for k in range(size):
             back[k] = home[moved[k]]
-            _put(
-                moved[k],
-                to[k],
-                home,
-                times,
-                memory,
-                accs,
-                net_starts,
-                net_values,
-                member_starts,
-                costs,
-                count,
-                load,
-                used,
-            )
+            _put(moved[k], to[k], home, times, memory, accs, net_starts, net_values,
+                 member_starts, costs, count, load, used)  # fmt: skip
         for d in range(accs):
             fits &= used[d] <= limit
         after = _energy(load, scale)
@@ -192,19 +169,6 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
                 best[:] = home
             continue
         for k in range(size - 1, -1, -1):
-            _put(
-                moved[k],
-                back[k],
-                home,
-                times,
-                memory,
-                accs,
-                net_starts,
-                net_values,
-                member_starts,
-                costs,
-                count,
-                load,
-                used,
-            )
+            _put(moved[k], back[k], home, times, memory, accs, net_starts, net_values,
+                 member_starts, costs, count, load, used)  # fmt: skip
     return best
