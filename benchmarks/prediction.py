@@ -99,8 +99,8 @@ def planned(point: Point) -> Plan:
 
 def sleeping_points() -> Iterator[tuple[Point, dict[str, float]]]:
     """Points, and the seconds of each layer's phases, forward, input and weight."""
-    costs = [(0.008, 0.010, 0.006), (0.012, 0.012, 0.012), (0.006, 0.009, 0.004),
-             (0.010, 0.015, 0.008)]  # fmt: skip
+    costs = [(0.016, 0.020, 0.012), (0.024, 0.024, 0.024), (0.012, 0.018, 0.008),
+             (0.020, 0.030, 0.016)]  # fmt: skip
     symbol = sleeping.chain(costs)
     specs = {"x": Feed(TensorType((8, 4)))}
     feeds = {"x": np.zeros((8, 4), np.float32)}
