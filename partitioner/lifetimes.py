@@ -41,7 +41,7 @@ def lifetimes(body: Body, partition: Partition) -> Lifetimes:
     """When each value that the body makes, reads or receives goes; those it keeps do not."""
     calls = [n for n in body.graph if not n.is_variable]
     keeps = set(body.keeps)
-    sent = [e.value for e in partition.edges if e.src == body.key and e.value not in keeps]
+    sent = [e.value for e in partition.outgoing[body.key] if e.value not in keeps]
     states = [Value(n.name, i) for n in calls for i in find(n.op).aux_outputs]
     stays = {*keeps, *sent, *body.results, *states}
     last = dict.fromkeys(body.imports.values(), 0)

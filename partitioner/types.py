@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from symgraph.context import Context
@@ -122,6 +123,14 @@ class Partition:
     @property
     def ranks(self) -> int:
         return self.placement.ranks
+
+    @cached_property
+    def outgoing(self) -> Mapping[BodyKey, tuple[CommEdge, ...]]:
+        """The edges of each body that makes values for other stages."""
+        found: dict[BodyKey, list[CommEdge]] = {key: [] for key in self.bodies}
+        for edge in self.edges:
+            found[edge.src].append(edge)
+        return {key: tuple(edges) for key, edges in found.items()}
 
     def rank(self, key: BodyKey) -> int:
         return self.rank_of[key.stage]

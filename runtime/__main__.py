@@ -8,17 +8,14 @@ Exit status: 0 done, 2 bad input (one clear line, no traceback).
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NoReturn
 
 from runtime.explore import explore
 from runtime.schedules import SCHEDULES
-from symgraph.errors import ConfigError, SymgraphError
+from symgraph.command import OK, Parser, status_of
 
-OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
 DESCRIPTION = """\
 Generate a pipeline schedule or read one from a file, prove that it is complete and cannot hang,
 and simulate it at the times you give: how long a step takes, how much of that ranks wait and for
@@ -45,28 +42,14 @@ examples:
 exit status: 0 done, 2 bad input"""
 
 
-class Parser(argparse.ArgumentParser):
-    """One whose errors are one line, like all others of bad input."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} ({self.prog} --help tells more)")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    try:
-        options = _parser().parse_args(argv)
-        explore(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough; Python would flush again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except SymgraphError as error:
-        sys.stderr.write(f"symgraph: error: {error}\n")
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        sys.stderr.write("symgraph: interrupted\n")
-        return INTERRUPTED
-    return OK
+
+    def work() -> int:
+        explore(_parser().parse_args(argv))
+        return OK
+
+    return status_of(work)
 
 
 def _parser() -> argparse.ArgumentParser:

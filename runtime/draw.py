@@ -32,7 +32,7 @@ def chart(timeline: Timeline, columns: int = CHART) -> str:
     lines = []
     for rank, track in zip(ranks, timeline.tracks, strict=True):
         rows = {phase: ["."] * columns for phase in phases}
-        for run, start, end in _runs(track):
+        for run, start, end in track.runs():
             left = min((start - first) * columns // span, columns - 1)
             right = max(left + 1, (end - first) * columns // span)
             digit = str((run.segment if one else run.mb) % 10)
@@ -49,14 +49,6 @@ def _phases(timeline: Timeline) -> list[str]:
     for track in timeline.tracks:
         found.update(np.unique(track.program.columns.code).tolist())
     return [phase for code, phase in enumerate(PHASES) if code in found]
-
-
-def _runs(track: Track) -> Iterator[tuple[Run, int, int]]:
-    """The runs of a rank with their times in ticks."""
-    for at in np.flatnonzero(track.is_run).tolist():
-        run = track.program[at]
-        assert isinstance(run, Run)
-        yield run, int(track.start[at]), int(track.end[at])
 
 
 # -- SVG -----------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class Executor:
         for key, body in partition.bodies.items():
             lines.append(f"body {key} on {partition.placement.devices[partition.rank(key)]}:")
             lines += [f"  {node}" for node in body.graph if not node.is_variable]
-            sends = [e for e in partition.edges if e.src == key and partition.crosses(e)]
+            sends = [e for e in partition.outgoing[key] if partition.crosses(e)]
             lines += [f"  send {e.tag}: {e}" for e in sends]
         return "\n".join(lines)
 

@@ -116,10 +116,9 @@ def _compile(
     slots = all_slots[body.key.stage]
     calls = [n for n in body.graph if not n.is_variable]
     variables = [n.name for n in body.graph.variables if n.name not in body.imports]
-    outgoing = [e for e in partition.edges if e.src == body.key]
     handovers = tuple(
         Handover(slots[e.value], e.dst.stage, all_slots[e.dst.stage][e.value])
-        for e in outgoing
+        for e in partition.outgoing[body.key]
         if not partition.crosses(e)
     )
     aux = tuple((name, slots[value]) for node in calls for name, value in _aux(body, node))

@@ -13,7 +13,6 @@ import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.instructions import Run
 from runtime.pipeline import Plan
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
@@ -100,9 +99,10 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
-        for event in self.timeline.events:
-            if isinstance(event.instruction, Run):
-                self.body_seconds[event.instruction.key].append(event.end - event.start)
+        for rank, worker in self.workers.items():
+            timeline = worker.timeline
+            for run, start, end in timeline.tracks[rank].runs():
+                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def reset_states(self) -> None:
@@ -128,7 +128,7 @@ class Session:
     @property
     def timeline(self) -> Timeline:
         """The last step, of the local ranks."""
-        return merge([w.timeline for w in self.workers.values() if w.timeline is not None])
+        return merge([w.timeline for w in self.workers.values()])
 
     def parameters(self) -> dict[str, Array]:
         """The parameters and auxiliary states of the local ranks, by name.

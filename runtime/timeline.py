@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.instructions import FREE, Instruction
+from runtime.instructions import FREE, Instruction, Run
 from runtime.program import Program
 
 Ticks = npt.NDArray[Any]
@@ -45,6 +45,13 @@ class Track:
     def is_run(self) -> npt.NDArray[Any]:
         """Which instructions run a body: bool, one entry an instruction."""
         return self.program.columns.code < FREE
+
+    def runs(self) -> Iterator[tuple[Run, int, int]]:
+        """Its runs of bodies, with start and end in ticks."""
+        for at in np.flatnonzero(self.is_run).tolist():
+            run = self.program[at]
+            assert isinstance(run, Run)
+            yield run, int(self.start[at]), int(self.end[at])
 
 
 EMPTY = Track(Program.of(()), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -71,7 +71,7 @@ class Worker:
         self.outputs: dict[Value, list[Any]] = {}
         self.grads: dict[str, TreeSum] = {}
         self.states: dict[str, list[Array]] = {}
-        self.timeline: Timeline | None = None  # of the last program that was run
+        self.timeline = Timeline((EMPTY,) * plan.partition.ranks, NANOSECOND)  # of the last run
         self.step_count = 0
         self.meter: Meter | None = None
         self._frames: dict[tuple[int, int], Frame] = {}

@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, OK, say
 from symgraph.errors import RunError, SymgraphError
 
 if TYPE_CHECKING:
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
-
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -230,19 +229,13 @@ def _show(summary: dict[str, Any], console: Console) -> None:
 def _report(error: BaseException, with_traceback: bool) -> int:
     """Say what ended the run, in one line; the exit status."""
     if isinstance(error, KeyboardInterrupt):
-        _say("interrupted")
+        say("interrupted")
         return INTERRUPTED
     if with_traceback or not isinstance(error, SymgraphError):
         traceback.print_exception(error)
-    _say(f"error: {error}")
+    say(f"error: {error}")
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
     return BAD_INPUT if bad_input else FAILED
-
-
-def _say(text: str) -> None:
-    """One line on stderr, in one piece, since several ranks may share it."""
-    sys.stderr.write(f"symgraph: {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -164,26 +164,28 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
     for edge, channel in zip(facts.edges, facts.edge_channel.tolist(), strict=True):
         crosses = channel >= 0
         size = edge.type.nbytes if crosses else 0
-        transfer.append(_quotient(size, links[channel].bandwidth if crosses else inf, "bandwidth"))
-        copy.append(_quotient(size, costs.copy, "copy"))
+        transfer.append(quotient(size, links[channel].bandwidth if crosses else inf, "bandwidth"))
+        copy.append(quotient(size, costs.copy, "copy"))
     return _Seconds(
-        [_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
-        transfer, copy, [_fraction(link.latency, "latency") for link in links],
-        _fraction(costs.overhead, "overhead"), _fraction(costs.update, "update"),
+        [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
+        transfer, copy, [as_fraction(link.latency, "latency") for link in links],
+        as_fraction(costs.overhead, "overhead"), as_fraction(costs.update, "update"),
         all(isinstance(x, Rational) or x == inf for x in given),
     )  # fmt: skip
 
 
-def _fraction(value: Number, name: str) -> Fraction:
+def as_fraction(value: Number, name: str) -> Fraction:
+    """A cost, exactly; ScheduleError naming it if it is not finite or negative."""
     if value < 0 or not (isinstance(value, Rational) or isfinite(value)):
         raise ScheduleError(f"the cost of {name} is {value}; it must be finite and not negative")
     return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
 
 
-def _quotient(size: int, rate: Number, name: str) -> Fraction:
+def quotient(size: int, rate: Number, name: str) -> Fraction:
+    """Seconds of so many bytes; ScheduleError naming the rate if it is not more than 0."""
     if not rate > 0:
         raise ScheduleError(f"{name} is {rate} bytes a second; it must be more than 0")
-    return Fraction(0) if rate == inf else size / _fraction(rate, name)
+    return Fraction(0) if rate == inf else size / as_fraction(rate, name)
 
 
 def _units(seconds: _Seconds) -> list[Fraction]:

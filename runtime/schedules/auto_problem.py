@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from math import inf
-from numbers import Rational
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +24,7 @@ from runtime.instructions import RUN, Run
 from runtime.lower_walk import number_runs
 from runtime.program import Columns, Program
 from runtime.replay.facts import Facts, Lists
-from runtime.replay.simulate import Costs, Number
+from runtime.replay.simulate import Costs, as_fraction, quotient
 
 Array = npt.NDArray[Any]
 
@@ -194,19 +192,11 @@ def _seconds(
         link = costs.links.get(ends, costs.link)
         size = facts.edges[tag].type.nbytes
         number.append(numbers.setdefault(link.name or channel, len(numbers)))
-        transfer.append(_over(size, link.bandwidth))
-        latency.append(_fraction(link.latency))
-        copy.append(_over(size, costs.copy))
-    run = [_fraction(costs.run(key)) for key in keys]
-    return [[_fraction(costs.overhead)], run, transfer, latency, copy], number
-
-
-def _fraction(value: Number) -> Fraction:
-    return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
-
-
-def _over(size: int, rate: Number) -> Fraction:
-    return Fraction(0) if rate == inf else size / _fraction(rate)
+        transfer.append(quotient(size, link.bandwidth, "bandwidth"))
+        latency.append(as_fraction(link.latency, "latency"))
+        copy.append(quotient(size, costs.copy, "copy"))
+    run = [as_fraction(costs.run(key), f"run of {key}") for key in keys]
+    return [[as_fraction(costs.overhead, "overhead")], run, transfer, latency, copy], number
 
 
 def relaxed(p: Problem) -> Problem:

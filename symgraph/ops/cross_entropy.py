@@ -70,9 +70,14 @@ register(OpDef(
 
 
 def nll(env: Env, a: Attrs, prob: Array, label: Array) -> tuple[Any, Any]:
-    xp, tiny = env.xp, float(np.finfo(prob.dtype).tiny)
-    at = (*xp.indices(label.shape), targets(xp, a, label, prob.shape[-1]))
-    losses = -xp.log(xp.maximum(prob[at], tiny).astype("float64"))
+    at = (*env.xp.indices(label.shape), targets(env.xp, a, label, prob.shape[-1]))
+    return picked_nll(env, a, prob[at], label)
+
+
+def picked_nll(env: Env, a: Attrs, picked: Array, label: Array) -> tuple[Any, Any]:
+    """Sums over the labels that count, of -log of their probabilities and of 1."""
+    xp, tiny = env.xp, float(np.finfo(picked.dtype).tiny)
+    losses = -xp.log(xp.maximum(picked, tiny).astype("float64"))
     counted = ~ignored(a, label) if a["use_ignore"] else xp.ones(label.shape, bool)
     total = xp.where(counted, losses, 0.0).sum()
     return total.reshape(1), counted.sum(dtype="float64").reshape(1)

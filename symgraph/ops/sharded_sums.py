@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from symgraph.build import Ref, apply
 from symgraph.ops import params
-from symgraph.ops.cross_entropy import figures_batch
+from symgraph.ops.cross_entropy import figures_batch, picked_nll
 from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
-from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype
+from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, no_flops, register
 from symgraph.ops.shapes import expect, same
@@ -120,14 +118,6 @@ register(OpDef(
 
 def picked_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return same(site, ins, [])[0], [(1,)] * len(outs)
-
-
-def picked_nll(env: Env, a: Attrs, picked: Array, label: Array) -> tuple[Any, Any]:
-    xp, tiny = env.xp, float(np.finfo(picked.dtype).tiny)
-    losses = -xp.log(xp.maximum(picked, tiny).astype("float64"))
-    counted = ~ignored(a, label) if a["use_ignore"] else xp.ones(label.shape, bool)
-    total = xp.where(counted, losses, 0.0).sum()
-    return total.reshape(1), counted.sum(dtype="float64").reshape(1)
 
 
 register(OpDef(
