@@ -102,16 +102,8 @@ class Optimizer(ABC):
         C-contiguous (ShapeError, DTypeError, GraphError). update_count is 1 at the first update,
         which is a real step. scale multiplies the gradient. attrs are the variable's attributes.
         """
-        if set(state) != set(self.slots()):
-            raise GraphError(
-                f"the state of parameter {name!r} holds {sorted(state)} but {type(self).__name__} "
-                f"needs {sorted(self.slots())}: it was made under other settings"
-            )
-        _check_arrays(name, weight, grad, state)
-        if update_count < 1:
-            raise GraphError(f"update_count of {name!r} is {update_count}: the first update is 1")
-        lr, wd = self.rates(name, update_count, attrs)
-        lr *= self._correction(update_count)
+        self.check(name, weight, grad, state, update_count)
+        lr, wd = self.step_rates(name, update_count, attrs)
         factor = float(scale * self.rescale_grad)  # a numpy scalar could widen the arithmetic
         flat_weight, flat_grad = weight.reshape(-1), grad.reshape(-1)
         flat_state = {slot: array.reshape(-1) for slot, array in state.items()}
@@ -123,6 +115,26 @@ class Optimizer(ABC):
             xp.multiply(flat_grad[part], factor, out=g)
             self._decay_and_clip(xp, w, g, wd, spare)
             self._step(xp, w, g, {slot: a[part] for slot, a in flat_state.items()}, lr, spare)
+
+    def check(
+        self, name: str, weight: Array, grad: Array, state: Mapping[str, Array], update_count: int
+    ) -> None:
+        """Refuse what `update` cannot be called with; see there."""
+        if set(state) != set(self.slots()):
+            raise GraphError(
+                f"the state of parameter {name!r} holds {sorted(state)} but {type(self).__name__} "
+                f"needs {sorted(self.slots())}: it was made under other settings"
+            )
+        _check_arrays(name, weight, grad, state)
+        if update_count < 1:
+            raise GraphError(f"update_count of {name!r} is {update_count}: the first update is 1")
+
+    def step_rates(
+        self, name: str, update_count: int, attrs: Mapping[str, str]
+    ) -> tuple[float, float]:
+        """`rates`, with what the learning rate is multiplied by at this update."""
+        rate, decay = self.rates(name, update_count, attrs)
+        return rate * self._correction(update_count), decay
 
     @abstractmethod
     def slots(self) -> tuple[str, ...]:

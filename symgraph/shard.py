@@ -31,13 +31,18 @@ from symgraph.ops.loss import IGNORE
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import VARIABLE, Site, find, infer
 from symgraph.passes import prune
+from symgraph.shard_conv import channelwise, convolution
 from symgraph.types import Array, TensorType, Value
 
 KEY, GROUP, DEVICES = "shard", "ctx_group", "devices"
 NONE: Mapping[str, int] = MappingProxyType({})
 Parts = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]
-SPLIT = {"FullyConnected": "num_hidden", "Embedding": "input_dim"}  # operator -> what is split
+SPLIT = {  # operator -> what is split
+    "FullyConnected": "num_hidden",
+    "Embedding": "input_dim",
+    "Convolution": "num_filter",
+}
 
 
 class Shard(NamedTuple):
@@ -102,8 +107,9 @@ def shard(
 
     shard="2": two pieces, as equal as can be; "54:46": in that proportion; "devices": as many as
     the node's ctx_group has in `devices`, one if that does not say. Split are FullyConnected
-    (along its outputs), Embedding (along its vocabulary), and where they read a FullyConnected in
-    equal pieces, SoftmaxOutput over the last axis with nll_stats of it, and softmax_cross_entropy.
+    (along its outputs), Embedding (along its vocabulary) and Convolution (along its filters).
+    Readers in equal pieces stay in them: of a FullyConnected, SoftmaxOutput over the last axis with
+    nll_stats of it, and softmax_cross_entropy; of a Convolution, Activation and Pooling.
     names: of the outputs. fed: variables that are no parameters. whole: whether an output that is
     a split softmax is put together; else its pieces become outputs, with names of their own.
     Raises GraphError for an attribute that says nothing, for more shards than rows, and for a
@@ -186,7 +192,7 @@ class _Rewriter:
 
     Every node keeps its name: what stands there under it is the same value, made of pieces, and
     falls away later if nothing reads it whole. pieces, bounds: of values that are split along
-    their last axis.
+    their last axis. channels: both, of values that are split along axis 1.
     """
 
     def __init__(self, graph: Graph, fed: Collection[str], parts: Mapping[str, Parts]) -> None:
@@ -195,6 +201,7 @@ class _Rewriter:
         self.nodes: dict[str, Node] = {}
         self.pieces: dict[Value, tuple[Value, ...]] = {}
         self.bounds: dict[Value, Bounds] = {}
+        self.channels: dict[Value, tuple[tuple[Value, ...], Bounds]] = {}
         self.shards: dict[str, Shard] = {}
         self.parameters: dict[str, tuple[Value, ...]] = {}
         self.figures: dict[Value, Value] = {}
@@ -230,12 +237,19 @@ class _Rewriter:
         return self.add(Node(name, op, values, site.attrs, types, None, tags))
 
     def piece_of(
-        self, node: Node, bounds: Bounds, op: str, inputs: Sequence[Iterable[Value]], **attrs: Any
+        self,
+        node: Node,
+        bounds: Bounds,
+        op: str,
+        inputs: Sequence[Iterable[Value]],
+        suffix: str = "",
+        /,
+        **attrs: Any,
     ) -> tuple[Value, ...]:
         """One call for each piece of a node, which reads its own of the inputs."""
         return tuple(
             self.call(
-                _name(node.name, *ends), op, own, _tags(node, i, bounds),
+                _name(node.name, *ends) + suffix, op, own, _tags(node, i, bounds),
                 **{k: a(*ends) if callable(a) else a for k, a in attrs.items()},
             )
             for i, (ends, own) in enumerate(zip(bounds, inputs, strict=True))
@@ -370,4 +384,8 @@ RULES: Mapping[str, Callable[[_Rewriter, Node], bool]] = {
     "SoftmaxOutput": _softmax_output,
     "softmax_cross_entropy": _softmax_cross_entropy,
     "_nll": _nll,
+    "Convolution": convolution,
+    "Activation": channelwise,
+    "LeakyReLU": channelwise,
+    "Pooling": channelwise,
 }

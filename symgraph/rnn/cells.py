@@ -2,7 +2,8 @@
 
 Every node that a cell makes carries the number of its time step as the attribute `time_step`, so
 that the unrolled network can be cut along time as well. Names are MXNet's, so parameters, outputs
-and internals are found under the names that its users know.
+and dense layers are found under the names that its users know; all the arithmetic of the gates of
+an LSTM or GRU is one node, `<prefix>t<step>_out`, which a backend can do in one pass.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ class LSTMCell(_DenseCell):
     """Long short-term memory; gates in the order i, f, c, o; states h, c (MXNet LSTMCell).
 
     forget_bias is no term of its own: it is the initial value of the forget gate's part of
-    `i2h_bias`.
+    `i2h_bias`. Among the internals, c is `<prefix>t<step>_out_state`.
     """
 
     gates = 4
@@ -262,14 +263,8 @@ class LSTMCell(_DenseCell):
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         h, c = (_begun(state, inputs) for state in states)
-        total = self._dense("i2h", name, inputs) + self._dense("h2h", name, h)
-        gates = sym.SliceChannel(total, num_outputs=4, name=f"{name}slice")
-        i = sym.Activation(gates[0], act_type="sigmoid", name=f"{name}i")
-        f = sym.Activation(gates[1], act_type="sigmoid", name=f"{name}f")
-        new = sym.Activation(gates[2], act_type="tanh", name=f"{name}c")
-        o = sym.Activation(gates[3], act_type="sigmoid", name=f"{name}o")
-        next_c = sym.elemwise_add(f * c, i * new, name=f"{name}state")
-        next_h = sym.elemwise_mul(o, sym.Activation(next_c, act_type="tanh"), name=f"{name}out")
+        i2h, h2h = self._dense("i2h", name, inputs), self._dense("h2h", name, h)
+        next_h, next_c = sym._lstm_gates(i2h, h2h, c, name=f"{name}out")
         return next_h, [next_h, next_c]
 
 
@@ -290,10 +285,5 @@ class GRUCell(_DenseCell):
         h = _begun(states[0], inputs)
         inner = f"{name}_"  # MXNet's names of all inner nodes have a second underscore
         i2h, h2h = self._dense("i2h", inner, inputs), self._dense("h2h", inner, h)
-        i_r, i_z, i_o = sym.SliceChannel(i2h, num_outputs=3, name=f"{inner}i2h_slice")
-        h_r, h_z, h_o = sym.SliceChannel(h2h, num_outputs=3, name=f"{inner}h2h_slice")
-        r = sym.Activation(i_r + h_r, act_type="sigmoid", name=f"{inner}r_act")
-        z = sym.Activation(i_z + h_z, act_type="sigmoid", name=f"{inner}z_act")
-        new = sym.Activation(i_o + r * h_o, act_type="tanh", name=f"{inner}h_act")
-        output = sym.elemwise_add((1.0 - z) * new, z * h, name=f"{name}out")
+        output = sym._gru_gates(i2h, h2h, h, name=f"{name}out")
         return output, [output]

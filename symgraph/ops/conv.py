@@ -1,0 +1,266 @@
+"""Convolution, Deconvolution and the products that their gradients need.
+
+With the data's shape and the windows known, a convolution is bilinear in data and weight. So the
+gradients of its three forms (the output, that of the data, that of the weight) are these forms
+again, and a deconvolution is the second of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.conv_compute import convolve, data_gradient, weight_gradient
+from symgraph.ops.elementwise import floats
+from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
+from symgraph.ops.linear import fc_inputs, grad_data_shape
+from symgraph.ops.params import Attrs, Param
+from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.shapes import expect, unify
+from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
+from symgraph.types import Array, Shape
+
+FORM = {**WINDOW, "num_group": params.integer(1)}
+
+
+def form(attrs: Attrs) -> dict[str, Any]:
+    """The parameters that all three forms share."""
+    return {key: attrs[key] for key in FORM}
+
+
+def layer_params(workspace: int, no_bias: bool) -> Mapping[str, Param]:
+    return {
+        **FORM,
+        "num_filter": params.integer(),
+        "workspace": params.integer(workspace),
+        "no_bias": params.boolean(no_bias),
+        **CUDNN,
+    }
+
+
+def check_groups(site: Site, channels: int) -> None:
+    """Channels and filters fall into groups of equal size."""
+    groups, filters = site.attrs["num_group"], site.attrs["num_filter"]
+    if groups < 1 or filters < 1 or filters % groups or channels % groups:
+        of = f" and {channels} channels" if channels else ""
+        site.fail(f"num_filter={filters}{of} cannot be cut into num_group={groups} equal parts")
+
+
+def channel_bias(site: Site, given: Shapes, because: str) -> Shapes:
+    """The shapes of the inputs after the weight."""
+    return [expect(site, "bias", b, (site.attrs["num_filter"],), because) for b in given]
+
+
+# -- Convolution -------------------------------------------------------------------------------
+
+
+def conv_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """From the output come the batch and, along axes of stride 1, the lengths."""
+    windows = checked(site)
+    rank = len(windows.kernel)
+    data, out = (with_rank(site, *s, rank) for s in (("data", ins[0]), ("output", outs[0])))
+    filters, groups = site.attrs["num_filter"], site.attrs["num_group"]
+    channels = data[1] or (ins[1][1] * groups if ins[1] and len(ins[1]) > 1 else 0)
+    check_groups(site, channels)
+    lengths = [
+        n or (o + e - 1 - 2 * p if o and s == 1 else 0)
+        for n, o, e, p, s in zip(
+            data[2:], out[2:], windows.extent, windows.pad, windows.stride, strict=True
+        )
+    ]
+    data = (data[0] or out[0], channels, *lengths)
+    counts = counts_of(site, windows, data)
+    new = unify(site, (data[0], filters, *counts), out, "output shapes")
+    because = f"(data of shape {data}, num_filter={filters}, num_group={groups})"
+    weight = (filters, channels // groups, *windows.kernel)
+    rest = [expect(site, "weight", ins[1], weight, because)]
+    return [data, *rest, *channel_bias(site, ins[2:], because)], [new]
+
+
+def conv_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
+    return convolve(env.xp, x, w, b, windows_of(a), a["num_group"])
+
+
+def bias_gradient(c: Call) -> list[Ref]:
+    axes = (0, *range(2, len(c.gy.shape)))
+    return [apply("sum", c.gy, axis=axes) for _ in c.x[2:]]
+
+
+def conv_grad(c: Call) -> Sequence[Ref]:
+    x, w = c.x[:2]
+    same = form(c.attrs)
+    of_x = apply("_conv_grad_data", c.gy, w, shape=x.shape, **same)
+    return [of_x, apply("_conv_grad_weight", c.gy, x, **same), *bias_gradient(c)]
+
+
+def window_flops(attrs: Attrs, values: int, weight: Shape) -> int:
+    """A multiplication and an addition for each element of a window and each of `values`."""
+    return 2 * values * math.prod(weight[1:])
+
+
+def conv_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, *rest = ins
+    if any(layout is not WHOLE for layout in rest):
+        mixes(site, "has weights that depend on the samples")
+    if data is PARTIAL and len(ins) == 3:
+        mixes(site, "adds a constant to a sum over the batch")
+    if isinstance(data, Split) and data.axis > 0:
+        mixes(site, f"sums over axis {data.axis}, where the batch lies")
+    return [data]
+
+
+register(OpDef(
+    name="Convolution",
+    inputs=fc_inputs,
+    shape=conv_shape,
+    compute=conv_compute,
+    grad=conv_grad,
+    flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
+    dtype=floats,
+    batch=conv_batch,
+    params=layer_params(1024, False),
+    doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
+    "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis becomes "
+    "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
+    "part of the filters reads its part of the channels. workspace and cudnn_* are accepted and "
+    "change nothing. MXNet Convolution.",
+))  # fmt: skip
+
+
+# -- the forms of its gradients ------------------------------------------------------------------
+
+
+def grad_weight_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    grad, x = ins
+    if grad is None or x is None:
+        return ins, outs
+    return ins, [(grad[1], x[1] // site.attrs["num_group"], *site.attrs["kernel"])]
+
+
+def again(c: Call, x: Ref, w: Ref) -> Ref:
+    """The convolution whose gradient the call is part of."""
+    return apply("Convolution", x, w, num_filter=w.shape[0], no_bias=True, **form(c.attrs))
+
+
+register(OpDef(
+    name="_conv_grad_data",
+    inputs=("grad", "weight"),
+    shape=grad_data_shape,
+    compute=lambda env, a, g, w: data_gradient(
+        env.xp, g, w, windows_of(a), a["num_group"], a["shape"]
+    ),
+    grad=lambda c: (
+        again(c, c.gy, c.x[1]),
+        apply("_conv_grad_weight", c.x[0], c.gy, **form(c.attrs)),
+    ),
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+    params={**FORM, "shape": params.integers()},
+    doc="Gradient of Convolution's data, which has this shape.",
+))  # fmt: skip
+
+register(OpDef(
+    name="_conv_grad_weight",
+    inputs=("grad", "data"),
+    shape=grad_weight_shape,
+    compute=lambda env, a, g, x: weight_gradient(env.xp, g, x, windows_of(a), a["num_group"]),
+    grad=lambda c: (
+        again(c, c.x[1], c.gy),
+        apply("_conv_grad_data", c.x[0], c.gy, shape=c.x[1].shape, **form(c.attrs)),
+    ),
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
+    params=FORM,
+    doc="Gradient of Convolution's weight from that of its output and the data.",
+))  # fmt: skip
+
+
+# -- Deconvolution -----------------------------------------------------------------------------
+
+
+def widened(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
+    """The windows, and the lengths of the output of known data; target_shape sets the padding."""
+    windows = windows_of(attrs)
+    grown = [
+        s * (n - 1) + e for n, e, s in zip(data[2:], windows.extent, windows.stride, strict=True)
+    ]
+    target: Shape = attrs["target_shape"]
+    if any(target):
+        pad = tuple((n - t + 1) // 2 for n, t in zip(grown, target, strict=True))
+        return windows._replace(pad=pad), target
+    more = attrs["adj"] or (0,) * len(grown)
+    return windows, tuple(n - 2 * p + a for n, p, a in zip(grown, windows.pad, more, strict=True))
+
+
+def check_output(site: Site, windows: Windows, data: Shape) -> Shape:
+    """The lengths of the output; 0 where those of the data are not known."""
+    target, more = site.attrs["target_shape"], site.attrs["adj"]
+    for key in ("target_shape", "adj"):
+        if len(site.attrs[key]) not in (0, len(windows.kernel)):
+            site.fail(f"{key}={site.attrs[key]} does not have one value for each axis of "
+                      f"kernel={windows.kernel}")  # fmt: skip
+    if any(a < 0 or a >= s for a, s in zip(more, windows.stride, strict=False)):
+        site.fail(f"adj={more} must be 0 or more and less than stride={windows.stride}")
+    resolved, lengths = widened(site.attrs, data)
+    for known, length, pad in zip(data[2:], lengths, resolved.pad, strict=True):
+        if known and (length < 1 or pad < 0):
+            wanted = f"target_shape={target}" if any(target) else f"pad={windows.pad}"
+            site.fail(f"{wanted} does not fit data of shape {data} with kernel={windows.kernel}, "
+                      f"stride={windows.stride}")  # fmt: skip
+    return tuple(
+        n if known or any(target) else 0 for known, n in zip(data[2:], lengths, strict=True)
+    )
+
+
+def deconv_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    windows = checked(site)
+    rank = len(windows.kernel)
+    data, out = (with_rank(site, *s, rank) for s in (("data", ins[0]), ("output", outs[0])))
+    filters, groups = site.attrs["num_filter"], site.attrs["num_group"]
+    channels = data[1] or (ins[1][0] if ins[1] else 0)
+    check_groups(site, channels)
+    data = (data[0] or out[0], channels, *data[2:])
+    new = (data[0], filters, *check_output(site, windows, data))
+    because = f"(data of shape {data}, num_filter={filters}, num_group={groups})"
+    weight = expect(site, "weight", ins[1], (channels, filters // groups, *windows.kernel), because)
+    bias = channel_bias(site, ins[2:], because)
+    return [data, weight, *bias], [unify(site, new, out, "output shapes")]
+
+
+def deconv_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
+    windows, lengths = widened(a, x.shape)
+    shape = (len(x), a["num_filter"], *lengths)
+    y = data_gradient(env.xp, x, w, windows, a["num_group"], shape)
+    if b is not None:
+        y += b.reshape(-1, *[1] * len(lengths))
+    return y
+
+
+def deconv_grad(c: Call) -> Sequence[Ref]:
+    x, w = c.x[:2]
+    windows, _ = widened(c.attrs, x.shape)
+    same = {**windows._asdict(), "num_group": c.attrs["num_group"]}
+    of_x = apply("Convolution", c.gy, w, num_filter=x.shape[1], no_bias=True, **same)
+    return [of_x, apply("_conv_grad_weight", x, c.gy, **same), *bias_gradient(c)]
+
+
+register(OpDef(
+    name="Deconvolution",
+    inputs=fc_inputs,
+    shape=deconv_shape,
+    compute=deconv_compute,
+    grad=deconv_grad,
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+    dtype=floats,
+    batch=conv_batch,
+    params={
+        **layer_params(512, True),
+        "adj": params.integers(()),
+        "target_shape": params.integers(()),
+    },
+    doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
+    "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
+    "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
+    "Deconvolution.",
+))  # fmt: skip

@@ -1,0 +1,209 @@
+"""Convolution as matrix products of blocks that stay in cache.
+
+A block is some samples, or some rows of one large sample, laid out with the samples innermost:
+
+    data (n, C, H, W)  ->  (C, padded H, padded W, n)  ->  columns (C * kernel, windows * n)
+
+The columns are copied in runs of whole rows of all samples, fast even where images are tiny, and
+one product with the weight (filters, C * kernel) is large enough for full speed. What a block
+makes goes to its place in the output while it is in cache. The gradient of the data is, with
+stride 1, a convolution of few filters' gradients with the weight turned round, and else the sum
+of the columns' gradients. Sums are made in float32 at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from symgraph.ops.softmax import wide
+from symgraph.ops.windows import Windows
+from symgraph.types import Array, Shape
+
+BLOCK_BYTES = 1 << 20  # of columns: about what one core's cache holds
+FEW_COLUMNS = 512  # a product with fewer is slower than one whose columns leave the cache
+FEW_POINTS = 64  # a product of each sample with fewer is slower than one of several samples
+MANY_FILTERS = 4  # adding up columns takes this many times as long as copying them
+
+
+class Block(NamedTuple):
+    """Samples [start, stop) and, of their windows, the rows [top, end) along spatial axis 0."""
+
+    start: int
+    stop: int
+    top: int
+    end: int
+
+
+def blocks(batch: int, counts: Shape, depth: int, itemsize: int) -> Iterator[Block]:
+    """Blocks in order, rows of one sample one after the other.
+
+    counts: windows along each spatial axis. depth: rows of the columns.
+    """
+    columns = max(FEW_COLUMNS, BLOCK_BYTES // (depth * itemsize))
+    row = math.prod(counts[1:])
+    samples = share(batch, columns // (row * counts[0]))
+    rows = share(counts[0], columns // row)
+    for start in range(0, batch, samples):
+        for top in range(0, counts[0], rows):
+            yield Block(start, min(start + samples, batch), top, min(top + rows, counts[0]))
+
+
+def share(total: int, most: int) -> int:
+    """What each of the fewest parts of `total` has, as equal as can be, each `most` or one."""
+    parts = -(-total // max(1, most))
+    return -(-total // parts)
+
+
+def in_all(place: Sequence[int | slice]) -> tuple[int | slice, ...]:
+    """A place along spatial axes, in all channels."""
+    return slice(None), *place
+
+
+class Padded:
+    """The samples of one block after another, (C, *padded, n), with zeros around them."""
+
+    def __init__(self, xp: Any, x: Array, windows: Windows) -> None:
+        self.xp, self.x, self.windows = xp, x, windows
+        self.array: Array = xp.zeros(0, wide(x.dtype))
+        self._start = -1
+
+    def of(self, block: Block) -> Array:
+        if block.start != self._start:
+            self._start = block.start
+            part = self.x[block.start : block.stop]
+            shape = (part.shape[1], *self.windows.padded(part.shape[2:]), len(part))
+            if self.array.shape != shape:
+                self.array = self.xp.zeros(shape, self.array.dtype)
+            inside = self.windows.inside(part.shape[2:])
+            self.array[in_all(inside)] = self.xp.moveaxis(part, 0, -1)
+        return self.array
+
+
+class Columns:
+    """What each window of a block reads: (C, *kernel, *windows, n), always in the same memory."""
+
+    def __init__(self, xp: Any, dtype: Any, windows: Windows) -> None:
+        self.windows = windows
+        self.memory: Array = xp.empty(0, dtype)
+        self.xp = xp
+
+    def like(self, padded: Array, counts: Shape) -> Array:
+        """Room for the columns of so many windows."""
+        shape = (len(padded), *self.windows.kernel, *counts, padded.shape[-1])
+        size = math.prod(shape)
+        if size > self.memory.size:
+            self.memory = self.xp.empty(size, self.memory.dtype)
+        return self.memory[:size].reshape(shape)
+
+    def of(self, padded: Array, counts: Shape, block: Block) -> Array:
+        if self.windows.is_point:
+            return padded[:, block.top : block.end]
+        columns = self.like(padded, counts)
+        for offset in self.windows.offsets():
+            read = self.windows.at(offset, counts, block.top)
+            columns[in_all(offset)] = padded[in_all(read)]
+        return columns
+
+
+def part_of(x: Array, block: Block) -> Array:
+    """A block of (n, C, *windows) values."""
+    return x[block.start : block.stop, :, block.top : block.end]
+
+
+def gathered(xp: Any, x: Array, groups: int, dtype: Any) -> Array:
+    """(n, C, *windows) as the rows (groups, C / groups, windows * n) of a product."""
+    if len(x) == 1:
+        return x.astype(dtype, copy=False).reshape(groups, x.shape[1] // groups, -1)
+    made: Array = xp.empty((*x.shape[1:], len(x)), dtype)
+    made[...] = xp.moveaxis(x, 0, -1)
+    return made.reshape(groups, x.shape[1] // groups, -1)
+
+
+def grouped(weight: Array, groups: int) -> Array:
+    """(filters, C / groups, *kernel) as (groups, filters / groups, C / groups * kernel)."""
+    rows = weight.reshape(groups, len(weight) // groups, -1)
+    return rows.astype(wide(rows.dtype), copy=False)
+
+
+def convolve(
+    xp: Any, x: Array, weight: Array, bias: Array | None, windows: Windows, groups: int
+) -> Array:
+    """(n, C, *spatial) data by (filters, C / groups, *kernel) weights: (n, filters, *windows)."""
+    counts = tuple(
+        (n - e) // s + 1
+        for n, e, s in zip(windows.padded(x.shape[2:]), windows.extent, windows.stride, strict=True)
+    )
+    rows = grouped(weight, groups)
+    dtype, shape = rows.dtype, (len(x), len(weight), *counts)
+    if bias is not None:
+        bias = bias.astype(dtype, copy=False).reshape(*rows.shape[:2], 1)
+    if windows.is_point and math.prod(counts) >= FEW_POINTS:
+        y: Array = rows @ x.astype(dtype, copy=False).reshape(len(x), groups, rows.shape[2], -1)
+        if bias is not None:
+            y += bias
+        return y.reshape(shape).astype(x.dtype, copy=False)
+    y = xp.empty(shape, x.dtype)
+    padded, columns = Padded(xp, x, windows), Columns(xp, dtype, windows)
+    for block in blocks(len(x), counts, groups * rows.shape[2], dtype.itemsize):
+        here = (block.end - block.top, *counts[1:])
+        read = columns.of(padded.of(block), here, block)
+        made = rows @ read.reshape(groups, rows.shape[2], -1)
+        if bias is not None:
+            made += bias
+        part_of(y, block)[...] = xp.moveaxis(made.reshape(len(weight), *here, -1), -1, 0)
+    return y
+
+
+def weight_gradient(xp: Any, g: Array, x: Array, windows: Windows, groups: int) -> Array:
+    """The gradient of the weight from (n, filters, *windows) gradients and the data."""
+    depth = x.shape[1] // groups * math.prod(windows.kernel)
+    dtype = xp.dtype(wide(x.dtype))
+    total: Array = xp.zeros((groups, g.shape[1] // groups, depth), dtype)
+    padded, columns = Padded(xp, x, windows), Columns(xp, dtype, windows)
+    for block in blocks(len(x), g.shape[2:], groups * depth, dtype.itemsize):
+        part = part_of(g, block)
+        read = columns.of(padded.of(block), part.shape[2:], block)
+        turned = read.reshape(groups, depth, -1).swapaxes(1, 2)
+        total += gathered(xp, part, groups, dtype) @ turned
+    shape = (g.shape[1], x.shape[1] // groups, *windows.kernel)
+    return total.reshape(shape).astype(x.dtype, copy=False)
+
+
+def data_gradient(
+    xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
+) -> Array:
+    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight."""
+    around = tuple(e - 1 - p for e, p in zip(windows.extent, windows.pad, strict=True))
+    few = len(weight) <= MANY_FILTERS * shape[1]
+    if few and set(windows.stride) == {1} and min(around) >= 0:
+        turned = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
+        axes = tuple(range(3, turned.ndim))
+        turned = xp.flip(turned, axes).reshape(shape[1], -1, *windows.kernel)
+        return convolve(xp, g, turned, None, windows._replace(pad=around), groups)
+    return scattered(xp, g, weight, windows, groups, shape)
+
+
+def scattered(
+    xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
+) -> Array:
+    """`data_gradient` for any stride: what each window read gets its part."""
+    turned = grouped(weight, groups).swapaxes(1, 2)
+    y: Array = xp.empty(shape, g.dtype)
+    columns = Columns(xp, turned.dtype, windows)
+    inside, padded = windows.inside(shape[2:]), windows.padded(shape[2:])
+    total: Array = xp.empty(0)
+    for block in blocks(len(g), g.shape[2:], groups * turned.shape[1], turned.dtype.itemsize):
+        part = part_of(g, block)
+        if block.top == 0:
+            total = xp.zeros((shape[1], *padded, len(part)), turned.dtype)
+        made = columns.like(total, part.shape[2:])
+        rows = gathered(xp, part, groups, turned.dtype)
+        xp.matmul(turned, rows, out=made.reshape(groups, turned.shape[1], -1))
+        for offset in windows.offsets():
+            read = windows.at(offset, part.shape[2:], block.top)
+            total[in_all(read)] += made[in_all(offset)]
+        if block.end == g.shape[2]:
+            y[block.start : block.stop] = xp.moveaxis(total[in_all(inside)], -1, 0)
+    return y

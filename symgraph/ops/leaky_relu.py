@@ -1,0 +1,162 @@
+"""LeakyReLU and its family: leaky, prelu, elu, selu, gelu; and erf, which gelu needs."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import floats
+from symgraph.ops.layout import WHOLE, Layouts, Split, bilinear, elementwise, mixes
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import Call, Env, Names, OpDef, Shapes, Site, Types, register
+from symgraph.ops.shapes import expect, same
+from symgraph.types import Array
+
+SELU_ALPHA = 1.6732632423543772  # Klambauer et al. 2017: mean 0 and variance 1 stay
+SELU_SCALE = 1.0507009873554805
+
+
+def erf(env: Env, a: Attrs, x: Array) -> Any:
+    """scipy is loaded by the first call: not by importing this library."""
+    return importlib.import_module("scipy.special").erf(x).astype(x.dtype, copy=False)
+
+
+register(OpDef(
+    name="erf",
+    inputs=("data",),
+    shape=same,
+    compute=erf,
+    grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
+    dtype=floats,
+    doc="The error function, element by element. MXNet erf.",
+))  # fmt: skip
+
+register(OpDef(
+    name="_leaky_relu_grad",
+    inputs=("grad", "data"),
+    shape=same,
+    compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
+    grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
+    dtype=floats,
+    batch=bilinear,
+    params={"slope": params.number()},
+    doc="Gradient of leaky: grad where data > 0, else slope * grad.",
+))  # fmt: skip
+
+
+class Kind(NamedTuple):
+    """One act_type; compute(array module, data, slope) and the gradient of its data."""
+
+    compute: Callable[[Any, Array, float], Any]
+    grad: Callable[[Call], Ref]
+
+
+def elu(xp: Any, x: Array, slope: float) -> Any:
+    return xp.where(x > 0, x, slope * xp.expm1(xp.minimum(x, 0)))
+
+
+def elu_grad(c: Call, slope: float, scale: float) -> Ref:
+    """At data <= 0, where y = scale slope (e^x - 1), the derivative is y + scale slope."""
+    positive = apply("_greater_scalar", c.x[0], scalar=0.0)
+    left = (c.y[0] + scale * slope) * (1.0 - positive)
+    return c.gy * (left + positive * scale)
+
+
+def normal_cdf(env: Env, x: Array) -> Any:
+    return 0.5 * (1 + erf(env, {}, x * math.sqrt(0.5)))
+
+
+def gelu_grad(c: Call) -> Ref:
+    x = c.x[0]
+    cdf = (apply("erf", x * math.sqrt(0.5)) + 1.0) * 0.5
+    density = apply("exp", apply("square", x) * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return c.gy * (cdf + x * density)
+
+
+KINDS: Mapping[str, Kind] = {
+    "leaky": Kind(
+        lambda xp, x, slope: xp.where(x > 0, x, slope * x),
+        lambda c: apply("_leaky_relu_grad", c.gy, c.x[0], slope=c.attrs["slope"]),
+    ),
+    "elu": Kind(elu, lambda c: elu_grad(c, c.attrs["slope"], 1.0)),
+    "selu": Kind(
+        lambda xp, x, slope: SELU_SCALE * elu(xp, x, SELU_ALPHA),
+        lambda c: elu_grad(c, SELU_ALPHA, SELU_SCALE),
+    ),
+    "gelu": Kind(lambda xp, x, slope: x * normal_cdf(Env(xp), x), gelu_grad),
+}
+
+
+def channels(gamma: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The shape in which the slopes along axis 1 broadcast against data of this rank."""
+    return (1, *gamma, *[1] * (rank - 2)) if rank > 1 else tuple(gamma)
+
+
+def inputs(attrs: Attrs) -> Names:
+    return ("data", "gamma") if attrs["act_type"] == "prelu" else ("data",)
+
+
+def leaky_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    (data,), outs = same(site, ins[:1], outs)
+    if data is None or len(ins) == 1:
+        return [data, *ins[1:]], outs
+    each = data[1:2] or (1,)
+    if ins[1] == (1,):
+        return [data, (1,)], outs
+    return [data, expect(site, "gamma", ins[1], each, f"(data of shape {data})")], outs
+
+
+def leaky(env: Env, a: Attrs, x: Array, gamma: Array | None = None) -> Any:
+    if gamma is None:
+        return KINDS[a["act_type"]].compute(env.xp, x, a["slope"])
+    return env.xp.where(x > 0, x, x * gamma.reshape(channels(gamma.shape, x.ndim)))
+
+
+def prelu_grad(c: Call) -> Sequence[Ref]:
+    x, gamma = c.x
+    rank = len(x.shape)
+    positive = apply("_greater_scalar", x, scalar=0.0)
+    left = c.gy * (1.0 - positive)
+    slopes = apply("Reshape", gamma, shape=channels(gamma.shape, rank))
+    of_x = c.gy * positive + apply("broadcast_mul", left, slopes)
+    others = [i for i in range(rank) if i != 1 or gamma.shape == (1,)]
+    return of_x, apply("sum", left * x, axis=tuple(others))
+
+
+def leaky_grad(c: Call) -> Sequence[Ref]:
+    kind = c.attrs["act_type"]
+    return prelu_grad(c) if kind == "prelu" else (KINDS[kind].grad(c),)
+
+
+def leaky_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, *gamma = ins
+    if any(layout is not WHOLE for layout in gamma):
+        mixes(site, "has slopes that depend on the samples")
+    if gamma and in_types[1].shape != (1,) and isinstance(data, Split) and data.axis == 1:
+        mixes(site, "has a slope for each position of axis 1, where the batch lies")
+    return elementwise(site, ins[:1], in_types[:1], outs)
+
+
+register(OpDef(
+    name="LeakyReLU",
+    inputs=inputs,
+    shape=leaky_shape,
+    compute=leaky,
+    grad=leaky_grad,
+    dtype=floats,
+    batch=leaky_batch,
+    params={
+        "act_type": params.choice(*KINDS, "prelu", default="leaky"),
+        "slope": params.number(0.25),
+        "lower_bound": params.number(0.125),
+        "upper_bound": params.number(0.334),
+    },
+    doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of shape "
+    "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: elu "
+    "with constants that keep mean and variance. gelu: data times the normal distribution's cdf "
+    "at data. The bounds are rrelu's, which is not offered. MXNet LeakyReLU.",
+))  # fmt: skip

@@ -1,0 +1,215 @@
+"""Pooling over windows of the spatial axes: maximum, average, sum and Lp norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.elementwise import floats
+from symgraph.ops.layout import PARTIAL, Layouts, Split, mixes
+from symgraph.ops.linear import grad_data_shape
+from symgraph.ops.params import Attrs
+from symgraph.ops.pool_compute import (
+    Line,
+    at_maxima,
+    lines_of,
+    maxima,
+    maxima_gradient,
+    sums,
+    sums_gradient,
+    window_sizes,
+)
+from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.shapes import unify
+from symgraph.ops.softmax import wide
+from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
+from symgraph.types import Array, Shape
+
+FORM = {
+    "kernel": params.integers(()),
+    "pool_type": params.choice("max", "avg", "sum", "lp", default="max"),
+    "global_pool": params.boolean(False),
+    "pooling_convention": params.choice("valid", "full", "same", default="valid"),
+    "stride": params.integers(()),
+    "pad": params.integers(()),
+    "p_value": params.optional(params.integer()),
+    "count_include_pad": params.optional(params.boolean()),
+}
+
+
+def form(attrs: Attrs) -> dict[str, Any]:
+    """The parameters that say what is pooled, and how."""
+    return {key: attrs[key] for key in FORM if attrs[key] is not None}
+
+
+def windows_over(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
+    """The windows and how many there are along each spatial axis of known data."""
+    lengths = data[2:]
+    if attrs["global_pool"]:
+        ones, zeros = (1,) * len(lengths), (0,) * len(lengths)
+        return Windows(lengths, ones, ones, zeros), ones
+    windows, convention = windows_of(attrs), attrs["pooling_convention"]
+    counts = []
+    for n, k, s in zip(windows.padded(lengths), windows.kernel, windows.stride, strict=True):
+        left = n if convention == "same" else n - k
+        counts.append(left // s + 1 if convention == "valid" else -(-left // s))
+    if convention == "full":
+        counts = [n + 1 for n in counts]
+    return windows, tuple(counts)
+
+
+def pool_lines(attrs: Attrs, data: Shape) -> list[Line]:
+    windows, counts = windows_over(attrs, data)
+    return lines_of(data[2:], counts, windows.kernel, windows.stride, windows.pad)
+
+
+def check_windows(site: Site, data: Shape) -> None:
+    """Every window is to hold an element of the data."""
+    windows = checked(site)
+    if any(p >= k for p, k in zip(windows.pad, windows.kernel, strict=True)):
+        site.fail(f"pad={windows.pad} must be less than kernel={windows.kernel}")
+    if site.attrs["pooling_convention"] == "same" and any(windows.pad):
+        site.fail(f"pad={windows.pad} does not go with pooling_convention='same'")
+    counts_of(site, windows, data)
+    for line in pool_lines(site.attrs, data):
+        if line.length and (line.windows - 1) * line.stride - line.pad >= line.length:
+            site.fail(f"the last window along axis {line.axis} of data of shape {data} lies in the "
+                      f"padding alone (kernel={windows.kernel}, stride={windows.stride}, "
+                      f"pad={windows.pad}, pooling_convention='full')")  # fmt: skip
+
+
+def pool_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    if site.attrs["pool_type"] == "lp" and site.attrs["p_value"] not in (1, 2, 3):
+        site.fail(f"pool_type='lp' needs p_value 1, 2 or 3, not {site.attrs['p_value']}")
+    everything = site.attrs["global_pool"]
+    given = outs[0] if ins[0] is None else ins[0]
+    if everything and given is None:
+        return ins, outs
+    rank = len(given or ()) - 2 if everything else len(checked(site).kernel)
+    if not 1 <= rank <= len(LAYOUTS):
+        site.fail(f"pools (batch, channel) data with one to three spatial axes, not shape {given}")
+    data, out = (with_rank(site, *s, rank) for s in (("data", ins[0]), ("output", outs[0])))
+    data = (data[0] or out[0], data[1] or out[1], *data[2:])
+    if not everything:
+        check_windows(site, data)
+    _, counts = windows_over(site.attrs, data)
+    known = [n if (n and d) or everything else 0 for n, d in zip(counts, data[2:], strict=True)]
+    return [data], [unify(site, (*data[:2], *known), out, "output shapes")]
+
+
+def pooling(env: Env, a: Attrs, x: Array) -> Array:
+    xp, lines, kind = env.xp, pool_lines(a, x.shape), a["pool_type"]
+    if kind == "max":
+        return maxima(xp, x, lines)[-1]
+    each = x.astype(wide(x.dtype), copy=False)
+    total = sums(xp, each ** a["p_value"] if kind == "lp" else each, lines)
+    if kind == "lp":
+        (xp.positive, xp.sqrt, xp.cbrt)[a["p_value"] - 1](total, out=total)
+    elif kind == "avg":
+        total /= divisors(xp, a, lines, total)
+    return total.astype(x.dtype, copy=False)
+
+
+def divisors(xp: Any, a: Attrs, lines: Sequence[Line], like: Array) -> Array:
+    """What each window's sum is divided by, in the dtype of `like`."""
+    sizes: Array = window_sizes(xp, lines, a["count_include_pad"] is not False)
+    return sizes.astype(like.dtype)
+
+
+def pool_grad(c: Call) -> Sequence[Ref]:
+    x, y = c.x[0], c.y[0]
+    attrs = form(c.attrs)
+    kind, p = c.attrs["pool_type"], c.attrs["p_value"]
+    if kind == "max":
+        return (apply("_max_pool_grad", c.gy, x, **attrs),)
+    if kind != "lp":
+        return (apply("_pool_grad", c.gy, shape=x.shape, **attrs),)
+    zero = apply("_equal_scalar", y, scalar=0.0)
+    each = c.gy * (1.0 - zero) * apply("_power_scalar", y + zero, scalar=1.0 - p)
+    spread = apply("_pool_grad", each, shape=x.shape, **{**attrs, "pool_type": "sum"})
+    return (spread * apply("_power_scalar", x, scalar=p - 1.0),)
+
+
+def pool_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
+    windows, _ = windows_over(attrs, ins[0].shape)
+    return outs[0].size * math.prod(windows.kernel)
+
+
+def pool_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data = ins[0]
+    if isinstance(data, Split) and data.axis > 1:
+        mixes(site, f"pools along axis {data.axis}, where the batch lies")
+    if data is PARTIAL and site.attrs["pool_type"] in ("max", "lp"):
+        mixes(site, "applies a nonlinear function to a sum over the batch")
+    return [data]
+
+
+register(OpDef(
+    name="Pooling",
+    inputs=("data",),
+    shape=pool_shape,
+    compute=pooling,
+    grad=pool_grad,
+    flops=pool_flops,
+    dtype=floats,
+    batch=pool_batch,
+    params={**FORM, "cudnn_off": params.boolean(False), "layout": CUDNN["layout"]},
+    doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
+    "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
+    "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
+    "last windows may reach over the end), or ceil(n / stride) (same, without pad). global_pool: "
+    "one window over everything. An average divides by the elements of the window, those of pad "
+    "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
+    "elements. MXNet Pooling.",
+))  # fmt: skip
+
+
+def pool_gradient(env: Env, a: Attrs, g: Array) -> Array:
+    lines = pool_lines(a, a["shape"])
+    each = g.astype(wide(g.dtype), copy=False)
+    if a["pool_type"] == "avg":
+        each = each / divisors(env.xp, a, lines, each)
+    return sums_gradient(env.xp, each, lines).astype(g.dtype, copy=False)
+
+
+register(OpDef(
+    name="_pool_grad",
+    inputs=("grad",),
+    shape=grad_data_shape,
+    compute=pool_gradient,
+    grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
+    flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
+    params={**FORM, "shape": params.integers()},
+    doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
+))  # fmt: skip
+
+register(OpDef(
+    name="_max_pool_grad",
+    inputs=("grad", "data"),
+    shape=lambda site, ins, outs: (ins, [ins[1]]),
+    compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
+    grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
+    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
+    params=FORM,
+    doc="Gradient of a maximum's data: each window's gradient at its first maximum.",
+))  # fmt: skip
+
+
+def at_maxima_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    _, made = pool_shape(site, ins[1:], outs)
+    return ins, made
+
+
+register(OpDef(
+    name="_at_maxima",
+    inputs=("values", "data"),
+    shape=at_maxima_shape,
+    compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
+    grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
+    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
+    params=FORM,
+    doc="The values where each window of the data has its first maximum.",
+))  # fmt: skip

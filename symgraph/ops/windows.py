@@ -1,0 +1,125 @@
+"""Windows: the kernel, stride, dilation and padding of convolutions and pooling.
+
+Data is (batch, channel, *spatial) with one to three spatial axes; a window covers
+dilate * (kernel - 1) + 1 elements of each, and `pad` of them may lie outside on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
+
+from symgraph.ops import params
+from symgraph.ops.params import Attrs, Param
+from symgraph.ops.registry import Partial, Site
+from symgraph.types import Shape
+
+WINDOW: Mapping[str, Param] = {
+    "kernel": params.integers(),
+    "stride": params.integers(()),
+    "dilate": params.integers(()),
+    "pad": params.integers(()),
+}
+LAYOUTS = ("NCW", "NCHW", "NCDHW")  # by the number of spatial axes
+CUDNN: Mapping[str, Param] = {
+    "cudnn_tune": params.optional(params.choice("off", "limited_workspace", "fastest")),
+    "cudnn_off": params.boolean(False),
+    "layout": params.optional(params.choice(*LAYOUTS)),
+}
+
+
+class Windows(NamedTuple):
+    """One entry a spatial axis in each field."""
+
+    kernel: Shape
+    stride: Shape
+    dilate: Shape
+    pad: Shape
+
+    @property
+    def extent(self) -> Shape:
+        """How many elements a window spans."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilate, strict=True))
+
+    @property
+    def is_point(self) -> bool:
+        """Whether every element is a window of its own."""
+        return not any(self.pad) and {*self.kernel, *self.stride} == {1}
+
+    def padded(self, spatial: Shape) -> Shape:
+        return tuple(n + 2 * p for n, p in zip(spatial, self.pad, strict=True))
+
+    def inside(self, spatial: Shape) -> tuple[slice, ...]:
+        """The data within its padding."""
+        return tuple(slice(p, p + n) for n, p in zip(spatial, self.pad, strict=True))
+
+    def offsets(self) -> Iterator[Shape]:
+        """Positions in the kernel, the last axis fastest."""
+        return product(*map(range, self.kernel))
+
+    def at(self, offset: Shape, counts: Shape, first: int = 0) -> tuple[slice, ...]:
+        """The padded elements at one position of `counts` windows, from window `first` of axis 0.
+
+        counts: windows along each spatial axis.
+        """
+        starts = [o * d for o, d in zip(offset, self.dilate, strict=True)]
+        starts[0] += first * self.stride[0]
+        return tuple(
+            slice(start, start + (n - 1) * step + 1, step)
+            for start, n, step in zip(starts, counts, self.stride, strict=True)
+        )
+
+
+def windows_of(attrs: Attrs) -> Windows:
+    """The parameters with MXNet's defaults filled in: stride and dilate 1, pad 0."""
+    kernel = attrs["kernel"]
+    ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
+    return Windows(
+        kernel, attrs["stride"] or ones, attrs.get("dilate") or ones, attrs["pad"] or zeros
+    )
+
+
+def checked(site: Site) -> Windows:
+    """`windows_of`; lengths that differ and values that make no sense raise ShapeError."""
+    found = windows_of(site.attrs)
+    rank = len(found.kernel)
+    if not 1 <= rank <= len(LAYOUTS):
+        site.fail(f"kernel={found.kernel} has {rank} axes, not 1 to {len(LAYOUTS)}")
+    for key, values in found._asdict().items():
+        if len(values) != rank:
+            site.fail(f"{key}={values} does not have one value for each axis of "
+                      f"kernel={found.kernel}")  # fmt: skip
+        if min(values) < (key != "pad"):
+            site.fail(f"{key}={values} must be {'0' if key == 'pad' else '1'} or more")
+    layout = site.attrs.get("layout")
+    if layout is not None and layout != LAYOUTS[rank - 1]:
+        site.fail(f"layout={layout!r} does not go with kernel={found.kernel}; it is "
+                  f"{LAYOUTS[rank - 1]!r}")  # fmt: skip
+    return found
+
+
+def with_rank(site: Site, what: str, shape: Partial, rank: int) -> Shape:
+    """A partly known shape of (batch, channel) and so many spatial axes."""
+    if shape is None:
+        return (0,) * (rank + 2)
+    if len(shape) != rank + 2:
+        site.fail(f"{what} of shape {shape} needs {rank + 2} axes (batch, channel and one for "
+                  f"each of kernel={site.attrs['kernel']})")  # fmt: skip
+    return shape
+
+
+def counts_of(site: Site, windows: Windows, data: Shape) -> Shape:
+    """How many windows fit into padded data along each spatial axis; 0 where not known."""
+    lengths = windows.padded(data[2:])
+    for length, known, extent in zip(lengths, data[2:], windows.extent, strict=True):
+        if known and length < extent:
+            site.fail(f"a window of {windows.extent} (kernel={windows.kernel}, "
+                      f"dilate={windows.dilate}) does not fit into data of shape {data} with "
+                      f"pad={windows.pad}")  # fmt: skip
+    return tuple(
+        (length - extent) // step + 1 if known else 0
+        for length, known, extent, step in zip(
+            lengths, data[2:], windows.extent, windows.stride, strict=True
+        )
+    )
