@@ -151,7 +151,7 @@ VOCAB, STEPS, BATCH, HIDDEN, LAYERS = 4000, 16, 64, 384, 4
 
 def lstm_points() -> Iterator[list[Point]]:
     """Points that share their bodies: the first is what the bodies are timed with."""
-    model = build(BATCH, STEPS, VOCAB, LAYERS, HIDDEN, HIDDEN, by_step=True)
+    model = build(BATCH, STEPS, VOCAB, LAYERS, HIDDEN, HIDDEN)
     rng = np.random.default_rng(0)
     feeds = {
         name: rng.integers(0, VOCAB, feed.type.shape).astype(feed.type.dtype)

@@ -22,7 +22,7 @@ import numpy as np
 
 import symgraph as sg
 from runtime import Options, Session, initialize, make_cluster, plan
-from runtime.trainer import limit_blas
+from runtime.blas import limit_blas
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
 from symgraph.errors import ConfigError, SymgraphError

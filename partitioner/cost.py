@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from partitioner.lifetimes import is_view
+from partitioner.sharing import is_join, is_view
 from partitioner.types import Body
 from symgraph.errors import ConfigError
 from symgraph.graph import Graph, Node
@@ -33,6 +33,11 @@ UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
 PICK = {
     "Embedding", "take", "pick", "slice", "slice_axis", "_shard_embedding", "_shard_pick",
 }  # fmt: skip
+
+
+def is_free(node: Node, graph: Graph) -> bool:
+    """Whether a call takes no time: its output is its inputs' memory, or is laid beside it."""
+    return is_view(node, graph) or is_join(node)
 
 
 def signature(node: Node, graph: Graph) -> str:
@@ -66,7 +71,7 @@ class Speed:
     """What one device does: operations a second, seconds to call a small kernel, bytes a second.
 
     A call takes as long as its operations or its bytes in and out, whichever is more (the
-    roofline: Williams, Waterman and Patterson 2009); a view takes the call alone.
+    roofline: Williams, Waterman and Patterson 2009).
     """
 
     flops: float
@@ -77,8 +82,8 @@ class Speed:
         """Time of one call; variables take none."""
         if node.is_variable:
             return 0.0
-        if is_view(node, graph):
-            return self.call
+        if is_free(node, graph):
+            return 0.0
         ins = graph.types_of(node.inputs)
         operations = find(node.op).flops(node.attrs, ins, node.types)
         given = sum(t.nbytes for t in node.types)
@@ -114,7 +119,9 @@ class CostTable:
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
         """Time of one call; variables take none."""
-        found = None if node.is_variable else self.measured.get(signature(node, graph))
+        if node.is_variable or is_free(node, graph):
+            return 0.0
+        found = self.measured.get(signature(node, graph))
         if found is None:
             return self.speed.seconds_of(node, graph)
         return found.seconds + self.dispatch

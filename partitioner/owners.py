@@ -18,6 +18,7 @@ from partitioner.segments import Segments
 from partitioner.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, Placement
 from symgraph.errors import PlacementError
 from symgraph.graph import Graph
+from symgraph.merge import home_of
 from symgraph.types import Value
 
 SUM = "elemwise_add"
@@ -31,7 +32,7 @@ def owners(
     back = INPUT if split else BACKWARD
     owner: dict[str, BodyKey] = {}
     for node in graph:
-        stage = placement.stage_of.get(node.origin or node.name)
+        stage = placement.stage_of.get(home_of(node))
         if stage is None:
             raise PlacementError(f"node {node.name!r} is not placed on any stage")
         if node.origin is not None and node.op == SUM:

@@ -17,6 +17,7 @@ from partitioner.types import Placement
 from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.graph import Graph
+from symgraph.merge import home_of
 from symgraph.types import Value
 from symgraph.units import bytes_text
 
@@ -123,7 +124,7 @@ def group_devices(graph: Graph, placement: Placement) -> dict[str, dict[Context,
     for node in graph:
         if node.origin is None and not node.is_variable:
             group = lookup(node.tags, "ctx_group") or ""
-            where.setdefault(group, Counter())[placement.device_of(node.name)] += 1
+            where.setdefault(group, Counter())[placement.device_of(home_of(node))] += 1
     return {
         group: dict(sorted(devices.items(), key=lambda item: (-item[1], item[0])))
         for group, devices in where.items()
@@ -143,7 +144,7 @@ def _boxes(graph: Graph, placement: Placement) -> tuple[list[Box], list[Arrow]]:
     counts, held = Counter[int](), Counter[int]()
     flow: dict[tuple[int, int], dict[Value, int]] = {}
     for node in calls:
-        stage = placement.stage_of[node.name]
+        stage = placement.stage_of[home_of(node)]
         label = group[node.name] or (node.name if few else "without a group")
         box = number.setdefault((stage, label), len(number))
         box_of[node.name] = box

@@ -6,7 +6,7 @@ unless it is told a compression ratio); with one, a value costs its bytes there 
 gradient back. As in PipeDream, loading the inputs is no device's work.
 
 Backward times land on the wrong node when a profiler takes the time between two hooks that fire
-out of order. In the published gnmt profiles that happened to several nodes; `outliers` tells.
+out of order. In the published gnmt profiles that happened to several nodes; the notes tell.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from partitioner.solve.problem import Problem, Transfer
+from partitioner.consistency import Timed, outliers
+from partitioner.solve.problem import Problem, Transfer, published
 from symgraph.errors import ConfigError
 
 TIMES = ("forward_compute_time", "backward_compute_time")
 FIELDS = (*TIMES, "activation_size", "parameter_size")
-LIKE_TWINS, LIKE_OTHERS = 2.5, 4.0  # how far from the usual ratio is an outlier
-SHARE = 0.02  # of the whole time: less cannot matter
 
 
 @dataclass(frozen=True)
@@ -63,14 +61,14 @@ def parse_profile(
         f"{x.name} ({x.title}) loads data for {x.forward + x.backward:g} ms: not counted"
         for i, x in enumerate(layers) if i in inputs and x.forward + x.backward > 0
     ]  # fmt: skip
-    notes += outliers(layers, targets, inputs)
+    notes += _strange(layers, targets, inputs)
     if bandwidth is None:
         notes.append("communication is not counted: a profile has no links; give --bandwidth")
     elif not 0 < bandwidth < math.inf:
         raise ConfigError(f"the bandwidth is a number > 0, not {bandwidth}")
     per_byte = 2e3 / bandwidth if bandwidth else 0.0  # ms: there, and the gradient back
     times = [0.0 if i in inputs else x.forward + x.backward for i, x in enumerate(layers)]
-    problem = Problem(
+    problem = published(
         tuple(number),
         np.array(times),
         np.full(len(layers), np.inf),
@@ -129,40 +127,24 @@ def _layer(at: int, parts: Sequence[str]) -> Layer:
     return Layer(parts[0], " -- ".join(parts[1 : fields[0]]), *values)
 
 
-def outliers(
+def _strange(
     layers: Sequence[Layer], targets: dict[int, dict[int, None]], inputs: set[int]
 ) -> list[str]:
     """Layers whose backward time does not go with their forward time, in words.
 
-    Compared with layers of the same kind where there are three or more, else with all. What
-    reads only inputs needs no gradient of them and may be faster.
+    What reads only inputs needs no gradient of them and may be faster.
     """
-    total = sum(x.forward + x.backward for i, x in enumerate(layers) if i not in inputs)
-    timed = [x for i, x in enumerate(layers) if i not in inputs and x.forward > 0]
-    heavy = [x for x in timed if x.forward + x.backward > SHARE * total]
-    if not heavy or not any(x.backward for x in timed):
-        return []
     first = {
-        v for i in inputs for v in targets.get(i, {})
+        layers[v].name for i in inputs for v in targets.get(i, {})
         if all(v not in to for s, to in targets.items() if s not in inputs)
     }  # fmt: skip
-    usual = _usual(heavy)
-    found = []
-    for i, x in enumerate(layers):
-        twins = [y for y in heavy if y.kind == x.kind]
-        expected = x.forward * (_usual(twins) if len(twins) >= 3 else usual)
-        far = LIKE_TWINS if len(twins) >= 3 else LIKE_OTHERS
-        off = x.backward - expected
-        if i in inputs or abs(off) <= SHARE * total or (off < 0 and i in first):
-            continue
-        if x.backward > far * expected or x.backward * far < expected:
-            found.append(
-                f"{x.name} ({x.kind}): backward {x.backward:g} ms for forward {x.forward:g} ms, "
-                f"where about {expected:.3g} is usual: measured on another node?"
-            )
-    return found
-
-
-def _usual(layers: Sequence[Layer]) -> float:
-    """The median ratio of backward to forward time."""
-    return median(x.backward / x.forward for x in layers if x.forward > 0)
+    timed = [
+        Timed(x.name, x.kind, x.forward, x.backward)
+        for i, x in enumerate(layers) if i not in inputs
+    ]  # fmt: skip
+    return [
+        f"{x.name} ({x.kind}): backward {x.backward:g} ms for forward {x.forward:g} ms, "
+        f"where about {expected:.3g} is usual: measured on another node?"
+        for x, expected in outliers(timed)
+        if x.backward > expected or x.name not in first
+    ]

@@ -24,7 +24,7 @@ import networkx as nx
 import numpy as np
 
 from partitioner.profile_files import parse_profile
-from partitioner.solve.problem import Problem, Transfer
+from partitioner.solve.problem import Kind, Problem, Transfer, published
 from symgraph.errors import ConfigError, nearest
 
 TOP_KEYS = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges"}
@@ -72,11 +72,20 @@ def read_workload(
                 raise ConfigError("a profile names no devices; give --accelerators")
             workload = Workload(problem, titles, notes)
         _check_order(workload.problem)
-        given = {"accelerators": accelerators, "cpus": cpus, "memory_limit": memory_limit}
-        changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        return replace(workload, problem=replace(workload.problem, **changes))
+        acc, cpu = workload.problem.kinds
+        kinds = (
+            _given(acc, count=accelerators, memory_limit=memory_limit),
+            _given(cpu, count=cpus),
+        )
+        return replace(workload, problem=replace(workload.problem, kinds=kinds))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _given(kind: Kind, **given: float | None) -> Kind:
+    """The kind with what is given instead of the file's."""
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    return replace(kind, **changes)
 
 
 def _from_json(text: str) -> Workload:
@@ -101,7 +110,7 @@ def _from_json(text: str) -> Workload:
     if not nodes:
         raise ConfigError("nodes is empty: there is nothing to place")
     colours: dict[int, int] = {}
-    problem = Problem(
+    problem = published(
         tuple(str(node["id"]) for node in nodes),
         np.array([_accelerator_time(node) for node in nodes]),
         np.array([_number(node, "cpuLatency") for node in nodes]),

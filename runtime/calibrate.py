@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from partitioner import Placement, cut
 from partitioner.cost import Speed
-from runtime.kernels import Compiled, compile_rank
+from partitioner.layout import lay_out
+from runtime.arena import allocate
+from runtime.kernels import Binder, BoundBody, Packs
+from runtime.native import Clock
 from symgraph.context import cpu
 from symgraph.graph import Graph, Node
-from symgraph.ops.registry import VARIABLE, Env
-from symgraph.types import TensorType, Value
+from symgraph.ops.registry import VARIABLE
+from symgraph.types import Array, TensorType, Value
 
 SIZE = 512  # of the square float32 product; large enough for BLAS's full rate
 BYTES = 4 << 20  # of the arrays that are added; more than the caches of one core hold
@@ -37,23 +40,25 @@ def measure_speed() -> Speed:
 
 def call_seconds(op: str, inputs: int = 1) -> float:
     """Seconds of one call of an operator on 16 numbers, in a body of nothing else."""
-    body = calls_of(op, inputs)
-    frame = [np.ones(SMALL.shape, SMALL.dtype)] * len(body.slots)
-    return _seconds(lambda: body.run(frame, Env())) / CALLS
+    return _seconds(calls_of(op, inputs).run) / CALLS
 
 
-def calls_of(op: str, inputs: int = 1) -> Compiled:
+def calls_of(op: str, inputs: int = 1) -> BoundBody:
     """A body of nothing but calls of an operator on 16 numbers."""
     reads = (Value("x"),) * inputs
     calls = [Node(f"call{i}", op, reads, types=(SMALL,)) for i in range(CALLS)]
-    return compiled(Graph.of([Node("x", VARIABLE, types=(SMALL,)), *calls], ()))
+    graph = Graph.of([Node("x", VARIABLE, types=(SMALL,)), *calls], ())
+    return bound(graph, {"x": np.ones(SMALL.shape, SMALL.dtype)})
 
 
-def compiled(graph: Graph) -> Compiled:
-    """A whole forward graph as one body, made ready as the worker does it."""
+def bound(graph: Graph, arrays: Mapping[str, Array], clock: Clock | None = None) -> BoundBody:
+    """A whole forward graph as one body, bound as the worker does it; arrays: of its variables."""
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
-    (body,) = compile_rank(partition, 0).values()
-    return body
+    (body,) = partition.bodies.values()
+    layout = lay_out(partition, 0, arrays)
+    memory = allocate(layout.scratch[body.key])
+    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), clock or Clock())
+    return binder.bind(body, {}, 0)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ from partitioner.types import FORWARD, INPUT, WEIGHT
 from runtime.draft import Choice, Draft, Made
 from runtime.instructions import Run
 from runtime.lower import lower
-from runtime.prices import Prices, Pricing
+from runtime.prices import Prices, Pricing, segment_lengths
 from runtime.program import Schedule
 from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
@@ -28,6 +28,7 @@ from symgraph.errors import ConfigError, ScheduleError
 from symgraph.units import bytes_text
 
 AUTO, ALL, NONE, FORWARD_ONLY = "auto", "all", "none", "forward"
+NEAR = 3  # lengths of time segments that are tried, those nearest to the best in theory
 SUFFIXES = (".csv", ".txt")
 
 
@@ -194,9 +195,9 @@ def _time_segments(draft: Draft, wish: Wish, prices: Callable[[], Prices]) -> Se
     stages = draft.placement.stages
     if not draft.steps or stages == 1:
         return (None,)
-    start = _best_steps(draft, prices())
-    near = {min(max(1, round(start * f)), draft.steps) for f in (0.5, 1, 2)}
-    return (None, *sorted(near - {draft.steps}, reverse=True))
+    best = _best_steps(draft, prices())
+    near = sorted(segment_lengths(draft.steps), key=lambda k: abs(math.log(k / best)))[:NEAR]
+    return (None, *sorted(near, reverse=True))
 
 
 def _best_steps(draft: Draft, prices: Prices) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from partitioner import MemoryPlan, Partition, Placement, cut, plan_memory
 from partitioner.memory import kept_bytes
+from partitioner.merging import merge
 from partitioner.recompute import recompute
 from partitioner.segments import time_segments, time_steps
 from runtime.program import Schedule
@@ -99,6 +100,7 @@ class Draft:
             graph = self.graphs[size]
             if again:
                 graph = recompute(graph, self.placement, again, time_segment=steps)
+            graph = merge(graph, self.placement, steps)
             self._cuts[key] = cut(graph, self.placement, split=split, time_segment=steps)
         return self._cuts[key]
 
@@ -115,8 +117,9 @@ class Draft:
 
     def memory_plan(self, partition: Partition) -> MemoryPlan:
         return plan_memory(
-            partition, grads=self.grads, slots=self.slots, parameters=self.parameters
-        )
+            partition, grads=self.grads, slots=self.slots, parameters=self.parameters,
+            several=len(self.sizes) > 1,
+        )  # fmt: skip
 
 
 def _without_types(partition: Partition) -> object:

@@ -61,13 +61,12 @@ class Executor:
         pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}
         arrays = args | aux | pieces  # pieces are views: what is assigned to arguments is theirs
         ranks = range(self._cluster.size)
-        self._trainers = [Worker(self.plan, r, arrays) for r in ranks]
-        self._readers = [Worker(self._inference, r, arrays) for r in ranks]
         halves = split_phases(self.plan)
-        self._halves = [
-            [worker.bind(half.programs[r]) for half in halves]
-            for r, worker in enumerate(self._trainers)
+        self._trainers = [
+            Worker(self.plan, r, arrays, programs=[half.programs[r] for half in halves])
+            for r in ranks
         ]
+        self._readers = [Worker(self._inference, r, arrays) for r in ranks]
         self._ready = False  # a training forward has run, so backward may
         self._steps = 0
 
@@ -84,7 +83,7 @@ class Executor:
             def work(transport: Transport) -> None:
                 worker = self._trainers[transport.rank]
                 worker.begin({}, train=True, seed=0, step=step)
-                worker.run(transport, self._halves[transport.rank][0])
+                worker.run(transport, worker.bound[0])
         else:
             workers = self._readers
 
@@ -111,7 +110,7 @@ class Executor:
         def work(transport: Transport) -> None:
             worker = self._trainers[transport.rank]
             worker.feed(heads)
-            worker.run(transport, self._halves[transport.rank][1])
+            worker.run(transport, worker.bound[1])
 
         self._cluster.run(work)
         self._ready = False

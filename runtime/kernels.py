@@ -1,24 +1,28 @@
-"""Compiled bodies: a body's nodes as a flat list of steps over numbered slots.
+"""Bound bodies: every call of a body with its arrays, ready to be made.
 
-A stage's values of one micro-batch live in one list of slots (a frame) that its phases share, so
-that what is kept needs no copy. A step knows its function, its slots and which slots nobody reads
-after it; running a body looks nothing up by name.
+Arrays are views of a rank's arena, at places that the layout and the programs give, so a body is
+bound once for each set of places that its micro-batches use, and a run makes one Python call a
+node. Nodes whose outputs already lie where they belong (views, joined time steps) have no call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from partitioner.lifetimes import lifetimes, made_by, read_by
-from partitioner.types import AGAIN, Body, BodyKey, Partition
-from runtime.meter import Meter
-from symgraph.graph import Node
-from symgraph.ops.registry import Env, find
-from symgraph.types import Value
+import numpy as np
 
-Frame = list[Any]
+from partitioner.layout import Layout
+from partitioner.sharing import is_join, is_view
+from partitioner.types import AGAIN, Body, BodyKey
+from runtime.arena import view
+from runtime.native import KERNELS, Bound, Clock, Task, nothing
+from runtime.native.gemm import pack, packed_shape
+from symgraph.graph import Node
+from symgraph.ops.registry import find
+from symgraph.types import Array, TensorType, Value
+
+Key = tuple[int, Value]
 
 
 class NodeFailed(Exception):
@@ -30,125 +34,186 @@ class NodeFailed(Exception):
 
 
 class Step(NamedTuple):
-    """One node: outs = compute(env, attrs, *ins), then drop."""
+    """A node's call: function(*args) fills its outputs."""
 
     name: str
-    compute: Callable[..., Any]
-    attrs: Mapping[str, Any]
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
-    drop: tuple[int, ...]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
 
 
-class Handover(NamedTuple):
-    """A value that another stage of the same rank reads: put into its frame after the run."""
+class BoundBody(NamedTuple):
+    """A body on its arrays.
 
-    slot: int
-    stage: int
-    to: int
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A body ready to run.
-
-    slots: value -> slot, the same for all bodies of a stage. fed: the body's variables that are
-    no imports, set before it runs. handovers: values for other stages of this rank. results:
-    outputs of the whole graph. aux: auxiliary states and the slots of their next values. spent:
-    slots that nobody needs once results and states are taken. free: slots that nobody needs once
-    this body's sends are delivered.
+    fed: variables to be copied in before it runs. results: outputs of the whole graph. states:
+    auxiliary states and their next values.
     """
 
     key: BodyKey
+    fed: tuple[tuple[str, Array], ...]
     steps: tuple[Step, ...]
-    slots: Mapping[Value, int]
-    fed: tuple[tuple[str, int], ...]
-    handovers: tuple[Handover, ...]
-    results: tuple[tuple[Value, int], ...]
-    aux: tuple[tuple[str, int], ...]
-    spent: tuple[int, ...]
-    free: tuple[int, ...]
+    results: tuple[tuple[Value, Array], ...]
+    states: tuple[tuple[str, Array], ...]
 
-    def run(self, frame: Frame, env: Env, meter: Meter | None = None) -> None:
-        """Fill the frame with this body's values. Raises NodeFailed from the node's own error."""
-        asarray, value_in = env.xp.asarray, frame.__getitem__
+    def run(self) -> None:
+        """Make all calls; NodeFailed, from the node's own error, names one that cannot be made."""
         name = ""
         try:
-            for name, compute, attrs, ins, outs, drop in self.steps:  # noqa: B007
-                result = compute(env, attrs, *map(value_in, ins))
-                if isinstance(result, tuple):
-                    for slot, array in zip(outs, result, strict=True):
-                        frame[slot] = asarray(array, order="C")
-                else:
-                    frame[outs[0]] = asarray(result, order="C")
-                if meter is not None:
-                    meter.made([frame[i] for i in outs], [frame[i] for i in drop])
-                for slot in drop:
-                    frame[slot] = None
+            for name, function, args in self.steps:  # noqa: B007
+                function(*args)
         except Exception as error:
             raise NodeFailed(name) from error
 
 
-def compile_rank(partition: Partition, rank: int) -> dict[BodyKey, Compiled]:
-    """All bodies of a rank's stages."""
-    stages = [s for s, r in enumerate(partition.placement.rank_of) if r == rank]
-    bodies = {s: [b for k, b in partition.bodies.items() if k.stage == s] for s in stages}
-    slots = {s: _number(bodies[s]) for s in stages}
-    return {
-        body.key: _compile(body, partition, slots) for stage in stages for body in bodies[stage]
-    }
+class Packs:
+    """Parameters in the form that skinny products want, made anew at the start of every step.
+
+    A parameter that comes as a message is packed when the body that reads it runs.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: dict[object, tuple[Array, Array, bool]] = {}
+
+    def refresh(self) -> None:
+        """Pack what lives here."""
+        for weight, buffer, transposed in self.buffers.values():
+            pack(weight, buffer, transposed)
+
+    def resident(self, name: str, weight: Array, transposed: bool) -> Array:
+        """The buffer of a parameter of this rank."""
+        key = name, transposed
+        if key not in self.buffers:
+            self.buffers[key] = weight, packed_buffer(weight, transposed), transposed
+        return self.buffers[key][1]
 
 
-def _number(bodies: Sequence[Body]) -> dict[Value, int]:
-    """One slot for every value that a stage's bodies make or read."""
-    slots: dict[Value, int] = {}
-    for body in bodies:
+def packed_buffer(weight: Array, transposed: bool) -> Array:
+    """Memory for a packed weight."""
+    units, inner = weight.shape if transposed else weight.shape[::-1]
+    return np.zeros(packed_shape(inner, units), weight.dtype)
+
+
+class Binder:
+    """Binds the bodies of one rank and micro-batch size.
+
+    arrays: of variables that live here, by name. parameters: names whose values change between
+    steps only. memory: the arena.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        arrays: Mapping[str, Array],
+        parameters: frozenset[str],
+        memory: Array,
+        packs: Packs,
+        clock: Clock,
+    ) -> None:
+        self.layout, self.arrays, self.parameters = layout, arrays, parameters
+        self.memory, self.packs, self.clock = memory, packs, clock
+
+    def array(self, key: Key, type_: TensorType, bases: Mapping[int, int], scratch: int) -> Array:
+        """The array of a value. bases: root -> its first byte; scratch: that of the run."""
+        root, offset = self.layout.places[key]
+        name = self.layout.roots[root].fixed
+        if name is not None:
+            whole = self.arrays[name]
+            if type_.shape == whole.shape:
+                return whole
+            return view(whole.reshape(-1).view(np.uint8), offset, type_)
+        inside = self.layout.scratch_at.get(root)
+        base = bases[root] if inside is None else scratch + inside
+        return view(self.memory, base + offset, type_)
+
+    def bind(self, body: Body, bases: Mapping[int, int], scratch: int) -> BoundBody:
+        """A body on the arrays at these places."""
+        stage = body.key.stage
+        found: dict[str, list[Array]] = {}
         for node in body.graph:
-            for index in range(len(node.types)):
-                value = body.imports.get(node.name, Value(node.name, index))
-                slots.setdefault(value, len(slots))
-    return slots
+            outside = body.imports.get(node.name)
+            values = [outside] if outside else [Value(node.name, i) for i in range(len(node.types))]
+            found[node.name] = [
+                self.array((stage, value), type_, bases, scratch)
+                for value, type_ in zip(values, node.types, strict=True)
+            ]
+
+        def arrays_of(values: Sequence[Value]) -> tuple[Array, ...]:
+            return tuple([found[v.node][v.index] for v in values])
+
+        fed = [
+            (n.name, found[n.name][0]) for n in body.graph.variables
+            if n.name not in body.imports and n.name not in self.arrays
+        ]  # fmt: skip
+        steps: list[Step] = []
+        for node in body.graph:
+            if not node.is_variable:
+                steps += self._steps(body, node, arrays_of(node.inputs), tuple(found[node.name]))
+        return BoundBody(
+            body.key, tuple(fed), tuple(steps),
+            tuple([(v, found[v.node][v.index]) for v in body.results]),
+            tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
+        )  # fmt: skip
+
+    def _steps(
+        self, body: Body, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]
+    ) -> Iterator[Step]:
+        if is_view(node, body.graph) or (is_join(node) and _side_by_side(ins, outs[0])):
+            return
+        named = [body.imports.get(v.node, v) for v in node.inputs]
+        weights = tuple([v.node in self.parameters for v in named])
+        packing: list[Step] = []
+
+        def packed(index: int, transposed: bool) -> Array:
+            place = self.layout.places[body.key.stage, named[index]]
+            name = self.layout.roots[place.root].fixed
+            if name is not None:
+                return self.packs.resident(name, ins[index], transposed)
+            buffer = packed_buffer(ins[index], transposed)
+            packing.append(Step(node.name, pack, (ins[index], buffer, transposed)))
+            return buffer
+
+        task = Task(node.attrs, ins, outs, self.clock, weights, packed)
+        bound = bind_call(node.op, task)
+        yield from packing
+        if bound.function is not nothing:
+            yield Step(node.name, *bound)
 
 
-def _compile(
-    body: Body, partition: Partition, all_slots: Mapping[int, Mapping[Value, int]]
-) -> Compiled:
-    slots = all_slots[body.key.stage]
-    calls = [n for n in body.graph if not n.is_variable]
-    variables = [n.name for n in body.graph.variables if n.name not in body.imports]
-    handovers = tuple(
-        Handover(slots[e.value], e.dst.stage, all_slots[e.dst.stage][e.value])
-        for e in partition.outgoing[body.key]
-        if not partition.crosses(e)
-    )
-    aux = tuple((name, slots[value]) for node in calls for name, value in _aux(body, node))
-    life = lifetimes(body, partition)
-    return Compiled(
-        body.key,
-        tuple(_step(n, body, slots, drop) for n, drop in zip(calls, life.drops, strict=True)),
-        slots,
-        tuple((name, slots[Value(name)]) for name in variables),
-        handovers,
-        tuple((v, slots[v]) for v in body.results),
-        aux,
-        tuple(slots[v] for v in life.spent),
-        tuple(slots[v] for v in life.sent),
-    )
+def bind_call(op: str, task: Task) -> Bound:
+    """A call by its kernel, or by the operator's own computation and a copy."""
+    maker = KERNELS.get(find(op).name)
+    bound = None if maker is None else maker(task)
+    if bound is not None:
+        return bound
+    return Bound(_compute, (find(op).compute, task.clock, task.attrs, task.ins, task.outs))
 
 
-def _aux(body: Body, node: Node) -> list[tuple[str, Value]]:
-    """Auxiliary states of a call and the values they take after a training run."""
-    if AGAIN in node.tags:
-        return []
-    op = find(node.op)
-    states = node.inputs[len(node.inputs) - len(op.aux) :]
-    names = [body.imports.get(v.node, v).node for v in states]
-    return [(n, Value(node.name, i)) for n, i in zip(names, op.aux_outputs, strict=True)]
+def _compute(
+    compute: Callable[..., Any], clock: Clock, attrs: Mapping[str, Any],
+    ins: tuple[Array, ...], outs: tuple[Array, ...],
+) -> None:  # fmt: skip
+    result = compute(clock.env, attrs, *ins)
+    if not isinstance(result, tuple):
+        result = (result,)
+    for out, made in zip(outs, result, strict=True):
+        if made is not out:
+            out[...] = made
 
 
-def _step(node: Node, body: Body, slots: Mapping[Value, int], drop: Sequence[Value]) -> Step:
-    ins = tuple([slots[v] for v in read_by(node, body)])
-    outs = tuple([slots[v] for v in made_by(node)])
-    return Step(
-        node.name, find(node.op).compute, node.attrs, ins, outs, tuple([slots[v] for v in drop])
-    )
+def _side_by_side(ins: Sequence[Array], out: Array) -> bool:
+    """Whether a join's inputs lie in its output already."""
+    at = out.ctypes.data
+    for array in ins:
+        if array.ctypes.data != at:
+            return False
+        at += array.nbytes
+    return True
+
+
+def next_states(body: Body) -> Iterator[tuple[str, Value]]:
+    """Auxiliary states of a body's calls and the values they take after a training run."""
+    for node in body.graph:
+        if not node.is_variable and AGAIN not in node.tags:
+            op = find(node.op)
+            states = node.inputs[len(node.inputs) - len(op.aux) :]
+            for v, index in zip(states, op.aux_outputs, strict=True):
+                yield body.imports.get(v.node, v).node, Value(node.name, index)

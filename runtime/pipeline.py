@@ -27,6 +27,7 @@ from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
 from symgraph.shard import Shard, Sharded, shard
+from symgraph.simplify import fold
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -190,7 +191,7 @@ def plan(
     typed = {size: full if size == whole else lowered(size) for size in dict.fromkeys(sizes)}
     ready = {size: micro_batch(s.graph, axes, size, whole) for size, s in typed.items()}
     wrt = full.variables(wrt)
-    both = {size: gradients(m.graph, wrt, heads=heads) for size, m in ready.items()}
+    both = {size: gradients(fold(m.graph), wrt, heads=heads) for size, m in ready.items()}
     size = sizes[0]
     graph = both[size].graph
     early = prologue(full.graph, axes)

@@ -1,18 +1,20 @@
 """The choice of a placement: the best of what strategies find, by the step they would make.
 
 The bottleneck alone does not say how long a step takes, so each placement's schedule is chosen and
-simulated, and the shortest step is taken.
+simulated, and the shortest step is taken, unless the user wants something else to be short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from partitioner import Placement
 from partitioner.cost import CostTable
 from partitioner.machine import Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
+from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
 from runtime.draft import Draft, Made
 from runtime.prices import Prices, Pricing
@@ -51,7 +53,7 @@ def decide(
     wish: Wish,
     pricing: Pricing,
 ) -> Decision:
-    """The placement of a strategy, or with `auto` the one with the shortest simulated step.
+    """The placement of a strategy, or with `auto` the best by the constraints' objective.
 
     machine: the devices to place on, which may want prices to be known. Strategies that find the
     same placement share its schedule. Raises PlacementError or ScheduleError if nothing keeps to
@@ -59,7 +61,7 @@ def decide(
     """
     prices = pricing(graph)
     devices = machine(prices)
-    decisions: list[Decision] = []
+    decisions: list[tuple[Placed, Decision]] = []
     considered: list[Considered] = []
     failed: PlacementError | ScheduleError | None = None
     for name in STRATEGIES if strategy == AUTO else [strategy]:
@@ -68,7 +70,7 @@ def decide(
         except PlacementError as error:
             failed = error
             continue
-        decision = next((d for d in decisions if d.placement == found.placement), None)
+        decision = next((d for _, d in decisions if d.placement == found.placement), None)
         if decision is None:
             try:
                 made, tried, _ = choose(draft(found.placement), wish, lambda graph: prices)
@@ -77,13 +79,34 @@ def decide(
                 considered.append(Considered(found, None))
                 continue
             decision = Decision(found.placement, made, tried, prices)
-            decisions.append(decision)
+            decisions.append((found, decision))
         considered.append(Considered(found, step_seconds(decision.made, prices)))
     if not decisions:
         assert failed is not None
         raise failed
-    best = min(decisions, key=lambda d: step_seconds(d.made, prices))
+
+    objective = constraints.objective
+    _, best = min(decisions, key=lambda d: _score(d[0], d[1], objective, draft, wish))
     return best._replace(considered=tuple(considered))
+
+
+def _score(
+    placed: Placed,
+    decision: Decision,
+    objective: str,
+    draft: Callable[[Placement], Draft],
+    wish: Wish,
+) -> float:
+    """What is to be small."""
+    prices = decision.prices
+    assert prices is not None
+    if objective == THROUGHPUT:
+        return placed.load
+    if objective == LATENCY:
+        whole = draft(placed.placement)
+        alone = replace(whole, sizes=whole.sizes[:1])
+        return step_seconds(choose(alone, wish, lambda graph: prices)[0], prices)
+    return step_seconds(decision.made, prices)
 
 
 def uniform_machine(devices: tuple[Context, ...], prices: Prices) -> Machine:

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from partitioner import Partition
+from partitioner import Partition, Placement
 from partitioner.cost import CostTable, Speed
 from partitioner.machine import Machine
+from partitioner.merging import merge
+from partitioner.segments import time_steps
 from runtime import profile
 from runtime.calibrate import measure_speed
 from runtime.machine_costs import machine_costs
 from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.context import cpu
 from symgraph.graph import Graph
 
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
@@ -65,7 +68,19 @@ def quick_prices() -> Prices:
 def measured_prices(graph: Graph) -> Prices:
     """From a profile of the graph's kernels, one thread each."""
     with threadpool_limits(limits=1, user_api="blas"):
-        return Prices(profile.measure([graph], seconds=PROFILE_SECONDS), measure_link())
+        return Prices(profile.measure(versions(graph), seconds=PROFILE_SECONDS), measure_link())
+
+
+def versions(graph: Graph) -> list[Graph]:
+    """A graph as it stands and merged for time segments of all `segment_lengths`."""
+    stage = Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),))
+    return [graph, *(merge(graph, stage, k) for k in (None, *segment_lengths(time_steps(graph))))]
+
+
+def segment_lengths(steps: int) -> list[int]:
+    """The lengths of time segments that are tried: a half, a quarter, an eighth ... of all."""
+    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
+    return list(dict.fromkeys(-(-steps // part) for part in parts))
 
 
 def shared_prices(graph: Graph, cluster: Cluster) -> Prices:

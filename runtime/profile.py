@@ -19,15 +19,16 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
 from partitioner.cost import CostTable, Measured, signature
-from runtime.calibrate import calls_of, compiled, measure_speed
-from runtime.kernels import Compiled, Frame, NodeFailed
+from partitioner.types import FORWARD, BodyKey
+from runtime.calibrate import bound, measure_speed
+from runtime.kernels import BoundBody, NodeFailed, Step
+from runtime.native import Clock, nothing
 from symgraph.build import Builder
 from symgraph.graph import Graph, Node
 from symgraph.ops.params import Attrs
@@ -37,7 +38,8 @@ from symgraph.types import Array, TensorType, Value, is_float
 CALLS = 8  # of a signature in a pass: the first finds its weights in memory, the next in cache
 PASSES = 5  # at least, if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
-IDLE = "identity"  # the operator that does nothing
+IDLE_CALLS = 200
+IDLE = "idle"  # calls that do nothing
 TRAINING = Env(train=True)
 
 Samples = dict[str, list[float]]  # signature -> seconds of each call
@@ -132,44 +134,34 @@ def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
 
 
 class _Excerpt:
-    """A body that is run call by call; signatures: one a call, feeds: its variables' values."""
+    """A body that is run call by call; signatures: of the nodes, by name."""
 
-    def __init__(
-        self, body: Compiled, feeds: Mapping[str, Array], signatures: Sequence[str]
-    ) -> None:
-        assert len(body.steps) == len(signatures)
-        self.body, self.feeds, self.signatures = body, feeds, signatures
-        self.calls = [replace(body, steps=(step,)) for step in body.steps]
+    def __init__(self, body: BoundBody, signatures: Mapping[str, str]) -> None:
+        self.body = body
+        self.signatures = [signatures[step.name] for step in body.steps]
+        self.calls = [body._replace(steps=(step,)) for step in body.steps]
 
     @classmethod
     def idle(cls) -> _Excerpt:
         """Calls that do nothing, by which the cost of the loop itself is known."""
-        body = calls_of(IDLE)
-        ones = {name: np.ones(16, np.float32) for name, _ in body.fed}
-        return cls(body, ones, [IDLE] * len(body.steps))
-
-    def _frame(self) -> Frame:
-        frame: Frame = [None] * len(self.body.slots)
-        for name, slot in self.body.fed:
-            frame[slot] = self.feeds[name]
-        return frame
+        steps = (Step(IDLE, nothing, ()),) * IDLE_CALLS
+        return cls(BoundBody(BodyKey(0, FORWARD), (), steps, (), ()), {IDLE: IDLE})
 
     def run(self, samples: Samples) -> None:
         """One pass; raises NodeFailed."""
-        clock, frame, times = time.perf_counter, self._frame(), []
+        clock, times = time.perf_counter, []
         with np.errstate(all="ignore"):
             for call in self.calls:
                 start = clock()
-                call.run(frame, TRAINING)
+                call.run()
                 times.append(clock() - start)
         for text, seconds in zip(self.signatures, times, strict=True):
             samples[text].append(seconds)
 
     def run_at_once(self) -> float:
         """Seconds a call, all calls in one run."""
-        frame = self._frame()
         start = time.perf_counter()
-        self.body.run(frame, TRAINING)
+        self.body.run()
         return (time.perf_counter() - start) / len(self.calls)
 
 
@@ -186,7 +178,7 @@ def _prepare(graph: Graph, uses: Counter[str], failed: dict[str, str]) -> _Excer
         uses[text] += 1
     while True:
         names = [name for name in chosen if texts[name] not in failed]
-        excerpt = _cut_out(graph, names, [texts[name] for name in names])
+        excerpt = _cut_out(graph, names, texts)
         try:
             excerpt.run(defaultdict(list))
         except NodeFailed as error:
@@ -196,7 +188,7 @@ def _prepare(graph: Graph, uses: Counter[str], failed: dict[str, str]) -> _Excer
             return excerpt
 
 
-def _cut_out(graph: Graph, names: Sequence[str], signatures: Sequence[str]) -> _Excerpt:
+def _cut_out(graph: Graph, names: Sequence[str], signatures: Mapping[str, str]) -> _Excerpt:
     """These calls alone, in their order; what others make is made up, what others read is kept."""
     inside = set(names)
     kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
@@ -219,7 +211,10 @@ def _cut_out(graph: Graph, names: Sequence[str], signatures: Sequence[str]) -> _
             inputs.append(Value(made_up[value, limit].name))
         calls.append(Node(name, node.op, tuple(inputs), node.attrs, node.types))
     results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-    return _Excerpt(compiled(Graph.of([*made_up.values(), *calls], results)), feeds, signatures)
+    clock = Clock()
+    clock.env = TRAINING
+    body = bound(Graph.of([*made_up.values(), *calls], results), feeds, clock)
+    return _Excerpt(body, signatures)
 
 
 # -- made-up data --------------------------------------------------------------------------------

@@ -35,10 +35,9 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
         updater = session.updaters[rank]
         extra = sum(a.nbytes for s in updater.states.values() for a in s.values())
         weights = sum(a.nbytes for a in session.arrays[rank].values())
-        frames = trainer.frame_bytes.get(rank, 0)
         transport.waiting_for("the summary")
         rows = transport.exchange({
-            "bodies": own, "bytes": extra + weights + frames,
+            "bodies": own, "bytes": extra + weights + session.workers[rank].held,
         })  # fmt: skip
         found["ranks"] = rows
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from partitioner.machine import Machine, load_machine
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
-from runtime.meter import Meter
 from runtime.pipeline import Options, Plan, plan
 from runtime.prices import Pricing, machine_prices, measured_prices
 from runtime.session import RECENT, Session, initialize
@@ -162,7 +160,6 @@ class Trainer:
         self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
-        self.frame_bytes: dict[int, int] = {}  # measured peak, by local rank
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
 
     @property
@@ -186,7 +183,7 @@ class Trainer:
         for number, feeds in self._feeds(first):
             begun = time.perf_counter()
             limit = config.train.seconds
-            figures = self._step(feeds, limit is not None and begun - start >= limit)
+            figures = self.training.step(feeds, stop=limit is not None and begun - start >= limit)
             self.step_seconds.append(time.perf_counter() - begun)
             tokens = (number + 1) * self.job.tokens
             done = tokens - first * self.job.tokens
@@ -246,20 +243,6 @@ class Trainer:
             yield number, {"data": data, "label": label}
             number += 1
 
-    def _step(self, feeds: Mapping[str, Array], stop: bool) -> dict[str, float]:
-        """One step; the second one is watched for its memory."""
-        workers = self.training.workers.values()
-        watched = len(self.step_seconds) == 1
-        if watched:
-            for worker in workers:
-                worker.meter = Meter(worker.arrays.values())
-        figures = self.training.step(feeds, stop=stop)
-        if watched:
-            self.frame_bytes = {w.rank: w.meter.peak for w in workers if w.meter is not None}
-            for worker in workers:
-                worker.meter = None
-        return figures
-
     def evaluate(self) -> float:
         """The mean negative log-likelihood of the held-out words, states carried along."""
         limit = self.job.config.evaluate.tokens
@@ -298,11 +281,6 @@ class Trainer:
             "devices": list(config.devices),
             "stages": stages,
         }
-
-
-def limit_blas(threads: int) -> Any:
-    """Let matrix products use that many threads in this process (a context manager)."""
-    return threadpool_limits(limits=threads, user_api="blas")
 
 
 def exp(loss: float) -> float:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runtime.kernels import NodeFailed
+from runtime.native.updates import squared_norm, update
 from runtime.pipeline import Plan
 from symgraph.batching import assemble
 from symgraph.ops.layout import PARTIAL
-from symgraph.optimizer import Optimizer, global_norm_scale, sum_of_squares
+from symgraph.optimizer import Optimizer, global_norm_scale
 from symgraph.types import Array, Value
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class TrainStep:
         if self.clip is not None:
             for place, name in enumerate(self._names):
                 if worker.plan.rank_of(name) == worker.rank:
-                    vector[place] = sum_of_squares(np, worker.gradient(name))
+                    vector[place] = squared_norm(worker.gradient(name))
         own = local_scalars(worker)
         for place, name in enumerate(self._scalars, len(self._names)):
             vector[place] = own.get(name, 0.0)
@@ -89,9 +90,9 @@ class TrainStep:
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(parameter, weight)
                 try:
-                    self.optimizer.update(
-                        np, parameter, weight, worker.gradient(name), self.states[name], self.count,
-                        self.scale, self._tags[name],
+                    update(
+                        self.optimizer, parameter, weight, worker.gradient(name),
+                        self.states[name], self.count, self.scale, self._tags[name],
                     )  # fmt: skip
                 except Exception as error:
                     raise NodeFailed(name) from error

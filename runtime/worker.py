@@ -7,21 +7,22 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
+from runtime.arena import Arena, allocate, reserve, view
 from runtime.instructions import Collective, Free, Instruction, Run, Send, Update
-from runtime.kernels import Compiled, Frame, NodeFailed, compile_rank
-from runtime.meter import Meter
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.native import Clock
 from runtime.pipeline import Plan
 from runtime.program import Program
-from runtime.sums import TreeSum
+from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
@@ -52,7 +53,8 @@ class Worker:
 
     arrays: parameters and auxiliary states that live on this rank, by name; they are read, and
     auxiliary states are written, in place. wanted: the outputs to keep, by default all. After a
-    step, `outputs` has those that are made here (one a micro-batch), `grads` the summed gradients.
+    step, `outputs` has those that are made here (one a micro-batch), `grads` the summed gradients;
+    the next step writes over both.
     """
 
     transport: Transport  # of the run under way
@@ -63,53 +65,60 @@ class Worker:
         rank: int,
         arrays: Mapping[str, Array],
         wanted: Collection[Value] | None = None,
+        programs: Collection[Program] | None = None,
     ) -> None:
+        """programs: what a step consists of, by default the plan's program of this rank."""
         self.plan = plan
         self.rank = rank
         self.arrays = arrays
         self.wanted = frozenset(plan.outputs if wanted is None else wanted)
         self.outputs: dict[Value, list[Any]] = {}
-        self.grads: dict[str, TreeSum] = {}
+        self.grads: dict[str, Array] = {}
         self.states: dict[str, list[Array]] = {}
         self.timeline = Timeline((EMPTY,) * plan.partition.ranks, NANOSECOND)  # of the last run
         self.step_count = 0
-        self.meter: Meter | None = None
-        self._frames: dict[tuple[int, int], Frame] = {}
-        self._unfreed: dict[tuple[int, int], int] = {}  # bodies of a frame that are not freed yet
+        self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Mapping[str, Array] = {}
         self._early: dict[str, Array] = {}
+        self._clock = Clock()
         self._env = Env()
+        self._packs = Packs()
         self._starts = [sum(plan.sizes[:m]) for m in range(len(plan.sizes))]
-        self._grad_of = {value: name for name, value in plan.grads.items()}
-        self._compiled = {s: compile_rank(p, rank) for s, p in plan.partitions.items()}
-        self._slots = {
-            (size, key.stage): len(body.slots)
-            for size, bodies in self._compiled.items() for key, body in bodies.items()
-        }  # fmt: skip
-        self._bodies = Counter(key.stage for key in plan.partition.bodies)
-        self._edges = {size: {e.tag: e for e in p.edges} for size, p in plan.partitions.items()}
         self._updater: Updater | None = None
-        self.program = self.bind(plan.schedule.programs[rank])
+        self.bound: list[Bound] = []
+        self.bind([plan.schedule.programs[rank]] if programs is None else programs)
 
-    def bind(self, program: Program) -> Bound:
-        """A program of this rank, ready to `run`."""
-        return Bound(program, [self._bind(instruction) for instruction in program])
+    def bind(self, programs: Collection[Program]) -> None:
+        """Make a step of programs that run one after the other, on the memory that they need."""
+        plan, rank = self.plan, self.rank
+        fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
+        one = len(plan.sizes) == 1
+        lasting = plan.grads.values() if one else ()
+        layouts = {s: lay_out(p, rank, fixed, lasting) for s, p in plan.partitions.items()}
+        arena = reserve(programs, layouts, plan.sizes, {} if one else self._gradients())
+        self._memory = allocate(arena.nbytes)
+        arrays = {name: self.arrays[name] for name in fixed}
+        known = frozenset(plan.parameters)
+        binders = {
+            size: Binder(layout, arrays, known, self._memory, self._packs, self._clock)
+            for size, layout in layouts.items()
+        }
+        bind = _Bind(self, arena, binders)
+        self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
 
-    def _bind(self, instruction: Instruction) -> Callable[[], None]:
-        """The call that does an instruction."""
-        if isinstance(instruction, (Update, Collective)):
-            return partial(self._finish, instruction)
-        size = self.plan.sizes[instruction.mb]
-        if isinstance(instruction, Run):
-            return partial(self._run, self._compiled[size][instruction.key], instruction.mb)
-        if isinstance(instruction, Free):
-            return partial(self._free, self._compiled[size][instruction.key], instruction.mb)
-        edge = self._edges[size][instruction.tag]
-        end = edge.src if isinstance(instruction, Send) else edge.dst
-        slot = self._compiled[size][end].slots[edge.value]
-        act = self._send if isinstance(instruction, Send) else self._recv
-        return partial(act, edge, slot, instruction.mb)
+    def _gradients(self) -> dict[BodyKey, dict[Value, int]]:
+        """The gradients that each body of this rank completes, and their bytes."""
+        partition, asked = self.plan.partition, {*self.plan.grads.values()}
+        return {
+            key: {v: partition.graph.type_of(v).nbytes for v in body.results if v in asked}
+            for key, body in partition.bodies.items() if partition.rank(key) == self.rank
+        }  # fmt: skip
+
+    @property
+    def held(self) -> int:
+        """Bytes of its memory, parameters aside."""
+        return self._memory.nbytes + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -130,17 +139,16 @@ class Worker:
         """
         self._updater = updater
         self.begin(feeds, train=train, seed=seed, step=step)
-        self.run(transport, self.program)
+        for bound in self.bound:
+            self.run(transport, bound)
 
     def begin(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
-        self._frames.clear()
-        self._unfreed.clear()
         self._tickets.clear()
         self.outputs = {}
-        self.grads = {name: TreeSum(len(self.plan.sizes)) for name in self.plan.grads}
         self.step_count = step
         self._env = Env(np, train, seed, step, 0)
+        self._packs.refresh()
         self.feed(feeds)
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
@@ -169,7 +177,6 @@ class Worker:
                 call()
                 ends.append(clock())
         except BaseException as error:
-            self._frames.clear()
             self._raise(bound.program[len(ends)], error)
         tracks = [EMPTY] * transport.size
         tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
@@ -192,41 +199,18 @@ class Worker:
 
     # -- instructions ------------------------------------------------------------------------
 
-    def _frame(self, stage: int, mb: int) -> Frame:
-        frame = self._frames.get((stage, mb))
-        if frame is None:
-            slots = self._slots[self.plan.sizes[mb], stage]
-            frame = self._frames[stage, mb] = [None] * slots
-            self._unfreed[stage, mb] = self._bodies[stage]
-        return frame
-
-    def _run(self, body: Compiled, mb: int) -> None:
-        frame = self._frame(body.key.stage, mb)
-        for name, slot in body.fed:
-            frame[slot] = self._fed(name, mb)
-        self._watch()
-        body.run(frame, self._env._replace(sample=self._starts[mb]), self.meter)
-        for slot, other, to in body.handovers:
-            self._frame(other, mb)[to] = frame[slot]
-        for value, slot in body.results:
-            self._result(value, mb, frame[slot])
+    def _run(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
+        for name, array in body.fed:
+            array[...] = self._fed(name, mb)
+        self._clock.env = self._env._replace(sample=self._starts[mb])
+        body.run()
+        for value, array in body.results:
+            self._result(value, mb, array)
+        for _, function, args in adding:
+            function(*args)
         if self._env.train:
-            for name, slot in body.aux:
-                self.arrays[name][...] = frame[slot]
-        for slot in body.spent:
-            frame[slot] = None
-
-    def _watch(self) -> None:
-        """Let the meter, if there is one, see what is held now."""
-        if self.meter is not None:
-            self.meter.start(self._held(), self._feeds.values())
-
-    def _held(self) -> Iterator[Iterable[Any]]:
-        """Every array that this rank holds, parameters aside."""
-        yield from self._frames.values()
-        yield from (total.arrays for total in self.grads.values())
-        yield from self.outputs.values()
-        yield from self.states.values()
+            for name, array in body.states:
+                self.arrays[name][...] = array
 
     def _fed(self, name: str, mb: int) -> Array:
         """The value of a variable for one micro-batch."""
@@ -242,7 +226,7 @@ class Worker:
             return self._feeds[name] if array is None else array
         start = self._starts[mb]
         at = (slice(None),) * feed.axis + (slice(start, start + self.plan.sizes[mb]),)
-        return np.asarray(self._feeds[name][at], order="C")
+        return self._feeds[name][at]
 
     def carry_states(self) -> None:
         """Let the states that this step made be the next step's initial ones."""
@@ -251,43 +235,33 @@ class Worker:
 
     def gradient(self, name: str) -> Array:
         """The summed gradient of a variable that lives on this rank."""
-        return self.grads[name].total
+        return self.grads[name]
 
     def _result(self, value: Value, mb: int, array: Array) -> None:
-        name = self._grad_of.get(value)
-        if name is not None:
-            self.grads[name].add(np, mb, array)
         if value in self.wanted:
-            self.outputs.setdefault(value, [None] * len(self.plan.sizes))[mb] = array
+            kept = self._kept.get((value, mb))
+            if kept is None:
+                kept = self._kept[value, mb] = np.empty_like(array)
+            kept[...] = array
+            self.outputs.setdefault(value, [None] * len(self.plan.sizes))[mb] = kept
 
-    def _send(self, edge: CommEdge, slot: int, mb: int) -> None:
-        frame = self._frames[edge.src.stage, mb]
+    def _send(self, edge: CommEdge, array: Array, mb: int) -> None:
         destination = self.plan.partition.rank(edge.dst)
-        ticket = self.transport.send(frame[slot], destination, edge.tag)
+        ticket = self.transport.send(array, destination, edge.tag)
         self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
 
-    def _recv(self, edge: CommEdge, slot: int, mb: int) -> None:
+    def _recv(self, edge: CommEdge, array: Array, mb: int) -> None:
         source = self.plan.partition.rank(edge.src)
-        out = np.empty(edge.type.shape, edge.type.dtype)
         where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
         self.transport.waiting_for(where)
-        self.transport.recv(out, source, edge.tag)
-        self._frame(edge.dst.stage, mb)[slot] = out
-        self._watch()
+        self.transport.recv(array, source, edge.tag)
 
-    def _free(self, body: Compiled, mb: int) -> None:
-        for ticket, edge in self._tickets.pop((body.key, mb), ()):
+    def _free(self, key: BodyKey, mb: int) -> None:
+        for ticket, edge in self._tickets.pop((key, mb), ()):
             if not ticket.done():
-                where = f"{Free(*body.key[:2], mb, body.key.segment)} (step {self.step_count})"
+                where = f"{Free(*key[:2], mb, key.segment)} (step {self.step_count})"
                 self.transport.waiting_for(f"{where}: {edge.value}")
                 ticket.wait()
-        at = body.key.stage, mb
-        frame = self._frames[at]
-        for slot in body.free:
-            frame[slot] = None
-        self._unfreed[at] -= 1
-        if not self._unfreed[at]:
-            del self._frames[at], self._unfreed[at]
 
     def _finish(self, instruction: Update | Collective) -> None:
         if self._updater is not None:
@@ -296,3 +270,73 @@ class Worker:
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self._updater.reduce(self)
+
+
+class _Bind:
+    """Makes the calls of instructions; bodies at the same places are bound once."""
+
+    def __init__(self, worker: Worker, arena: Arena, binders: Mapping[int, Binder]) -> None:
+        self.worker, self.arena, self.binders = worker, arena, binders
+        self.partitions = worker.plan.partitions
+        self.edges = {size: {e.tag: e for e in p.edges} for size, p in self.partitions.items()}
+        self.made: dict[object, BoundBody] = {}
+
+    def instruction(self, instruction: Instruction) -> Callable[[], None]:
+        worker = self.worker
+        if isinstance(instruction, (Update, Collective)):
+            return partial(worker._finish, instruction)
+        mb = instruction.mb
+        if isinstance(instruction, Run):
+            body = self._body(instruction.key, mb)
+            return partial(worker._run, body, mb, self._adding(body, mb))
+        if isinstance(instruction, Free):
+            return partial(worker._free, instruction.key, mb)
+        edge = self.edges[worker.plan.sizes[mb]][instruction.tag]
+        if isinstance(instruction, Send):
+            return partial(worker._send, edge, self._array(edge, edge.src, mb), mb)
+        return partial(worker._recv, edge, self._array(edge, edge.dst, mb), mb)
+
+    def _adding(self, body: BoundBody, mb: int) -> list[Step]:
+        """The calls that add the gradients of a run to what other micro-batches gave."""
+        terms = dict(body.results)
+        names = {value: name for name, value in self.worker.plan.grads.items()}
+        for value in terms.keys() & names.keys():
+            self.worker.grads[names[value]] = terms[value]  # if there is but one micro-batch
+        steps = []
+        for value, step in self.arena.adding.get((body.key, mb), ()):
+            term = terms[value]
+            if isinstance(step, Keep):
+                steps.append(
+                    Step(value.node, np.copyto, (self._sum(value, step.number, term), term))
+                )
+            else:
+                total = self._sum(value, step.into, term)
+                more = self._sum(value, step.number, term) if step.ends else term
+                steps.append(Step(value.node, np.add, (total, more, total)))
+            whole = self._sum(value, self.arena.totals[value], term)
+            self.worker.grads[names[value]] = whole
+        return steps
+
+    def _sum(self, value: Value, index: int, like: Array) -> Array:
+        type_ = TensorType(like.shape, str(like.dtype))
+        return view(self.worker._memory, self.arena.sums[value, index], type_)
+
+    def _bases(self, roots: Iterable[int], mb: int) -> dict[int, int]:
+        found = {root: self.arena.at.get((mb, root)) for root in roots}
+        return {root: base for root, base in found.items() if base is not None}
+
+    def _array(self, edge: CommEdge, end: BodyKey, mb: int) -> Array:
+        binder = self.binders[self.worker.plan.sizes[mb]]
+        key = end.stage, edge.value
+        bases = self._bases([binder.layout.places[key].root], mb)
+        return binder.array(key, edge.type, bases, 0)
+
+    def _body(self, key: BodyKey, mb: int) -> BoundBody:
+        size = self.worker.plan.sizes[mb]
+        binder, scratch = self.binders[size], self.arena.scratch[key, mb]
+        bases = self._bases(binder.layout.touched[key], mb)
+        place = key, size, scratch, tuple(bases.items())
+        if place not in self.made:
+            body = self.partitions[size].bodies[key]
+            self.made[place] = binder.bind(body, bases, scratch)
+        return self.made[place]

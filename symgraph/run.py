@@ -120,8 +120,9 @@ def _measure_machine(options: argparse.Namespace) -> int:
 
 
 def _plan(config: Config, options: argparse.Namespace) -> int:
+    from runtime.blas import limit_blas
     from runtime.explain import plan_report
-    from runtime.trainer import limit_blas, prepare
+    from runtime.trainer import prepare
 
     with limit_blas(1):
         text, figures = plan_report(prepare(config))
@@ -152,19 +153,16 @@ def _train(config: Config, options: argparse.Namespace) -> int:
 
 def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.blas import limit_blas, slowed_down
     from runtime.explain import how
     from runtime.prices import shared_prices
-    from runtime.trainer import (
-        Trainer,
-        agree_on_config,
-        blas_threads,
-        limit_blas,
-        load_corpus,
-        prepare,
-    )  # fmt: skip
+    from runtime.trainer import Trainer, agree_on_config, blas_threads, load_corpus, prepare
     from symgraph.console import Console
 
     console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
+    warning = slowed_down(dict(os.environ))
+    if warning:
+        console.line(f"warning: {warning}")
     agree_on_config(config, cluster)
     job = prepare(config, partial(shared_prices, cluster=cluster))
     corpus = load_corpus(config)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import symgraph as sg
+from examples.lstm_lm import build
 
 CONFIG = """\
 model: examples.lstm_lm:build
@@ -28,3 +32,9 @@ def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Pa
     filled = CONFIG.format(args=model, text=text, train=f"{{{train}}}")
     path.write_text(filled + more, encoding="utf-8")
     return path
+
+
+def late(**given: Any) -> sg.Model:
+    """A model whose decoder says that it belongs to the first time step."""
+    with sg.AttrScope(time_step="0"):
+        return build(**given)

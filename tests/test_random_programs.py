@@ -68,7 +68,8 @@ def sample(number: int) -> Sample:
     mbs, segment = rng.choice([1, 2, 3, 5]), rng.choice([None, 1, 2])
     ranks, name = tuple(map(cpu, range(devices))), NAMES[number % len(NAMES)]
     made = make_plan(case, Options(groups, cpu(0), ranks, name, mbs, time_segment=segment))
-    return Sample(case, made, on_threads(case, Options(micro_batches=mbs)))
+    alone = Options(micro_batches=mbs, time_segment=segment)
+    return Sample(case, made, on_threads(case, alone))
 
 
 @pytest.mark.parametrize("number", range(64))
@@ -209,7 +210,7 @@ def run_schedule(
 
     def work(transport: Transport) -> None:
         worker = workers[transport.rank]
-        worker.program = worker.bind(schedule.programs[transport.rank])
+        worker.bind([schedule.programs[transport.rank]])
         worker.step(transport, case.feeds, updater=Reducer())
         found[transport.rank] = local_result(worker.plan, worker)
 

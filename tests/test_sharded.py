@@ -348,7 +348,7 @@ def test_the_language_model_in_shards_from_a_config(tmp_path):
 @pytest.mark.parametrize("schedule", ["wavefront", "zb-h1"])
 def test_time_segments_and_recomputation_with_shards(tmp_path, schedule):
     train = "optimizer: sgd, learning_rate: 0.5, steps: 4, dtype: float64"
-    path = write_config(tmp_path, train, args="by_step: true, dropout: 0.2")
+    path = write_config(tmp_path, train, args="dropout: 0.2")
     whole, _ = losses(path)
     ways = ["pipeline.time_segment=2", "pipeline.recompute=all", f"pipeline.schedule={schedule}"]
     split, _ = losses(path, "group2ctx.decode=[cpu(1), cpu(0)]", *ways)

@@ -1,4 +1,4 @@
-"""Placement of any problem of nodes and values on accelerators and CPU cores.
+"""Placement of any problem of nodes and values on devices of several kinds.
 
     Problem ──solve(strategy)──▶ Solution (devices, loads, lower bound, gap)
 
@@ -10,22 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from partitioner.solve.budget import Budget
 from partitioner.solve.chain import place_chain
 from partitioner.solve.downsets import place_downsets
 from partitioner.solve.limits import infeasible
 from partitioner.solve.noncontiguous import place_noncontiguous
 from partitioner.solve.problem import (
     InfeasibleError,
+    Kind,
     Load,
     Problem,
     Solution,
     Transfer,
     evaluate,
+    published,
     violations,
 )
 from symgraph.errors import PlacementError, nearest
 
-Strategy = Callable[[Problem, float], Solution | None]
+Strategy = Callable[[Problem, Budget], Solution | None]
 
 STRATEGIES: dict[str, Strategy] = {
     "chain": place_chain,
@@ -35,13 +38,16 @@ STRATEGIES: dict[str, Strategy] = {
 
 __all__ = [
     "STRATEGIES",
+    "Budget",
     "InfeasibleError",
+    "Kind",
     "Load",
     "Problem",
     "Solution",
     "Strategy",
     "Transfer",
     "evaluate",
+    "published",
     "solve",
     "violations",
 ]
@@ -58,7 +64,7 @@ def solve(
     """
     if strategy not in STRATEGIES:
         raise PlacementError(f"no strategy {strategy!r}; {nearest(strategy, STRATEGIES)}")
-    found = STRATEGIES[strategy](problem, time_limit) if problem.devices else None
+    found = STRATEGIES[strategy](problem, Budget(seconds=time_limit)) if problem.devices else None
     if found is None:
         raise infeasible(problem, contiguous=strategy != "noncontiguous")
     return found

@@ -13,35 +13,26 @@ import numpy as np
 from partitioner.solve.elements import Elements
 from partitioner.solve.lattice import rows
 from partitioner.solve.problem import Array
-from partitioner.solve.sweep import weights
 
-POWER = 16.0
 HOT, COLD = 0.03, 1e-5  # of the energy
 
 
 def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
     """The best element -> device found from a feasible start, never worse than it."""
-    n, k = len(core), core.problem.devices
-    held: list[list[int]] = [[] for _ in range(n)]
+    held: list[list[int]] = [[] for _ in range(len(core))]
     for e, (_, members) in enumerate(core.nets):
         for v in members:
             held[v].append(e)
-    net_starts, net_values = rows(held)
-    member_starts, member_values = rows([members for _, members in core.nets])
-    times = np.empty((n, k))
-    times[:, : core.problem.accelerators] = core.accelerator[:, None]
-    times[:, core.problem.accelerators :] = core.cpu[:, None]
+    kinds = np.repeat(np.arange(len(core.kinds)), [kind.count for kind in core.kinds])
+    costs = np.array([costs for costs, _ in core.nets], dtype=np.float64)
     found: Array = _anneal(
         devices.astype(np.int64),
-        times,
+        core.times[kinds].T.copy(),
         core.memory,
-        weights(core).limit,
-        core.problem.accelerators,
-        net_starts,
-        net_values,
-        member_starts,
-        member_values,
-        np.array([cost for cost, _ in core.nets], dtype=np.float64),
+        core.limits[kinds],
+        rows(held),
+        rows([members for _, members in core.nets]),
+        costs.reshape(-1, len(core.kinds))[:, kinds].copy(),
         steps,
         np.uint64(seed + 1),
     )
@@ -60,10 +51,8 @@ def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
 
 
 @numba.njit(cache=True)
-def _put(  # type: ignore[no-untyped-def]  # numba infers
-    v, b, home, times, memory, accs, net_starts, net_values, member_starts, costs, count, load, used
-):
-    """Move v to device b and keep the loads."""
+def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  # type: ignore[no-untyped-def]
+    """Move v to device b and keep the loads. (numba infers the types.)"""
     a = home[v]
     if a == b:
         return
@@ -72,15 +61,13 @@ def _put(  # type: ignore[no-untyped-def]  # numba infers
     load[b] += times[v, b]
     used[a] -= memory[v]
     used[b] += memory[v]
-    for k in range(net_starts[v], net_starts[v + 1]):
-        e = net_values[k]
-        size = member_starts[e + 1] - member_starts[e]
-        if a < accs:
-            load[a] += costs[e] * ((1 if count[e, a] > 1 else 0) - (1 if count[e, a] < size else 0))
-        if b < accs:
-            load[b] += costs[e] * (
-                (1 if count[e, b] + 1 < size else 0) - (1 if count[e, b] > 0 else 0)
-            )
+    for k in range(nets[0][v], nets[0][v + 1]):
+        e = nets[1][k]
+        size = members[0][e + 1] - members[0][e]
+        load[a] += costs[e, a] * ((1 if count[e, a] > 1 else 0) - (1 if count[e, a] < size else 0))
+        load[b] += costs[e, b] * (
+            (1 if count[e, b] + 1 < size else 0) - (1 if count[e, b] > 0 else 0)
+        )
         count[e, a] -= 1
         count[e, b] += 1
 
@@ -98,20 +85,19 @@ def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
 
 
 @numba.njit(cache=True)
-def _propose(  # type: ignore[no-untyped-def]  # numba infers
-    state, home, load, devices, member_starts, member_values, moved, to
-):
-    """Draw a step into moved and to; how many elements it moves."""
-    n, nets = home.shape[0], member_starts.shape[0] - 1
+def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyped-def]
+    """Draw a step into moved and to; how many elements it moves. (numba infers the types.)"""
+    n, nets = home.shape[0], members[0].shape[0] - 1
     kind = _draw(state)
     if kind < 0.2 and nets > 0:
         e = int(_draw(state) * nets)
-        size = member_starts[e + 1] - member_starts[e]
-        b = home[member_values[member_starts[e] + int(_draw(state) * size)]]
+        first = members[0][e]
+        size = members[0][e + 1] - first
+        b = home[members[1][first + int(_draw(state) * size)]]
         if kind < 0.1:
             b = int(_draw(state) * devices)
         for k in range(size):
-            moved[k], to[k] = member_values[member_starts[e] + k], b
+            moved[k], to[k] = members[1][first + k], b
         return size
     v = int(_draw(state) * n)
     moved[0], to[0] = v, int(_draw(state) * devices)
@@ -123,24 +109,30 @@ def _propose(  # type: ignore[no-untyped-def]  # numba infers
 
 
 @numba.njit(cache=True)
-def _anneal(  # type: ignore[no-untyped-def]  # numba infers
-    start, times, memory, limit, accs, net_starts, net_values, member_starts, member_values, costs,
-    steps, seed,
-):  # fmt: skip
+def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-untyped-def]
+    """Of a placement: elements of each net on each device, loads, memory."""
     n, devices = times.shape
-    state = np.full(1, seed, dtype=np.uint64)
     count = np.zeros((costs.shape[0], devices), dtype=np.int64)
-    home = start.copy()
     load, used = np.zeros(devices), np.zeros(devices)
     for v in range(n):
         load[home[v]] += times[v, home[v]]
         used[home[v]] += memory[v]
-        for k in range(net_starts[v], net_starts[v + 1]):
-            count[net_values[k], home[v]] += 1
+        for k in range(nets[0][v], nets[0][v + 1]):
+            count[nets[1][k], home[v]] += 1
     for e in range(costs.shape[0]):
-        for d in range(accs):
-            if 0 < count[e, d] < member_starts[e + 1] - member_starts[e]:
-                load[d] += costs[e]
+        for d in range(devices):
+            if 0 < count[e, d] < members[0][e + 1] - members[0][e]:
+                load[d] += costs[e, d]
+    return count, load, used
+
+
+@numba.njit(cache=True)
+def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  # type: ignore[no-untyped-def]
+    """The best placement met. (numba infers the types.)"""
+    n, devices = times.shape
+    state = np.full(1, seed, dtype=np.uint64)
+    home = start.copy()
+    count, load, used = _counted(home, times, memory, nets, members, costs)
     moved, to = np.zeros(n + 2, dtype=np.int64), np.zeros(n + 2, dtype=np.int64)
     back = np.zeros(n + 2, dtype=np.int64)
     best, least, scale = home.copy(), load.max(), load.max()
@@ -149,7 +141,7 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
     heat = HOT
     for _ in range(steps):
         heat *= cooling
-        size = _propose(state, home, load, devices, member_starts, member_values, moved, to)
+        size = _propose(state, home, devices, members, moved, to)
         fits = size > 0
         for k in range(size):
             fits &= np.isfinite(times[moved[k], to[k]])
@@ -157,10 +149,8 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
             continue
         for k in range(size):
             back[k] = home[moved[k]]
-            _put(moved[k], to[k], home, times, memory, accs, net_starts, net_values,
-                 member_starts, costs, count, load, used)  # fmt: skip
-        for d in range(accs):
-            fits &= used[d] <= limit
+            _put(moved[k], to[k], home, times, memory, nets, members, costs, count, load, used)
+        fits = (used <= limits).all()
         after = _energy(load, scale)
         if fits and (after <= energy or _draw(state) < np.exp((energy - after) / (heat * energy))):
             energy = after
@@ -169,6 +159,5 @@ def _anneal(  # type: ignore[no-untyped-def]  # numba infers
                 best[:] = home
             continue
         for k in range(size - 1, -1, -1):
-            _put(moved[k], back[k], home, times, memory, accs, net_starts, net_values,
-                 member_starts, costs, count, load, used)  # fmt: skip
+            _put(moved[k], back[k], home, times, memory, nets, members, costs, count, load, used)
     return best

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from partitioner.solve.elements import elements
-from partitioner.solve.problem import Array, Problem, Transfer
+from partitioner.solve.prices import priced
+from partitioner.solve.problem import Problem
 
 
 def lower_bound(problem: Problem) -> float:
@@ -17,48 +18,29 @@ def lower_bound(problem: Problem) -> float:
     The larger of: the costliest colour class on its best device; all work spread perfectly.
     """
     core = elements(problem, contiguous=False)
-    cpu = core.cpu if problem.cpus else np.full(len(core), np.inf)
-    acc = core.accelerator if problem.accelerators else np.full(len(core), np.inf)
-    single = float(np.minimum(acc, cpu).max())
-    return max(single, _spread(problem, acc, cpu))
+    if not core.kinds:
+        return math.inf
+    single = float(core.times.min(axis=0).max())
+    if math.isinf(single):
+        return math.inf
+    counts = np.array([kind.count for kind in core.kinds])
+    spread = priced(core.times, core.prices).sum() / (counts * core.prices).sum()
+    return max(single, float(spread))
 
 
-def _spread(problem: Problem, acc: Array, cpu: Array) -> float:
-    """The load of a fractional placement without communication.
-
-    Work moves to the CPU cores by the accelerator time that it saves there; the load is where
-    what remains on K accelerators and what has gone to L cores meet.
-    """
-    must = float(cpu[~np.isfinite(acc)].sum())
-    both = np.isfinite(acc) & np.isfinite(cpu) & (acc > 0)
-    work = float(acc[np.isfinite(acc)].sum())
-    k, cores = problem.accelerators, problem.cpus
-    if not k:
-        return must / cores if cores else np.inf
-    if not cores:
-        return work / k
-    moved = must
-    a, c = acc[both], cpu[both]
-    for v in np.argsort(-a / np.maximum(c, 1e-300), kind="stable"):
-        if (moved + c[v]) / cores > (work - a[v]) / k:
-            # the share x of v with (moved + x c) / cores == (work - x a) / k
-            share = (work * cores - moved * k) / (c[v] * k + a[v] * cores)
-            return (work - max(0.0, share) * a[v]) / k if share >= 0 else moved / cores
-        moved += c[v]
-        work -= a[v]
-    return max(moved / cores, work / k)
-
-
-def memory_problem(problem: Problem) -> Problem:
+def memory_problem(problem: Problem, *, shares: bool = False) -> Problem:
     """The same with memory for time: its smallest largest load is the smallest memory limit.
 
-    CPU cores have no limit, so they take what they can for nothing.
+    Devices without a limit take what they can for nothing. shares: memory as a share of each
+    device's limit, so that up to a load of 1 there is a placement.
     """
-    return replace(
-        problem,
-        accelerator=np.where(np.isfinite(problem.accelerator), problem.memory, np.inf),
-        cpu=np.where(np.isfinite(problem.cpu), 0.0, np.inf),
-        memory=np.zeros(len(problem.names)),
-        transfers=tuple(Transfer(t.source, t.targets, 0.0) for t in problem.transfers),
-        memory_limit=math.inf,
-    )
+    kinds = []
+    for kind in problem.kinds:
+        limit = kind.memory_limit
+        taken = problem.memory if math.isfinite(limit) else np.zeros(len(problem.names))
+        if shares:
+            taken = np.where(taken > 0, taken / max(limit, 1e-300), 0.0)
+        times = np.where(np.isfinite(kind.times), taken, math.inf)
+        still = np.zeros(len(problem.transfers))
+        kinds.append(replace(kind, times=times, moves=still, memory_limit=math.inf))
+    return replace(problem, kinds=tuple(kinds), memory=np.zeros(len(problem.names)))

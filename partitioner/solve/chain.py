@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from partitioner.solve.bounds import lower_bound
+from partitioner.solve.budget import Budget
 from partitioner.solve.elements import Elements, elements, mirrored
 from partitioner.solve.lattice import prefixes
 from partitioner.solve.problem import Array, Problem, Solution, solution
-from partitioner.solve.sweep import Pieces, sweep, weights
+from partitioner.solve.sweep import Pieces, sweep
+from partitioner.solve.weights import weights
 
 RANDOM_ORDERS = 12
 
@@ -72,9 +74,11 @@ def _narrow(core: Elements) -> list[int]:
             held[v].append(e)
     inside = [0] * len(core.nets)
 
+    costs = [max(costs) for costs, _ in core.nets]
+
     def change(v: int) -> float:
-        opened = sum(core.nets[e][0] for e in held[v] if not inside[e])
-        closed = sum(core.nets[e][0] for e in held[v] if inside[e] + 1 == len(core.nets[e][1]))
+        opened = sum(costs[e] for e in held[v] if not inside[e])
+        closed = sum(costs[e] for e in held[v] if inside[e] + 1 == len(core.nets[e][1]))
         return opened - closed
 
     ready = [v for v in range(len(core)) if not waits[v]]
@@ -95,7 +99,8 @@ def _narrow(core: Elements) -> list[int]:
 def devices_of(core: Elements, pieces: Pieces) -> Array:
     """The chain of pieces as element -> device; each kind is numbered along the chain."""
     found = np.zeros(len(core), dtype=np.int64)
-    following = {"acc": 0, "cpu": core.problem.accelerators}
+    kind_of = core.problem.kind_of
+    following = [kind_of.index(g) for g in dict.fromkeys(kind_of)]
     for kind, members in pieces:
         found[members] = following[kind]
         following[kind] += 1
@@ -106,16 +111,19 @@ def best_chain(core: Elements, bound: float) -> tuple[float, Array] | None:
     """The best over all orders with a load below the bound: (load, node -> device)."""
     best = None
     costs = weights(core)
-    for order in orders(core):
-        found = sweep(costs, prefixes(order), bound)
+    for order in dict.fromkeys(map(tuple, orders(core))):
+        found = sweep(costs, prefixes(order), bound, Budget())
         if found is not None:
             bound = found[0]
             best = bound, core.assignment(devices_of(core, found[1]))
     return best
 
 
-def place_chain(problem: Problem, time_limit: float) -> Solution | None:
-    """The best contiguous placement over some topological orders, None if none is feasible."""
+def place_chain(problem: Problem, budget: Budget) -> Solution | None:
+    """The best contiguous placement over some topological orders, None if none is feasible.
+
+    It takes little time, so it does not look at the budget.
+    """
     found = best_chain(mirrored(elements(problem, contiguous=True)), float("inf"))
     if found is None:
         return None

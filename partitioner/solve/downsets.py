@@ -12,54 +12,69 @@ of them join the down-sets as elements without order, as many as the family allo
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 
-from partitioner.solve.bounds import lower_bound
+from partitioner.solve.bounds import lower_bound, memory_problem
+from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.chain import best_chain, devices_of, topological
 from partitioner.solve.elements import Elements, elements, mirrored, ordered
 from partitioner.solve.lattice import TooMany, down_sets
-from partitioner.solve.problem import Array, Problem, Solution, evaluate, solution, violations
+from partitioner.solve.prices import priced
+from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
 from partitioner.solve.reduce import glue, reduced, timeless
 from partitioner.solve.relax import place_free, relaxed
-from partitioner.solve.sweep import Stopped, sweep, weights
+from partitioner.solve.sweep import Pieces, sweep
+from partitioner.solve.weights import weights
 
 BAND_LIMIT = 60_000  # down-sets in a band
+HALVINGS, ENOUGH = 12, 1e-5  # of what is between a bound and a placement; not worth halving
 FREE_LIMIT = 8_000  # down-sets, where elements without order multiply them
 Found = tuple[float, Array]  # largest load, node -> device
 
 
-def place_downsets(problem: Problem, time_limit: float) -> Solution | None:
+def place_downsets(problem: Problem, budget: Budget) -> Solution | None:
     """The optimal contiguous placement; None where none is feasible.
 
-    After the time limit, or on graphs too wide to enumerate: the best found, and a bound.
+    When the budget is spent, or on graphs too wide to enumerate: the best found, and a bound. A
+    step is a down-set that a walk comes to.
     """
-    deadline = time.perf_counter() + time_limit
     core = elements(problem, contiguous=True)
     exact, rough = reduced(core), reduced(core, weigh=False)
     best, floor = _start(rough), lower_bound(problem)
+    if best is None and np.isfinite(core.limits).any():
+        packed = place_downsets(memory_problem(problem, shares=True), budget)
+        if packed is None or packed.lower_bound > 1 + 1e-9:
+            return None
+        best = _found(problem, packed)
     try:
         if len(rough) < len(exact):
-            best, _ = _exact(rough, best, floor, deadline)
-            floor = _weightless(core, best, floor, deadline)
+            best, _ = _exact(rough, best, floor, budget)
+            floor = _weightless(core, best, floor, budget)
         if best is None or floor < best[0] * (1 - 1e-9):
-            best, floor = _exact(exact, best, floor, deadline)
+            best, floor = _exact(exact, best, floor, budget)
     except TooMany:
-        best = _banded(rough, best, deadline)
+        best = _banded(rough, best, budget)
     except Stopped:
         pass
     return None if best is None else solution(problem, best[1], floor, "downsets")
 
 
-def _weightless(core: Elements, best: Found | None, floor: float, deadline: float) -> float:
+def _found(problem: Problem, packed: Solution) -> Found | None:
+    """A placement that keeps the memory limits, None if it does not."""
+    if violations(problem, packed.assignment, contiguous=True):
+        return None
+    return largest(problem, packed.assignment), np.array(packed.assignment)
+
+
+def _weightless(core: Elements, best: Found | None, floor: float, budget: Budget) -> float:
     """A bound: the optimum if what takes no time took no memory either, and could be joined."""
     problem = core.problem
     memory = np.where(timeless(core)[core.of], 0.0, problem.memory)
     lighter = reduced(elements(replace(problem, memory=memory), contiguous=True))
-    return _exact(lighter, best, floor, deadline)[1]
+    return _exact(lighter, best, floor, budget)[1]
 
 
 def _start(core: Elements) -> Found | None:
@@ -70,24 +85,24 @@ def _start(core: Elements) -> Found | None:
 def _finished(core: Elements, nodes: Array) -> Found:
     """A placement with its free elements where they are best; its load by the definition."""
     nodes = place_free(core, nodes)
-    return max(load.total for load in evaluate(core.problem, nodes)), nodes
+    return largest(core.problem, nodes), nodes
 
 
 def _exact(
-    core: Elements, best: Found | None, floor: float, deadline: float
+    core: Elements, best: Found | None, floor: float, budget: Budget
 ) -> tuple[Found | None, float]:
     """The optimum and its bound. Raises TooMany or Stopped."""
     bound = best[0] if best else _sum_of_all(core)
     glued = reduced(glue(core, bound))
     if not glued.free.any():
-        best = _swept(glued, best, bound, deadline)
+        best = _swept(glued, best, bound, budget)
         return best, best[0] if best else floor
     for most in (1, FREE_LIMIT):
         aside = _set_aside(glued, most)
         if not aside.free.any():
-            best = _swept(aside, best, best[0] if best else bound, deadline)
+            best = _swept(aside, best, best[0] if best else bound, budget)
             return best, best[0] if best else floor
-        best, floor = _around_free(glued, aside, best, floor, deadline)
+        best, floor = _around_free(glued, aside, best, floor, budget)
         if best is not None and floor >= best[0] * (1 - 1e-9):
             break
     return best, floor
@@ -98,7 +113,8 @@ def _set_aside(core: Elements, most: int) -> Elements:
     free = np.flatnonzero(core.free)
     _, arcs, kept = relaxed(core)
     room = most // len(down_sets(len(kept), arcs))
-    shares = [x / max(1e-300, x[np.isfinite(x)].sum()) for x in (core.accelerator, core.memory)]
+    times = np.where(np.isfinite(core.times), core.times, 0.0).max(axis=0)
+    shares = [x / max(1e-300, x.sum()) for x in (times, core.memory)]
     by_size = free[np.argsort(-(shares[0] + shares[1])[free], kind="stable")]
     called = core.free.copy()
     called[by_size[: max(0, room.bit_length() - 1)]] = False
@@ -107,35 +123,53 @@ def _set_aside(core: Elements, most: int) -> Elements:
 
 def _sum_of_all(core: Elements) -> float:
     """More than any load."""
-    finite = [x[np.isfinite(x)].sum() for x in (core.accelerator, core.cpu)]
-    return float(sum(finite) + sum(cost for cost, _ in core.nets)) * 1.001 + 1.0
+    times = core.times[np.isfinite(core.times)].sum()
+    return float(times + sum(max(costs) for costs, _ in core.nets)) * 1.001 + 1.0
 
 
-def _swept(core: Elements, best: Found | None, bound: float, deadline: float) -> Found | None:
+def _swept(core: Elements, best: Found | None, bound: float, budget: Budget) -> Found | None:
     """The best of all down-sets below the bound, else what there was."""
-    found = sweep(weights(core), down_sets(len(core), core.arcs), bound, deadline)
+    found = sweep(weights(core), down_sets(len(core), core.arcs), bound, budget)
     if found is None:
         return best
     return _finished(core, core.assignment(devices_of(core, found[1])))
 
 
 def _around_free(
-    core: Elements, aside: Elements, best: Found | None, floor: float, deadline: float
+    core: Elements, aside: Elements, best: Found | None, floor: float, budget: Budget
 ) -> tuple[Found | None, float]:
     """Free elements bound to an order for the placement, and set aside for the bound."""
-    best = _swept(mirrored(aside), best, best[0] if best else _sum_of_all(core), deadline)
-    bound = best[0] if best else _sum_of_all(core)
+    best = _swept(mirrored(aside), best, best[0] if best else _sum_of_all(core), budget)
+    high = best[0] if best else _sum_of_all(core)
     costs, arcs, kept = relaxed(aside)
-    found = sweep(costs, down_sets(len(kept), arcs), bound * (1 - 1e-9), deadline)
+    family = down_sets(len(kept), arcs)
+    found = sweep(costs, family, high * (1 - 1e-9), budget)
     if found is None:
         return best, best[0] if best else floor
-    pieces = [(kind, [int(kept[v]) for v in members]) for kind, members in found[1]]
-    other = _finished(core, core.assignment(devices_of(core, pieces)))
-    if (best is None or other[0] < best[0]) and not violations(
-        core.problem, other[1], contiguous=True
-    ):
-        best = other
-    return best, max(floor, found[0])
+    best, low = _best_of(core, best, kept, found[1]), max(floor, found[0])
+    # Is there room for what is set aside, too? If not, loads have to be larger.
+    left_out = float(priced(core.times[:, aside.free], core.prices).sum())
+    devices = float((np.array(costs.counts) * core.prices).sum())
+    for _ in range(HALVINGS):
+        high = min(high, best[0] if best else high)
+        if low >= high * (1 - ENOUGH):
+            break
+        middle = (low + high) / 2
+        found = sweep(costs, family, middle, budget, middle * devices - left_out)
+        if found is None:
+            low = middle
+        else:
+            best, high = _best_of(core, best, kept, found[1]), middle
+    return best, low
+
+
+def _best_of(core: Elements, best: Found | None, kept: Array, pieces: Pieces) -> Found | None:
+    """The better of a placement and of a chain of the elements that were kept."""
+    chain = [(kind, [int(kept[v]) for v in members]) for kind, members in pieces]
+    other = _finished(core, core.assignment(devices_of(core, chain)))
+    if best is not None and best[0] <= other[0]:
+        return best
+    return best if violations(core.problem, other[1], contiguous=True) else other
 
 
 def _along(core: Elements, nodes: Array) -> list[int]:
@@ -158,20 +192,20 @@ def _of_first(core: Elements, nodes: Array) -> Array:
     return devices
 
 
-def _banded(core: Elements, best: Found | None, deadline: float) -> Found | None:
+def _banded(core: Elements, best: Found | None, budget: Budget) -> Found | None:
     """The best placement near the best order so far, in bands as wide as can be enumerated.
 
     An element may come at most `width` places earlier than in the order of the placement.
     """
     core = mirrored(core)
-    while best is not None and time.perf_counter() < deadline:
+    while best is not None and not budget.spent:
         order = _along(core, best[1])
         for width in (24, 16, 12, 8, 5, 3):
             band = frozenset((order[i], order[i + width]) for i in range(len(order) - width))
             narrowed = ordered(core, band)
             try:
                 family = down_sets(len(narrowed), narrowed.arcs, BAND_LIMIT)
-                found = sweep(weights(narrowed), family, best[0] * (1 - 1e-9), deadline)
+                found = sweep(weights(narrowed), family, best[0] * (1 - 1e-9), budget)
             except TooMany:
                 continue
             except Stopped:

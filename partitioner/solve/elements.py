@@ -6,46 +6,67 @@ cannot be cut below a bound goes together too. What is left, the elements, is of
 the nodes.
 
 A value becomes a *net*: the set of elements that make or read it. A device pays for a net when
-it holds some of its elements and not all, whichever way the value goes.
+it holds some of its elements and not all, whichever way the value goes; how much depends on the
+kind of device.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from partitioner.solve.problem import Array, Problem
+from partitioner.solve.problem import Array, Kind, Problem
 
 Arcs = frozenset[tuple[int, int]]
+Net = tuple[tuple[float, ...], tuple[int, ...]]  # cost on each kind, elements
 
 
 @dataclass(frozen=True)
 class Elements:
     """What is placed as one. Numbered by the first node of each.
 
-    of: node -> element. free: elements without forward nodes, which no order binds.
-    nets: (cost, elements) with two elements or more. arcs: (earlier, later); a DAG where the
-    placement is contiguous, none where it is not.
+    of: node -> element. times: [kinds, elements] of the kinds that there are devices of; inf
+    where too large for one's memory as well. free: elements without forward nodes, which no order
+    binds. nets: of two elements or more. arcs: (earlier, later); a DAG where the placement is
+    contiguous, none where it is not.
     """
 
     problem: Problem
     of: Array
-    accelerator: Array
-    cpu: Array
+    times: Array
     memory: Array
     free: Array
-    nets: tuple[tuple[float, tuple[int, ...]], ...]
+    nets: tuple[Net, ...]
     arcs: Arcs
     contiguous: bool
 
     def __len__(self) -> int:
-        return len(self.accelerator)
+        return len(self.memory)
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that there are devices of: the rows of `times`."""
+        return tuple(k for k in self.problem.kinds if k.count)
+
+    @property
+    def prices(self) -> Array:
+        """The price of a second on each kind."""
+        used = [g for g, kind in enumerate(self.problem.kinds) if kind.count]
+        found: Array = self.problem.prices[used]
+        return found
+
+    @cached_property
+    def limits(self) -> Array:
+        """Each kind's memory limit; a hair less where sizes are not whole, so that no rounding
+        passes it."""
+        whole = bool((self.problem.memory == np.floor(self.problem.memory)).all())
+        return np.array([k.memory_limit * (1.0 if whole else 1 - 1e-12) for k in self.kinds])
 
     def assignment(self, devices: Array) -> Array:
         """element -> device as node -> device."""
@@ -99,17 +120,29 @@ def _build(problem: Problem, of: Array, more: Arcs, contiguous: bool) -> Element
         arcs = {(int(cycles[a]), int(cycles[b])) for a, b in arcs if cycles[a] != cycles[b]}
     count = int(of.max()) + 1
     size = np.bincount(of, problem.memory, count)
-    acc, cpu = np.bincount(of, problem.accelerator, count), np.bincount(of, problem.cpu, count)
-    acc[size > problem.memory_limit] = math.inf
+    used = [g for g, kind in enumerate(problem.kinds) if kind.count]
+    times = np.zeros((len(used), count))
+    for row, g in zip(times, used, strict=True):
+        row[:] = np.bincount(of, problem.kinds[g].times, count)
+        row[size > problem.kinds[g].memory_limit] = math.inf
     free = np.ones(count, dtype=bool)
     free[of[~np.array(problem.backward)]] = False
-    nets: dict[tuple[int, ...], float] = defaultdict(float)
-    for t in problem.transfers:
+    return Elements(
+        problem, of, times, size, free, _nets(problem, of, used), frozenset(arcs), contiguous
+    )
+
+
+def _nets(problem: Problem, of: Array, kinds: list[int]) -> tuple[Net, ...]:
+    """The values that two elements or more make or read; those of the same elements as one."""
+    found: dict[tuple[int, ...], list[float]] = {}
+    for i, t in enumerate(problem.transfers):
         held = {int(of[t.source]), *(int(of[v]) for v in t.targets)}
-        if len(held) > 1 and t.cost > 0:
-            nets[tuple(sorted(held))] += t.cost
-    listed = tuple((cost, held) for held, cost in sorted(nets.items()))
-    return Elements(problem, of, acc, cpu, size, free, listed, frozenset(arcs), contiguous)
+        costs = [problem.moves[g][i] for g in kinds]
+        if len(held) > 1 and any(costs):
+            total = found.setdefault(tuple(sorted(held)), [0.0] * len(kinds))
+            for row, cost in enumerate(costs):
+                total[row] += cost
+    return tuple((tuple(costs), held) for held, costs in sorted(found.items()))
 
 
 def joined(core: Elements, pairs: Iterable[tuple[int, int]]) -> Elements:

@@ -4,7 +4,9 @@
     each v on one d;  loads <= T;  memory <= limit;  y[e, d] >= x[v, d] - x[w, d] for v, w next to
     each other in the ring of e's elements (a part of e on d shows as a step somewhere)
 
-Devices of a kind are alike: the element that is i-th heaviest goes to one of the first i + 1.
+Devices of a kind are alike: the element that is i-th heaviest goes, if it goes to that kind, to
+one of its first i + 1. HiGHS counts its nodes, so where the clock does not stop it, it finds the
+same every time.
 """
 
 from __future__ import annotations
@@ -15,35 +17,38 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix, csr_matrix
 
+from partitioner.solve.budget import Budget
 from partitioner.solve.elements import Elements
 from partitioner.solve.problem import Array
-from partitioner.solve.sweep import weights
 
 LARGEST = 12_000  # variables: beyond, nothing is proven in reasonable time
+STEPS = 1_000.0  # of a budget, that a variable of a node of the search counts as
+UNLIMITED = 1e9
 
 
-def programme(core: Elements, bound: float, seconds: float) -> tuple[float, Array | None] | None:
+def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Array | None] | None:
     """(lower bound, element -> device where proven optimal), None where it is too large.
 
     bound: a load that some placement has.
     """
     n, k, nets = len(core), core.problem.devices, len(core.nets)
-    accs = core.problem.accelerators
-    count = n * k + nets * accs + 1
-    if count > LARGEST or seconds <= 0:
+    kind_of = np.repeat(np.arange(len(core.kinds)), [kind.count for kind in core.kinds])
+    count = n * k + nets * k + 1
+    nodes = budget.steps / (STEPS * count)
+    if count > LARGEST or budget.spent or nodes < 1:
         return None
-    times = np.repeat(np.stack([core.accelerator, core.cpu]), [accs, k - accs], axis=0).T
-    top = np.where(np.isfinite(times) & (times <= bound), 1.0, 0.0).ravel()
-    heavy = np.argsort(-core.accelerator, kind="stable")
-    for i, v in enumerate(heavy[:accs]):
-        top[v * k + i + 1 : v * k + accs] = 0.0
-    upper = np.concatenate([top, np.ones(nets * accs), [bound]])
+    times = core.times[kind_of].T
+    top = _allowed(core, times <= bound)
     found = milp(
         np.eye(1, count, count - 1)[0],
         integrality=np.repeat([1, 0], [n * k, count - n * k]),
-        bounds=Bounds(0, upper),
-        constraints=_constraints(core, np.where(np.isfinite(times), times, 0.0), count),
-        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+        bounds=Bounds(0, np.concatenate([top, np.ones(nets * k), [bound]])),
+        constraints=_constraints(core, np.where(np.isfinite(times), times, 0.0), kind_of, count),
+        options={
+            "mip_rel_gap": 1e-6,
+            "time_limit": min(budget.seconds, UNLIMITED),
+            "node_limit": int(min(nodes, UNLIMITED)),
+        },
     )
     if found.status == 2:  # infeasible: nothing is below the bound
         return bound, None
@@ -54,22 +59,37 @@ def programme(core: Elements, bound: float, seconds: float) -> tuple[float, Arra
     return (float(proven) if math.isfinite(proven) else 0.0), devices
 
 
-def _constraints(core: Elements, times: Array, count: int) -> list[LinearConstraint]:
-    n, k, accs = len(core), core.problem.devices, core.problem.accelerators
+def _allowed(core: Elements, runs: Array) -> Array:
+    """Largest values of all x[v, d]: 1 where v may go to d."""
+    top = runs.astype(np.float64)
+    heavy = np.argsort(-core.times.min(axis=0), kind="stable")
+    first = 0
+    for kind in core.kinds:
+        for i, v in enumerate(heavy[: kind.count]):
+            top[v, first + i + 1 : first + kind.count] = 0.0
+        first += kind.count
+    return top.ravel()
+
+
+def _constraints(
+    core: Elements, times: Array, kind_of: Array, count: int
+) -> list[LinearConstraint]:
+    n, k = len(core), core.problem.devices
     once = [(v, v * k + d, 1.0) for v in range(n) for d in range(k)]
     load = [(d, v * k + d, times[v, d]) for v in range(n) for d in range(k)]
     load += [
-        (d, n * k + e * accs + d, cost) for e, (cost, _) in enumerate(core.nets)
-        for d in range(accs)
+        (d, n * k + e * k + d, costs[kind_of[d]]) for e, (costs, _) in enumerate(core.nets)
+        for d in range(k)
     ]  # fmt: skip
     load += [(d, count - 1, -1.0) for d in range(k)]
     ring: list[tuple[int, int, float]] = []
     rows = 0
-    for e, (_, members) in enumerate(core.nets):
+    for e, (costs, members) in enumerate(core.nets):
+        paying = [d for d in range(k) if costs[kind_of[d]] > 0]
         for v, w in zip(members, (*members[1:], members[0]), strict=True):
-            for d in range(accs):
+            for d in paying:
                 ring += [(rows, v * k + d, 1.0), (rows, w * k + d, -1.0)]
-                ring.append((rows, n * k + e * accs + d, -1.0))
+                ring.append((rows, n * k + e * k + d, -1.0))
                 rows += 1
     found = [
         LinearConstraint(_matrix(once, n, count), 1, 1),
@@ -77,10 +97,12 @@ def _constraints(core: Elements, times: Array, count: int) -> list[LinearConstra
     ]
     if rows:
         found.append(LinearConstraint(_matrix(ring, rows, count), -np.inf, 0))
-    limit = weights(core).limit
-    if accs and core.memory.sum() > limit:
-        size = [(d, v * k + d, core.memory[v] / limit) for v in range(n) for d in range(accs)]
-        found.append(LinearConstraint(_matrix(size, accs, count), -np.inf, 1))
+    limits = core.limits[kind_of]
+    tight = [d for d in range(k) if core.memory.sum() > limits[d]]
+    if tight:
+        size = [(i, v * k + d, core.memory[v] / max(limits[d], 1e-300))
+                for i, d in enumerate(tight) for v in range(n)]  # fmt: skip
+        found.append(LinearConstraint(_matrix(size, len(tight), count), -np.inf, 1))
     return found
 
 

@@ -2,46 +2,43 @@
 
 For inference on one sample at a time, or with several pipelines interleaved, a device may hold
 parts that do not follow each other. The start is the contiguous optimum, so the result is never
-worse; annealing improves it, and a mixed-integer programme proves a bound in the time that is
-left. The placement does not depend on the time, unless the limit cuts the search short.
+worse; annealing improves it, and a mixed-integer programme proves a bound with what is left of
+the budget. The placement does not depend on the clock, unless its end cuts the search short.
 """
 
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
 from partitioner.solve.anneal import anneal
 from partitioner.solve.bounds import lower_bound, memory_problem
+from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.downsets import place_downsets
 from partitioner.solve.elements import Elements, elements
 from partitioner.solve.milp import programme
-from partitioner.solve.problem import Array, Problem, Solution, evaluate, solution, violations
+from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
 from partitioner.solve.reduce import glue, reduced
 
 ROUNDS, STEPS = 12, 1_500_000  # the steps of a round at most; small problems take fewer
 STEPS_EACH = 5_000  # for an element and a device
-START_SHARE, SEARCH_SHARE = 0.25, 0.6  # of the time limit
+START_SHARE, SEARCH_SHARE = 0.25, 0.5  # of what is left of the budget
 
 
-def place_noncontiguous(problem: Problem, time_limit: float) -> Solution | None:
+def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
     """The best placement found, with a proven lower bound; None where none is feasible."""
-    start = time.perf_counter()
     floor = lower_bound(problem)
-    best = _start(problem, time_limit)
+    best = _start(problem, budget)
     if best is None:
         return None
     core = reduced(elements(problem, contiguous=False))
-    load = _load(problem, best)
-    core = reduced(glue(core, load))
-    best = _search(core, best, start + SEARCH_SHARE * time_limit, floor)
-    load = _load(problem, best)
+    core = reduced(glue(core, largest(problem, best)))
+    best = _search(core, best, budget.part(SEARCH_SHARE), floor)
+    load = largest(problem, best)
     if load > floor * (1 + 1e-9):
-        left = min(start + time_limit - time.perf_counter(), 3600.0)
         core = reduced(glue(core, load))
-        found = programme(core, load, left)
+        found = programme(core, load, budget)
         if found is not None:
             floor = max(floor, min(found[0], load))
             if found[1] is not None:
@@ -49,43 +46,43 @@ def place_noncontiguous(problem: Problem, time_limit: float) -> Solution | None:
     return solution(problem, best, floor, "noncontiguous")
 
 
-def _load(problem: Problem, nodes: Array) -> float:
-    return max(load.total for load in evaluate(problem, nodes))
-
-
 def _better(problem: Problem, nodes: Array, other: Array) -> Array:
     """The other placement if it is feasible and has a smaller load."""
     if violations(problem, other, contiguous=False):
         return nodes
-    return other if _load(problem, other) < _load(problem, nodes) else nodes
+    return other if largest(problem, other) < largest(problem, nodes) else nodes
 
 
-def _start(problem: Problem, time_limit: float) -> Array | None:
+def _start(problem: Problem, budget: Budget) -> Array | None:
     """A feasible placement: the contiguous one, else one that packs the memory."""
-    found = place_downsets(problem, START_SHARE * time_limit)
+    found = place_downsets(problem, budget.part(START_SHARE))
     if found is not None:
         return np.array(found.assignment)
-    if not math.isfinite(problem.memory_limit):
+    if all(math.isinf(kind.memory_limit) for kind in problem.kinds):
         return None
-    packed = place_noncontiguous(memory_problem(problem), START_SHARE * time_limit)
+    packed = place_noncontiguous(memory_problem(problem, shares=True), budget.part(START_SHARE))
     if packed is None or violations(problem, packed.assignment, contiguous=False):
         return None
     return np.array(packed.assignment)
 
 
-def _search(core: Elements, nodes: Array, deadline: float, floor: float) -> Array:
+def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array:
     """Annealing from the best so far and, every second round, from the start."""
     problem = core.problem
     first = _of_elements(core, nodes)
-    best, least = first, _load(problem, core.assignment(first))
+    best, least = first, largest(problem, core.assignment(first))
     steps = min(STEPS, STEPS_EACH * len(core) * problem.devices)
     for seed in range(ROUNDS):
-        if time.perf_counter() > deadline or least <= floor * (1 + 1e-9):
+        if budget.spent or least <= floor * (1 + 1e-9):
             break
         trial = anneal(core, first if seed % 2 else best, steps, seed)
-        load = _load(problem, core.assignment(trial))
+        load = largest(problem, core.assignment(trial))
         if load < least:
             best, least = trial, load
+        try:
+            budget.take(steps)
+        except Stopped:
+            break
     return _better(problem, nodes, core.assignment(best))
 
 

@@ -1,13 +1,13 @@
-"""The placement problem: nodes with costs on two kinds of device, and values that move.
+"""The placement problem: nodes with costs on kinds of device, and values that move.
 
 The objective is the load of the slowest device, the time per sample of a full pipeline:
 
-    accelerator   its nodes' times + the cost of every value that crosses its border, once each,
-                  whether it is sent or received
-    CPU core      its nodes' times; communication is charged to accelerators only
+    a device    its nodes' times + the cost of every value that crosses its border, once each,
+                whether it is sent or received
 
 (Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
-2020.) Nothing here knows of files: a problem is made of arrays.
+2020, where devices are accelerators and CPU cores, and cores do not pay for values: see
+`published`.) Nothing here knows of files: a problem is made of arrays.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from partitioner.solve.prices import best_prices
 from symgraph.errors import PlacementError
 
 Array = npt.NDArray[Any]
 Devices = Sequence[int] | Array  # node -> device
+ACCELERATOR, CORE = "acc", "cpu"
 
 
 class InfeasibleError(PlacementError):
@@ -43,70 +46,131 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Devices that are alike.
+
+    name: `acc`, `cpu`, ...; a device's is `acc:0`. times: of each node there; inf: it cannot run.
+    moves: what each transfer takes of a device whose border it crosses; None: its cost.
+    memory_limit: of each device.
+    """
+
+    name: str
+    count: int
+    times: Array
+    moves: Array | None = None
+    memory_limit: float = math.inf
+
+
+@dataclass(frozen=True)
 class Problem:
     """What to place, and on what. All times in one unit, all sizes in another.
 
-    accelerator, cpu: time of each node on a device of that kind; inf where it cannot run.
-    memory: taken on an accelerator. colours: nodes of one colour >= 0 stay together; -1 is none.
-    backward: nodes that a contiguous placement puts no order on (they follow their colour).
-    memory_limit: of each accelerator; CPU cores have none.
-    Devices are numbered: accelerators 0 .. K-1, then CPU cores K .. K+L-1.
+    memory: of each node. colours: nodes of one colour >= 0 stay together; -1 is none. backward:
+    nodes that a contiguous placement puts no order on (they follow their colour).
+    Devices are numbered kind after kind.
     """
 
     names: tuple[str, ...]
-    accelerator: Array
-    cpu: Array
+    kinds: tuple[Kind, ...]
     memory: Array
     transfers: tuple[Transfer, ...]
-    accelerators: int
-    cpus: int = 0
-    memory_limit: float = math.inf
     colours: Sequence[int] = ()
     backward: Sequence[bool] = ()
 
     def __post_init__(self) -> None:
         n = len(self.names)
-        for what in ("accelerator", "cpu", "memory"):
-            values = np.asarray(getattr(self, what), dtype=np.float64)
-            object.__setattr__(self, what, values)
-            if values.shape != (n,):
-                raise PlacementError(f"{what}: {values.shape} values for {n} nodes")
-            if np.isnan(values).any() or (values < 0).any():
-                bad = self.names[int(np.argmax(np.isnan(values) | (values < 0)))]
-                raise PlacementError(f"{what} of node {bad}: not a number >= 0")
-        if not np.isfinite(self.memory).all():
-            raise PlacementError("memory of a node is not finite")
+        object.__setattr__(self, "memory", np.asarray(self.memory, dtype=np.float64))
         object.__setattr__(self, "colours", tuple(self.colours) or (-1,) * n)
         object.__setattr__(self, "backward", tuple(map(bool, self.backward)) or (False,) * n)
-        self._check(n)
-
-    def _check(self, n: int) -> None:
         if not n:
             raise PlacementError("there is no node to place")
+        self._check_values("memory", self.memory, n)
+        if not np.isfinite(self.memory).all():
+            raise PlacementError("memory of a node is not finite")
         if len(self.colours) != n or len(self.backward) != n:
             raise PlacementError(f"colours and backward need one value for each of {n} nodes")
-        if self.accelerators < 0 or self.cpus < 0:
-            raise PlacementError(
-                f"numbers of devices are >= 0 (accelerators: {self.accelerators}, "
-                f"cpus: {self.cpus})"
-            )
-        if math.isnan(self.memory_limit) or self.memory_limit < 0:
-            raise PlacementError(f"the memory limit is a number >= 0, not {self.memory_limit}")
+        for kind in self.kinds:
+            self._check_kind(kind, n)
         for t in self.transfers:
             if not all(0 <= v < n for v in (t.source, *t.targets)):
                 raise PlacementError(f"a transfer names a node that is not there: {t}")
             if not (t.cost >= 0 and math.isfinite(t.cost)):
                 raise PlacementError(f"a transfer costs a finite time >= 0: {t}")
 
-    @property
+    def _check_values(self, what: str, values: Array, n: int) -> None:
+        if values.shape != (n,):
+            raise PlacementError(f"{what}: {values.shape} values for {n} nodes")
+        if np.isnan(values).any() or (values < 0).any():
+            bad = self.names[int(np.argmax(np.isnan(values) | (values < 0)))]
+            raise PlacementError(f"{what} of node {bad}: not a number >= 0")
+
+    def _check_kind(self, kind: Kind, n: int) -> None:
+        self._check_values(f"{kind.name}: times", kind.times, n)
+        if kind.count < 0:
+            raise PlacementError(
+                f"{kind.name}: numbers of devices are >= 0, which {kind.count} is not"
+            )
+        if math.isnan(kind.memory_limit) or kind.memory_limit < 0:
+            raise PlacementError(
+                f"{kind.name}: the memory limit is a number >= 0, not {kind.memory_limit}"
+            )
+        if kind.moves is not None and kind.moves.shape != (len(self.transfers),):
+            raise PlacementError(
+                f"{kind.name}: {kind.moves.shape} moves for {len(self.transfers)} transfers"
+            )
+
+    @cached_property
     def devices(self) -> int:
-        return self.accelerators + self.cpus
+        return sum(kind.count for kind in self.kinds)
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """The number of each device's kind."""
+        return tuple(g for g, kind in enumerate(self.kinds) for _ in range(kind.count))
+
+    @cached_property
+    def moves(self) -> tuple[tuple[float, ...], ...]:
+        """What each transfer takes of a device: by kind."""
+        own = tuple(float(t.cost) for t in self.transfers)
+        return tuple(own if k.moves is None else tuple(k.moves.tolist()) for k in self.kinds)
+
+    @cached_property
+    def prices(self) -> Array:
+        """The price of a second on each kind: see prices.py. Those without devices have none."""
+        used = [g for g, kind in enumerate(self.kinds) if kind.count]
+        found = np.zeros(len(self.kinds))
+        if used:
+            times = np.stack([self.kinds[g].times for g in used])
+            found[used] = best_prices(times, np.array([self.kinds[g].count for g in used], float))
+        return found
 
     def device_name(self, device: int) -> str:
         """`acc:0`, `acc:1`, ..., `cpu:0`, ..."""
-        if device < self.accelerators:
-            return f"acc:{device}"
-        return f"cpu:{device - self.accelerators}"
+        g = self.kind_of[device]
+        return f"{self.kinds[g].name}:{device - self.kind_of.index(g)}"
+
+
+def published(
+    names: tuple[str, ...],
+    accelerator: Array,
+    cpu: Array,
+    memory: Array,
+    transfers: tuple[Transfer, ...],
+    accelerators: int,
+    cpus: int = 0,
+    memory_limit: float = math.inf,
+    colours: Sequence[int] = (),
+    backward: Sequence[bool] = (),
+) -> Problem:
+    """The paper's problem: accelerators, and CPU cores without a limit and without messages.
+
+    accelerator, cpu: time of each node there. memory_limit: of each accelerator.
+    """
+    kinds = (
+        Kind(ACCELERATOR, accelerators, np.asarray(accelerator, float), memory_limit=memory_limit),
+        Kind(CORE, cpus, np.asarray(cpu, float), np.zeros(len(transfers))),
+    )
+    return Problem(names, kinds, memory, transfers, colours, backward)
 
 
 @dataclass(frozen=True)
@@ -147,27 +211,30 @@ class Solution:
 
 def evaluate(problem: Problem, assignment: Devices) -> tuple[Load, ...]:
     """The load of every device, by the definition alone; the order of the sums is the nodes'."""
-    devices = problem.devices
+    devices, kind_of = problem.devices, problem.kind_of
     nodes = [0] * devices
     compute, memory = [0.0] * devices, [0.0] * devices
     incoming, outgoing = [0.0] * devices, [0.0] * devices
     for v, d in enumerate(assignment):
         nodes[d] += 1
-        on = problem.accelerator if d < problem.accelerators else problem.cpu
-        compute[d] += float(on[v])
+        compute[d] += float(problem.kinds[kind_of[d]].times[v])
         memory[d] += float(problem.memory[v])
-    for t in problem.transfers:
+    for i, t in enumerate(problem.transfers):
         home = assignment[t.source]
         others = {assignment[v] for v in t.targets} - {home}
-        if others and home < problem.accelerators:
-            outgoing[home] += t.cost
+        if others:
+            outgoing[home] += problem.moves[kind_of[home]][i]
         for d in others:
-            if d < problem.accelerators:
-                incoming[d] += t.cost
+            incoming[d] += problem.moves[kind_of[d]][i]
     return tuple(
         Load(problem.device_name(d), nodes[d], compute[d], incoming[d], outgoing[d], memory[d])
         for d in range(devices)
     )
+
+
+def largest(problem: Problem, assignment: Devices) -> float:
+    """The load of the slowest device."""
+    return max(load.total for load in evaluate(problem, assignment))
 
 
 def violations(problem: Problem, assignment: Devices, *, contiguous: bool) -> list[str]:
@@ -175,15 +242,15 @@ def violations(problem: Problem, assignment: Devices, *, contiguous: bool) -> li
     found = []
     homes: dict[int, int] = {}
     for v, (d, colour) in enumerate(zip(assignment, problem.colours, strict=True)):
-        on = problem.accelerator if d < problem.accelerators else problem.cpu
-        if not math.isfinite(on[v]):
+        if not math.isfinite(problem.kinds[problem.kind_of[d]].times[v]):
             found.append(f"node {problem.names[v]} cannot run on {problem.device_name(d)}")
         if colour >= 0 and homes.setdefault(colour, d) != d:
             found.append(f"colour class {colour} is split")
+    limits = [problem.kinds[g].memory_limit for g in problem.kind_of]
     found += [
-        f"{load.device} holds {load.memory:.0f} > {problem.memory_limit:.0f}"
-        for load in evaluate(problem, assignment)[: problem.accelerators]
-        if load.memory > problem.memory_limit
+        f"{load.device} holds {load.memory:.0f} > {limit:.0f}"
+        for load, limit in zip(evaluate(problem, assignment), limits, strict=True)
+        if load.memory > limit
     ]
     if contiguous and not _acyclic(problem, assignment):
         found.append("values go round between devices")

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from partitioner.solve.elements import Elements, joined
+from partitioner.solve.elements import Elements, Net, joined
 from partitioner.solve.problem import Array
 
 
@@ -35,7 +35,7 @@ def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
         return []
     before, after = neighbours(core)
     above, below = reach(before, after)
-    held: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(len(core))]
+    held: list[list[Net]] = [[] for _ in range(len(core))]
     for net in core.nets:
         for v in net[1]:
             held[v].append(net)
@@ -46,27 +46,33 @@ def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
         if seen & touched:
             continue
         for u in _homes(core, v, seen, before, after, above, below):
-            opens = sum(cost for cost, members in held[v] if u not in members)
-            heals = sum(cost for cost, members in held[v] if members in ((u, v), (v, u)))
-            if opens <= heals:
+            opens = _added([costs for costs, members in held[v] if u not in members], core)
+            heals = _added([c for c, members in held[v] if members in ((u, v), (v, u))], core)
+            if (opens <= heals).all():
                 pairs.append((u, v))
                 touched |= seen
                 break
     return pairs
 
 
+def _added(costs: list[tuple[float, ...]], core: Elements) -> Array:
+    """The sum of nets' costs on each kind."""
+    total: Array = np.array(costs, dtype=np.float64).reshape(-1, len(core.kinds)).sum(axis=0)
+    return total
+
+
 def _light(core: Elements, weigh: bool) -> Array:
-    """Elements without time on either kind of device and without memory that can bind."""
+    """Elements without time on any kind of device and without memory that can bind."""
     light = timeless(core)
-    if weigh and core.memory.sum() > core.problem.memory_limit:
+    if weigh and core.memory.sum() > core.limits.min():
         light &= core.memory == 0
     return light
 
 
 def timeless(core: Elements) -> Array:
     """Elements that take no time on any device there is."""
-    timeless: Array = core.accelerator == 0
-    return timeless & (core.cpu == 0) if core.problem.cpus else timeless
+    timeless: Array = (core.times == 0).all(axis=0)
+    return timeless
 
 
 def neighbours(core: Elements) -> tuple[list[list[int]], list[list[int]]]:
@@ -124,14 +130,15 @@ def _homes(
 def glue(core: Elements, bound: float) -> Elements:
     """Join what no placement below the bound can cut.
 
-    Whichever way a net is cut, an accelerator has one of its elements and pays for it. (Two CPU
-    cores may cut a net for nothing: with more than one, nothing is joined.)
+    Two devices or more hold parts of a net that is cut, and each pays for it and for one of its
+    elements at least.
     """
-    while core.problem.cpus <= 1 and math.isfinite(bound):
+    counts = np.array([kind.count for kind in core.kinds])
+    while math.isfinite(bound):
         pairs = [
             (held[0], v)
-            for cost, held in core.nets
-            if cost + core.accelerator[list(held)].min() > bound
+            for costs, held in core.nets
+            if counts[costs + core.times[:, held].min(axis=1) <= bound].sum() < 2
             for v in held[1:]
         ]
         if not pairs:

@@ -13,11 +13,13 @@ of them and forgotten for the others, which never costs more.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from partitioner.solve.elements import Arcs, Elements
 from partitioner.solve.problem import Array, evaluate
-from partitioner.solve.sweep import MOST, Weights, weights
+from partitioner.solve.weights import MOST, Weights, weights
 
 
 def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
@@ -26,32 +28,24 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
     number = {int(v): i for i, v in enumerate(kept)}
     group_of = _groups(core)
     nets, groups, masks = [], [], []
-    for cost, members in core.nets:
+    for costs, members in core.nets:
         away = [group_of[v] for v in members if core.free[v]]
         group = max((g for g, _ in away), key=[g for g, _ in away].count, default=-1)
-        nets.append((cost, tuple(number[v] for v in members if v in number)))
+        nets.append((costs, tuple(number[v] for v in members if v in number)))
         groups.append(group)
         masks.append(sum(1 << i for g, i in away if g == group))
-    times = np.full((max((g for g, _ in group_of.values()), default=0) + 1, 1 << MOST), np.inf)
-    times[:, 0] = 0.0
+    count = max((g for g, _ in group_of.values()), default=0) + 1
+    times = np.full((len(core.kinds), count, 1 << MOST), np.inf)
+    times[:, :, 0] = 0.0
     for v, (g, i) in group_of.items():
         for s in range(1 << i):
-            times[g, s | 1 << i] = times[g, s] + core.accelerator[v]
-    whole = weights(core)
-    costs = Weights(
-        core.accelerator[kept],
-        core.cpu[kept],
-        core.memory[kept],
-        whole.limit,
-        tuple(nets),
-        tuple(groups),
-        tuple(masks),
-        times,
-        whole.accelerators,
-        whole.cpus,
-    )
+            times[:, g, s | 1 << i] = times[:, g, s] + core.times[:, v]
+    found = replace(
+        weights(core), times=np.ascontiguousarray(core.times[:, kept]), memory=core.memory[kept],
+        nets=tuple(nets), groups=tuple(groups), masks=tuple(masks), free=times,
+    )  # fmt: skip
     arcs = frozenset((number[a], number[b]) for a, b in core.arcs if a in number and b in number)
-    return costs, arcs, kept
+    return found, arcs, kept
 
 
 def _groups(core: Elements) -> dict[int, tuple[int, int]]:
@@ -77,6 +71,7 @@ def _groups(core: Elements) -> dict[int, tuple[int, int]]:
 def place_free(core: Elements, nodes: Array) -> Array:
     """Free elements where they cost least: beside a neighbour, then by single moves."""
     problem = core.problem
+    limits = [problem.kinds[g].memory_limit for g in problem.kind_of]
     nodes = nodes.copy()
     members = {int(f): np.flatnonzero(core.of == f) for f in np.flatnonzero(core.free)}
     if not members:
@@ -84,7 +79,7 @@ def place_free(core: Elements, nodes: Array) -> Array:
 
     def key(trial: Array) -> tuple[bool, list[float]]:
         loads = evaluate(problem, trial)
-        over = any(x.memory > problem.memory_limit for x in loads[: problem.accelerators])
+        over = any(x.memory > limit for x, limit in zip(loads, limits, strict=True))
         return over, sorted((x.total for x in loads), reverse=True)
 
     best = key(nodes)

@@ -1,106 +1,62 @@
 """The dynamic programme over a family of down-sets: the best chain of pieces, one a device.
 
-    {} = I0 < I1 < ... < Iq = all         piece j = Ij \\ Ij-1, on an accelerator or a CPU core
+    {} = I0 < I1 < ... < Iq = all         piece j = Ij \\ Ij-1, on a device of some kind
 
-best[I, a, c] is the smallest possible largest load of a way to cover I with a accelerators and
-c cores. From each I that is reachable below the bound, a depth-first walk visits every larger
-J whose piece J \\ I may still be below it, and keeps the piece's load up to date element by
-element. With all down-sets the result is the optimum; with the prefixes of one topological
-order it is the optimum for that order.
+best[I, s] is the smallest possible largest load of a way to cover I with as many devices of each
+kind as the state s says. From each I that is reachable below the bound, a depth-first walk visits
+every larger J whose piece J \\ I may still be below it, and keeps the piece's load up to date
+element by element. With all down-sets the result is the optimum; with the prefixes of one
+topological order it is the optimum for that order.
+
+A kind of one device that alone can run some element is used where that element is: no state has
+to count it.
+
+With a goal, best[I, s] is the smallest sum of all loads instead, of those below the bound, without
+the time of free elements that are set aside: whether the devices have room for those, too.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from partitioner.solve.elements import Elements
+from partitioner.solve.budget import Budget
 from partitioner.solve.lattice import Family, rows
+from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array
+from partitioner.solve.weights import Nets, Weights, nets_of
 
-Pieces = list[tuple[str, list[int]]]  # ("acc" | "cpu", elements), first to last
-MOST = 4  # free elements in a group: all sets of them are tried
-SLICE = 512  # down-sets between two looks at the clock
+Pieces = list[tuple[int, list[int]]]  # (kind, elements), first to last
+SLICE = 512  # down-sets between two looks at the budget
+FEW = 3  # kinds: what is left is weighed for every set of kinds that may be left
 
 
-@dataclass(frozen=True)
-class Weights:
-    """What a piece costs, element by element.
+class Kinds(NamedTuple):
+    """The kinds for the kernel.
 
-    groups, masks, times: of free elements set aside (see relax.py). Net e has the members masks[e]
-    of group groups[e] besides its elements (-1 and 0: none); times[g, s] is the time of the
-    members s of group g on an accelerator. A piece takes along what costs it least.
+    counts, limits: of each. strides: what one device more adds to a state; 0: not counted.
+    own: the element that is nowhere but on this kind's one device; -1: none. left: rows of
+    Table.left by the set of kinds that are left, as a bit set.
     """
 
-    accelerator: Array
-    cpu: Array
-    memory: Array
-    limit: float
-    nets: tuple[tuple[float, tuple[int, ...]], ...]
-    groups: tuple[int, ...]
-    masks: tuple[int, ...]
-    times: Array
-    accelerators: int
-    cpus: int
-
-
-def weights(core: Elements) -> Weights:
-    """The costs of a problem's own elements."""
-    problem = core.problem
-    return Weights(
-        core.accelerator, core.cpu, core.memory, _limit(core), core.nets,
-        (-1,) * len(core.nets), (0,) * len(core.nets), np.zeros((0, 1 << MOST)),
-        problem.accelerators, problem.cpus,
-    )  # fmt: skip
-
-
-def _limit(core: Elements) -> float:
-    """The memory limit; a hair less where sizes are not whole, so that no rounding passes it."""
-    whole = bool((core.problem.memory == np.floor(core.problem.memory)).all())
-    return core.problem.memory_limit * (1.0 if whole else 1 - 1e-12)
-
-
-class Stopped(Exception):
-    """The deadline passed before the sweep was done."""
-
-
-def sweep(
-    w: Weights, family: Family, bound: float, deadline: float = math.inf
-) -> tuple[float, Pieces] | None:
-    """The best chain with a largest load below the bound, or None. Raises Stopped."""
-    nets = _nets(w)
-    size = (len(family), (w.accelerators + 1) * (w.cpus + 1))
-    table = Table(
-        np.full(size, math.inf), np.full(size, -1, dtype=np.int32),
-        np.full(len(family), -1, dtype=np.int32), _left(w, family, nets), np.array([bound]),
-    )  # fmt: skip
-    table.best[0, 0] = 0.0
-    for start in range(0, len(family), SLICE):
-        _sweep(
-            np.arange(start, min(start + SLICE, len(family))),
-            (family.starts, family.steps, family.added),
-            (w.accelerator, w.cpu, w.memory), nets, table,
-            (w.accelerators, w.cpus, float(w.limit), _relief(w)),
-        )  # fmt: skip
-        if time.perf_counter() > deadline:
-            raise Stopped
-    last = int(np.argmin(table.best[-1]))
-    if not table.best[-1, last] < bound:
-        return None
-    return float(table.best[-1, last]), _pieces(family, table.came, last, w.cpus)
+    counts: Array
+    limits: Array
+    strides: Array
+    own: Array
+    prices: Array
+    left: Array
 
 
 class Table(NamedTuple):
-    """What a sweep writes: best and came are [down-sets, states], state a * (L + 1) + c.
+    """What a sweep writes: best and came are [down-sets, states].
 
-    came: twice the down-set before, plus 1 for a core. stamp: the last down-set that a walk
-    came here from. left: accelerator time and memory not yet placed, and the cost of all nets
-    that the down-set cuts. bound: loads must be below.
+    came: the down-set before times the number of kinds, plus the piece's kind. stamp: the last
+    down-set that a walk came here from. left: [rows, down-sets] what is not yet placed and the
+    nets that are cut, at the prices of some kinds; then a row of memory. bound: loads must be
+    below. goal: the priced sum of all loads must be below; inf: there is none. steps: of all walks.
     """
 
     best: Array
@@ -108,98 +64,117 @@ class Table(NamedTuple):
     stamp: Array
     left: Array
     bound: Array
+    goal: float
+    steps: Array
 
 
-class Nets(NamedTuple):
-    """Nets for the kernel: those of each element as compressed rows, then columns by net.
+def states(w: Weights) -> int:
+    """How many states a down-set has."""
+    return math.prod(count + 1 for count, own in zip(w.counts, _own(w), strict=True) if own < 0)
 
-    groups, taken: see Weights; taken[e, s] counts the members of net e in the set s of its group.
-    choice: what each set of each group costs the piece of the walk: [groups, sets].
-    inside: elements of each net in that piece.
+
+def sweep(
+    w: Weights, family: Family, bound: float, budget: Budget, goal: float = math.inf
+) -> tuple[float, Pieces] | None:
+    """The best chain with a largest load below the bound, or None. Raises Stopped.
+
+    goal: see above; then the chain with the smallest sum, if that is below it.
     """
-
-    starts: Array
-    values: Array
-    costs: Array
-    sizes: Array
-    groups: Array
-    taken: Array
-    choice: Array
-    inside: Array
-
-
-def _nets(w: Weights) -> Nets:
-    held: list[list[int]] = [[] for _ in w.accelerator]
-    for e, (_, members) in enumerate(w.nets):
-        for v in members:
-            held[v].append(e)
-    sizes = np.array([len(m) for _, m in w.nets], dtype=np.int32)
-    sizes += np.array([mask.bit_count() for mask in w.masks], dtype=np.int32)
-    taken = _taken(w)
-    return Nets(
-        *rows(held), np.array([cost for cost, _ in w.nets], dtype=np.float64), sizes,
-        np.array(w.groups, dtype=np.int32), taken, w.times + _opened(w, sizes, taken),
-        np.zeros(len(sizes), dtype=np.int32),
+    nets = nets_of(w)
+    kinds, left = _kinds(w, family, nets)
+    size = (len(family), states(w))
+    table = Table(
+        np.full(size, math.inf), np.full(size, -1, dtype=np.int32),
+        np.full(len(family), -1, dtype=np.int32), left, np.array([bound]),
+        goal, np.zeros(1, dtype=np.int64),
     )  # fmt: skip
+    table.best[0, 0] = 0.0
+    for start in range(0, len(family), SLICE):
+        before = int(table.steps[0])
+        _sweep(
+            np.arange(start, min(start + SLICE, len(family))),
+            (family.starts, family.steps, family.added, family.bits),
+            (w.times, w.memory), nets, table, kinds,
+        )  # fmt: skip
+        budget.take(int(table.steps[0]) - before)
+    last = int(np.argmin(table.best[-1]))
+    if not table.best[-1, last] < (bound if math.isinf(goal) else goal):
+        return None
+    return float(table.best[-1, last]), _pieces(family, table.came, last, kinds.strides)
 
 
-def _taken(w: Weights) -> Array:
-    """How many free members of each net are in each set: [nets, sets]."""
-    counts = [[(mask & s).bit_count() for s in range(1 << MOST)] for mask in w.masks]
-    return np.array(counts, dtype=np.int32).reshape(-1, 1 << MOST)
+def _own(w: Weights) -> list[int]:
+    """For each kind of one device, an element that nothing else can run; else -1."""
+    runs = np.isfinite(w.times)
+    found = []
+    for g, count in enumerate(w.counts):
+        alone = np.flatnonzero(runs[g] & (runs.sum(axis=0) == 1))
+        found.append(int(alone[0]) if count == 1 and len(alone) else -1)
+    return found
 
 
-def _opened(w: Weights, sizes: Array, taken: Array) -> Array:
-    """What each set of free members pays without any element: [groups, sets]."""
-    paid = np.zeros(w.times.shape)
-    for e, g in enumerate(w.groups):
-        if g >= 0:
-            paid[g] += w.nets[e][0] * ((taken[e] > 0) & (taken[e] < sizes[e]))
-    return paid
+def _kinds(w: Weights, family: Family, nets: Nets) -> tuple[Kinds, Array]:
+    """The kinds, and Table.left."""
+    own = _own(w)
+    strides, size = [], 1
+    for count, alone in zip(w.counts, own, strict=True):
+        strides.append(0 if alone >= 0 else size)
+        size *= 1 if alone >= 0 else count + 1
+    k = len(w.counts)
+    every = (1 << k) - 1
+    sets = list(range(1, every + 1)) if k <= FEW else [every]
+    row = np.array([sets.index(s if s in sets else every) for s in range(1 << min(k, FEW))])
+    found = Kinds(
+        np.array(w.counts), np.array(w.limits, dtype=np.float64),
+        np.array(strides, dtype=np.int64), np.array(own, dtype=np.int64), w.prices, row,
+    )  # fmt: skip
+    left = [_left(w, family, nets, [g for g in range(k) if s >> g & 1]) for s in sets]
+    return found, np.stack([*left, _unplaced(family, w.memory)])
 
 
-def _left(w: Weights, family: Family, nets: Nets) -> Array:
-    """See Table. Elements that no accelerator can run have no accelerator time."""
-    time_left = np.where(np.isfinite(w.accelerator), w.accelerator, 0.0)
-    values = np.stack([time_left, w.memory], axis=1)
-    left = np.zeros((len(family), 2))
-    left[0] = values.sum(axis=0)
-    for i in range(len(family)):
-        a, b = family.starts[i], family.starts[i + 1]
-        left[family.steps[a:b]] = left[i] - values[family.added[a:b]]
-    members = rows([members for _, members in w.nets])
-    cut = np.zeros(len(family))
-    _cut(family.bits, family.starts, family.steps, family.added, nets, *members, cut)
-    return np.column_stack([left, cut])
+def _left(w: Weights, family: Family, nets: Nets, kinds: list[int]) -> Array:
+    """What the elements outside each down-set, and the nets it cuts, cost these kinds at least."""
+    price = w.prices[kinds]
+    costs = (nets.costs[kinds] * price[:, None]).min(axis=0)
+    left = _unplaced(family, priced(w.times[kinds], price))
+    first, members = rows([members for _, members in w.nets])
+    _cut(family.bits, family.starts, family.steps, family.added, nets, costs, first, members, left)
+    return left
 
 
-def _relief(w: Weights) -> float:
-    """The most accelerator time that a core saves in one unit of its own."""
-    costly = w.accelerator > 0
-    if (w.cpu[costly] == 0).any():
-        return math.inf
-    finite = costly & np.isfinite(w.accelerator) & np.isfinite(w.cpu)
-    return float((w.accelerator[finite] / w.cpu[finite]).max(initial=0.0))
+def _unplaced(family: Family, values: Array) -> Array:
+    """The sum of the elements' values outside each down-set."""
+    left = np.zeros(len(family))
+    _sum_outside(family.starts, family.steps, family.added, values, left)
+    return left
 
 
-def _pieces(family: Family, came: Array, state: int, cpus: int) -> Pieces:
+def _pieces(family: Family, came: Array, state: int, strides: Array) -> Pieces:
     """The chain that led to a state of the full set."""
     found: Pieces = []
     at = len(family) - 1
     while at != 0:
-        code = int(came[at, state])
-        at_before, on_cpu = divmod(code, 2)
-        found.append(("cpu" if on_cpu else "acc", family.difference(at, at_before)))
-        state -= 1 if on_cpu else cpus + 1
-        at = at_before
+        before, kind = divmod(int(came[at, state]), len(strides))
+        found.append((kind, family.difference(at, before)))
+        state -= int(strides[kind])
+        at = before
     return found[::-1]
 
 
 @numba.njit(cache=True)
-def _cut(bits, starts, steps, added, nets, first, members, cut):  # type: ignore[no-untyped-def]
-    """The cost of the nets that each down-set cuts, from that of a smaller one."""
-    known = np.zeros(bits.shape[0], dtype=np.bool_)
+def _sum_outside(starts, steps, added, values, left):  # type: ignore[no-untyped-def]
+    """The sum of the values outside each down-set, from the full one down. (numba infers.)"""
+    for i in range(left.shape[0] - 2, -1, -1):
+        k = starts[i]  # any step will do: all lead to the full one
+        left[i] = left[steps[k]] + values[added[k]]
+
+
+@numba.njit(cache=True)
+def _cut(bits, starts, steps, added, nets, costs, first, members, left):  # type: ignore[no-untyped-def]
+    """Add the cost of the nets that each down-set cuts, which follows from a smaller one's."""
+    cut, known = np.zeros(bits.shape[0]), np.zeros(bits.shape[0], dtype=np.bool_)
     for i in range(bits.shape[0]):
+        left[i] += cut[i]
         for k in range(starts[i], starts[i + 1]):
             if known[steps[k]]:
                 continue
@@ -211,24 +186,26 @@ def _cut(bits, starts, steps, added, nets, first, members, cut):  # type: ignore
                 for u in members[first[e] : first[e + 1]]:
                     inside += (bits[i, u >> 6] >> np.uint64(u & 63)) & np.uint64(1) != 0
                 if nets.groups[e] < 0 and inside == 0:
-                    total += nets.costs[e]
+                    total += costs[e]
                 if nets.groups[e] < 0 and inside + 1 == nets.sizes[e]:
-                    total -= nets.costs[e]
+                    total -= costs[e]
             cut[steps[k]] = total
 
 
 @numba.njit(cache=True)
-def _sweep(indices, family, times, nets, table, limits):  # type: ignore[no-untyped-def]
+def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyped-def]
     """Walk from each down-set of the range. (numba infers the types.)"""
-    starts, steps, added = family
-    accs, cpus, limit, _ = limits
-    n = times[0].shape[0]
+    starts, steps, added, bits = family
+    times, memory = costs
+    k, n = times.shape
     path, at = np.zeros(n + 1, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)
-    elem = np.zeros(n + 1, dtype=np.int64)
-    sums = np.zeros((n + 1, 5))  # of the walk's piece: acc, cpu, memory, nets cut, free elements
+    elem, held = np.zeros(n + 1, dtype=np.int64), np.zeros(n + 1)
+    compute, cut = np.zeros((n + 1, k)), np.zeros((n + 1, k))  # of the walk's piece, by depth
+    free, bare = np.zeros((n + 1, k)), np.zeros((n + 1, k))
     active = np.zeros(table.best.shape[1], dtype=np.int64)
+    room = np.zeros(k, dtype=np.int64)
     for i in indices:
-        alive = _alive(i, table, limits, active)
+        alive = _alive(i, bits, table, kinds, active, room)
         if not alive:
             continue
         depth = 0
@@ -244,99 +221,142 @@ def _sweep(indices, family, times, nets, table, limits):  # type: ignore[no-unty
             if table.stamp[child] == i:
                 continue
             table.stamp[child] = i
-            x, y = sums[depth, 0] + times[0][v], sums[depth, 1] + times[1][v]
-            z = sums[depth, 2] + times[2][v]
-            fits = accs > 0 and x < table.bound[0] and z <= limit
-            if not fits and not (cpus > 0 and y < table.bound[0]):
+            table.steps[0] += 1
+            fits = False
+            for g in range(k):
+                x = compute[depth, g] + times[g, v]
+                compute[depth + 1, g] = x
+                fits |= x < table.bound[0] and held[depth] + memory[v] <= kinds.limits[g]
+            if not fits:
                 continue
-            cut, free = _enter(v, nets, sums[depth, 3], sums[depth, 4])
+            held[depth + 1] = held[depth] + memory[v]
             depth += 1
+            cut[depth] = cut[depth - 1]
+            free[depth], bare[depth] = free[depth - 1], bare[depth - 1]
+            _enter(v, nets, cut[depth], free[depth], bare[depth])
             path[depth], at[depth], elem[depth] = child, starts[child], v
-            sums[depth, 0], sums[depth, 1], sums[depth, 2] = x, y, z
-            sums[depth, 3], sums[depth, 4] = cut, free
-            load = x + cut + free if fits else np.inf
-            _record(i, child, load, y, table, limits, active[:alive])
+            for g in range(k):
+                load = compute[depth, g] + cut[depth, g] + free[depth, g]
+                fits = load < table.bound[0] and held[depth] <= kinds.limits[g]
+                if fits and (kinds.own[g] < 0 or _holds(bits, i, child, kinds.own[g])):
+                    if table.goal < np.inf:
+                        load = (load - free[depth, g] + bare[depth, g]) * kinds.prices[g]
+                    _record(i, child, g, load, table, kinds, active[:alive])
 
 
 @numba.njit(cache=True)
-def _alive(i, table, limits, active):  # type: ignore[no-untyped-def]
+def _holds(bits, i, child, v):  # type: ignore[no-untyped-def]
+    """Whether an element is in the piece between two down-sets."""
+    words = bits[child, v >> 6] & ~bits[i, v >> 6]
+    return (words >> np.uint64(v & 63)) & np.uint64(1) != 0
+
+
+@numba.njit(cache=True)
+def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
     """The states of a down-set that may still lead below the bound; how many there are.
 
-    Not those where too few devices are left for what is left, and not those that another state
-    with no more devices is as good as.
+    Not those where the devices that are left are too few for what is left, and not those that
+    another state with no more devices of any kind is as good as.
     """
-    accs, cpus, limit, relief = limits
-    bound, alive = table.bound[0], 0
+    bound, alive, k = table.bound[0], 0, kinds.counts.shape[0]
+    last = table.left.shape[0] - 1
     for s in range(table.best.shape[1]):
         value = table.best[i, s]
-        if not value < bound:
+        if not value < (table.goal if table.goal < np.inf else bound):
             continue
-        a, c = s // (cpus + 1), s % (cpus + 1)
-        spare = (accs - a) * bound
-        if c < cpus:
-            spare += (cpus - c) * bound * relief
-            need = table.left[i, 0]
-        else:  # an accelerator pays for each net that is cut here
-            need = table.left[i, 0] + table.left[i, 2]
-            if table.left[i, 1] > (accs - a) * limit * (1 + 1e-9):
-                continue
-        if need > spare * (1 + 1e-9):
+        spare, space, which = 0.0, 0.0, 0
+        for g in range(k):
+            v = kinds.own[g]
+            if v >= 0:
+                room[g] = (bits[i, v >> 6] >> np.uint64(v & 63)) & np.uint64(1) == 0
+            else:
+                room[g] = kinds.counts[g] - s // kinds.strides[g] % (kinds.counts[g] + 1)
+            if room[g]:
+                spare += room[g] * kinds.prices[g] * bound
+                space += room[g] * kinds.limits[g]
+                which |= 1 << g
+        row = kinds.left[which] if k <= FEW else 0
+        if which and table.left[row, i] > spare * (1 + 1e-9):
             continue
-        worse = False
-        for t in active[:alive]:
-            if t % (cpus + 1) <= c and table.best[i, t] <= value:
-                worse = True
-        if not worse:
+        if table.goal < np.inf and value + table.left[row, i] > table.goal * (1 + 1e-9):
+            continue
+        if not which or table.left[last, i] > space * (1 + 1e-9):
+            continue
+        if not _worse(s, value, i, table, kinds, active[:alive]):
             active[alive] = s
             alive += 1
     return alive
 
 
 @numba.njit(cache=True)
-def _record(i, child, load, core_load, table, limits, active):  # type: ignore[no-untyped-def]
-    """A piece from i to the child: on an accelerator, on a core, after each active state."""
-    accs, cpus = limits[0], limits[1]
-    best = table.best
+def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
+    """Whether a state needs no fewer devices of any kind than an active one, for no less."""
+    for t in active:
+        if table.best[i, t] > value:
+            continue
+        more = False
+        for g in range(kinds.counts.shape[0]):
+            if kinds.strides[g]:
+                size = kinds.counts[g] + 1
+                more |= t // kinds.strides[g] % size > s // kinds.strides[g] % size
+        if not more:
+            return True
+    return False
+
+
+@numba.njit(cache=True)
+def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped-def]
+    """A piece from i to the child on a device of kind g, after each active state."""
+    best, stride = table.best, kinds.strides[g]
     for s in active:
-        if load < table.bound[0] and s // (cpus + 1) < accs:
-            value, t = max(best[i, s], load), s + cpus + 1
-            if value < min(best[child, t], table.bound[0]):
-                best[child, t], table.came[child, t] = value, 2 * i
-        if core_load < table.bound[0] and s % (cpus + 1) < cpus:
-            value = max(best[i, s], core_load)
-            if value < min(best[child, s + 1], table.bound[0]):
-                best[child, s + 1], table.came[child, s + 1] = value, 2 * i + 1
-    if child == best.shape[0] - 1:
+        if stride and s // stride % (kinds.counts[g] + 1) == kinds.counts[g]:
+            continue
+        t = s + stride
+        value, limit = max(best[i, s], load), table.bound[0]
+        if table.goal < np.inf:
+            value, limit = best[i, s] + load, table.goal
+        if value < min(best[child, t], limit):
+            best[child, t], table.came[child, t] = value, i * kinds.counts.shape[0] + g
+    if child == best.shape[0] - 1 and table.goal == np.inf:
         table.bound[0] = min(table.bound[0], best[child].min())
 
 
 @numba.njit(cache=True)
-def _enter(v, nets, cut, free):  # type: ignore[no-untyped-def]
+def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
     """Take an element into the piece: what it then pays for nets, and for free elements."""
-    for k in range(nets.starts[v], nets.starts[v + 1]):
-        e = nets.values[k]
-        g = nets.groups[e]
-        if g >= 0:
-            free -= nets.choice[g].min()
-            _turn(nets.choice[g], nets.taken[e], nets.inside[e], nets.sizes[e], nets.costs[e])
-            free += nets.choice[g].min()
-        elif nets.inside[e] == 0:
-            cut += nets.costs[e]
+    for j in range(nets.starts[v], nets.starts[v + 1]):
+        e = nets.values[j]
+        group = nets.groups[e]
+        for g in range(cut.shape[0]):
+            cost = nets.costs[g, e]
+            if group >= 0:
+                choice = nets.choice[g, group]
+                free[g] -= choice.min()
+                _turn(choice, nets.taken[e], nets.inside[e], nets.sizes[e], cost)
+                free[g] += choice.min()
+                choice = nets.bare[g, group]
+                bare[g] -= choice.min()
+                _turn(choice, nets.taken[e], nets.inside[e], nets.sizes[e], cost)
+                bare[g] += choice.min()
+            else:
+                if nets.inside[e] == 0:
+                    cut[g] += cost
+                if nets.inside[e] + 1 == nets.sizes[e]:
+                    cut[g] -= cost
         nets.inside[e] += 1
-        if g < 0 and nets.inside[e] == nets.sizes[e]:
-            cut -= nets.costs[e]
-    return cut, free
 
 
 @numba.njit(cache=True)
 def _leave(v, nets):  # type: ignore[no-untyped-def]
     """Take an element out of the piece again."""
-    for k in range(nets.starts[v], nets.starts[v + 1]):
-        e = nets.values[k]
-        g = nets.groups[e]
+    for j in range(nets.starts[v], nets.starts[v + 1]):
+        e = nets.values[j]
+        group = nets.groups[e]
         nets.inside[e] -= 1
-        if g >= 0:
-            _turn(nets.choice[g], nets.taken[e], nets.inside[e], nets.sizes[e], -nets.costs[e])
+        if group >= 0:
+            for g in range(nets.costs.shape[0]):
+                for choice in (nets.choice[g, group], nets.bare[g, group]):
+                    _turn(choice, nets.taken[e], nets.inside[e], nets.sizes[e], -nets.costs[g, e])
 
 
 @numba.njit(cache=True)

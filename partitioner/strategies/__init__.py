@@ -2,22 +2,24 @@
 
     graph, costs, machine, constraints ──STRATEGIES[name]──▶ Placed (placement, load, bound)
 
-All work on the coarse graph (coarse.py); all keep to pins, memory and what must stay together, or
-raise PlacementError.
+All but group2ctx, which does what the user says, work on the coarse graph (coarse.py); all keep to
+pins, memory and what must stay together, or raise PlacementError.
 """
 
 from __future__ import annotations
 
 from partitioner.strategies.chain import place_chain
+from partitioner.strategies.group2ctx import place_by_groups
 from partitioner.strategies.noncontiguous import place_noncontiguous
 from partitioner.strategies.optimal import place_optimal
 from partitioner.strategies.parameters import place_by_parameters
 from partitioner.strategies.refine import place_refined
-from partitioner.strategies.types import Constraints, Costs, Placed, Strategy
+from partitioner.strategies.types import OBJECTIVES, Constraints, Costs, Placed, Strategy
 from partitioner.strategies.uniform import place_uniform
 from symgraph.errors import PlacementError, nearest
 
 STRATEGIES: dict[str, Strategy] = {
+    "group2ctx": place_by_groups,
     "uniform": place_uniform,
     "parameters": place_by_parameters,
     "chain": place_chain,
@@ -26,7 +28,15 @@ STRATEGIES: dict[str, Strategy] = {
     "refine": place_refined,
 }
 
-__all__ = ["STRATEGIES", "Constraints", "Costs", "Placed", "Strategy", "find_strategy"]
+__all__ = [
+    "OBJECTIVES",
+    "STRATEGIES",
+    "Constraints",
+    "Costs",
+    "Placed",
+    "Strategy",
+    "find_strategy",
+]
 
 
 def find_strategy(name: str) -> Strategy:

@@ -16,8 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from partitioner.lifetimes import is_view, made_by
+from partitioner.cost import Speed
 from partitioner.machine import Machine
+from partitioner.sharing import is_view, made_by
 from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
 from partitioner.strategies.traffic import Star, traffic
 from partitioner.strategies.types import Constraints, Costs
@@ -35,16 +36,15 @@ Pairs = list[tuple[int, int]]  # of nodes that stay together
 class Coarse:
     """Classes in topological order, with what one micro-batch costs.
 
-    of: forward node -> class. names: the first node of each. forward, backward: seconds.
-    memory: estimated bytes: parameters with gradients and optimizer arrays, and what is kept for
-    the backward phase, for all micro-batches in flight. parameters: bytes of their values alone.
-    colours: classes of one colour >= 0 stay together. pins: devices, -1 for any.
+    of: forward node -> class. names: the first node of each. times: seconds on each device:
+    [devices, classes]. memory: estimated bytes: parameters with gradients and optimizer arrays, and
+    what is kept for the backward phase, for all micro-batches in flight. parameters: bytes of their
+    values alone. colours: classes of one colour >= 0 stay together. pins: devices, -1 for any.
     """
 
     of: Mapping[str, int]
     names: tuple[str, ...]
-    forward: Array
-    backward: Array
+    times: Array
     memory: Array
     parameters: Array
     stars: tuple[Star, ...]
@@ -55,10 +55,13 @@ class Coarse:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def seconds(self) -> Array:
-        both: Array = self.forward + self.backward
-        return both
+
+def parts(coarse: Coarse) -> list[list[int]]:
+    """Classes that are placed as one: those of a colour."""
+    found: dict[int, list[int]] = {}
+    for c, colour in enumerate(coarse.colours):
+        found.setdefault(colour if colour >= 0 else -2 - c, []).append(c)
+    return list(found.values())
 
 
 def coarsen(
@@ -84,8 +87,8 @@ def coarsen(
     classes = contract(replace(classes, colours=coloured[classes.of]))
     colour = np.full(classes.count, -1)
     np.maximum.at(colour, classes.of, classes.colours)
-    return _weighed(
-        graph, costs, constraints, _homes(graph, index, classes, readers, constraints),
+    return weighed(
+        graph, costs, machine, constraints, _homes(graph, index, classes, readers, constraints),
         tuple(colour.tolist()), _pinned(nodes, classes, pins), contiguous,
     )  # fmt: skip
 
@@ -262,22 +265,21 @@ def _homes(
 # -- what classes cost -----------------------------------------------------------------------------
 
 
-def _weighed(
+def weighed(
     graph: Graph,
     costs: Costs,
+    machine: Machine,
     constraints: Constraints,
-    of: dict[str, int],
+    of: Mapping[str, int],
     colours: tuple[int, ...],
     pins: tuple[int, ...],
     contiguous: bool,
 ) -> Coarse:
+    """Classes of given nodes with what they cost. of: forward node -> class."""
     n = len(colours)
     home, stars = traffic(graph, of)
-    forward, backward = np.zeros(n), np.zeros(n)
     names = [""] * n
     for node in graph:
-        on = forward if node.origin is None else backward
-        on[home[node.name]] += costs.seconds_of(node, graph)
         if node.origin is None and not node.is_variable:
             names[of[node.name]] = names[of[node.name]] or node.name
     memory, parameters = _kept(graph, home, n) * constraints.in_flight, np.zeros(n, dtype=np.int64)
@@ -289,8 +291,33 @@ def _weighed(
             parameters[of[node.name]] += size
             memory[of[node.name]] += size + gradient + learnt * constraints.slots * size
     return Coarse(
-        of, tuple(names), forward, backward, memory, parameters, stars, colours, pins, contiguous
-    )
+        of, tuple(names), node_times(graph, costs, machine, home, n), memory, parameters,
+        stars, colours, pins, contiguous,
+    )  # fmt: skip
+
+
+def node_times(
+    graph: Graph, costs: Costs, machine: Machine, home: Mapping[str, int], count: int
+) -> Array:
+    """Seconds of each class on each device: [devices, classes]. home: node -> one of the classes.
+
+    Costs are those of the device with the most operations a second; on another one a node takes
+    longer by as much as the rooflines of the two say.
+    """
+    first = max(machine.devices, key=lambda device: device.flops).speed
+    rows = {device.speed: np.zeros(count) for device in machine.devices}
+    for node in graph:
+        seconds = costs.seconds_of(node, graph)
+        if seconds:
+            for speed, row in rows.items():
+                slower = 1.0 if speed == first else _ratio(node, graph, speed, first)
+                row[home[node.name]] += seconds * slower
+    return np.stack([rows[device.speed] for device in machine.devices])
+
+
+def _ratio(node: Node, graph: Graph, speed: Speed, first: Speed) -> float:
+    own = first.seconds_of(node, graph)
+    return speed.seconds_of(node, graph) / own if own else first.flops / speed.flops
 
 
 def _kept(graph: Graph, home: Mapping[str, int], n: int) -> Array:

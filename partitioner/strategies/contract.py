@@ -25,6 +25,7 @@ from symgraph.types import Array
 
 FEW = 40  # classes: no need to join light ones
 MANY = 1000  # classes: too many to look for ancestors, and to place
+WORTH = 0.9  # of the classes are left: a round that is worth another one
 SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of a device's share of the time, what is called light
 
 
@@ -118,13 +119,14 @@ def contract(classes: Classes) -> Classes:
     classes = acyclic(classes)
     while classes.count > MANY:
         joined = _absorb(_absorb(classes, SHARES[-1], up=True), SHARES[-1], up=False)
-        if joined.count > 0.9 * classes.count:
+        if joined.count > WORTH * classes.count:
             classes = _intervals(joined) if joined.count > MANY else joined
             break
         classes = joined
     for share in SHARES:
-        before = classes.count + 1
-        while FEW < classes.count < before:
+        least = 1.0 if share == SHARES[-1] else WORTH  # a long tail is left to the next share
+        before = 2.0 * classes.count
+        while FEW < classes.count < least * before:
             before = classes.count
             classes = _absorb(_absorb(classes, share, up=True), share, up=False)
     return classes

@@ -1,24 +1,14 @@
 """Loads: seconds and bytes of every device under a placement of classes, and better ones nearby.
 
-Every message takes time of both its ends; what classes take scales with the devices' speeds.
+Every message takes time of both its ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from partitioner.machine import Machine
 from partitioner.strategies.coarse import Coarse
-from symgraph.types import Array
-
-
-def speeds(machine: Machine) -> Array:
-    """What a second of the fastest device takes on each; costs are the fastest one's."""
-    flops = np.array([d.flops for d in machine.devices], dtype=np.float64)
-    slower: Array = flops.max() / flops
-    return slower
 
 
 class Loads:
@@ -33,7 +23,7 @@ class Loads:
         links = [[machine.link(a, b) for b in range(k)] for a in range(k)]
         self._latency = [[x.latency for x in row] for row in links]
         self._rate = [[1 / x.bandwidth for x in row] for row in links]
-        self._times = np.outer(speeds(machine), coarse.seconds).tolist()
+        self._times = coarse.times.tolist()
         self._stars: list[list[int]] = [[] for _ in coarse.names]
         for i, star in enumerate(coarse.stars):
             for c in (star.centre, *star.others):

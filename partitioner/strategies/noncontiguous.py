@@ -7,23 +7,33 @@ load alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from partitioner.machine import Machine
 from partitioner.strategies.coarse import coarsen
-from partitioner.strategies.finish import finish, is_uniform
+from partitioner.strategies.finish import finish
+from partitioner.strategies.optimal import place_optimal
 from partitioner.strategies.problem import solved
-from partitioner.strategies.refine import refined
+from partitioner.strategies.refine import proven
 from partitioner.strategies.types import Constraints, Costs, Placed
+from symgraph.errors import PlacementError
 from symgraph.graph import Graph
-
-SECONDS = 30.0  # for the search and the proof of a bound
 
 
 def place_noncontiguous(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints
 ) -> Placed:
-    """The slowest device, its messages included, is as fast as the search finds."""
+    """The slowest device, its messages included, is as fast as the search finds.
+
+    Never slower than the contiguous placement, which is one of them.
+    """
     coarse = coarsen(graph, costs, machine, constraints, contiguous=False)
-    devices, found = solved(coarse, machine, constraints, "noncontiguous", SECONDS)
-    bound = found.lower_bound if is_uniform(machine, constraints) else 0.0
-    devices = refined(coarse, machine, constraints, devices)
-    return finish(graph, coarse, machine, constraints, devices, "noncontiguous", bound)
+    devices, bound = solved(coarse, machine, constraints, "noncontiguous")
+    devices, bound = proven(coarse, machine, constraints, devices, bound)
+    found = finish(graph, coarse, machine, constraints, devices, "noncontiguous", bound)
+    with suppress(PlacementError):  # in one row it may not fit
+        row = place_optimal(graph, costs, machine, constraints)
+        if row.load < found.load:
+            return replace(row, strategy="noncontiguous", lower_bound=min(bound, row.load))
+    return found

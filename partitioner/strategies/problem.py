@@ -1,137 +1,199 @@
-"""The coarse graph as a placement problem for partitioner.solve, with pins.
+"""The coarse graph as a placement problem for partitioner.solve, and its answers as devices.
 
 Every class becomes a forward node and a backward node of one colour, so that gradients may go
-against the order of the forward pass. The solver's devices are alike: a machine whose devices
-differ counts as one with the fastest device, the mean link and the least memory on each.
-
-Pins are put as memory: what is pinned to a device takes `unit` bytes more than it does, more than
-all classes together. Each device has room for one unit, so no two of them share a device; with a
-memory limit, the devices without a pin have a stand-in of one unit.
+against the order of the forward pass. Devices of one speed, memory and links are a kind; what is
+pinned to a device is a node that no other kind can run. The solver charges a device for a value
+once and over one link, whoever is at the other end: the cheapest link of the device makes its
+answer a bound, the mean of all a good placement.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from partitioner.machine import Machine
 from partitioner.solve import STRATEGIES as SOLVERS
-from partitioner.solve import Problem, Solution, Transfer
-from partitioner.solve.bounds import memory_problem
+from partitioner.solve import Budget, Kind, Problem, Transfer
+from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.elements import elements
 from partitioner.solve.lattice import TooMany, down_sets
 from partitioner.solve.reduce import reduced
+from partitioner.solve.sweep import states
+from partitioner.solve.weights import weights
 from partitioner.strategies.coarse import Coarse, limits
+from partitioner.strategies.loads import Loads
 from partitioner.strategies.types import Constraints
 from symgraph.errors import PlacementError
+from symgraph.types import Array
 from symgraph.units import bytes_text
 
+STATES = 1024  # sets of devices that a solver may tell apart
+STEPS = 2e8  # of a solver: some ten seconds; see solve.Budget
 
-def as_problem(coarse: Coarse, machine: Machine, limit: float) -> Problem:
-    """The problem; nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts."""
-    n, k = len(coarse), len(machine.devices)
-    first, colours = _representatives(coarse)
-    bound = math.isfinite(limit) and int(coarse.memory.sum()) > limit
-    unit = _unit(coarse) if first else 0
-    memory = (coarse.memory if bound else np.zeros(n)).astype(np.float64)
-    memory[list(first.values())] += unit
-    standins = k - len(first) if first and bound else 0
-    room = unit + limit if bound else unit if first else math.inf
-    transfers = [
-        Transfer(
-            star.centre + n * star.backward,
-            tuple(c + n * star.backward for c in star.others),
-            _seconds(machine, star.messages, star.nbytes),
+
+class Fleet(NamedTuple):
+    """A problem on a machine. devices: of the problem -> of the machine."""
+
+    problem: Problem
+    devices: tuple[int, ...]
+
+    def assignment(self, found: Sequence[int], classes: int) -> list[int]:
+        """class -> device of the machine."""
+        return [self.devices[d] for d in found[:classes]]
+
+
+def as_fleet(
+    coarse: Coarse, machine: Machine, constraints: Constraints, *, cheapest: bool = False
+) -> Fleet:
+    """The problem; nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts.
+
+    cheapest: a message takes what it takes over the device's best link, not the mean of all.
+    """
+    n = len(coarse)
+    pins = np.array(coarse.pins)
+    times = [np.where((pins >= 0) & (pins != d), math.inf, x) for d, x in enumerate(coarse.times)]
+    moves = [_moves(coarse, machine, d, cheapest=cheapest) for d in range(len(times))]
+    rooms = [math.inf if x is None else x for x in limits(machine, constraints)]
+    groups = _alike(times, moves, rooms, {*coarse.pins} - {-1})
+    best, most = (np.min, max) if cheapest else (np.max, min)  # of those taken as alike
+    kinds = tuple(
+        Kind(
+            "device", len(held),
+            np.concatenate([best([times[d] for d in held], axis=0), np.zeros(n)]),
+            best([moves[d] for d in held], axis=0), most(rooms[d] for d in held),
         )
-        for star in coarse.stars
-    ]
-    transfers += [Transfer(2 * n + i, (2 * n + i + 1,), 0.0) for i in range(standins - 1)]
-    nothing = np.zeros(standins)
-    return Problem(
-        (*coarse.names, *(f"{name} (backward)" for name in coarse.names), *["nothing"] * standins),
-        np.concatenate([coarse.forward, coarse.backward, nothing]),
-        np.full(2 * n + standins, math.inf),
-        np.concatenate([memory, np.zeros(n), nothing + unit]),
-        tuple(transfers), k, memory_limit=room,
-        colours=(*colours, *colours, *[-1] * standins),
-        backward=(*[False] * n, *[True] * n, *[False] * standins),
+        for held in groups
     )  # fmt: skip
+    transfers = tuple(
+        Transfer(s.centre + n * s.backward, tuple(c + n * s.backward for c in s.others), 0.0)
+        for s in coarse.stars
+    )
+    colours = _colours(coarse)
+    problem = Problem(
+        (*coarse.names, *(f"{name} (backward)" for name in coarse.names)), kinds,
+        np.concatenate([coarse.memory, np.zeros(n)]), transfers, (*colours, *colours),
+        (*[False] * n, *[True] * n),
+    )  # fmt: skip
+    return Fleet(problem, tuple(d for held in groups for d in held))
 
 
-def _representatives(coarse: Coarse) -> tuple[dict[int, int], tuple[int, ...]]:
-    """Pinned device -> its first class; and a colour for every class."""
-    first: dict[int, int] = {}
-    colours = [len(coarse) + c for c in range(len(coarse))]
-    by_colour: dict[int, int] = {}
+def _alike(
+    times: Sequence[Array], moves: Sequence[Array], rooms: Sequence[float], pinned: set[int]
+) -> list[list[int]]:
+    """Devices that are taken as alike: those that are.
+
+    Where so many differ that a solver could not tell their sets apart, those of about one speed.
+    """
+    found: dict[object, list[int]] = {}
+    for d, (time, move, room) in enumerate(zip(times, moves, rooms, strict=True)):
+        key = time.tobytes(), move.tobytes(), room, d if d in pinned else -1
+        found.setdefault(key, []).append(d)
+    held = [group for group in found.values() if group[0] in pinned]
+    free = [group for group in found.values() if group[0] not in pinned]
+    order = sorted((d for g in free for d in g), key=lambda d: (float(times[d].sum()), d))
+    count = len(free)
+    while count > 1 and math.prod(len(group) + 1 for group in free) > STATES:
+        count -= 1
+        free = [part.tolist() for part in np.array_split(order, count)]
+    return sorted(held + free)
+
+
+def _colours(coarse: Coarse) -> list[int]:
+    """A colour for every class: that of its tie or pin, or its own."""
+    first: dict[tuple[int, int], int] = {}
+    found = list(range(len(coarse)))
     for c, (colour, pin) in enumerate(zip(coarse.colours, coarse.pins, strict=True)):
-        if colour >= 0:
-            colours[c] = by_colour.setdefault(colour, c)
         if pin >= 0:
-            first.setdefault(pin, c)
-    return first, tuple(colours)
+            found[c] = first.setdefault((1, pin), c)
+        elif colour >= 0:
+            found[c] = first.setdefault((0, colour), c)
+    return found
 
 
-def _unit(coarse: Coarse) -> int:
-    return int(coarse.memory.sum()) + 1
+def _moves(coarse: Coarse, machine: Machine, device: int, *, cheapest: bool) -> Array:
+    """Time of each star's messages at that device."""
+    links = [machine.link(device, b) for b in range(len(machine.devices)) if b != device]
+    if not links or not coarse.stars:
+        return np.zeros(len(coarse.stars))
+    amounts = np.array([(star.messages, star.nbytes) for star in coarse.stars], dtype=np.float64)
+    times = np.stack([amounts @ (x.latency, 1 / x.bandwidth) for x in links])
+    found: Array = times.min(axis=0) if cheapest else times.mean(axis=0)
+    return found
 
 
-def _seconds(machine: Machine, messages: int, nbytes: int) -> float:
-    """Time of messages over the mean of all links."""
-    k = len(machine.devices)
-    links = [machine.link(a, b) for a in range(k) for b in range(k) if a != b]
-    times = [messages * x.latency + nbytes / x.bandwidth for x in links]
-    return float(np.mean(times)) if times else 0.0
+def floor(coarse: Coarse, machine: Machine, constraints: Constraints) -> float:
+    """What no placement of the classes is below: the largest class, and all work spread evenly."""
+    return lower_bound(as_fleet(coarse, machine, constraints, cheapest=True).problem)
+
+
+def slowness(coarse: Coarse) -> Array:
+    """The time of all classes on each device, as a multiple of that on the fastest."""
+    total = coarse.times.sum(axis=1)
+    slow: Array = total / total.min() if total.min() > 0 else np.ones(len(total))
+    return slow
 
 
 def solved(
-    coarse: Coarse, machine: Machine, constraints: Constraints, strategy: str, seconds: float
-) -> tuple[list[int], Solution]:
-    """class -> device by a strategy of partitioner.solve.
+    coarse: Coarse, machine: Machine, constraints: Constraints, strategy: str
+) -> tuple[list[int], float]:
+    """class -> device by a strategy of partitioner.solve, and a bound on the largest load.
 
-    Raises PlacementError, naming the smallest memory limit that works, where there is none.
+    Raises PlacementError, naming the smallest memory limit that works, where nothing fits.
     """
-    given = [x for x in limits(machine, constraints) if x is not None]
-    problem = as_problem(coarse, machine, min(given, default=math.inf))
     exact = "downsets" if coarse.contiguous else "noncontiguous"
-    found = SOLVERS[strategy](problem, seconds)
+    typical = as_fleet(coarse, machine, constraints)
+    found = SOLVERS[strategy](typical.problem, Budget(steps=STEPS))
     if found is None and strategy != exact:  # no order that it tries fits the memory
-        found = SOLVERS[exact](problem, seconds)
+        found = SOLVERS[exact](typical.problem, Budget(steps=STEPS))
     if found is None:
-        least = SOLVERS[exact](memory_problem(problem), seconds)
-        raise _infeasible(coarse, machine, constraints, least)
-    return _on_devices(coarse, machine, found), found
+        raise _infeasible(coarse, machine, constraints)
+    devices = typical.assignment(found.assignment, len(coarse))
+    cheapest = as_fleet(coarse, machine, constraints, cheapest=True)
+    if strategy != exact:
+        return devices, floor(coarse, machine, constraints)
+    if _same(typical.problem, cheapest.problem):
+        return devices, found.lower_bound
+    other = SOLVERS[exact](cheapest.problem, Budget(steps=STEPS))
+    if other is None:
+        return devices, lower_bound(cheapest.problem)
+    trials = [devices, cheapest.assignment(other.assignment, len(coarse))]
+    loads = [max(Loads(coarse, machine, trial).seconds) for trial in trials]
+    return trials[loads.index(min(loads))], other.lower_bound
 
 
-def is_narrow(coarse: Coarse, machine: Machine, most: int) -> bool:
-    """Whether the coarse graph has no more down-sets than that: what the exact search walks."""
-    core = reduced(elements(as_problem(coarse, machine, math.inf), contiguous=True))
+def _same(a: Problem, b: Problem) -> bool:
+    """Whether two problems of one coarse graph have the same kinds of devices."""
+    return len(a.kinds) == len(b.kinds) and all(
+        x.count == y.count and x.memory_limit == y.memory_limit
+        and np.array_equal(x.times, y.times) and np.array_equal(x.moves, y.moves)  # type: ignore[arg-type]  # as_fleet gives them
+        for x, y in zip(a.kinds, b.kinds, strict=True)
+    )  # fmt: skip
+
+
+def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: int) -> bool:
+    """Whether the exact search has no more to walk than that: down-sets of the coarse graph, times
+    the sets of devices that can hold each."""
+    core = reduced(elements(as_fleet(coarse, machine, constraints).problem, contiguous=True))
     try:
-        down_sets(len(core), core.arcs, most)
+        down_sets(len(core), core.arcs, most // states(weights(core)))
     except TooMany:
         return False
     return True
 
 
-def _on_devices(coarse: Coarse, machine: Machine, found: Solution) -> list[int]:
-    """class -> device of the machine: the pinned where they are pinned, the others in order."""
-    first, _ = _representatives(coarse)
-    device = {found.assignment[c]: pin for pin, c in first.items()}
-    free = iter(d for d in range(len(machine.devices)) if d not in first)
-    for d in dict.fromkeys(found.assignment[: len(coarse)]):
-        if d not in device:
-            device[d] = next(free)
-    return [device[d] for d in found.assignment[: len(coarse)]]
-
-
-def _infeasible(
-    coarse: Coarse, machine: Machine, constraints: Constraints, least: Solution | None
-) -> PlacementError:
-    """Why nothing fits; least: the placement with the smallest memory limit."""
+def _infeasible(coarse: Coarse, machine: Machine, constraints: Constraints) -> PlacementError:
+    """Why nothing fits: what the devices hold in the placement with the smallest limit."""
+    exact = "downsets" if coarse.contiguous else "noncontiguous"
+    fleet = as_fleet(coarse, machine, constraints)
+    least = SOLVERS[exact](memory_problem(fleet.problem), Budget(steps=STEPS))
     if least is None:
         return PlacementError("no placement keeps all pins and groups; pin fewer of them")
     memory = [0] * len(machine.devices)
-    for c, d in enumerate(_on_devices(coarse, machine, least)):
+    for c, d in enumerate(fleet.assignment(least.assignment, len(coarse))):
         memory[d] += int(coarse.memory[c])
     return too_small(machine, constraints, memory, max(memory), "")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import combinations, islice
 
 from partitioner.machine import Machine
-from partitioner.strategies.coarse import Coarse, coarsen, limits
-from partitioner.strategies.finish import finish, is_uniform
+from partitioner.strategies.branch import searched
+from partitioner.strategies.coarse import Coarse, coarsen, limits, parts
+from partitioner.strategies.finish import finish
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.problem import solved
 from partitioner.strategies.types import Constraints, Costs, Placed
@@ -28,9 +29,42 @@ Score = tuple[float, list[float]]  # bytes over the limits; loads, the largest f
 def place_refined(graph: Graph, costs: Costs, machine: Machine, constraints: Constraints) -> Placed:
     """The chain placement, improved by moves of classes for as long as one helps."""
     coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
-    devices, _ = solved(coarse, machine, constraints, "chain", math.inf)
+    devices, bound = solved(coarse, machine, constraints, "chain")
     devices = refined(coarse, machine, constraints, devices)
-    return finish(graph, coarse, machine, constraints, devices, "refine")
+    return finish(graph, coarse, machine, constraints, devices, "refine", bound)
+
+
+def proven(
+    coarse: Coarse, machine: Machine, constraints: Constraints, devices: Sequence[int], bound: float
+) -> tuple[list[int], float]:
+    """A start refined, then searched until it meets the bound or the search ends: the same with
+    what is proved of it."""
+    found = refined(coarse, machine, constraints, devices)
+    if bound < max(Loads(coarse, machine, found).seconds) * (1 - 1e-9):
+        found, done = searched(coarse, machine, constraints, found)
+        if done:
+            bound = max(Loads(coarse, machine, found).seconds)
+    return found, bound
+
+
+def swapped(
+    coarse: Coarse, machine: Machine, constraints: Constraints, devices: Sequence[int]
+) -> list[int]:
+    """The same pieces, each on the device that suits it, as far as swaps of two lead there."""
+    loads = Loads(coarse, machine, devices)
+    bounds = [math.inf if x is None else x for x in limits(machine, constraints)]
+    free = [d for d in range(len(bounds)) if d not in coarse.pins]
+    score, better = _score(loads, bounds), True
+    while better:
+        better = False
+        for a, b in combinations(free, 2):
+            undo = loads.move(_swap(loads, a, b))
+            after = _score(loads, bounds)
+            if _better(after, score):
+                score, better = after, True
+            else:
+                loads.move(undo)
+    return loads.devices
 
 
 def refined(
@@ -54,10 +88,13 @@ def refined(
             loads.move(undo)
         else:
             break
-    if is_uniform(machine, constraints) and max(coarse.pins) < 0:  # number them in the row
-        number = {d: i for i, d in enumerate(dict.fromkeys(loads.devices))}
-        return [number[d] for d in loads.devices]
     return loads.devices
+
+
+def _swap(loads: Loads, a: int, b: int) -> Moves:
+    """Everything on two devices the other way round."""
+    other = {a: b, b: a}
+    return [(c, other[d]) for c, d in enumerate(loads.devices) if d in other]
 
 
 def _score(loads: Loads, bounds: Sequence[float]) -> Score:
@@ -80,24 +117,14 @@ def _moves(coarse: Coarse, loads: Loads, bounds: Sequence[float]) -> Iterator[Mo
     k = len(loads.seconds)
     full = [d for d in range(k) if loads.memory[d] > bounds[d]]
     worst = max(full or range(k), key=lambda d: (loads.seconds[d], -d))
-    parts = [p for p in _parts(coarse) if all(coarse.pins[c] < 0 for c in p)]
-    here = [p for p in parts if loads.devices[p[0]] == worst]
-    there = [p for p in parts if loads.devices[p[0]] != worst]
+    loose = [p for p in parts(coarse) if all(coarse.pins[c] < 0 for c in p)]
+    here = [p for p in loose if loads.devices[p[0]] == worst]
+    there = [p for p in loose if loads.devices[p[0]] != worst]
     for part in here:
         yield from ([(c, d) for c in part] for d in range(k) if d != worst)
-    if not any(pin >= 0 for pin in coarse.pins):
-        for d in range(k):
-            swap = {worst: d, d: worst}
-            yield [(c, swap[at]) for c, at in enumerate(loads.devices) if at in swap]
+    if worst not in coarse.pins:
+        yield from (_swap(loads, worst, d) for d in range(k) if d not in coarse.pins)
     for part in here:
         for other in there:
             d = loads.devices[other[0]]
             yield [*((c, d) for c in part), *((c, worst) for c in other)]
-
-
-def _parts(coarse: Coarse) -> list[list[int]]:
-    """Classes that move as one: those of a colour."""
-    found: dict[int, list[int]] = {}
-    for c, colour in enumerate(coarse.colours):
-        found.setdefault(colour if colour >= 0 else -2 - c, []).append(c)
-    return list(found.values())

@@ -8,9 +8,17 @@ from types import MappingProxyType
 from typing import Protocol
 
 from partitioner.machine import Machine
+from partitioner.place import Groups
 from partitioner.types import Placement
 from symgraph.graph import Graph, Node
 from symgraph.types import Value
+
+STEP, THROUGHPUT, LATENCY = "step", "throughput", "latency"
+OBJECTIVES = {
+    STEP: "the shortest simulated step of all micro-batches",
+    THROUGHPUT: "the least load of the slowest device, as in a pipeline that never ends",
+    LATENCY: "the shortest simulated time of one micro-batch alone",
+}
 
 
 class Costs(Protocol):
@@ -29,7 +37,8 @@ class Constraints:
     are held at once. keep_groups: the nodes of one ctx_group stay together. split_tied: a
     parameter may be sent to other devices than its own. together: (variable, node) that stay
     together, such as a state and what makes its next value. pins: ctx_group or node -> number of
-    its device in the machine.
+    its device in the machine. groups: the user's map, which the strategy group2ctx follows.
+    objective: a name of OBJECTIVES, by which the best of several placements is taken.
     """
 
     memory: int | None = None
@@ -41,6 +50,8 @@ class Constraints:
     split_tied: bool = False
     together: Collection[tuple[str, str]] = ()
     pins: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    groups: Groups | None = None
+    objective: str = STEP
 
 
 @dataclass(frozen=True)

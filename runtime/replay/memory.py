@@ -1,8 +1,8 @@
 """The memory account: what every rank holds, instruction by instruction, and its worst moment.
 
 Recv    the message is held from here on
-Run     while it runs, its body's `top` besides; then `kept` and `sending` of the body, and its
-        gradients join the partial sums over micro-batches
+Run     while it runs, its body's `top` besides, and the partial sums over micro-batches that its
+        gradients begin or join; then `kept` and `sending` of the body
 Free    `sending` is dropped
 """
 

@@ -60,11 +60,15 @@ def profile(
             if body < 0 or home[body] != rank:
                 return i
         if kind < FREE:
+            added = 0
+            if slot[body] >= 0:
+                added = sums[body] * merged(waiting[slot[body]], widths, mb[i])
+            copied = added if added > 0 and len(widths) > 1 else 0  # a term beside its copy
+            held[SUMS] += copied
             most = _moment(i, top[body], held, most, worst)
+            held[SUMS] += added - copied
             held[KEPT] += kept[body] + received[body]
             held[MESSAGES] += sending[body] - received[body]
-            if slot[body] >= 0:
-                held[SUMS] += sums[body] * merged(waiting[slot[body]], widths, mb[i])
         elif kind < SEND:
             held[MESSAGES] -= sending[body]
         elif kind == RECV:

@@ -118,9 +118,10 @@ def test_a_call_that_moves_much_costs_its_bytes():
     assert slow.seconds_of(graph["x"], graph) == 0.0
 
 
-def test_a_view_costs_its_call_alone():
-    graph = op_graph("Reshape", [np.zeros((50, 40))], shape=(40, 50))
-    assert Speed(1.0, 2.0, 1.0).seconds_of(graph["op"], graph) == 2.0
+def test_views_and_joins_cost_nothing():
+    for graph in (op_graph("Reshape", [np.zeros((50, 40))], shape=(40, 50)),
+                  op_graph("Concat", [np.zeros((5, 4))] * 2, dim=0, num_args=2)):  # fmt: skip
+        assert Speed(1.0, 2.0, 1.0).seconds_of(graph["op"], graph) == 0.0
     copy = op_graph("transpose", [np.zeros((50, 40))])
     assert Speed(1.0, 2.0, 1.0).seconds_of(copy["op"], copy) == 2.0 + 2 * 50 * 40 * 8
 

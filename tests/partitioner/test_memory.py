@@ -1,15 +1,17 @@
-"""The memory plan: figures by hand, and beside what the meter measures while a plan runs."""
+"""The memory plan: figures by hand, and beside what a run holds."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import symgraph.sym as sym
-from partitioner import BodyKey, BodyMemory, Partition, cut, group2ctx, plan_memory
-from partitioner.lifetimes import SAME, SAME_IF_UNCHANGED, SLICES, is_view, lifetimes
+from partitioner import BodyKey, BodyMemory, MemoryPlan, Partition, cut, group2ctx, plan_memory
+from partitioner.layout import Layout, lay_out
 from partitioner.memory import kept_bytes
-from runtime.meter import Meter
+from partitioner.sharing import SAME, SAME_IF_UNCHANGED, SLICES, is_view, view_offset
 from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
@@ -28,12 +30,12 @@ from tests.recurrent import lstm_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
-X, W, Y = 5 * 4 * 8, 3 * 4 * 8, 5 * 3 * 8  # bytes of the arrays of `small`
+X, W, Y = 8 * 4 * 8, 2 * 4 * 8, 8 * 2 * 8  # bytes of the arrays of `small`: whole cache lines
 
 
 def small(reshaped: bool = False) -> Symbol:
     """W.x, its tanh and a loss, in float64."""
-    h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=3, no_bias=True)
+    h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=2, no_bias=True)
     y = sym.tanh(h, name="y")
     if reshaped:
         y = sym.Reshape(y, shape=(-1,), name="flat")
@@ -41,11 +43,16 @@ def small(reshaped: bool = False) -> Symbol:
 
 
 def partition_of(symbol: Symbol, devices: int = 1, train: bool = True, **how: bool) -> Partition:
-    graph = lower(symbol, {"x": (5, 4)}, {"x": "float64"})
+    graph = lower(symbol, {"x": (8, 4)}, {"x": "float64"})
     if train:
         graph = gradients(graph, ["fc_weight"]).graph
     groups = {f"g{i}": cpu(i) for i in range(devices)} if devices > 1 else None
     return cut(graph, group2ctx(graph, groups, cpu(0)), **how)
+
+
+def plan_of(partition: Partition, **more: object) -> MemoryPlan:
+    """The plan with x, like fc's weight, in an array of its own."""
+    return plan_memory(partition, parameters=["x", "fc_weight"], **more)
 
 
 # -- by hand -----------------------------------------------------------------------------------
@@ -55,30 +62,28 @@ def partition_of(symbol: Symbol, devices: int = 1, train: bool = True, **how: bo
 def test_figures_of_one_stage(reshaped):
     """y is all that backward needs of forward: fc's gradient reads x, which is the caller's.
 
-    forward    fc     (fc y)          y
-    backward   y      (y g)   (y g dh)   (dh dw)
+    forward    fc     (fc y)            y
+    backward   g      (g dy)   (dh dw)  in the place of g
 
-    The reshape and the loss are the same memory as y.
+    The reshape and the loss are the same memory as y. dw, which is asked for, waits as a sum.
     """
     partition = partition_of(small(reshaped))
-    assert kept_bytes(partition) == (Y,)
     gradient = partition.graph.outputs[-1]
-    plan = plan_memory(partition, grads={"fc_weight": gradient}, slots=2, parameters=["fc_weight"])
-    assert (plan.parameters, plan.optimizer) == ((W,), (2 * W,))
+    plan = plan_of(partition, grads={"fc_weight": gradient}, slots=2)
+    assert (plan.parameters, plan.optimizer) == ((X + W,), (2 * W,))
     assert plan.bodies == {
         BodyKey(0, "F"): BodyMemory(top=2 * Y, kept=Y),
-        BodyKey(0, "B"): BodyMemory(top=2 * Y, kept=-Y, sums=W),
+        BodyKey(0, "B"): BodyMemory(top=2 * Y + W, kept=-Y, sums=W),
     }
+    assert kept_bytes(partition) == (Y,)
 
 
 def test_a_backward_phase_in_two_keeps_what_the_second_needs():
     """dh is made in I and read by W."""
-    plan = plan_memory(partition_of(small(), split=True))
-    assert plan.bodies == {
-        BodyKey(0, "F"): BodyMemory(top=2 * Y, kept=Y),
-        BodyKey(0, "I"): BodyMemory(top=2 * Y, kept=Y - Y),
-        BodyKey(0, "W"): BodyMemory(top=W, kept=-Y),
-    }
+    bodies = plan_of(partition_of(small(), split=True)).bodies
+    assert bodies[BodyKey(0, "F")] == BodyMemory(top=2 * Y, kept=Y)
+    assert bodies[BodyKey(0, "I")].kept == Y - Y
+    assert bodies[BodyKey(0, "W")] == BodyMemory(top=W, kept=-Y)
 
 
 def test_messages():
@@ -87,47 +92,89 @@ def test_messages():
     The other stage holds it from when it is received until y is made, and sends dh back.
     """
     with AttrScope(ctx_group="g0"):
-        h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=3, no_bias=True)
+        h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=2, no_bias=True)
     with AttrScope(ctx_group="g1"):
         loss = sym.MakeLoss(sym.tanh(h, name="y"), name="loss")
-    bodies = plan_memory(partition_of(loss, 2)).bodies
+    bodies = plan_of(partition_of(loss, 2)).bodies
     assert bodies[BodyKey(0, "F")] == BodyMemory(top=Y, kept=0, sending=Y)
-    assert bodies[BodyKey(1, "F")] == BodyMemory(top=Y, kept=Y - Y)
-    assert bodies[BodyKey(1, "B")] == BodyMemory(top=2 * Y, kept=-Y, sending=Y)
-    assert bodies[BodyKey(0, "B")] == BodyMemory(top=W, kept=-Y)
-
-
-def test_a_value_for_another_stage_of_the_same_rank_is_counted_once():
-    """y0 goes to stage 2 of the same rank and is kept by stage 0 for its own gradient."""
-    with AttrScope(ctx_group="g0"):
-        h = sym.FullyConnected(sym.Variable("x"), name="fc", num_hidden=3, no_bias=True)
-        y = sym.tanh(h, name="y0")
-    with AttrScope(ctx_group="g1"):
-        z = sym.tanh(y, name="y1")
-    with AttrScope(ctx_group="g0"):
-        loss = sym.MakeLoss(sym.sin(z) * y, name="loss")
-    bodies = plan_memory(partition_of(loss, 2)).bodies
-    assert bodies[BodyKey(0, "F")].kept == Y
-    total = sum(m.kept for k, m in bodies.items() if k.stage in (0, 2))
-    received = 2 * Y  # y1 at stage 2, its gradient at stage 0
-    assert total == -received
+    assert bodies[BodyKey(1, "F")].kept == Y - Y
+    assert bodies[BodyKey(1, "B")].kept == -Y
+    assert bodies[BodyKey(1, "B")].sending == Y
+    assert bodies[BodyKey(0, "B")].kept == -Y
 
 
 def test_forward_only_leaves_nothing():
-    (body,) = plan_memory(partition_of(small(), train=False)).bodies.values()
+    (body,) = plan_of(partition_of(small(), train=False)).bodies.values()
     assert body == BodyMemory(top=2 * Y, kept=0)
 
 
-def test_lifetimes_of_one_stage():
-    partition = partition_of(small())
-    forward, backward = (partition.bodies[BodyKey(0, p)] for p in "FB")
-    assert [n.name for n in forward.graph if not n.is_variable] == ["fc", "y", "loss"]
-    life = lifetimes(forward, partition)
-    assert life.drops == ((Value("fc_weight"),), (Value("fc"),), ())  # y stays for backward
-    assert (life.spent, life.sent) == ((Value("loss"),), ())
-    life = lifetimes(backward, partition)
-    assert Value("y") in {v for drop in life.drops for v in drop}
-    assert (life.spent, life.sent) == ((Value("fc_weight_grad0"),), ())
+# -- side by side and in place -------------------------------------------------------------------
+
+
+def unrolled(joined: Callable[[list[Symbol]], Symbol]) -> Layout:
+    """The layout of four steps h = tanh(W h + x) and a join of some of them, forward."""
+    h, steps, weight = sym.Variable("h0"), [], sym.Variable("w")
+    for t in range(4):
+        h = sym.tanh(sym.FullyConnected(h, weight, num_hidden=3, no_bias=True))
+        steps.append(sym.sin(h, name=f"h{t + 1}"))
+    graph = lower(sym.Group([joined(steps), *steps]), {"h0": (2, 3)})
+    partition = cut(graph, group2ctx(graph, None, cpu(0)))
+    return lay_out(partition, 0, ["w"])
+
+
+def places(layout: Layout, *names: str) -> list[int | None]:
+    """Offsets in the first one's root; None: elsewhere."""
+    found = [layout.places[0, Value(n)] for n in names]
+    return [p.offset if p.root == found[0].root else None for p in found]
+
+
+STEP = 2 * 3 * 4
+
+
+def test_a_join_of_time_steps_is_where_they_are():
+    layout = unrolled(lambda h: sym.Concat(*h, dim=0, name="all"))
+    assert places(layout, "all", "h1", "h2", "h3", "h4") == [0, 0, STEP, 2 * STEP, 3 * STEP]
+
+
+def test_overlapping_joins_are_windows_of_one_root():
+    layout = unrolled(
+        lambda h: (
+            sym.sum(sym.Concat(*h[:3], dim=0, name="a"))
+            + sym.sum(sym.Concat(*h[1:], dim=0, name="b"))
+        )
+    )
+    assert places(layout, "a", "b", "h1", "h4") == [0, STEP, 0, 3 * STEP]
+
+
+def test_a_join_that_wants_another_order_is_copied():
+    layout = unrolled(
+        lambda h: (
+            sym.sum(sym.Concat(*h, dim=0, name="a"))
+            + sym.sum(sym.Concat(*h[::-1], dim=0, name="b"))
+        )
+    )
+    assert places(layout, "a", "h1", "h2", "b") == [0, 0, STEP, None]
+
+
+def test_a_join_of_one_value_twice_is_copied():
+    layout = unrolled(lambda h: sym.Concat(h[0], h[0], dim=0, name="twice"))
+    assert places(layout, "twice", "h1") == [0, None]
+
+
+def test_the_last_reader_may_write_over_its_input():
+    """a*b goes where a is, (a*b)*b where a*b is; a sum of what is read again does not."""
+    x = sym.Variable("x")
+    a, b = sym.sin(x, name="a"), sym.cos(x, name="b")
+    first = sym.elemwise_mul(a, b, name="first")
+    second = sym.elemwise_mul(first, b, name="second")
+    third = sym.elemwise_add(second, sym.tanh(second), name="third")
+    last = sym.elemwise_mul(second, third, name="last")
+    graph = lower(last, {"x": (4, 4)})
+    layout = lay_out(cut(graph, group2ctx(graph, None, cpu(0))), 0, ["x"])
+    at = {n: layout.places[0, Value(n)].root for n in ("a", "b", "first", "second", "third")}
+    assert at["a"] == at["first"] == at["second"]
+    assert at["third"] != at["second"]
+    assert at["b"] not in (at["a"], at["third"])
 
 
 # -- which outputs share memory ------------------------------------------------------------------
@@ -158,8 +205,11 @@ def test_views_are_what_shares_memory(op, shape, attrs):
     x = np.random.default_rng(0).standard_normal(shape)
     graph = op_graph(op, [x], **attrs)
     outs = run_op(op, x, **attrs)
-    for out in outs if isinstance(outs, list) else [outs]:
+    for index, out in enumerate(outs if isinstance(outs, list) else [outs]):
         assert np.shares_memory(out, x) == ((op, shape, attrs) in VIEWS)
+        if (op, shape, attrs) in VIEWS:
+            offset = out.ctypes.data - x.ctypes.data
+            assert view_offset(graph["op"], index, graph) == offset
     assert is_view(graph["op"], graph) == ((op, shape, attrs) in VIEWS)
 
 
@@ -172,7 +222,7 @@ def test_every_operator_of_the_table_is_tried():
     assert not any(find(op).random for op, _, _ in VIEWS)
 
 
-# -- beside the meter ----------------------------------------------------------------------------
+# -- beside what a run holds ---------------------------------------------------------------------
 
 
 def mlp_case() -> Case:
@@ -198,9 +248,8 @@ def peaks(case: Case, options: Options) -> list[tuple[int, int]]:
     def work(transport) -> None:
         arrays = {n: a.copy() for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays, wanted=())
-        worker.meter = Meter(arrays.values())
         worker.step(transport, case.feeds)
-        measured[transport.rank] = worker.meter.peak
+        measured[transport.rank] = worker.held
 
     with ThreadCluster(made.partition.ranks) as cluster:
         cluster.run(work)
@@ -210,24 +259,25 @@ def peaks(case: Case, options: Options) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "wavefront"])
 @pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("make", [mlp_case, lambda: lstm_case(3, 5, batch=8, hidden=6)])
-def test_planned_peak_is_the_measured_one(make, devices, schedule, micro_batches):
+@pytest.mark.parametrize("make", [mlp_case, lambda: lstm_case(3, 5, batch=8, hidden=8)])
+def test_what_is_planned_is_what_is_held(make, devices, schedule, micro_batches):
+    """But for gaps between what is packed; one array of these small nets is some per cent."""
     groups = {f"layer{i}": cpu(min(i, devices - 1)) for i in range(4)}
     groups["head"] = cpu(devices - 1)
     options = Options(groups, cpu(0), (), schedule, micro_batches)
-    for planned, measured in peaks(make(), options):
-        assert planned == measured > 0
+    for planned, held in peaks(make(), options):
+        assert planned == pytest.approx(held, rel=0.15)
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])
 @pytest.mark.parametrize("time_segment", [1, 2, 5])
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "wavefront"])
 def test_planned_peak_with_time_segments(schedule, time_segment, recompute):
-    case = lstm_case(3, 5, batch=8, hidden=6)
+    case = lstm_case(3, 5, batch=8, hidden=8)
     groups = {f"layer{i}": cpu(i) for i in range(3)} | {"head": cpu(2)}
     more = {"time_segment": time_segment, "recompute": recompute}
-    for planned, measured in peaks(case, Options(groups, cpu(0), (), schedule, 2, **more)):
-        assert planned == pytest.approx(measured, rel=0.02)
+    for planned, held in peaks(case, Options(groups, cpu(0), (), schedule, 2, **more)):
+        assert planned == pytest.approx(held, rel=0.15)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -235,15 +285,11 @@ def test_planned_peak_with_time_segments(schedule, time_segment, recompute):
 def test_planned_peak_of_random_nets(seed, schedule):
     """Skips, shared weights, several stages a rank.
 
-    Two things are not known from the cut alone: whether a message whose memory a later body of
-    the sender drops has gone by then, and which of two stages of a rank drops shared memory last.
-    In these tiny nets, one array is several per cent.
+    Which of two stages of a rank drops shared memory last is not known from the cut alone. In
+    these tiny nets, one array is several per cent.
     """
     case = random_case(seed, batch=8)
-    close = []
     for devices in (1, 2, 3):
         options = Options(random_groups(seed, devices), cpu(0), (), schedule, 4)
-        for planned, measured in peaks(case, options):
-            assert planned == pytest.approx(measured, rel=0.17)
-            close.append(planned == measured)
-    assert sum(close) >= len(close) - 3
+        for planned, held in peaks(case, options):
+            assert planned == pytest.approx(held, rel=0.07, abs=9 * 64)

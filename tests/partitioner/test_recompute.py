@@ -9,8 +9,10 @@ import symgraph as sg
 import symgraph.sym as sym
 from partitioner import Placement, cut, group2ctx
 from partitioner.memory import kept_bytes
+from partitioner.packing import aligned
 from partitioner.recompute import recompute
 from partitioner.types import AGAIN
+from runtime.kernels import next_states
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.gradients import Differentiated, gradients
@@ -61,7 +63,7 @@ def test_only_what_comes_from_elsewhere_is_kept(steps):
     both, place = network()
     again = recompute(both.graph, place, (0, 1), time_segment=steps)
     partition = cut(again, place, time_segment=steps)
-    state = 4 * 5 * 8
+    state = aligned(4 * 5 * 8)
     first, second = kept_bytes(partition)
     if steps is None:
         assert (first, second) == (0, 6 * state)
@@ -98,10 +100,8 @@ def test_auxiliary_states_are_updated_once():
     place = group2ctx(both.graph, None, cpu(0))
     again = recompute(both.graph, place, (0,))
     assert "bn_again" in again.nodes
-    from runtime.kernels import compile_rank
-
-    bodies = compile_rank(cut(again, place), 0)
-    updates = [name for body in bodies.values() for name, _ in body.aux]
+    bodies = cut(again, place).bodies.values()
+    updates = [name for body in bodies for name, _ in next_states(body)]
     assert sorted(updates) == ["bn_moving_mean", "bn_moving_var"]
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from partitioner.solve import (
     Problem,
     Transfer,
     evaluate,
+    published,
     solve,
     violations,
 )
@@ -50,7 +52,7 @@ def random_problem(seed: int) -> Problem:
             transfers.append(Transfer(int(v), tuple(map(int, targets)), cost))
     coloured = rng.random(n) < 0.5 * (rng.random() < 0.5)
     colours = np.where(coloured, rng.integers(0, 3, n), -1)
-    return Problem(
+    return published(
         tuple(f"n{v}" for v in range(n)),
         np.where(rng.random(n) < 0.05, np.inf, acc),
         cpu.astype(float),
@@ -62,6 +64,12 @@ def random_problem(seed: int) -> Problem:
         colours=tuple(map(int, colours)),
         backward=tuple(backward),
     )
+
+
+def limited_to(problem: Problem, limit: float) -> Problem:
+    """The same with that much memory on each accelerator."""
+    accelerator, *others = problem.kinds
+    return replace(problem, kinds=(replace(accelerator, memory_limit=limit), *others))
 
 
 def brute_force(problem: Problem, *, contiguous: bool) -> float:
@@ -119,7 +127,7 @@ def test_chains_of_every_small_length_over_every_number_of_devices():
     rng = np.random.default_rng(1)
     for n, k in itertools.product(range(1, 9), range(1, 5)):
         times = rng.integers(1, 20, n).astype(float)
-        chain = Problem(
+        chain = published(
             tuple(map(str, range(n))), times, times, np.zeros(n),
             tuple(Transfer(v, (v + 1,), float(rng.integers(0, 6))) for v in range(n - 1)), k,
         )  # fmt: skip
@@ -152,7 +160,7 @@ def diamonds(
     n = len(names)
     targets = {v: tuple(b for a, b in arcs if a == v) for v in range(n)}
     times = rng.lognormal(0, 1, n)
-    return Problem(
+    return published(
         tuple(f"{x}{i}" for i, x in enumerate(names)), times, times * 5, rng.integers(1, 9, n),
         tuple(Transfer(v, to, cost * rng.lognormal(0, 1)) for v, to in targets.items() if to),
         devices,
@@ -168,7 +176,10 @@ def permuted(problem: Problem, order: np.ndarray) -> Problem:
     return replace(
         problem,
         names=tuple(problem.names[v] for v in order),
-        accelerator=problem.accelerator[order], cpu=problem.cpu[order],
+        kinds=tuple(
+            replace(k, times=k.times[order], moves=None if k.moves is None else k.moves[::-1])
+            for k in problem.kinds
+        ),
         memory=problem.memory[order], transfers=tuple(reversed(transfers)),
         colours=tuple(problem.colours[v] for v in order),
         backward=tuple(problem.backward[v] for v in order),
@@ -180,7 +191,7 @@ def test_the_optimum_does_not_depend_on_the_order_of_the_nodes():
     worse = 0
     for _ in range(8):
         problem = diamonds(5, 4, rng, cost=0.3)
-        limited = replace(problem, memory_limit=float(problem.memory.sum()) / 3 * 1.1)
+        limited = limited_to(problem, float(problem.memory.sum()) / 3 * 1.1)
         best = solve(limited)
         assert best.optimal
         other = solve(permuted(limited, rng.permutation(len(problem.names))))
@@ -196,7 +207,7 @@ def test_communication_decides_where_to_cut():
 
     a(2) --1-- b(2) --9-- c(2) --1-- d(2)
     """
-    problem = Problem(
+    problem = published(
         tuple("abcd"), np.full(4, 2.0), np.full(4, 2.0), np.zeros(4),
         (Transfer(0, (1,), 1.0), Transfer(1, (2,), 9.0), Transfer(2, (3,), 1.0)), 2,
     )  # fmt: skip
@@ -207,7 +218,7 @@ def test_communication_decides_where_to_cut():
 
 
 def test_a_value_is_paid_once_by_each_device_however_many_nodes_read_it():
-    problem = Problem(
+    problem = published(
         tuple("abcd"), np.ones(4), np.ones(4), np.full(4, 8.0), (Transfer(0, (1, 2, 3), 2.0),), 2, 1
     )
     loads = evaluate(problem, (0, 1, 1, 2))
@@ -219,46 +230,49 @@ def test_a_value_is_paid_once_by_each_device_however_many_nodes_read_it():
 def test_too_little_memory_is_told_with_the_smallest_limit_that_works():
     rng = np.random.default_rng(5)
     for strategy in ("downsets", "noncontiguous"):
-        problem = replace(diamonds(2, 2, rng), memory_limit=3.0)
+        problem = limited_to(diamonds(2, 2, rng), 3.0)
         with pytest.raises(InfeasibleError, match="the smallest limit that works is") as caught:
             solve(problem, strategy, time_limit=5)
         limit = int(str(caught.value).split()[-2])
-        solve(replace(problem, memory_limit=limit), strategy, time_limit=5)
+        solve(limited_to(problem, limit), strategy, time_limit=5)
         with pytest.raises(InfeasibleError):
-            solve(replace(problem, memory_limit=limit - 1), strategy, time_limit=5)
+            solve(limited_to(problem, limit - 1), strategy, time_limit=5)
 
 
 def test_what_can_run_nowhere_is_named():
-    problem = Problem(("a", "b"), np.array([1.0, np.inf]), np.ones(2), np.zeros(2), (), 1)
+    problem = partial(published, ("a", "b"), np.array([1.0, np.inf]), np.ones(2), np.zeros(2), ())
     with pytest.raises(InfeasibleError, match="node b can run on none of 1 accelerators and 0 CPU"):
-        solve(problem)
-    assert solve(replace(problem, cpus=1)).max_load == 1.0
+        solve(problem(1))
+    assert solve(problem(1, cpus=1)).max_load == 1.0
     for backward in (False, True):
         with pytest.raises(InfeasibleError, match="there is no device"):
-            solve(replace(problem, accelerators=0, backward=(backward, backward)))
+            solve(problem(0, backward=(backward, backward)))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"accelerator": np.ones(3)}, "accelerator"),
-        ({"cpu": np.array([1.0, np.nan])}, "cpu of node b"),
+        ({"accelerator": np.ones(3)}, "acc: times"),
+        ({"cpu": np.array([1.0, np.nan])}, "cpu: times of node b"),
         ({"memory": np.array([1.0, -1.0])}, "memory of node b"),
         ({"transfers": (Transfer(0, (2,), 1.0),)}, "a node that is not there"),
         ({"transfers": (Transfer(0, (1,), math.inf),)}, "a finite time"),
-        ({"accelerators": -1}, "numbers of devices"),
+        ({"accelerators": -1}, "acc: numbers of devices"),
         ({"colours": (1,)}, "one value for each of 2 nodes"),
-        ({"memory_limit": -2.0}, "memory limit"),
+        ({"memory_limit": -2.0}, "acc: the memory limit"),
     ],
 )
 def test_a_problem_that_makes_no_sense_is_refused(change, message):
-    problem = Problem(("a", "b"), np.ones(2), np.ones(2), np.zeros(2), (), 1)
+    given = {
+        "names": ("a", "b"), "accelerator": np.ones(2), "cpu": np.ones(2), "memory": np.zeros(2),
+        "transfers": (), "accelerators": 1,
+    }  # fmt: skip
     with pytest.raises(PlacementError, match=message):
-        replace(problem, **change)
+        published(**given | change)
 
 
 def test_an_unknown_strategy_lists_the_known_ones():
-    problem = Problem(("a",), np.ones(1), np.ones(1), np.zeros(1), (), 1)
+    problem = published(("a",), np.ones(1), np.ones(1), np.zeros(1), (), 1)
     with pytest.raises(PlacementError, match="did you mean 'downsets'"):
         solve(problem, "downset")
     assert set(STRATEGIES) == {"chain", "downsets", "noncontiguous"}
@@ -271,7 +285,7 @@ def test_dead_ends_and_masks_do_not_multiply_the_down_sets():
     steps = [Transfer(v, (v + 1, n + v), 1.0) for v in range(n - 1)]
     mask = Transfer(2 * n, tuple(range(5, n)), 0.0)
     times = np.concatenate([np.ones(n), np.zeros(n + 1)])
-    problem = Problem(
+    problem = published(
         tuple(map(str, range(2 * n + 1))), times, times * 10, np.ones(2 * n + 1),
         (*steps, mask), 4, 1,
     )  # fmt: skip

@@ -144,7 +144,7 @@ def test_gradients_flow_from_higher_to_lower_stages(seed):
             assert edge.dst.phase == "B"
             assert edge.src.stage > edge.dst.stage
     graph = partition.graph
-    assert {n.name for n in graph if n.origin is None} == partition.placement.stage_of.keys()
+    assert {n.name for n in graph if n.origin is None} <= partition.placement.stage_of.keys()
 
 
 def digests() -> str:

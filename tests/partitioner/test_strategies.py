@@ -11,7 +11,7 @@ import pytest
 
 import symgraph as sg
 from examples.lstm_lm import build
-from partitioner import cut
+from partitioner import cut, group2ctx
 from partitioner.cost import Speed
 from partitioner.machine import Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
@@ -48,7 +48,7 @@ def machine(devices: int, latency: float = 1e-6, bandwidth: float = 1e9) -> Mach
 
 def lstm(**sizes: int | str) -> Model:
     """The example's LSTM without residuals, one time step at a time."""
-    return build(BATCH, STEPS, residual=False, by_step=True, **sizes)
+    return build(BATCH, STEPS, residual=False, **sizes)
 
 
 def ready(model: Model) -> tuple[Graph, Constraints]:
@@ -89,6 +89,31 @@ def test_the_hand_plan_of_lstm_ptb_is_beaten():
     by_hand = {f"layer{i}": i * 2 // 8 for i in range(8)} | {"embed": 0, "decode": 1}
     pinned = Constraints(**{**vars(constraints), "pins": by_hand})
     assert STRATEGIES["optimal"](graph, Macs(), on, pinned).load == pytest.approx(9.12e6)
+    groups = {name: cpu(d) for name, d in by_hand.items()}
+    asked = Constraints(**{**vars(constraints), "groups": groups})
+    for given in (asked, pinned):
+        users = STRATEGIES["group2ctx"](graph, Macs(), on, given)
+        assert users.load == pytest.approx(9.12e6)
+        assert users.lower_bound == pytest.approx(13.92e6 / 2)
+        assert users.gap == pytest.approx(1 - 6.96 / 9.12)
+        assert users.placement == group2ctx(graph, groups, cpu(0), on.contexts)
+
+
+def test_groups_that_the_machine_cannot_hold_are_refused():
+    graph, constraints = ready(lstm(embed=20, hidden=20, layers=2, vocab=50))
+    groups = dict.fromkeys(["embed", "layer0", "layer1", "decode"], cpu(0))
+
+    def placed(**changes: object) -> Placed:
+        asked = Constraints(**{**vars(constraints), **changes})
+        return STRATEGIES["group2ctx"](graph, SPEED, machine(2), asked)
+
+    assert set(ranks(placed(groups=groups)).values()) == {0}
+    with pytest.raises(PlacementError, match=r"group2ctx names cpu\(5\), which the"):
+        placed(groups={**groups, "decode": cpu(5)})
+    with pytest.raises(PlacementError, match="in group 'decode', which group2ctx does not map"):
+        placed(groups={name: d for name, d in groups.items() if name != "decode"})
+    with pytest.raises(PlacementError, match="limit that works for the strategy group2ctx"):
+        placed(groups=groups, memory=1000)
 
 
 def test_a_split_decoder_balances_what_no_cut_between_nodes_can():
@@ -297,12 +322,12 @@ def test_the_classes_of_a_longer_network_are_as_few():
     """What makes large graphs fast: layers over time are a few classes, however many steps."""
     counts = []
     for steps in (4, 16):
-        model = build(BATCH, steps, residual=False, by_step=True, layers=4, hidden=8, embed=8,
+        model = build(BATCH, steps, residual=False, layers=4, hidden=8, embed=8,
                       vocab=20)  # fmt: skip
         graph, constraints = ready(model)
         coarse: Coarse = coarsen(graph, SPEED, machine(2), constraints, contiguous=True)
         counts.append(len(coarse))
-        assert float(coarse.seconds.sum()) == pytest.approx(
+        assert float(coarse.times[0].sum()) == pytest.approx(
             sum(SPEED.seconds_of(n, graph) for n in graph)
         )
     assert max(counts) <= 40

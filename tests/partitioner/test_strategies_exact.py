@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from partitioner import Partition, Placement, cut
 from partitioner.cost import Speed
-from partitioner.machine import Device, Level, Machine
+from partitioner.machine import Machine
 from partitioner.stages import form_stages
 from partitioner.strategies import STRATEGIES, Constraints, Placed
 from partitioner.strategies.coarse import coarsen
@@ -79,10 +78,14 @@ def random_net(seed: int) -> tuple[Graph, Table]:
 
 
 def real_loads(partition: Partition, costs: Table, on: Machine) -> list[float]:
-    """Seconds of every device: its bodies' nodes, and all messages that it sends or receives."""
+    """Seconds of every device: its bodies' nodes, and all messages that it sends or receives.
+
+    The costs are those of the fastest device.
+    """
     found = [0.0] * len(on.devices)
+    most = max(device.flops for device in on.devices)
     for key, body in partition.bodies.items():
-        found[partition.rank(key)] += sum(
+        found[partition.rank(key)] += most / on.devices[partition.rank(key)].flops * sum(
             costs.seconds_of(partition.graph[n.name], partition.graph)
             for n in body.graph if not n.is_variable
         )  # fmt: skip
@@ -127,19 +130,13 @@ def test_optimal_on_two_devices_is_what_trying_everything_finds(seed):
     assert placed.load == pytest.approx(max(real_loads(cut(graph, placed.placement), costs, on)))
 
 
-def test_optimal_on_three_devices_is_seldom_unproven_and_never_below_what_is_possible():
-    proven = 0
-    for seed in range(40, 60):
-        graph, costs = random_net(seed)
-        on = machine(3, latency=0.5, bandwidth=64.0)
-        placed = STRATEGIES["optimal"](graph, costs, on, Constraints())
-        best = brute_force(graph, costs, on)
-        assert placed.lower_bound <= best + 1e-9
-        assert placed.load >= best - 1e-9
-        if placed.optimal:
-            assert placed.load == pytest.approx(best)
-            proven += 1
-    assert proven >= 15
+@pytest.mark.parametrize("seed", range(40, 60))
+def test_optimal_on_three_devices_is_what_trying_everything_finds(seed):
+    graph, costs = random_net(seed)
+    on = machine(3, latency=0.5, bandwidth=64.0)
+    placed = STRATEGIES["optimal"](graph, costs, on, Constraints())
+    assert placed.optimal
+    assert placed.load == pytest.approx(brute_force(graph, costs, on))
 
 
 def ranks(placed: Placed) -> dict[str, int]:
@@ -236,24 +233,10 @@ def test_loads_kept_up_to_date_are_those_counted_anew():
             assert loads.memory == fresh.memory
 
 
-def test_a_slow_device_gets_less():
-    """Devices that differ: the solver takes them as alike, the search nearby does not."""
-    lines = ["n0 = x", *(f"n{i} = n{i - 1}" for i in range(1, 12))]
-    graph, costs = net(*lines), Table({f"n{i}": 2.0 for i in range(12)} | {"x": 0.0})
-    fast, slow = (Device(cpu(i), flops) for i, flops in enumerate((3.0, 1.0)))
-    on = Machine((fast, slow), {"network": Level(0.01, 1e9)})
-    placed = STRATEGIES["optimal"](graph, costs, on, Constraints())
-    held = [r for name, r in ranks(placed).items() if name != "x"]
-    assert held.count(0) == 9
-    assert held.count(1) == 3
-    assert placed.lower_bound <= placed.load
-
-
 def test_a_value_for_two_receivers_is_sent_twice():
     graph = net("n0 = x", "a = n0", "b = n0")
     costs = Table({"x": 0.0, "n0": 30.0, "a": 30.0, "b": 30.0})
     placed = STRATEGIES["optimal"](graph, costs, machine(3), Constraints())
     assert placed.load == 45.0 + 4 * (LATENCY + 32 / BANDWIDTH)
     assert placed.load == max(real_loads(cut(graph, placed.placement), costs, machine(3)))
-    assert not math.isinf(placed.lower_bound)
-    assert placed.lower_bound < placed.load
+    assert placed.optimal, "the search counts every message, so it proves what the solver cannot"

@@ -22,11 +22,12 @@ def test_a_json_workload_is_read_as_it_stands():
     workload = read_workload(DATA / "diamond.json")
     problem = workload.problem
     assert problem.names == ("10", "3", "7", "5", "8", "1")
-    assert list(problem.accelerator) == [1, 4, 4, 2, 2, 1]
-    assert list(problem.cpu) == [8, 40, 40, 20, 20, 2]
+    accelerator, cpu = problem.kinds
+    assert list(accelerator.times) == [1, 4, 4, 2, 2, 1]
+    assert list(cpu.times) == [8, 40, 40, 20, 20, 2]
     assert list(problem.memory) == [10, 30, 30, 10, 10, 10]
     assert problem.colours == (-1, -1, -1, 0, 0, -1)
-    assert (problem.accelerators, problem.cpus, problem.memory_limit) == (2, 1, 100.0)
+    assert (accelerator.count, cpu.count, accelerator.memory_limit) == (2, 1, 100.0)
     assert {(t.source, t.targets, t.cost) for t in problem.transfers} == {
         (0, (1, 2), 0.5), (1, (3,), 2.0), (2, (4,), 0.25), (3, (5,), 0.5), (4, (5,), 0.5)
     }  # fmt: skip
@@ -49,8 +50,8 @@ def test_backward_nodes_follow_their_colours_and_orphans_go_where_they_cost_leas
 
 def test_limits_given_replace_those_of_the_file():
     workload = read_workload(DATA / "diamond.json", accelerators=4, cpus=0, memory_limit=50.0)
-    problem = workload.problem
-    assert (problem.accelerators, problem.cpus, problem.memory_limit) == (4, 0, 50.0)
+    accelerator, cpu = workload.problem.kinds
+    assert (accelerator.count, cpu.count, accelerator.memory_limit) == (4, 0, 50.0)
 
 
 def changed(tmp_path: Path, change) -> Path:
@@ -136,7 +137,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_profile_gives_forward_and_backward_time_and_both_kinds_of_memory():
     problem = read_workload(DATA / "lstm_profile.txt", accelerators=2).problem
     assert problem.names == tuple(f"node{i}" for i in range(1, 10))
-    assert list(problem.accelerator) == pytest.approx([0, 4.4, 2.02, 0, 0, 6, 6.1, 6.3, 9])
+    assert list(problem.kinds[0].times) == pytest.approx([0, 4.4, 2.02, 0, 0, 6, 6.1, 6.3, 9])
     assert list(problem.memory[:3]) == [0, 7200, 7000]
     assert all(t.cost == 0 for t in problem.transfers)
     assert solve(problem).max_load == pytest.approx(18.52)  # up to node7 | node8, node9: 15.3

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from runtime import checkpoint
-from runtime.trainer import Trainer, limit_blas, load_corpus, prepare
+from runtime.blas import limit_blas
+from runtime.trainer import Trainer, load_corpus, prepare
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError

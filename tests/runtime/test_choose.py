@@ -107,8 +107,10 @@ def test_auto_gives_the_same_bits():
     case = lstm_case(2, 4)
     groups = {"layer0": cpu(0), "layer1": cpu(1), "head": cpu(1)}
     how = {"schedule": "auto", "micro_batches": 2, "pricing": lambda graph: PRICES}
-    alone = on_threads(case, Options(micro_batches=2))
-    assert_same_bits(on_threads(case, Options(groups, cpu(0), time_segment="auto", **how)), alone)
+    for segment in (None, 2):
+        alone = on_threads(case, Options(micro_batches=2, time_segment=segment))
+        split = on_threads(case, Options(groups, cpu(0), time_segment=segment, **how))
+        assert_same_bits(split, alone)
 
 
 def test_time_segments_are_found():
@@ -125,16 +127,16 @@ def test_time_segments_are_found():
     assert seconds(made) <= 1.1 * min(every)
 
 
-def test_expensive_messages_make_long_segments():
-    draft_prices = [Prices(Speed(1e9, 1e-5), Link(a, 1e9)) for a in (1e-5, 1e-3, 1e-1)]
-    steps = []
-    for prices in draft_prices:
+def test_expensive_instructions_make_long_segments():
+    taken = []
+    for overhead in (1e-7, 1e-4, 1e-1):
+        prices = Prices(Speed(1e9, 1e-5), Link(1e-5, 1e9), overhead)
         made = planned(steps=16, schedule="wavefront", time_segment="auto", micro_batches=1,
                        pricing=lambda graph, prices=prices: prices)  # fmt: skip
-        steps.append(made.choice.time_segment or 16)
-    assert steps == sorted(steps)
-    assert steps[0] < 4
-    assert steps[-1] == 16
+        taken.append(made.choice.time_segment or 16)
+    assert taken == sorted(taken)
+    assert taken[0] < 4
+    assert taken[-1] == 16
 
 
 def test_the_formula():

@@ -1,0 +1,355 @@
+"""The LSTM language model benchmark: this project beside its peers, in one run.
+
+    python -m benchmarks.lstm_lm --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
+
+Every contender trains the same networks on the same random words (float32; forward, backward,
+clipping to a global norm of 5, SGD) in a process of its own. They work in turn, round after round,
+never two at a time. First the gradients of symgraph's very plans are compared with PyTorch's.
+docs/benchmarks.md tells how the environments are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.contenders import (
+    CONTENDERS,
+    DEFAULT,
+    DROPPED,
+    ROOT,
+    VARIANTS,
+    Contender,
+    LeftOut,
+    Process,
+    environment,
+    make_shim,
+    parse,
+)  # fmt: skip
+from benchmarks.peers.protocol import CONFIGS
+from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
+from symgraph.command import FAILED, Parser, say, status_of
+from symgraph.console import Console
+from symgraph.errors import ConfigError, RunError
+from symgraph.units import bytes_text
+
+PEERS = ("torch", "jax", "mxnet", "chainer")
+PEAK = "sgemm peak"  # measured in turn with the contenders
+PEAK_CONTENDER = Contender(
+    PEAK, "symgraph", ("benchmarks.peers.sgemm_peak",), {"OPENBLAS_NUM_THREADS": "1"}
+)
+TOLERANCE = 1e-4  # of gradients, relative to a parameter's largest
+START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
+TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps a turn, where --steps does not say how many
+MEMORY_LEFT = 1 << 30  # bytes that must stay free with all contenders there
+QUIET_SECONDS = 1.0  # that are watched for other programs, each round
+TRIED = 2  # steps that tell how long one takes
+
+
+class Benchmark:
+    """One run: the options, where things go, and who was left out, with the reason."""
+
+    def __init__(self, options: argparse.Namespace, console: Console, folder: Path) -> None:
+        self.options = options
+        self.console = console
+        self.folder = folder
+        self.left_out: dict[str, str] = {}
+        self._logs = 0
+
+    def leave_out(self, config: str, name: str, reason: object) -> None:
+        self.left_out[f"{config} {name}"] = str(reason)
+        self.console.line(f"{config}: {name} is left out: {reason}")
+
+    def python(self, interpreter: str) -> str:
+        """The interpreter of a contender; LeftOut if it was not given."""
+        given = sys.executable if interpreter == "symgraph" else self.options.__dict__[interpreter]
+        if given is None:
+            raise LeftOut(f"--{interpreter} PYTHON is not given")
+        return given
+
+    def process(
+        self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
+    ) -> Process:
+        if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
+            raise LeftOut("this CPU has no AVX-512")
+        arguments = [config if a == "CONFIG" else a for a in contender.arguments]
+        command = [self.python(contender.interpreter), "-m", *arguments, *more]
+        shim = self.shim if "mkl" in variants else None
+        settings = environment(os.environ, contender, variants, shim)
+        return Process(command, settings, self.log())
+
+    def log(self) -> Path:
+        """A new file, for what a process writes to stderr."""
+        self._logs += 1
+        return self.folder / f"{self._logs}.log"
+
+    @cached_property
+    def shim(self) -> Path:
+        return make_shim(self.folder)
+
+    def config(self, config: str) -> dict[str, Any]:
+        """Start, check and measure all contenders on a configuration."""
+        with ExitStack() as stack:
+            processes: dict[str, Process] = {}
+            results: dict[str, Result] = {}
+            gradients: dict[str, dict[str, float]] = {}
+            for name in [PEAK, *self.options.contenders]:
+                try:
+                    process, result, errors = self.start(config, name, stack)
+                except LeftOut as reason:
+                    if name == PEAK:
+                        raise RunError(f"the sgemm peak cannot be measured: {reason}") from None
+                    self.leave_out(config, name, reason)
+                    continue
+                processes[name], results[name] = process, result
+                if errors:
+                    gradients[name] = errors
+            busy = self.measure(config, processes, results)
+        peak = results.pop(PEAK)
+        gflops = peak_gflops(peak)
+        size = CONFIGS[config]
+        return {
+            **size._asdict(), "tokens": size.tokens, "flops": size.flops, "peak_gflops": gflops,
+            "peak_blas": list(peak.blas), "gradient_errors": gradients, "others_busy": busy,
+            "contenders": figures(config, results, gflops),
+        }  # fmt: skip
+
+    def start(
+        self, config: str, name: str, stack: ExitStack
+    ) -> tuple[Process, Result, dict[str, float]]:
+        """Start a contender and check its gradients if it is ours; LeftOut if that cannot be."""
+        contender, variants = (PEAK_CONTENDER, ()) if name == PEAK else parse(name)
+        ours = contender.arguments[0].endswith("symgraph_lstm")
+        checked = ours and self.options.torch is not None
+        path = self.folder / "gradients.npz"
+        more = ["--gradients", str(path)] if checked else []
+        if contender is CONTENDERS["symgraph-2"]:
+            more += self.options.plan
+        begun = time.monotonic()
+        with ExitStack() as own:  # ends it if it does not become ready
+            process = own.enter_context(self.process(config, contender, variants, more))
+            said = process.ready(START_LIMIT)
+            left = free_memory()
+            if left < MEMORY_LEFT:
+                raise LeftOut(
+                    f"{bytes_text(left)} of memory are left with it; give fewer --contenders"
+                )
+            stack.push(own.pop_all())
+        result = Result(start_seconds=time.monotonic() - begun, **said)
+        self.console.line(f"{config}: {name} is ready after {result.start_seconds:.1f} s")
+        errors = self.check(config, name, path) if checked else {}
+        return process, result, errors
+
+    def check(self, config: str, name: str, path: Path) -> dict[str, float]:
+        """Compare a plan's gradients with PyTorch's; RunError if they differ."""
+        command = [self.options.torch, "-m", "benchmarks.peers.torch_gradients", config, str(path)]
+        settings = environment(os.environ, CONTENDERS["torch-lstm"], (), None)
+        try:
+            with Process(command, settings, self.log()) as torch:
+                errors = torch.ready(START_LIMIT)["errors"]
+        except LeftOut as reason:
+            raise RunError(f"--torch: gradients cannot be checked: {reason}") from None
+        path.unlink()
+        worst = max(errors, key=errors.__getitem__)
+        if not errors[worst] <= TOLERANCE:
+            raise RunError(
+                f"{config}: {name}: the gradient of {worst} differs from PyTorch's by "
+                f"{errors[worst]:.1e} of its largest element, more than {TOLERANCE:.0e}"
+            )
+        self.console.line(
+            f"{config}: {name}: loss and gradients are PyTorch's, to {errors[worst]:.0e} ({worst})"
+        )
+        return errors
+
+    def measure(
+        self, config: str, processes: dict[str, Process], results: dict[str, Result]
+    ) -> list[float]:
+        """Run all in turn, every second round backwards; fills in the results.
+
+        A turn's first step is dropped: others have had the caches since. Gives the share of the
+        CPUs that others used before each round, while all contenders stood still.
+        """
+        counts: dict[str, int] = {}
+        busy = []
+        for number in range(self.options.rounds):
+            busy.append(busy_share(QUIET_SECONDS))
+            names = list(processes)
+            shown = []
+            for name in names[::-1] if number % 2 else names:
+                try:
+                    if name not in counts:
+                        counts[name] = self.steps(processes[name])
+                    said = processes[name].run(1 + counts[name], TURN_LIMIT)
+                except LeftOut as reason:
+                    self.leave_out(config, name, reason)
+                    processes.pop(name).close()
+                    del results[name]
+                    continue
+                results[name].seconds.append(said["seconds"][1:])
+                results[name].peak_bytes = said["peak_bytes"]
+                if name != PEAK:
+                    middle = sorted(said["seconds"][1:])[counts[name] // 2]
+                    shown.append(f"{name} {CONFIGS[config].tokens / middle:,.0f}")
+            self.console.line(
+                f"{config}: round {number + 1} of {self.options.rounds}, others busy "
+                f"{busy[-1]:.0%}, tokens/s: {', '.join(shown)}"
+            )
+        return busy
+
+    def steps(self, process: Process) -> int:
+        """Steps of a turn."""
+        spent = process.run(TRIED, TURN_LIMIT)["seconds"]
+        if self.options.steps is not None:
+            return self.options.steps
+        return max(FEWEST, min(MOST, ceil(TURN_SECONDS / min(spent))))
+
+
+# -- what is around it ---------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the tree, for the record."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.processor(),
+    )  # fmt: skip
+    git = ["git", "--no-optional-locks", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "cpu": cpu, "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(), "python": platform.python_version(), "commit": commit,
+        "dropped": {n: v for n, v in os.environ.items() if n.startswith(DROPPED)},
+        "time": datetime.now(UTC).isoformat(timespec="seconds"), "command": sys.argv[1:],
+    }  # fmt: skip
+
+
+def free_memory() -> int:
+    """Bytes that programs can still have without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def busy_share(seconds: float) -> float:
+    """The share of our CPUs' time that is used meanwhile, or taken by the machine's host."""
+
+    def ticks() -> tuple[int, int]:
+        idle = total = 0
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *counts = line.split()
+            if name in names:
+                idle += int(counts[3]) + int(counts[4])  # idle and waiting for a disk
+                total += sum(map(int, counts[:8]))
+        return idle, total
+
+    names = {f"cpu{i}" for i in os.sched_getaffinity(0)}
+    idle, total = ticks()
+    time.sleep(seconds)
+    idle_after, total_after = ticks()
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = Parser(
+        prog="python -m benchmarks.lstm_lm", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="contenders by default: " + " ".join(DEFAULT) + "\n  "
+        + "; ".join(f"+{name}: {meaning}" for name, meaning in VARIANTS.items()),
+    )  # fmt: skip
+    for name in PEERS:
+        made.add_argument(
+            f"--{name}", metavar="PYTHON",
+            help=f"interpreter of an environment with {name}; without it {name} is left out",
+        )  # fmt: skip
+    made.add_argument(
+        "--configs", nargs="+", choices=CONFIGS, metavar="NAME", default=list(CONFIGS),
+        help=f"of {', '.join(CONFIGS)} (default: all)",
+    )  # fmt: skip
+    made.add_argument(
+        "--contenders", nargs="+", metavar="NAME", default=list(DEFAULT),
+        help="who takes part; every name may have +malloc, +mkl or +avx512 behind it",
+    )  # fmt: skip
+    made.add_argument("--rounds", type=int, default=5, help="turns of each contender (default: 5)")
+    made.add_argument(
+        "--steps", type=int,
+        help=f"measured steps a turn (default: {TURN_SECONDS:.0f} seconds of them, "
+        f"{FEWEST} to {MOST})",
+    )  # fmt: skip
+    made.add_argument(
+        "--quick", action="store_true", help="only to see that it works: small, 2 rounds of 5 steps"
+    )
+    made.add_argument(
+        "--plan", nargs="+", metavar="KEY=VALUE", default=[],
+        help="fields of runtime.Options for symgraph on two devices, e.g. micro_batches=2",
+    )  # fmt: skip
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    return made
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Do the benchmark of a command line; its exit status."""
+    options = parser().parse_args(argv)
+    if options.quick:
+        options.configs, options.rounds, options.steps = ["small"], 2, 5
+    for name, least in (("rounds", options.rounds), ("steps", options.steps)):
+        if least is not None and least < 1:
+            raise ConfigError(f"--{name} {least}: at least 1")
+    try:
+        for name in options.contenders:
+            parse(name)
+    except ValueError as error:
+        raise ConfigError(f"--contenders: {error}") from None
+    progress = Console(sys.stderr)
+    found: dict[str, Any] = {"machine": machine(), "configs": {}, "left_out": {}}
+    if found["machine"]["cpus"] != 2:
+        say("every contender is made for two CPUs; give it two with taskset -c")
+    with tempfile.TemporaryDirectory() as folder:
+        benchmark = Benchmark(options, progress, Path(folder))
+        for config in options.configs:
+            found["configs"][config] = benchmark.config(config)
+            found["left_out"] = benchmark.left_out
+            if options.json is not None:
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
+    show(found)
+    return 0
+
+
+def show(found: Mapping[str, Any]) -> None:
+    console = Console(sys.stdout)
+    table = [
+        row for config, facts in found["configs"].items()
+        for row in rows(config, facts["contenders"], facts["peak_gflops"])
+    ]  # fmt: skip
+    console.table("LSTM language model, training", COLUMNS, table)
+    for note in notes(found):
+        console.line(note)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+
+    def work() -> int:
+        try:
+            return run(argv)
+        except RunError as error:
+            say(f"error: {error}")
+            return FAILED
+
+    return status_of(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

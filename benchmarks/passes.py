@@ -1,0 +1,124 @@
+"""What each part of the executor brings: a training step with one of them left out at a time.
+
+    python -m benchmarks.passes --config small
+
+Variants are alternated in one process; medians of the steps and their ratio to the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from examples.lstm_lm import build
+from partitioner import layout, merging
+from runtime import kernels
+from runtime.native import gemm
+from runtime.pipeline import Options, plan
+from runtime.session import Session, initialize
+from runtime.transports import ThreadCluster
+from symgraph import init, optimizer
+from symgraph.context import cpu
+
+CONFIGS = {  # layers, hidden, batch, steps
+    "small": (2, 200, 20, 20), "medium": (2, 650, 20, 35), "large": (2, 1500, 20, 35),
+    "deep": (8, 512, 32, 32), "mxnet-example": (8, 400, 64, 60),
+}  # fmt: skip
+VOCAB = 10_000
+
+
+def same(graph: Any, *_: Any) -> Any:
+    return graph
+
+
+# What is left out -> the names that are replaced while a session is made.
+VARIANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "everything on": (),
+    "products over time not merged": ((merging, "merge_products", same),),
+    "weight gradients not one product": ((merging, "sum_products", same),),
+    "equal calls not shared": ((merging, "share", same),),
+    "joins copied": ((layout, "is_join", lambda node: False),),
+    "nothing written in place": ((layout, "IN_PLACE", {}),),
+    "weights not packed": ((gemm, "available", lambda: False),),
+    "numpy instead of kernels": ((kernels, "KERNELS", {}),),
+}
+
+
+@contextmanager
+def session(name: str, config: str) -> Iterator[Callable[[], float]]:
+    """A session on one device with a variant's changes; the call runs a step: its seconds."""
+    layers, hidden, batch, steps = CONFIGS[config]
+    with ExitStack() as stack:
+        for where, what, instead in VARIANTS[name]:
+            stack.enter_context(mock.patch.object(where, what, instead))
+        model = build(batch, steps, VOCAB, layers, hidden, hidden, residual=False)
+        options = Options(None, cpu(0), (cpu(0),), states=model.states, update=True, whole=False)
+        made = plan(model.symbol, model.feeds, options, wrt=None)
+        with ThreadCluster(1) as cluster:
+            arrays = initialize(made, cluster, init.Uniform(0.1), 1)
+            sgd = optimizer.create("sgd", learning_rate=0.1)
+            running = Session(made, cluster, arrays, optimizer=sgd, clip=5.0)
+            rng = np.random.default_rng(0)
+            words = [rng.integers(0, VOCAB, (steps, batch)).astype("int32") for _ in range(2)]
+            feeds = dict(zip(("data", "label"), words, strict=True))
+
+            def step() -> float:
+                start = time.perf_counter()
+                running.step(feeds)
+                return time.perf_counter() - start
+
+            yield step
+
+
+def main() -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.passes", description=__doc__, formatter_class=form
+    )
+    parser.add_argument("--config", default="small", choices=CONFIGS)
+    parser.add_argument("--rounds", type=int, default=15, help="steps of each variant")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    chosen = parser.parse_args()
+    console = Console(stderr=True)
+    with threadpool_limits(limits=1, user_api="blas"), ExitStack() as stack:
+        steps = {}
+        for name in VARIANTS:
+            console.print(f"making: {name}")
+            steps[name] = stack.enter_context(session(name, chosen.config))
+            steps[name]()  # compiles what is not compiled yet
+        times: dict[str, list[float]] = {name: [] for name in VARIANTS}
+        for _ in range(chosen.rounds):
+            for name, step in steps.items():
+                times[name].append(step())
+    medians = {name: float(np.median(t)) for name, t in times.items()}
+    base = medians["everything on"]
+    table = Table(title=f"{chosen.config}, one device, one thread")
+    for column in ("left out", "step", "spread", "times as long"):
+        table.add_column(column, justify="left" if column == "left out" else "right")
+    for name, seconds in medians.items():
+        low, high = np.percentile(times[name], (25, 75))
+        table.add_row(name, f"{seconds * 1e3:.1f} ms", f"{(high - low) * 1e3:.1f} ms",
+                      f"{seconds / base:.2f}")  # fmt: skip
+    Console().print(table)
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"config": chosen.config, "seconds": times}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

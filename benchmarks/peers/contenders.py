@@ -1,0 +1,196 @@
+"""Contenders: who takes part in the benchmark, under which settings, and their processes.
+
+Only one contender works at a time: the others are stopped (SIGSTOP), so that none of their
+threads can spin on a core meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+ROOT = Path(__file__).parents[2]
+# Settings of the shell around us that would make BLAS, threads or memory differ from a user's.
+DROPPED = (
+    "BLIS_", "DNNL_", "GOMP_", "GOTO_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "MXNET_",
+    "NUMBA_", "NVPL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONPATH", "XLA_",
+)  # fmt: skip
+MALLOC = {  # glibc gives no memory back, so that buffers made anew each step fault no pages
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "20000000000",
+    "MALLOC_TOP_PAD_": str(1 << 30),
+}
+# MKL asks this before it uses its fast kernels, and slows down where the answer is no.
+MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+
+
+class LeftOut(Exception):
+    """Why a contender cannot take part, in one line."""
+
+
+class Contender(NamedTuple):
+    """interpreter: the option that gives its Python, or symgraph for ours."""
+
+    title: str
+    interpreter: str
+    arguments: tuple[str, ...]  # of python -m; CONFIG is replaced
+    settings: Mapping[str, str] = {}
+
+
+def _ours(title: str, devices: int, threads: int) -> Contender:
+    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--devices", str(devices))
+    return Contender(title, "symgraph", arguments, {"OPENBLAS_NUM_THREADS": str(threads)})
+
+
+def _peer(title: str, interpreter: str, module: str, *more: str) -> Contender:
+    return Contender(title, interpreter, (f"benchmarks.peers.{module}", "CONFIG", *more))
+
+
+CONTENDERS = {
+    "symgraph-2": _ours("symgraph, two devices", 2, 1),
+    "symgraph-1x2": _ours("symgraph, one device, two BLAS threads", 1, 2),
+    "symgraph-1": _ours("symgraph, one device, one BLAS thread", 1, 1),
+    "torch-lstm": _peer("PyTorch nn.LSTM", "torch", "torch_lstm", "lstm"),
+    "torch-compile": _peer("torch.compile, unrolled cells", "torch", "torch_lstm", "compile"),
+    "torch-pipeline": _peer("torch.distributed.pipelining, gloo", "torch", "torch_pipeline"),
+    "jax": _peer("JAX lax.scan", "jax", "jax_lstm"),
+    "mxnet": _peer("MXNet 1.9.1 group2ctx", "mxnet", "mxnet_lstm"),
+    "chainer": _peer("Chainer 7.8 NStepLSTM", "chainer", "chainer_lstm"),
+}
+VARIANTS = {
+    "malloc": "malloc tuned", "mkl": "MKL un-throttled", "avx512": "OpenBLAS told SkylakeX",
+}  # fmt: skip
+TORCH = ("torch-lstm", "torch-compile", "torch-pipeline")
+DEFAULT = (
+    "symgraph-2", "symgraph-1x2", "symgraph-1",
+    *(name + variant for name in TORCH for variant in ("", "+malloc", "+malloc+mkl")),
+    "jax", "jax+malloc", "mxnet", "chainer", "chainer+avx512",
+)  # fmt: skip
+
+
+def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
+    """The contender and its variants of a name such as `torch-lstm+malloc+mkl`.
+
+    Raises ValueError for names that are unknown.
+    """
+    base, *variants = name.split("+")
+    if base not in CONTENDERS or not set(variants) <= VARIANTS.keys():
+        raise ValueError(
+            f"contender {name!r} is unknown: it is one of {', '.join(CONTENDERS)}, with any of "
+            f"{', '.join('+' + v for v in VARIANTS)} behind it"
+        )
+    return CONTENDERS[base], tuple(variants)
+
+
+def title(name: str) -> str:
+    contender, variants = parse(name)
+    return ", ".join([contender.title, *(VARIANTS[v] for v in variants)])
+
+
+def environment(
+    around: Mapping[str, str], contender: Contender, variants: Sequence[str], shim: Path | None
+) -> dict[str, str]:
+    """What a contender's process gets: the shell's variables without settings, and its own."""
+    made = {name: value for name, value in around.items() if not name.startswith(DROPPED)}
+    made |= contender.settings
+    if "malloc" in variants:
+        made |= MALLOC
+    if "mkl" in variants:
+        made["LD_PRELOAD"] = str(shim)
+    if "avx512" in variants:  # for an OpenBLAS that is older than the CPU and does not know it
+        made["OPENBLAS_CORETYPE"] = "SkylakeX"
+    return made
+
+
+def make_shim(folder: Path) -> Path:
+    """Compile the library that un-throttles MKL; LeftOut without a compiler or without need."""
+    if "GenuineIntel" in Path("/proc/cpuinfo").read_text():
+        raise LeftOut("MKL is not throttled on this CPU")
+    compiler = shutil.which("cc")
+    if compiler is None or platform.machine() != "x86_64":
+        raise LeftOut("un-throttling MKL takes a C compiler (cc) on x86-64")
+    path = folder / "mkl_shim.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(path), "-x", "c", "-"]
+    subprocess.run(command, input=MKL_SHIM, text=True, check=True)
+    return path
+
+
+class Process:
+    """A contender at work, stopped but for the calls of its methods; a context manager."""
+
+    def __init__(self, command: Sequence[str], settings: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        self._rest = b""
+        with log.open("w") as stderr:
+            self._child = subprocess.Popen(
+                command, cwd=ROOT, env=settings, process_group=0, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=stderr,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it with all that it has started; may be called again."""
+        self._signal(signal.SIGKILL)
+        self._child.wait()
+        self._child.stdin.close()
+        self._child.stdout.close()
+
+    def ready(self, limit: float) -> dict[str, Any]:
+        """Wait until it is ready; what it says of itself. LeftOut if it fails or takes longer."""
+        found = self._answer(limit)
+        self._signal(signal.SIGSTOP)
+        return found
+
+    def run(self, steps: int, limit: float) -> dict[str, Any]:
+        """Do so many steps; LeftOut as of `ready`."""
+        self._signal(signal.SIGCONT)
+        self._child.stdin.write(f"run {steps}\n".encode())
+        self._child.stdin.flush()
+        found = self._answer(limit)
+        self._signal(signal.SIGSTOP)
+        return found
+
+    def _signal(self, number: int) -> None:
+        """To all its processes: a contender may have started more."""
+        if self._child.poll() is None or number == signal.SIGKILL:
+            try:
+                os.killpg(self._child.pid, number)
+            except ProcessLookupError:
+                return
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        """The next line that is JSON; a contender's libraries may print others."""
+        until = time.monotonic() + limit
+        pipe = self._child.stdout
+        while True:
+            line, found, rest = self._rest.partition(b"\n")
+            if found:
+                self._rest = rest
+                if line.startswith(b"{"):
+                    return json.loads(line)
+                continue
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise LeftOut(f"no answer within {limit:.0f} s")
+            more = os.read(pipe.fileno(), 1 << 16)
+            if not more:
+                raise LeftOut(self._last_words())
+            self._rest += more
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text().strip().splitlines()
+        return lines[-1] if lines else f"it ended with status {self._child.wait()}"

@@ -1,0 +1,133 @@
+"""The protocol: what all contenders share, which is configurations, data and a loop over stdin.
+
+A contender makes ready, says so in one JSON line, and answers each line `run K` on stdin with one
+JSON line: the seconds of K training steps. Peers run this file in environments of their own, so it
+needs nothing but numpy, of any age.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VOCAB = 10_000
+RATE, CLIP = 0.1, 5.0
+WARM_UP = 2  # steps before a contender says that it is ready
+BATCHES = 8  # that the steps take in turn
+
+
+class Config(NamedTuple):
+    """Layers of as many hidden units, the embedding's size as well; batch and time steps."""
+
+    layers: int
+    hidden: int
+    batch: int
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.steps
+
+    @property
+    def flops(self) -> int:
+        """Of a step's matrix products, forward and backward.
+
+        The gradient of the embedded words counts, as a part of the embedding's.
+        """
+        forward = self.layers * 2 * 8 * self.hidden**2 + 2 * self.hidden * VOCAB
+        return 3 * forward * self.tokens
+
+
+CONFIGS = {
+    "small": Config(2, 200, 20, 20),
+    "medium": Config(2, 650, 20, 35),
+    "large": Config(2, 1500, 20, 35),
+    "deep": Config(8, 512, 32, 32),
+    "mxnet-example": Config(8, 400, 64, 60),
+}
+
+
+def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Random word ids and labels, (T, B) int64, the same for every contender."""
+    rng = np.random.default_rng(0)
+    shape = config.steps, config.batch
+    return [(rng.integers(0, VOCAB, shape), rng.integers(0, VOCAB, shape)) for _ in range(BATCHES)]
+
+
+def serve(
+    step: Callable[[int], float],
+    versions: str,
+    *,
+    choice: str = "",
+    before: Callable[[], object] = lambda: None,
+    memory: Callable[[], int] | None = None,
+) -> None:
+    """Warm up, then do what stdin says until it ends.
+
+    step(i): train on batch i, wait for the end of it, give the loss. versions, choice: what runs
+    and what was chosen for this configuration, for the record. before: called before a step's
+    time begins. memory: the peak in bytes, where it is more than that of this process.
+    """
+    for number in range(WARM_UP):
+        before()
+        step(number % BATCHES)
+    reset_peak()
+    answer({"versions": versions, "choice": choice, "blas": blas_kernels()})
+    number = WARM_UP
+    for _, count in commands():
+        seconds = []
+        for _ in range(count):
+            before()
+            start = time.perf_counter()
+            loss = step(number % BATCHES)
+            seconds.append(time.perf_counter() - start)
+            number += 1
+        peak = peak_bytes() if memory is None else memory()
+        answer({"seconds": seconds, "loss": float(loss), "peak_bytes": peak})
+
+
+def commands() -> Iterator[tuple[str, int]]:
+    """What stdin says, word and count a line, until it ends."""
+    for line in sys.stdin:
+        word, count = line.split()
+        yield word, int(count)
+
+
+def answer(facts: dict[str, object]) -> None:
+    """One JSON line on stdout, whatever else the line before has left there."""
+    sys.stdout.write("\n" + json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def blas_kernels() -> list[str]:
+    """The BLAS libraries loaded here with their kernels and threads, if threadpoolctl is here."""
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        return []
+    return sorted(
+        f"{b['internal_api']} {b['version']} {b.get('architecture', '')} x{b['num_threads']}"
+        for b in threadpool_info()
+        if b["user_api"] == "blas"
+    )
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had resident since `reset_peak`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM: this benchmark needs Linux")
+
+
+def reset_peak() -> None:
+    """Forget the peak so far, so that compiling and planning do not count."""
+    Path("/proc/self/clear_refs").write_text("5")

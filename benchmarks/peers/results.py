@@ -1,0 +1,138 @@
+"""Results: what a contender's step times come to, beside the others', as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.peers import sgemm_peak
+from benchmarks.peers.contenders import title
+from benchmarks.peers.protocol import CONFIGS
+from symgraph.units import bytes_text, seconds_text
+
+REFERENCE = ("symgraph-2", "symgraph-1x2", "symgraph-1")  # whom the others are compared with
+QUIET = 0.05  # of the CPUs: others' share that leaves figures alone
+COLUMNS = (
+    "config", "contender", "tokens/s", "quartiles", "step", "symgraph is", "GFLOP/s", "of peak",
+    "peak memory",
+)  # fmt: skip
+
+
+@dataclass
+class Result:
+    """One contender on one configuration; seconds: of its steps, by round."""
+
+    seconds: list[list[float]] = field(default_factory=list)
+    peak_bytes: int = 0
+    start_seconds: float = 0.0
+    versions: str = ""
+    choice: str = ""
+    blas: Sequence[str] = ()
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """Of the seconds of all its steps."""
+        steps = [s for turn in self.seconds for s in turn]
+        if len(steps) == 1:
+            return steps[0], steps[0], steps[0]
+        low, middle, high = quantiles(steps, n=4, method="inclusive")
+        return low, middle, high
+
+
+def ratio(reference: Result, other: Result) -> float:
+    """How many times faster the reference is: the median over the rounds of both.
+
+    Each round's medians are compared with each other, so that what slowed the machine for a
+    while slowed both.
+    """
+    pairs = zip(reference.seconds, other.seconds, strict=False)
+    return median(median(theirs) / median(ours) for ours, theirs in pairs)
+
+
+def peak_gflops(result: Result) -> float:
+    """The sgemm peak: each round's fastest products, the median over the rounds."""
+    return sgemm_peak.FLOPS / median(map(min, result.seconds)) / 1e9
+
+
+def reference_of(results: Mapping[str, Result]) -> str | None:
+    return next((name for name in REFERENCE if name in results), None)
+
+
+def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str, dict[str, Any]]:
+    """What is said of each contender, by name, in plain types. peak: GFLOP/s."""
+    size = CONFIGS[config]
+    reference = reference_of(results)
+    found = {}
+    for name, result in results.items():
+        low, middle, high = result.quartiles
+        gflops = size.flops / middle / 1e9
+        found[name] = {
+            "title": title(name),
+            "tokens_per_second": size.tokens / middle,
+            "quartiles": [size.tokens / high, size.tokens / low],
+            "step_seconds": middle,
+            "reference_ratio": reference and ratio(results[reference], result),
+            "gflops": gflops,
+            "share_of_peak": gflops / peak,
+            "peak_bytes": result.peak_bytes,
+            "start_seconds": result.start_seconds,
+            "versions": result.versions,
+            "choice": result.choice,
+            "blas": list(result.blas),
+            "seconds": result.seconds,
+        }
+    return found
+
+
+def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> list[list[object]]:
+    """Rows of the table below COLUMNS; the last is the limit that the sgemm peak sets."""
+    size = CONFIGS[config]
+    made: list[list[object]] = []
+    for facts in found.values():
+        low, high = (f"{t:,.0f}" for t in facts["quartiles"])
+        times = facts["reference_ratio"]
+        made.append([
+            config, facts["title"], f"{facts['tokens_per_second']:,.0f}", f"{low} - {high}",
+            seconds_text(facts["step_seconds"]), "-" if times is None else f"{times:.2f} x as fast",
+            f"{facts['gflops']:.0f}", f"{facts['share_of_peak']:.0%}",
+            bytes_text(facts["peak_bytes"]),
+        ])  # fmt: skip
+    limit = peak * 1e9 / size.flops
+    made.append([
+        config, "limit: products at the sgemm peak", f"{size.tokens * limit:,.0f}", "-",
+        seconds_text(1 / limit), "-", f"{peak:.0f}", "100%", "-",
+    ])  # fmt: skip
+    return made
+
+
+def notes(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the table does not say: machine, versions, kernels, checks, and who is missing.
+
+    found: the whole record, as `--json` writes it.
+    """
+    about = found["machine"]
+    yield f"{about['cpu']}, {about['cpus']} CPUs; commit {about['commit']}, {about['time']}"
+    dropped = ", ".join(f"{n}={v}" for n, v in about["dropped"].items()) or "nothing"
+    yield f"dropped from the shell's environment for everybody: {dropped}"
+    versions: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for facts in found["configs"].values():
+        versions[f"numpy's BLAS {', '.join(facts['peak_blas'])}"]["sgemm peak"] = None
+        for name, said in facts["contenders"].items():
+            blas = f"; BLAS {', '.join(said['blas'])}" if said["blas"] else ""
+            versions[said["versions"] + blas][name] = None
+    for text, names in versions.items():
+        yield f"{text}: {' '.join(names)}"
+    for config, facts in found["configs"].items():
+        busy = max(facts["others_busy"], default=0.0)
+        trust = "" if busy <= QUIET else ": too much to trust these figures"
+        yield f"{config}: between turns, other programs used up to {busy:.0%} of the CPUs{trust}"
+        for name, errors in facts["gradient_errors"].items():
+            yield f"{config}: {name}: gradients within {max(errors.values()):.0e} of PyTorch's"
+        for name, said in facts["contenders"].items():
+            if said["choice"]:
+                yield f"{config}: {name}: {said['choice']}"
+    for name, reason in found["left_out"].items():
+        yield f"left out: {name}: {reason}"

@@ -1,0 +1,123 @@
+"""symgraph: the language model of examples/, trained as any user would train it.
+
+    python -m benchmarks.peers.symgraph_lstm CONFIG [--devices 2] [--gradients FILE.npz] [KEY=VALUE]
+
+On two devices the decoder is split over both and the planner chooses the rest, but for what
+KEY=VALUE says: fields of runtime.Options, e.g. micro_batches=2 time_segment=5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import symgraph as sg
+from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
+from examples.lstm_lm import build
+from runtime import Options, Plan, Session, initialize, make_cluster, plan
+from runtime.transports import Cluster
+from symgraph.types import Array
+
+GRADIENT_RATE = 2.0**20  # at which a step's difference is its gradient to float32's last bits
+SEED = 1
+
+Feeds = dict[str, Array]
+
+
+def make_plan(config: Config, devices: int, overrides: dict[str, Any]) -> Plan:
+    model = build(
+        config.batch, config.steps, VOCAB, config.layers, config.hidden, config.hidden,
+        residual=False,
+    )  # fmt: skip
+    contexts = tuple(map(sg.cpu, range(devices)))
+    options = Options(
+        default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
+    )
+    if devices > 1:
+        options = replace(
+            options, groups={"decode": contexts}, strategy="auto", schedule="auto",
+            time_segment="auto",
+        )  # fmt: skip
+    options = replace(options, **overrides)
+    return plan(model.symbol, model.feeds, options, wrt=None)
+
+
+def feeds(config: Config) -> list[Feeds]:
+    return [
+        {"data": data.astype(np.int32), "label": label.astype(np.int32)}
+        for data, label in batches(config)
+    ]
+
+
+def first_values(made: Plan, cluster: Cluster, config: Config) -> Any:
+    return initialize(made, cluster, sg.init.Uniform(config.hidden**-0.5), SEED)
+
+
+def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config) -> None:
+    """Weights, the first batch, its loss and gradients, from a step of the very plan.
+
+    A step of plain descent at a huge rate leaves minus the gradient times that rate.
+    """
+    arrays = first_values(made, cluster, config)
+    session = Session(made, cluster, arrays, optimizer=sg.optimizer.SGD(GRADIENT_RATE))
+    before = {name: array.copy() for name, array in session.parameters().items()}
+    first = feeds(config)[0]
+    loss = loss_of(session.step(first))
+    found = {f"weight {name}": array for name, array in before.items()}
+    for name, after in session.parameters().items():
+        found[f"gradient {name}"] = (before[name] - after) / np.float32(GRADIENT_RATE)
+    data = {name: ids.astype(np.int64) for name, ids in first.items()}
+    np.savez(path, loss=np.float64(loss), **data, **found)
+
+
+def loss_of(figures: dict[str, float]) -> float:
+    return figures["nll_nll"] / figures["nll_count"]
+
+
+def choice_of(made: Plan) -> str:
+    """What the planner chose, and the rank of each weight."""
+    chosen, placement = made.choice, made.partition.placement
+    weights = (n for n in made.parameters if "weight" in n)
+    ranks = " ".join(f"{n}:{placement.rank_of[placement.stage_of[n]]}" for n in weights)
+    return (
+        f"{chosen.schedule}, M={len(made.sizes)}, time_segment={chosen.time_segment}, "
+        f"recompute={chosen.recompute}, weights on ranks {ranks}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", choices=CONFIGS)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--gradients", type=Path, help="write a step's gradients to this file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    options = parser.parse_intermixed_args()
+    config = CONFIGS[options.config]
+    pairs = (text.partition("=") for text in options.overrides)
+    made = make_plan(
+        config, options.devices, {key: yaml.safe_load(value) for key, _, value in pairs}
+    )
+    with make_cluster("threads", options.devices) as cluster:
+        if options.gradients is not None:
+            save_gradients(options.gradients, made, cluster, config)
+            gc.collect()  # its session would count in the peak memory
+        session = Session(
+            made, cluster, first_values(made, cluster, config),
+            optimizer=sg.optimizer.SGD(RATE), clip=CLIP,
+        )  # fmt: skip
+        data = feeds(config)
+        serve(
+            lambda number: loss_of(session.step(data[number])),
+            f"symgraph {sg.__version__}, numpy {np.__version__}",
+            choice=choice_of(made) if options.devices > 1 else "",
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""PyTorch: nn.LSTM, or cells unrolled in time under torch.compile.
+
+PYTHON -m benchmarks.peers.torch_lstm CONFIG lstm|compile
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
+
+THREADS = 2
+
+
+class FusedModel(nn.Module):
+    """The language model on nn.LSTM, which is oneDNN's on a CPU."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.embed = nn.Embedding(VOCAB, hidden)
+        self.lstm = nn.LSTM(hidden, hidden, config.layers)
+        self.decode = nn.Linear(hidden, VOCAB)
+
+    def forward(self, data: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        outputs, _ = self.lstm(self.embed(data))
+        return F.cross_entropy(self.decode(outputs).view(-1, VOCAB), label.view(-1))
+
+
+class UnrolledModel(nn.Module):
+    """The language model on cells; each layer's input projection is one product."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.embed = nn.Embedding(VOCAB, hidden)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({
+                "project": nn.Linear(hidden, 4 * hidden),
+                "recur": nn.Linear(hidden, 4 * hidden, bias=False),
+            })
+            for _ in range(config.layers)
+        )  # fmt: skip
+        self.decode = nn.Linear(hidden, VOCAB)
+
+    def forward(self, data: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        x = self.embed(data)
+        for layer in self.layers:
+            projected = layer["project"](x)
+            h = c = torch.zeros_like(x[0])
+            outputs = []
+            for projection in projected:
+                i, f, g, o = (projection + layer["recur"](h)).chunk(4, 1)
+                c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+                h = torch.sigmoid(o) * torch.tanh(c)
+                outputs.append(h)
+            x = torch.stack(outputs)
+        return F.cross_entropy(self.decode(x).view(-1, VOCAB), label.view(-1))
+
+
+def main() -> None:
+    name, kind = sys.argv[1:]
+    config = CONFIGS[name]
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    model = FusedModel(config) if kind == "lstm" else UnrolledModel(config)
+    loss_of = torch.compile(model) if kind == "compile" else model
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=RATE, fused=True)
+    data = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(config)]
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(*data[number])
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        return loss.item()
+
+    serve(step, f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels")
+
+
+if __name__ == "__main__":
+    main()

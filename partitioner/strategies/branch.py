@@ -1,0 +1,223 @@
+"""Branch and bound on the coarse graph: what is best over the links that there are, proved.
+
+The solvers charge a value once to its sender and know one link a device. Here every message is
+counted as it is sent; classes are placed one after another, and what cannot end below the best so
+far is left. It counts its steps, so the result is the same every time: small graphs are finished,
+on others it may do no more than improve the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from partitioner.machine import Machine
+from partitioner.solve.lattice import rows
+from partitioner.solve.prices import best_prices, priced
+from partitioner.strategies.coarse import Coarse, limits, parts
+from partitioner.strategies.loads import Loads
+from partitioner.strategies.types import Constraints
+from symgraph.types import Array
+
+STEPS = 1_000_000  # parts put on a device
+MOST = 60  # devices: sets of them are bits of an integer
+
+
+class Task(NamedTuple):
+    """The coarse graph for the kernel.
+
+    starts, classes: of each part, which is placed as one. times: [devices, classes]. allowed:
+    [parts, devices]. costs: of each star's messages between two devices: [stars, devices,
+    devices]. centre, other: stars of each class as compressed rows (starts, values). arcs: the
+    classes that forward values of each come from or go to, as compressed rows; into: whether
+    they come from there. twin: the device before that is just like each; -1: none. prices, rest:
+    of a second on each device, and of all parts from each one on.
+    """
+
+    starts: Array
+    classes: Array
+    times: Array
+    memory: Array
+    limits: Array
+    allowed: Array
+    costs: Array
+    centre: tuple[Array, Array]
+    other: tuple[Array, Array]
+    arcs: tuple[Array, Array]
+    into: Array
+    twin: Array
+    prices: Array
+    rest: Array
+    contiguous: bool
+
+
+def searched(
+    coarse: Coarse, machine: Machine, constraints: Constraints, devices: Sequence[int]
+) -> tuple[list[int], bool]:
+    """class -> device, no slower than a start that keeps all limits; whether nothing is better.
+
+    A contiguous start stays so.
+    """
+    if len(machine.devices) > MOST:
+        return list(devices), False
+    start = Loads(coarse, machine, devices)
+    task = _task(coarse, machine, constraints, coarse.contiguous and start.acyclic())
+    found = np.array(devices, dtype=np.int64)
+    best = np.array([max(start.seconds)])
+    done = bool(_search(task, found, best, STEPS))
+    return found.tolist(), done
+
+
+def _task(coarse: Coarse, machine: Machine, constraints: Constraints, contiguous: bool) -> Task:
+    k, held = len(machine.devices), parts(coarse)
+    links = [[machine.link(a, b) for b in range(k)] for a in range(k)]
+    latency = np.array([[x.latency for x in row] for row in links])
+    rate = np.array([[1 / x.bandwidth for x in row] for row in links])
+    costs = np.array([s.messages * latency + s.nbytes * rate for s in coarse.stars])
+    centre: list[list[int]] = [[] for _ in coarse.names]
+    other: list[list[int]] = [[] for _ in coarse.names]
+    arcs: list[dict[int, bool]] = [{} for _ in coarse.names]
+    for i, star in enumerate(coarse.stars):
+        centre[star.centre].append(i)
+        for c in star.others:
+            other[c].append(i)
+            if not star.backward:
+                arcs[star.centre][c], arcs[c][star.centre] = False, True
+    pins = np.array([coarse.pins[part[0]] for part in held])
+    given = np.array([np.inf if x is None else x for x in limits(machine, constraints)])
+    allowed = (pins[:, None] < 0) | (pins[:, None] == np.arange(k))
+    price = best_prices(coarse.times, np.ones(k))
+    least = priced(coarse.times, price)
+    weight = [float(least[part].sum()) for part in held]
+    return Task(
+        *rows(held), coarse.times, coarse.memory.astype(np.float64), given, allowed,
+        costs.reshape(-1, k, k), rows(centre), rows(other), rows([list(a) for a in arcs]),
+        np.array([into for a in arcs for into in a.values()], dtype=np.bool_),
+        _twins(coarse, given, latency, rate), price,
+        np.append(np.cumsum(weight[::-1])[::-1], 0.0), contiguous,
+    )  # fmt: skip
+
+
+def _twins(coarse: Coarse, given: Array, latency: Array, rate: Array) -> Array:
+    """Of two devices just alike that nothing is on yet, the first is as good as the second."""
+    k = len(given)
+    pinned = set(coarse.pins)
+
+    def alike(a: int, b: int) -> bool:
+        order = np.arange(k)
+        order[[a, b]] = b, a
+        return (
+            a not in pinned and b not in pinned and given[a] == given[b]
+            and np.array_equal(coarse.times[a], coarse.times[b])
+            and all(np.array_equal(x, x[np.ix_(order, order)]) for x in (latency, rate))
+        )  # fmt: skip
+
+    return np.array([max((a for a in range(b) if alike(a, b)), default=-1) for b in range(k)])
+
+
+@numba.njit(cache=True)
+def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
+    """Improve found and best; whether all has been searched. (numba infers the types.)"""
+    k, depth, n = task.times.shape[0], 0, task.starts.shape[0] - 1
+    stars = task.costs.shape[0]
+    load, held = np.zeros((n + 1, k)), np.zeros((n + 1, k))
+    before = np.zeros((n + 1, k), dtype=np.int64)  # bit sets of devices that values come from
+    count, home = np.zeros((stars, k), dtype=np.int64), np.full(stars, -1)
+    on, placed = np.full(task.times.shape[1], -1), np.zeros(k, dtype=np.int64)
+    first = found[task.classes[task.starts[:-1]]].copy()
+    tried = np.zeros(n + 1, dtype=np.int64)
+    while depth >= 0:
+        if depth == n or tried[depth] == k:
+            depth -= 1
+            if depth >= 0:
+                _take(task, depth, on, count, home, placed)
+            continue
+        d = tried[depth] - 1  # the device of the start, then the others in order
+        d = first[depth] if d < 0 else d if d < first[depth] else d + 1
+        tried[depth] += 1
+        if not task.allowed[depth, d]:
+            continue
+        if not placed[d] and task.twin[d] >= 0 and not placed[task.twin[d]]:
+            continue
+        steps -= 1
+        if steps < 0:
+            return False
+        load[depth + 1], held[depth + 1] = load[depth], held[depth]
+        before[depth + 1] = before[depth]
+        _put(task, depth, d, on, count, home, load[depth + 1], held[depth + 1], before[depth + 1])
+        placed[d] += 1
+        if _hopeless(task, depth + 1, d, load, held, before, best[0]):
+            _take(task, depth, on, count, home, placed)
+            continue
+        depth += 1
+        tried[depth] = 0
+        if depth == n:
+            best[0] = load[depth].max()
+            found[:] = on
+    return True
+
+
+@numba.njit(cache=True)
+def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-untyped-def]
+    """Whether no way to place the other parts ends below the best."""
+    bound = best * (1 - 1e-9)
+    if (held[depth] > task.limits).any() or load[depth].max() >= bound:
+        return True
+    spent = (task.prices * load[depth]).sum() + task.rest[depth]
+    if spent >= bound * task.prices.sum():
+        return True
+    if not task.contiguous:
+        return False
+    reached, fresh = np.int64(0), before[depth, d]
+    while fresh:  # all devices that values come to d from, over others too
+        reached |= fresh
+        following = np.int64(0)
+        for e in range(task.times.shape[0]):
+            if fresh >> e & 1:
+                following |= before[depth, e]
+        fresh = following & ~reached
+    return reached >> d & 1 != 0
+
+
+@numba.njit(cache=True)
+def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no-untyped-def]
+    """A part's classes on a device, with the messages that are then known."""
+    k = load.shape[0]
+    for c in task.classes[task.starts[part] : task.starts[part + 1]]:
+        on[c] = d
+        load[d] += task.times[d, c]
+        held[d] += task.memory[c]
+        for s in task.centre[1][task.centre[0][c] : task.centre[0][c + 1]]:
+            home[s] = d
+            for e in range(k):
+                if e != d and count[s, e]:
+                    load[d] += task.costs[s, d, e]
+                    load[e] += task.costs[s, d, e]
+        for s in task.other[1][task.other[0][c] : task.other[0][c + 1]]:
+            count[s, d] += 1
+            if count[s, d] == 1 and home[s] >= 0 and home[s] != d:
+                load[d] += task.costs[s, home[s], d]
+                load[home[s]] += task.costs[s, home[s], d]
+        for j in range(task.arcs[0][c], task.arcs[0][c + 1]):
+            e = on[task.arcs[1][j]]
+            if e >= 0 and e != d:
+                if task.into[j]:
+                    before[d] |= 1 << e
+                else:
+                    before[e] |= 1 << d
+
+
+@numba.njit(cache=True)
+def _take(task, part, on, count, home, placed):  # type: ignore[no-untyped-def]
+    """Undo what _put did besides the loads, of which each depth has its own."""
+    d = on[task.classes[task.starts[part]]]
+    placed[d] -= 1
+    for c in task.classes[task.starts[part] : task.starts[part + 1]]:
+        for s in task.centre[1][task.centre[0][c] : task.centre[0][c + 1]]:
+            home[s] = -1
+        for s in task.other[1][task.other[0][c] : task.other[0][c + 1]]:
+            count[s, d] -= 1
+        on[c] = -1

@@ -1,0 +1,185 @@
+"""The arena: one piece of memory for all that a rank's programs hold, planned before they run.
+
+The programs are known, so it is known from which instruction to which every root of every
+micro-batch is needed. Roots with the same life go together as a region; regions and the scratch of
+runs are packed over the programs, and nothing is allocated while they run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.layout import Layout
+from partitioner.packing import ALIGN, Need, pack
+from partitioner.types import PHASES, BodyKey
+from runtime.instructions import FREE, RECV, SEND
+from runtime.program import Program
+from runtime.sums import Join, Keep, TreeSum
+from symgraph.types import TensorType, Value
+
+Array = npt.NDArray[Any]
+
+
+class Region(NamedTuple):
+    """Roots that come and go together: bytes, where each begins, whether to the step's end."""
+
+    nbytes: int
+    roots: Mapping[int, int]
+    lasts: bool
+
+
+Gradients = Mapping[BodyKey, Mapping[Value, int]]  # those that a body completes, and their bytes
+
+
+class Arena(NamedTuple):
+    """Where everything begins, in bytes.
+
+    at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (gradient,
+    partial sum) -> offset. adding: (body, micro-batch) -> what to do with the gradients that it
+    completes. totals: gradient -> the partial sum that ends up as the whole one.
+    """
+
+    nbytes: int
+    at: Mapping[tuple[int, int], int]
+    scratch: Mapping[tuple[BodyKey, int], int]
+    sums: Mapping[tuple[Value, int], int]
+    adding: Mapping[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]]
+    totals: Mapping[Value, int]
+
+
+class _Touches(NamedTuple):
+    """The regions of a layout, and by what instructions they are touched."""
+
+    regions: list[Region]
+    by_run: Mapping[BodyKey, list[int]]
+    by_free: Mapping[BodyKey, list[int]]
+    by_message: Mapping[int, list[int]]
+
+
+class _Span(NamedTuple):
+    """The run of a body: its moment."""
+
+    key: BodyKey
+    mb: int
+    now: int
+
+
+def reserve(
+    programs: Iterable[Program],
+    layouts: Mapping[int, Layout],
+    sizes: Sequence[int],
+    gradients: Gradients,
+) -> Arena:
+    """Memory for programs of one rank that run one after the other, as one step.
+
+    layouts: micro-batch size -> layout. sizes: of all micro-batches. gradients: to be added up
+    over micro-batches.
+    """
+    touches = {size: _touches(layout) for size, layout in layouts.items()}
+    lives, runs, end = _walk(programs, touches, sizes)
+    adding, totals, held = _sums(runs, gradients, len(sizes), end)
+    needs = list(held.values())
+    for (mb, number), (first, last) in lives.items():
+        region = touches[sizes[mb]].regions[number]
+        needs.append(Need(first, end if region.lasts else last, region.nbytes))
+    needs += [Need(r.now, r.now, layouts[sizes[r.mb]].scratch[r.key]) for r in runs]
+    places, total = pack(needs)
+    offsets = iter(places)
+    sums = {which: next(offsets) for which in held}
+    at = {}
+    for mb, number in lives:
+        begin = next(offsets)
+        for root, inside in touches[sizes[mb]].regions[number].roots.items():
+            at[mb, root] = begin + inside
+    scratch = {(run.key, run.mb): next(offsets) for run in runs}
+    return Arena(total, at, scratch, sums, adding, totals)
+
+
+def _walk(
+    programs: Iterable[Program], touches: Mapping[int, _Touches], sizes: Sequence[int]
+) -> tuple[dict[tuple[int, int], list[int]], list[_Span], int]:
+    """(micro-batch, region) -> first and last moment; the runs; the moment after the last one."""
+    lives: dict[tuple[int, int], list[int]] = {}
+    runs: list[_Span] = []
+    now = 0
+    for program in programs:
+        columns = (column.tolist() for column in program.columns)
+        for code, at, mb, segment in zip(*columns, strict=True):
+            now += 1
+            touched: Sequence[int] = ()
+            if code < SEND:
+                key = BodyKey(at, PHASES[code % len(PHASES)], segment)
+                found = touches[sizes[mb]]
+                touched = (found.by_run if code < FREE else found.by_free).get(key, ())
+                if code < FREE:
+                    runs.append(_Span(key, mb, now))
+            elif code == RECV:
+                touched = touches[sizes[mb]].by_message.get(at, ())
+            for region in touched:
+                lives.setdefault((mb, region), [now, now])[1] = now
+    return lives, runs, now + 1
+
+
+def _sums(
+    runs: Iterable[_Span], gradients: Gradients, mbs: int, end: int
+) -> tuple[
+    dict[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]],
+    dict[Value, int],
+    dict[tuple[Value, int], Need],
+]:
+    """What to add up when, see Arena, and from when to when each partial sum is needed."""
+    adding: dict[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]] = {}
+    trees = {value: TreeSum(mbs) for values in gradients.values() for value in values}
+    needs: dict[tuple[Value, int], Need] = {}
+    for key, mb, now in runs:
+        for value, nbytes in gradients.get(key, {}).items():
+            for step in trees[value].add(mb):
+                adding.setdefault((key, mb), []).append((value, step))
+                if isinstance(step, Keep):
+                    needs[value, step.number] = Need(now, end, nbytes)
+                elif step.ends:
+                    ended = needs[value, step.number]
+                    needs[value, step.number] = ended._replace(last=now)
+    totals = {value: tree.waiting[0] for value, tree in trees.items() if tree.waiting}
+    return adding, totals, needs
+
+
+def _touches(layout: Layout) -> _Touches:
+    lives: dict[object, list[int]] = defaultdict(list)
+    for number, root in enumerate(layout.roots):
+        if root.fixed is None and not root.scratch:
+            lives[root.bodies, root.messages, root.sends, root.lasts].append(number)
+    regions: list[Region] = []
+    by_run: dict[BodyKey, list[int]] = defaultdict(list)
+    by_free: dict[BodyKey, list[int]] = defaultdict(list)
+    by_message: dict[int, list[int]] = defaultdict(list)
+    for numbers in lives.values():
+        root, total, inside = layout.roots[numbers[0]], 0, {}
+        for number in numbers:
+            inside[number] = total
+            total += layout.roots[number].nbytes
+        for key in root.bodies:
+            by_run[key].append(len(regions))
+        for key in root.sends:
+            by_free[key].append(len(regions))
+        for tag in root.messages:
+            by_message[tag].append(len(regions))
+        regions.append(Region(total, inside, root.lasts))
+    return _Touches(regions, by_run, by_free, by_message)
+
+
+def allocate(nbytes: int) -> Array:
+    """That many bytes of memory, beginning where a cache line does."""
+    memory = np.zeros(nbytes + ALIGN, np.uint8)
+    start = -memory.ctypes.data % ALIGN
+    return memory[start : start + nbytes]
+
+
+def view(memory: Array, offset: int, type_: TensorType) -> Array:
+    """An array of that type that lies in memory from a byte on."""
+    return np.ndarray(type_.shape, type_.dtype, memory, offset)

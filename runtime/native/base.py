@@ -1,0 +1,92 @@
+"""The kernel table: operators whose calls run as compiled loops on arrays that are given.
+
+A kernel's maker sees one call with its arrays, once, and answers the function and arguments that
+do it; the worker runs nothing but those. It answers None for a case that it has no kernel for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numba
+
+from symgraph.ops.registry import Env
+from symgraph.types import Array
+
+# Flags that neither lose NaN and infinity nor change the order of a sum.
+FAST = {"contract", "nsz", "arcp", "afn"}
+
+
+class Clock:
+    """What calls may depend on besides their arrays, set before each run; see registry.Env."""
+
+    __slots__ = ("env",)
+
+    def __init__(self) -> None:
+        self.env = Env()
+
+
+class Task(NamedTuple):
+    """One call of an operator on arrays at fixed addresses, all C-contiguous.
+
+    weights: by input, whether it is a parameter of the network: it changes between steps only.
+    pack(i, transposed): the buffer that holds weight i packed for `gemm`, as W^T or as W, fresh
+    in every step; None: nobody packs.
+    """
+
+    attrs: Mapping[str, Any]
+    ins: tuple[Array, ...]
+    outs: tuple[Array, ...]
+    clock: Clock
+    weights: tuple[bool, ...] = ()
+    pack: Callable[[int, bool], Array] | None = None
+
+
+class Bound(NamedTuple):
+    """A call that is ready: function(*args) fills the outputs."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def nothing() -> None:
+    """The call of an operator whose output is there already; nobody makes it."""
+
+
+Maker = Callable[[Task], Bound | None]
+KERNELS: dict[str, Maker] = {}
+
+
+def kernel(*names: str) -> Callable[[Maker], Maker]:
+    """Register the maker of these operators' kernels."""
+
+    def add(maker: Maker) -> Maker:
+        for name in names:
+            assert name not in KERNELS, name
+            KERNELS[name] = maker
+        return maker
+
+    return add
+
+
+def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile at the first call, for good (on disk); runs without the GIL."""
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, cache=True, fastmath=FAST, error_model="numpy"
+    )(function)
+    return compiled
+
+
+def summing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jit` for a sum in as many parts at a time as the processor takes; always in one order."""
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, cache=True, fastmath=FAST | {"reassoc"}, error_model="numpy"
+    )(function)
+    return compiled
+
+
+def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jit` for arithmetic that gives numpy's bits."""
+    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return compiled

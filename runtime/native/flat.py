@@ -1,0 +1,314 @@
+"""Flat kernels: element by element over whole arrays.
+
+Where numpy makes one pass it is as fast as a compiled loop, so its functions are called as they
+are, with the output as last argument. Compiled are exp, sigmoid and tanh, which are faster than
+numpy's, and formulas of several steps. An output may be an input: where it is worth it the loop
+stands twice, since of a loop over an array and itself the compiler's vector form is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.native.base import Bound, Clock, Task, jit, kernel
+from runtime.native.rows import FLOATS, copies
+from runtime.native.vector import exp, sigmoid, tanh
+from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
+from symgraph.ops.params import Attrs
+from symgraph.rand import key
+from symgraph.types import Array
+
+Function = Callable[..., Any]
+BLOCK = 1 << 14  # elements whose operands stay in the cache
+
+
+def floating(*values: Array) -> bool:
+    """Whether all are of one float dtype that has kernels."""
+    names = {value.dtype.name for value in values}
+    return len(names) == 1 and names <= set(FLOATS)
+
+
+# -- numpy's own -------------------------------------------------------------------------------
+
+
+def maximum(x: Array, y: Array, out: Array) -> None:
+    np.maximum(x, y, out=out)  # numpy wants this output by name
+
+
+def minimum(x: Array, y: Array, out: Array) -> None:
+    np.minimum(x, y, out=out)
+
+
+PAIRS: dict[str, Function] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "power": np.power,
+    "maximum": maximum, "minimum": minimum, "equal": np.equal, "not_equal": np.not_equal,
+    "greater": np.greater, "greater_equal": np.greater_equal, "lesser": np.less,
+    "lesser_equal": np.less_equal,
+}  # fmt: skip
+OF_SCALAR = {"plus": "add", "minus": "sub"}  # where SCALAR's word is not BINARY's
+UNARY: dict[str, Function] = {
+    "negative": np.negative, "abs": np.absolute, "sign": np.sign, "log": np.log, "sqrt": np.sqrt,
+    "square": np.square, "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos,
+}  # fmt: skip
+
+
+def register(names: Sequence[str], function: Function) -> None:
+    @kernel(*names)
+    def on_arrays(task: Task) -> Bound | None:
+        arrays = (*task.ins, *task.outs)
+        return Bound(function, arrays) if floating(*arrays) else None
+
+
+def register_scalar(key: str) -> None:
+    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+    turned = key in ("rminus", "rdiv", "rpower")
+    word = key[1:] if turned else key
+    function = PAIRS[OF_SCALAR.get(word, word)]
+
+    @kernel(f"_{key}_scalar")
+    def with_number(task: Task) -> Bound | None:
+        (x,), (out,) = task.ins, task.outs
+        if not floating(x, out):
+            return None
+        number = np.array(task.attrs["scalar"], x.dtype)
+        if key == "power" and number == 2:
+            return Bound(np.square, (x, out))
+        return Bound(function, (number, x, out) if turned else (x, number, out))
+
+
+for word, function in PAIRS.items():
+    register((SAME[word], BROADCAST[word]), function)
+for word in SCALAR:
+    register_scalar(word)
+for word, function in UNARY.items():
+    register((word,), function)
+
+
+Triple = tuple[Array, Array, Array]
+
+
+def add_blocks(triples: tuple[Triple, ...]) -> None:
+    for one, other, out in triples:
+        np.add(one, other, out)
+
+
+@kernel("add_n")
+def add_n(task: Task) -> Bound | None:
+    """Block by block, so that a partial sum is still in the cache when the next term comes."""
+    (out,), first = task.outs, task.ins[0]
+    if not floating(*task.ins, out):
+        return None
+    if len(task.ins) == 1:
+        return copies([(out, first)])
+    if any(x.ctypes.data == out.ctypes.data for x in task.ins[2:]):
+        return None
+    flat = [x.reshape(-1) for x in (*task.ins, out)]
+    triples: list[Triple] = []
+    for start in range(0, out.size, BLOCK):
+        one, other, *rest, to = [x[start : start + BLOCK] for x in flat]
+        triples += [(one, other, to), *[(to, x, to) for x in rest]]
+    return Bound(add_blocks, (tuple(triples),))
+
+
+# -- copies and constants ----------------------------------------------------------------------
+
+
+@kernel(
+    "identity", "BlockGrad", "Reshape", "Flatten", "expand_dims", "squeeze", "MakeLoss",
+    "LinearRegressionOutput", "MAERegressionOutput",
+)  # fmt: skip
+def copy(task: Task) -> Bound:
+    return copies([(task.outs[0], task.ins[0].reshape(task.outs[0].shape))])
+
+
+@kernel("Cast")
+def cast(task: Task) -> Bound:
+    (x,), (out,) = task.ins, task.outs
+    return copies([(out, x)]) if x.dtype == out.dtype else Bound(np.copyto, (out, x, "unsafe"))
+
+
+@kernel("_zeros", "zeros_like")
+def zeros(task: Task) -> Bound:
+    return Bound(task.outs[0].fill, (0,))
+
+
+@kernel("_ones", "ones_like")
+def ones(task: Task) -> Bound:
+    return Bound(task.outs[0].fill, (1,))
+
+
+@kernel("_full")
+def full(task: Task) -> Bound:
+    return Bound(task.outs[0].fill, (task.attrs["value"],))
+
+
+# -- compiled functions ------------------------------------------------------------------------
+
+
+@jit
+def exp_flat(x: Array, y: Array) -> None:
+    if x.ctypes.data != y.ctypes.data:
+        for j in range(len(y)):
+            y[j] = exp(x[j])
+    else:
+        for j in range(len(y)):
+            y[j] = exp(y[j])
+
+
+@jit
+def sigmoid_flat(x: Array, y: Array) -> None:
+    if x.ctypes.data != y.ctypes.data:
+        for j in range(len(y)):
+            y[j] = sigmoid(x[j])
+    else:
+        for j in range(len(y)):
+            y[j] = sigmoid(y[j])
+
+
+@jit
+def tanh_flat(x: Array, y: Array) -> None:
+    if x.ctypes.data != y.ctypes.data:
+        for j in range(len(y)):
+            y[j] = tanh(x[j])
+    else:
+        for j in range(len(y)):
+            y[j] = tanh(y[j])
+
+
+@jit
+def relu_flat(x: Array, y: Array) -> None:
+    zero = y.dtype.type(0)
+    if x.ctypes.data != y.ctypes.data:
+        for j in range(len(y)):
+            y[j] = zero if x[j] <= zero else x[j]
+    else:
+        for j in range(len(y)):
+            y[j] = zero if y[j] <= zero else y[j]
+
+
+@jit
+def sigmoid_grad_flat(g: Array, y: Array, out: Array) -> None:
+    one = out.dtype.type(1)
+    if g.ctypes.data != out.ctypes.data:
+        for j in range(len(out)):
+            out[j] = g[j] * y[j] * (one - y[j])
+    else:
+        for j in range(len(out)):
+            out[j] = out[j] * y[j] * (one - y[j])
+
+
+@jit
+def tanh_grad_flat(g: Array, y: Array, out: Array) -> None:
+    one = out.dtype.type(1)
+    if g.ctypes.data != out.ctypes.data:
+        for j in range(len(out)):
+            out[j] = g[j] * (one - y[j] * y[j])
+    else:
+        for j in range(len(out)):
+            out[j] = out[j] * (one - y[j] * y[j])
+
+
+@jit
+def relu_grad_flat(g: Array, y: Array, out: Array) -> None:
+    zero = out.dtype.type(0)
+    if g.ctypes.data != out.ctypes.data:
+        for j in range(len(out)):
+            out[j] = g[j] if y[j] > zero else zero
+    else:
+        for j in range(len(out)):
+            out[j] = out[j] if y[j] > zero else zero
+
+
+COMPILED: dict[str, Function] = {
+    "exp": exp_flat,
+    "sigmoid": sigmoid_flat,
+    "tanh": tanh_flat,
+    "relu": relu_flat,
+    "_sigmoid_grad": sigmoid_grad_flat,
+    "_tanh_grad": tanh_grad_flat,
+    "_relu_grad": relu_grad_flat,
+}
+
+
+def on_flat(function: Function, task: Task) -> Bound | None:
+    arrays = (*task.ins, *task.outs)
+    return Bound(function, tuple([x.reshape(-1) for x in arrays])) if floating(*arrays) else None
+
+
+def register_compiled(name: str, function: Function) -> None:
+    kernel(name)(lambda task: on_flat(function, task))
+
+
+for word, loop in COMPILED.items():
+    register_compiled(word, loop)
+
+
+@kernel("Activation")
+def activation(task: Task) -> Bound | None:
+    function = COMPILED.get(task.attrs["act_type"])
+    return on_flat(function, task) if function else None
+
+
+# -- Dropout -----------------------------------------------------------------------------------
+
+GAMMA, MIX, MIX_AGAIN = (
+    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(40)
+
+
+@jit
+def draw_mask(
+    stream: Any, least: Any, scale: Any, grid: tuple[int, int, int], first: int, mask: Array
+) -> None:
+    """`scale` where the number drawn, 24 bits of symgraph.rand's, is at least `least`; else 0.
+
+    grid: (outer, samples, inner) as symgraph.ops.random.counters numbers them.
+    """
+    outer, samples, inner = grid
+    by_inner = mask.reshape(outer * samples, inner)
+    for row in range(len(by_inner)):
+        block, sample = row // samples, row % samples
+        start = np.uint64((first + sample) * (outer * inner) + block * inner)
+        to = by_inner[row]
+        for j in range(inner):
+            z = (start + np.uint64(j)) * GAMMA + stream
+            z = (z ^ (z >> SHIFTS[0])) * MIX
+            z = (z ^ (z >> SHIFTS[1])) * MIX_AGAIN
+            z ^= z >> SHIFTS[2]
+            to[j] = scale if z >> SHIFTS[3] >= least else to.dtype.type(0)
+
+
+def drop(
+    clock: Clock, a: Attrs, least: Any, scale: Any, grid: tuple[int, int, int], data: Triple
+) -> None:
+    x, out, mask = data
+    env = clock.env
+    if env.train or a["mode"] == "always":
+        stream = (key(env.seed, a["stream"], env.step) + int(GAMMA)) % (1 << 64)
+        first = env.sample if a["axis"] >= 0 else 0
+        draw_mask(np.uint64(stream), least, scale, grid, first, mask.reshape(-1))
+        np.multiply(x, mask, out)
+    else:
+        np.copyto(out, x)
+        mask.fill(1)
+
+
+@kernel("Dropout")
+def dropout(task: Task) -> Bound | None:
+    (x,), (out, mask), a = task.ins, task.outs, task.attrs
+    if a["axes"] or not floating(x, out, mask):
+        return None
+    p, axis = a["p"], a["axis"]
+    least = np.uint64(math.ceil(float(np.float32(p)) * 2**24))
+    scale = x.dtype.type(1 / (1 - p) if p < 1 else 0)
+    grid = (1, 1, x.size)
+    if axis >= 0:
+        outer = math.prod(x.shape[:axis]) * a["outer"]
+        inner = a["inner"] * math.prod(x.shape[axis + 1 :])
+        grid = (outer, x.size // (outer * inner), inner)
+    return Bound(drop, (task.clock, a, least, scale, grid, (x, out, mask)))

@@ -1,0 +1,101 @@
+"""The end of a step: norms and parameter updates in one pass over memory each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runtime.native.base import exact, summing
+from symgraph.optimizer import SGD, Adam, Optimizer, sum_of_squares
+from symgraph.types import Array
+
+BLOCK = 1 << 14  # elements of a partial sum
+FLOATS = (np.float32, np.float64)
+
+
+def squared_norm(gradient: Array) -> float:
+    """The sum of squares, added up in float64 and always in the same order."""
+    if gradient.dtype not in FLOATS:
+        return float(sum_of_squares(np, gradient))
+    return float(_squares(gradient.reshape(-1)))
+
+
+def update(
+    optimizer: Optimizer, name: str, weight: Array, grad: Array, state: Mapping[str, Array],
+    count: int, scale: float, attrs: Mapping[str, str],
+) -> None:  # fmt: skip
+    """`optimizer.update` on the arrays of one parameter, compiled for SGD and Adam."""
+    kind, number = type(optimizer), weight.dtype.type
+    writable = all(array.flags.writeable for array in (weight, *state.values()))
+    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not writable:
+        optimizer.update(np, name, weight, grad, state, count, scale, attrs)
+        return
+    optimizer.check(name, weight, grad, state, count)
+    rate, decay = optimizer.step_rates(name, count, attrs)
+    limit = math.inf if optimizer.clip_gradient is None else optimizer.clip_gradient
+    factors = [number(x) for x in (rate, decay, scale * optimizer.rescale_grad, limit)]
+    flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]
+    if isinstance(optimizer, Adam):
+        settings = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
+        own = [number(x) for x in (*settings, optimizer.epsilon)]
+        _adam(*flat, *factors, *own)
+    elif isinstance(optimizer, SGD) and state:
+        _momentum(*flat, *factors, number(optimizer.momentum))
+    else:
+        _sgd(*flat, *factors)
+
+
+@summing
+def _squares(flat: Array) -> float:
+    """Of a gradient without axes but one; added up in float64, block by block."""
+    total = 0.0
+    for start in range(0, len(flat), BLOCK):
+        block = flat[start : start + BLOCK]
+        part = 0.0
+        for j in range(len(block)):
+            number = np.float64(block[j])
+            part += number * number
+        total += part
+    return total
+
+
+@exact
+def _sgd(w: Array, grad: Array, rate: Any, decay: Any, scale: Any, clip: Any) -> None:
+    for j in range(len(w)):
+        g = grad[j] * scale
+        g = clip if g > clip else -clip if g < -clip else g
+        if decay != 0:
+            g += w[j] * decay
+        w[j] -= g * rate
+
+
+@exact
+def _momentum(
+    w: Array, grad: Array, mom: Array, rate: Any, decay: Any, scale: Any, clip: Any, keep: Any
+) -> None:
+    for j in range(len(w)):
+        g = grad[j] * scale
+        g = clip if g > clip else -clip if g < -clip else g
+        if decay != 0:
+            g += w[j] * decay
+        mom[j] = mom[j] * keep - g * rate
+        w[j] += mom[j]
+
+
+@exact
+def _adam(
+    w: Array, grad: Array, mean: Array, var: Array, rate: Any, decay: Any, scale: Any, clip: Any,
+    beta1: Any, beta2: Any, rest1: Any, rest2: Any, epsilon: Any,
+) -> None:  # fmt: skip
+    for j in range(len(w)):
+        g = grad[j] * scale
+        if decay != 0:
+            g += w[j] * decay
+        g = clip if g > clip else -clip if g < -clip else g
+        m = mean[j] * beta1 + g * rest1
+        v = var[j] * beta2 + g * g * rest2
+        mean[j], var[j] = m, v
+        w[j] -= m / (np.sqrt(v) + epsilon) * rate

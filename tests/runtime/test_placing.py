@@ -1,0 +1,73 @@
+"""Deciding on a placement: what is best depends on what is to be short."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import symgraph as sg
+from partitioner.cost import Speed
+from partitioner.machine import Machine
+from partitioner.strategies import OBJECTIVES, STRATEGIES, Constraints
+from runtime.choose import Wish
+from runtime.draft import Draft
+from runtime.placing import Decision, decide
+from runtime.prices import Prices
+from runtime.replay import Link
+from symgraph.context import cpu
+from symgraph.errors import PlacementError
+from symgraph.gradients import gradients
+from symgraph.graph import Graph
+from symgraph.lower import lower
+
+LINK = Link(2e-6, 1e9)
+PRICES = Prices(Speed(1e9, 0.0), LINK, overhead=0.0)
+ON = Machine.uniform([cpu(0), cpu(1)], Speed(1e9, 0.0), LINK.latency, LINK.bandwidth)
+
+
+def layers(count: int) -> tuple[Graph, Constraints, list[str]]:
+    x = sg.sym.Variable("data")
+    for i in range(count):
+        x = sg.sym.FullyConnected(x, num_hidden=16, name=f"fc{i}")
+    graph = lower(x, {"data": (8, 16)})
+    wrt = [n for n in x.list_arguments() if n != "data"]
+    both = gradients(graph, wrt)
+    return both.graph, Constraints(parameters=wrt, grads=both.grads), wrt
+
+
+def decided(objective: str, micro_batches: int, **limits: object) -> Decision:
+    graph, constraints, wrt = layers(8)
+    draft = partial(
+        Draft, {8: graph}, (8,) * micro_batches, grads=constraints.grads,
+        parameters=frozenset(wrt), slots=0,
+    )  # fmt: skip
+    given = Constraints(**{**vars(constraints), "objective": objective, **limits})
+    wish = Wish("gpipe")
+    return decide(draft, graph, "auto", lambda prices: ON, given, wish, lambda graph: PRICES)
+
+
+def devices(decision: Decision) -> int:
+    return len({decision.placement.rank_of[s] for s in decision.placement.stage_of.values()})
+
+
+def test_one_micro_batch_alone_is_fastest_on_one_device_and_many_on_two():
+    """A chain has nothing to do side by side: two devices only add messages for one micro-batch."""
+    assert devices(decided("latency", 8)) == 1
+    assert devices(decided("throughput", 8)) == 2
+    assert devices(decided("step", 8)) == 2
+    assert devices(decided("step", 1)) == 1, "the bottleneck alone would take two"
+    assert devices(decided("throughput", 1)) == 2
+    assert set(OBJECTIVES) == {"latency", "throughput", "step"}
+
+
+def test_every_strategy_is_considered_and_none_beats_the_one_taken():
+    decision = decided("step", 8)
+    assert [c.placed.strategy for c in decision.considered] == list(STRATEGIES)
+    taken = next(c for c in decision.considered if c.placed.placement == decision.placement)
+    assert taken.seconds == min(c.seconds for c in decision.considered)
+
+
+def test_limits_that_nothing_keeps_to_are_told():
+    with pytest.raises(PlacementError, match="the smallest limit that works is"):
+        decided("step", 2, memory=100)
