@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from partitioner.sharing import is_join, is_view
 from partitioner.types import Body
@@ -64,6 +64,12 @@ def _listed(types: tuple[TensorType, ...]) -> str:
     """Types as text, equal neighbours once: `60*float32[16,200]`."""
     runs = [(type_, len(list(group))) for type_, group in groupby(types)]
     return " ".join(f"{count}*{type_}" if count > 1 else str(type_) for type_, count in runs)
+
+
+class Costs(Protocol):
+    """Seconds of one call of a node: a CostTable, a Speed, or whatever else counts."""
+
+    def seconds_of(self, node: Node, graph: Graph) -> float: ...
 
 
 @dataclass(frozen=True)

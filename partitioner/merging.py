@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
 
+from partitioner.cost import Costs
 from partitioner.owners import owners
 from partitioner.segments import time_segments
 from partitioner.types import Placement
 from symgraph.attribute import lookup
+from symgraph.context import cpu
 from symgraph.graph import Graph, Node
 from symgraph.merge import home_of, merge_products, sum_products
 from symgraph.simplify import share
@@ -36,3 +39,31 @@ def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -
     merged = sum_products(merge_products(graph, home), over_time)
     owner = owners(merged, placement, time_segments(merged, time_segment))
     return share(merged, lambda node: owner[node.name])
+
+
+def merge_whole(graph: Graph, time_segment: int | None = None) -> Graph:
+    """Merged as it would be with all of it on one device."""
+    stage = Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),))
+    return merge(graph, stage, time_segment)
+
+
+class MergedCosts:
+    """Seconds of a graph's nodes with its products merged, as they will run.
+
+    A merged product's time counts for one of its parts, and those that it replaces take none: they
+    read one weight, so they are on one device anyway.
+    """
+
+    def __init__(self, costs: Costs, graph: Graph) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        merged = merge_whole(graph)
+        for node in merged:
+            seconds = costs.seconds_of(node, merged)
+            if seconds:
+                same = graph.nodes.get(node.name)
+                kept = same is not None and same.op == node.op
+                self._seconds[node.name if kept else home_of(node)] += seconds
+
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        """Of a node of the graph that was merged."""
+        return self._seconds.get(node.name, 0.0)

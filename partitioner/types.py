@@ -106,7 +106,7 @@ class Body:
     results: tuple[Value, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Partition:
     """A graph cut over stages: one body for each stage and phase that has nodes, and the edges."""
 

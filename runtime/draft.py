@@ -68,6 +68,7 @@ class Draft:
     parameters: frozenset[str]
     slots: int
     _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
+    _plans: dict[Partition, MemoryPlan] = field(default_factory=dict, repr=False)
 
     @property
     def first(self) -> Graph:
@@ -116,10 +117,13 @@ class Draft:
         return Made(choice, partitions, schedule, memory)
 
     def memory_plan(self, partition: Partition) -> MemoryPlan:
-        return plan_memory(
-            partition, grads=self.grads, slots=self.slots, parameters=self.parameters,
-            several=len(self.sizes) > 1,
-        )  # fmt: skip
+        """The memory of a cut's bodies; schedules of one cut share it."""
+        if partition not in self._plans:
+            self._plans[partition] = plan_memory(
+                partition, grads=self.grads, slots=self.slots, parameters=self.parameters,
+                several=len(self.sizes) > 1,
+            )  # fmt: skip
+        return self._plans[partition]
 
 
 def _without_types(partition: Partition) -> object:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from partitioner import Placement
 from partitioner.cost import CostTable
 from partitioner.machine import Machine
+from partitioner.merging import MergedCosts
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
 from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
@@ -61,12 +62,13 @@ def decide(
     """
     prices = pricing(graph)
     devices = machine(prices)
+    costs = MergedCosts(prices.bodies, graph)
     decisions: list[tuple[Placed, Decision]] = []
     considered: list[Considered] = []
     failed: PlacementError | ScheduleError | None = None
     for name in STRATEGIES if strategy == AUTO else [strategy]:
         try:
-            found = find_strategy(name)(graph, prices.bodies, devices, constraints)
+            found = find_strategy(name)(graph, costs, devices, constraints)
         except PlacementError as error:
             failed = error
             continue

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from partitioner import Partition, Placement
+from partitioner import Partition
 from partitioner.cost import CostTable, Speed
 from partitioner.machine import Machine
-from partitioner.merging import merge
+from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
 from runtime import profile
 from runtime.calibrate import measure_speed
@@ -18,7 +18,6 @@ from runtime.machine_costs import machine_costs
 from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.transports import Cluster, ThreadCluster, Transport
-from symgraph.context import cpu
 from symgraph.graph import Graph
 
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
@@ -73,8 +72,7 @@ def measured_prices(graph: Graph) -> Prices:
 
 def versions(graph: Graph) -> list[Graph]:
     """A graph as it stands and merged for time segments of all `segment_lengths`."""
-    stage = Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),))
-    return [graph, *(merge(graph, stage, k) for k in (None, *segment_lengths(time_steps(graph))))]
+    return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
 
 
 def segment_lengths(steps: int) -> list[int]:

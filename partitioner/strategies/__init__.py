@@ -8,13 +8,14 @@ pins, memory and what must stay together, or raise PlacementError.
 
 from __future__ import annotations
 
+from partitioner.cost import Costs
 from partitioner.strategies.chain import place_chain
 from partitioner.strategies.group2ctx import place_by_groups
 from partitioner.strategies.noncontiguous import place_noncontiguous
 from partitioner.strategies.optimal import place_optimal
 from partitioner.strategies.parameters import place_by_parameters
 from partitioner.strategies.refine import place_refined
-from partitioner.strategies.types import OBJECTIVES, Constraints, Costs, Placed, Strategy
+from partitioner.strategies.types import OBJECTIVES, Constraints, Placed, Strategy
 from partitioner.strategies.uniform import place_uniform
 from symgraph.errors import PlacementError, nearest
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from partitioner.cost import Costs
 from partitioner.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import solved
 from partitioner.strategies.refine import swapped
-from partitioner.strategies.types import Constraints, Costs, Placed
+from partitioner.strategies.types import Constraints, Placed
 from symgraph.graph import Graph
 
 

@@ -16,12 +16,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from partitioner.cost import Speed
+from partitioner.cost import Costs, Speed
 from partitioner.machine import Machine
 from partitioner.sharing import is_view, made_by
 from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
 from partitioner.strategies.traffic import Star, traffic
-from partitioner.strategies.types import Constraints, Costs
+from partitioner.strategies.types import Constraints
 from symgraph.attribute import lookup
 from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from partitioner.cost import Costs
 from partitioner.machine import Machine
 from partitioner.place import Groups, group2ctx
 from partitioner.solve.prices import priced
 from partitioner.strategies.coarse import node_times, weighed
 from partitioner.strategies.finish import finish
-from partitioner.strategies.types import Constraints, Costs, Placed
+from partitioner.strategies.types import Constraints, Placed
 from symgraph.attribute import lookup
 from symgraph.errors import PlacementError
 from symgraph.graph import Graph

@@ -6,12 +6,13 @@ as can be; where devices differ, for the speed of its device. How long they take
 
 from __future__ import annotations
 
+from partitioner.cost import Costs
 from partitioner.machine import Machine
 from partitioner.solve import Kind, Problem, Transfer, solve
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import floor, slowness
-from partitioner.strategies.types import Constraints, Costs, Placed
+from partitioner.strategies.types import Constraints, Placed
 from symgraph.graph import Graph
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
 
+from partitioner.cost import Costs
 from partitioner.machine import Machine
 from partitioner.place import Groups
 from partitioner.types import Placement
-from symgraph.graph import Graph, Node
+from symgraph.graph import Graph
 from symgraph.types import Value
 
 STEP, THROUGHPUT, LATENCY = "step", "throughput", "latency"
@@ -19,12 +19,6 @@ OBJECTIVES = {
     THROUGHPUT: "the least load of the slowest device, as in a pipeline that never ends",
     LATENCY: "the shortest simulated time of one micro-batch alone",
 }
-
-
-class Costs(Protocol):
-    """Seconds of one call of a node: a CostTable, a Speed, or whatever else counts."""
-
-    def seconds_of(self, node: Node, graph: Graph) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ import math
 
 import numpy as np
 
+from partitioner.cost import Costs
 from partitioner.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import floor, slowness
-from partitioner.strategies.types import Constraints, Costs, Placed
+from partitioner.strategies.types import Constraints, Placed
 from symgraph.graph import Graph
 
 
