@@ -17,6 +17,8 @@ from partitioner.sharing import is_join, is_view
 from partitioner.types import AGAIN, Body, BodyKey
 from runtime.arena import view
 from runtime.native import KERNELS, Bound, Clock, Task, nothing
+from runtime.native.chains import Chain
+from runtime.native.flat import BY_ELEMENT
 from runtime.native.gemm import pack, packed_shape
 from symgraph.graph import Node
 from symgraph.ops.registry import find
@@ -148,7 +150,7 @@ class Binder:
             if not node.is_variable:
                 steps += self._steps(body, node, arrays_of(node.inputs), tuple(found[node.name]))
         return BoundBody(
-            body.key, tuple(fed), tuple(steps),
+            body.key, tuple(fed), chained(steps),
             tuple([(v, found[v.node][v.index]) for v in body.results]),
             tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
         )  # fmt: skip
@@ -176,6 +178,28 @@ class Binder:
         yield from packing
         if bound.function is not nothing:
             yield Step(node.name, *bound)
+
+
+def chained(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps, with neighbours that go element by element over large arrays as one."""
+    found: list[Step] = []
+    chain, names = Chain(BY_ELEMENT), list[str]()
+
+    def end() -> None:
+        if chain.calls:
+            found.append(Step(names[0], *chain.bound()))
+
+    for step in steps:
+        call = Bound(step.function, step.args)
+        if not chain.takes(call):
+            end()
+            chain, names = Chain(BY_ELEMENT), []
+            if not chain.takes(call):
+                found.append(step)
+                continue
+        names.append(step.name)
+    end()
+    return tuple(found)
 
 
 def bind_call(op: str, task: Task) -> Bound:

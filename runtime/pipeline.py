@@ -90,10 +90,14 @@ class Options:
             group: devices.index(given)
             for group, given in (self.groups or {}).items() if isinstance(given, Context)
         }  # fmt: skip
+        spread = {
+            group: tuple(map(devices.index, given))
+            for group, given in (self.groups or {}).items() if not isinstance(given, Context)
+        }  # fmt: skip
         return Constraints(
             memory=self.memory, parameters=parameters, grads=grads, slots=self.slots,
             in_flight=min(self.micro_batches, len(devices)), keep_groups=self.keep_groups,
-            together=together, pins=pins,
+            together=together, pins=pins, spread=spread,
         )  # fmt: skip
 
 

@@ -19,9 +19,11 @@ from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
 from runtime.draft import Draft, Made
 from runtime.prices import Prices, Pricing
+from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.errors import PlacementError, ScheduleError
 from symgraph.graph import Graph
+from symgraph.shard import place_of
 
 
 class Considered(NamedTuple):
@@ -66,9 +68,9 @@ def decide(
     decisions: list[tuple[Placed, Decision]] = []
     considered: list[Considered] = []
     failed: PlacementError | ScheduleError | None = None
-    for name in STRATEGIES if strategy == AUTO else [strategy]:
+    for name, limits in _candidates(strategy, graph, constraints):
         try:
-            found = find_strategy(name)(graph, costs, devices, constraints)
+            found = find_strategy(name)(graph, costs, devices, limits)
         except PlacementError as error:
             failed = error
             continue
@@ -90,6 +92,28 @@ def decide(
     objective = constraints.objective
     _, best = min(decisions, key=lambda d: _score(d[0], d[1], objective, draft, wish))
     return best._replace(considered=tuple(considered))
+
+
+def _candidates(
+    strategy: str, graph: Graph, constraints: Constraints
+) -> list[tuple[str, Constraints]]:
+    """The strategies that are tried, with what they keep to.
+
+    All pieces of a split operator on one device may make no slower bottleneck than one on each, but
+    a longer step where nothing else fills the wait; so both are tried.
+    """
+    if strategy != AUTO:
+        return [(strategy, constraints)]
+    found = [(name, constraints) for name in STRATEGIES]
+    first: dict[tuple[str, int], str] = {}  # of each piece, which the others stay near
+    for node in graph:
+        group, place = lookup(node.tags, "ctx_group") or "", place_of(node)
+        if group in constraints.spread and place and node.origin is None and not node.is_variable:
+            first.setdefault((group, place[0]), node.name)
+    on = {name: constraints.spread[group][i] for (group, i), name in first.items()}
+    if on:
+        found.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
+    return found
 
 
 def _score(

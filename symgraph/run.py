@@ -155,6 +155,7 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas, slowed_down
     from runtime.explain import how
+    from runtime.native import cached
     from runtime.prices import shared_prices
     from runtime.trainer import Trainer, agree_on_config, blas_threads, load_corpus, prepare
     from symgraph.console import Console
@@ -163,6 +164,9 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
     warning = slowed_down(dict(os.environ))
     if warning:
         console.line(f"warning: {warning}")
+    compiled, folder = cached()
+    if not compiled:
+        console.line(f"compiling kernels, which takes half a minute, once: they stay in {folder}")
     agree_on_config(config, cluster)
     job = prepare(config, partial(shared_prices, cluster=cluster))
     corpus = load_corpus(config)

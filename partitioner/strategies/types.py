@@ -31,7 +31,9 @@ class Constraints:
     are held at once. keep_groups: the nodes of one ctx_group stay together. split_tied: a
     parameter may be sent to other devices than its own. together: (variable, node) that stay
     together, such as a state and what makes its next value. pins: ctx_group or node -> number of
-    its device in the machine. groups: the user's map, which the strategy group2ctx follows.
+    its device in the machine. spread: ctx_group whose operators are split -> the devices of its
+    pieces, in order; `auto` tries that too. groups: the user's map, which the strategy group2ctx
+    follows.
     objective: a name of OBJECTIVES, by which the best of several placements is taken.
     """
 
@@ -44,6 +46,7 @@ class Constraints:
     split_tied: bool = False
     together: Collection[tuple[str, str]] = ()
     pins: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     groups: Groups | None = None
     objective: str = STEP
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from runtime.native import flat, gates, gemm, rows, softmax  # noqa: F401  (they fill the table)
 from runtime.native.base import KERNELS, Bound, Clock, Task, nothing
 
-__all__ = ["KERNELS", "Bound", "Clock", "Task", "nothing"]
+__all__ = ["KERNELS", "Bound", "Clock", "Task", "cached", "nothing"]
+
+
+def cached() -> tuple[bool, Path]:
+    """Whether kernels have been compiled for this tree before, and the folder that keeps them."""
+    compiled: Any = rows.gather  # any of them
+    folder = Path(compiled.stats.cache_path)
+    return any(folder.glob("*.nbi")), folder

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from runtime.native.base import Bound, Clock, Task, jit, kernel
+from runtime.native.chains import blocked
 from runtime.native.rows import FLOATS, copies
 from runtime.native.vector import exp, sigmoid, tanh
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
@@ -23,7 +24,6 @@ from symgraph.rand import key
 from symgraph.types import Array
 
 Function = Callable[..., Any]
-BLOCK = 1 << 14  # elements whose operands stay in the cache
 
 
 def floating(*values: Array) -> bool:
@@ -88,14 +88,6 @@ for word, function in UNARY.items():
     register((word,), function)
 
 
-Triple = tuple[Array, Array, Array]
-
-
-def add_blocks(triples: tuple[Triple, ...]) -> None:
-    for one, other, out in triples:
-        np.add(one, other, out)
-
-
 @kernel("add_n")
 def add_n(task: Task) -> Bound | None:
     """Block by block, so that a partial sum is still in the cache when the next term comes."""
@@ -106,12 +98,9 @@ def add_n(task: Task) -> Bound | None:
         return copies([(out, first)])
     if any(x.ctypes.data == out.ctypes.data for x in task.ins[2:]):
         return None
-    flat = [x.reshape(-1) for x in (*task.ins, out)]
-    triples: list[Triple] = []
-    for start in range(0, out.size, BLOCK):
-        one, other, *rest, to = [x[start : start + BLOCK] for x in flat]
-        triples += [(one, other, to), *[(to, x, to) for x in rest]]
-    return Bound(add_blocks, (tuple(triples),))
+    sums = [Bound(np.add, (first, task.ins[1], out))]
+    sums += [Bound(np.add, (out, x, out)) for x in task.ins[2:]]
+    return blocked(sums)
 
 
 # -- copies and constants ----------------------------------------------------------------------
@@ -234,6 +223,10 @@ COMPILED: dict[str, Function] = {
 }
 
 
+# What takes any part of its arrays by itself; see chains.py.
+BY_ELEMENT = frozenset({*PAIRS.values(), *UNARY.values(), *COMPILED.values()})
+
+
 def on_flat(function: Function, task: Task) -> Bound | None:
     arrays = (*task.ins, *task.outs)
     return Bound(function, tuple([x.reshape(-1) for x in arrays])) if floating(*arrays) else None
@@ -284,7 +277,12 @@ def draw_mask(
 
 
 def drop(
-    clock: Clock, a: Attrs, least: Any, scale: Any, grid: tuple[int, int, int], data: Triple
+    clock: Clock,
+    a: Attrs,
+    least: Any,
+    scale: Any,
+    grid: tuple[int, int, int],
+    data: tuple[Array, Array, Array],
 ) -> None:
     x, out, mask = data
     env = clock.env

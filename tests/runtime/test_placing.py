@@ -12,6 +12,7 @@ from partitioner.machine import Machine
 from partitioner.strategies import OBJECTIVES, STRATEGIES, Constraints
 from runtime.choose import Wish
 from runtime.draft import Draft
+from runtime.pipeline import Feed, Options, plan
 from runtime.placing import Decision, decide
 from runtime.prices import Prices
 from runtime.replay import Link
@@ -20,6 +21,7 @@ from symgraph.errors import PlacementError
 from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
+from symgraph.types import TensorType
 
 LINK = Link(2e-6, 1e9)
 PRICES = Prices(Speed(1e9, 0.0), LINK, overhead=0.0)
@@ -71,3 +73,26 @@ def test_every_strategy_is_considered_and_none_beats_the_one_taken():
 def test_limits_that_nothing_keeps_to_are_told():
     with pytest.raises(PlacementError, match="the smallest limit that works is"):
         decided("step", 2, memory=100)
+
+
+def test_pieces_of_a_split_operator_share_their_devices_where_that_makes_a_shorter_step():
+    """Layers on one device and the decoder on the other balance the load, but one would wait."""
+    x = sg.sym.Variable("data")
+    for i in range(2):
+        x = sg.sym.FullyConnected(x, num_hidden=256, name=f"fc{i}")
+    with sg.AttrScope(ctx_group="head", shard="devices"):
+        x = sg.sym.FullyConnected(x, num_hidden=512, name="head")
+        net = sg.sym.SoftmaxOutput(x, name="softmax", normalization="batch")
+    shapes = {"data": (64, 256), "softmax_label": (64,)}
+    feeds = {name: Feed(TensorType(shape, "float32")) for name, shape in shapes.items()}
+    pair = cpu(0), cpu(1)
+    options = Options(
+        {"head": pair}, cpu(0), pair, strategy="auto", schedule="auto", whole=False, update=True,
+        pricing=lambda graph: PRICES,
+    )  # fmt: skip
+    made = plan(net, feeds, options, wrt=None)
+    assert [made.rank_of(f"head_weight[{part}]") for part in ("0:256", "256:512")] == [0, 1]
+    first = next(c for c in made.considered if c.placed.strategy == "optimal")
+    assert first.seconds is not None
+    best = min(c.seconds for c in made.considered if c.seconds is not None)
+    assert best < 0.9 * first.seconds

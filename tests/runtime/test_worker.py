@@ -30,6 +30,7 @@ from tests.pipelines import (
     make_plan,
     merged,
 )
+from tests.recurrent import lstm_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 SCHEDULES = ["gpipe", "1f1b"]
@@ -102,6 +103,31 @@ def test_memory_does_not_grow(devices):
         finally:
             tracemalloc.stop()
     assert len(set(counts)) == 1
+
+
+def test_a_step_makes_no_arrays():
+    """What nodes and messages need has its place before; a step makes its timeline, no more."""
+    case = lstm_case(2, 8, batch=16, hidden=64)
+    groups = {"layer0": cpu(0), "layer1": cpu(1), "head": cpu(1)}
+    made = make_plan(case, Options(groups, cpu(0), (), "1f1b", 2))
+    largest = max(t.nbytes for node in made.partition.graph for t in node.types)
+    with ThreadCluster(2) as cluster:
+        ranks = Ranks(case, made, cluster, wanted=())
+        for step in range(2):
+            ranks.step(case.feeds, step)
+        tracemalloc.start()
+        try:
+            before = array_bytes()
+            tracemalloc.reset_peak()
+            quiet, _ = tracemalloc.get_traced_memory()
+            ranks.step(case.feeds, 2)
+            _, peak = tracemalloc.get_traced_memory()
+            after = array_bytes()
+        finally:
+            tracemalloc.stop()
+    instructions = sum(len(p) for p in made.schedule.programs)
+    assert after - before <= 16 * instructions + 1024
+    assert peak - quiet < min(largest, 1000 * instructions)
 
 
 def array_bytes() -> int:
