@@ -54,16 +54,35 @@ def _better(problem: Problem, nodes: Array, other: Array) -> Array:
 
 
 def _start(problem: Problem, budget: Budget) -> Array | None:
-    """A feasible placement: the contiguous one, else one that packs the memory."""
+    """A feasible placement: the contiguous one, else one of even loads or that packs the memory."""
     found = place_downsets(problem, budget.part(START_SHARE))
     if found is not None:
         return np.array(found.assignment)
+    even = _even(problem)
+    if even is not None:
+        return even
     if all(math.isinf(kind.memory_limit) for kind in problem.kinds):
         return None
     packed = place_noncontiguous(memory_problem(problem, shares=True), budget.part(START_SHARE))
     if packed is None or violations(problem, packed.assignment, contiguous=False):
         return None
     return np.array(packed.assignment)
+
+
+def _even(problem: Problem) -> Array | None:
+    """Colour after colour on the device that is then loaded least, if that keeps all limits."""
+    held: dict[int, list[int]] = {}
+    for v, colour in enumerate(problem.colours):
+        held.setdefault(colour if colour >= 0 else -2 - v, []).append(v)
+    loads = np.zeros(problem.devices)
+    nodes = np.zeros(len(problem.names), dtype=np.int64)
+    for members in held.values():
+        after = loads + [problem.kinds[g].times[members].sum() for g in problem.kind_of]
+        device = int(after.argmin())
+        if not math.isfinite(after[device]):
+            return None
+        loads[device], nodes[members] = after[device], device
+    return None if violations(problem, nodes, contiguous=False) else nodes
 
 
 def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array:

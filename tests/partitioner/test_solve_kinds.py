@@ -157,3 +157,19 @@ def test_memory_is_each_kinds_own():
     heavier = replace(problem, memory=np.array([4.0, 60.0]))
     with pytest.raises(InfeasibleError, match="the smallest limit that works is 60 bytes"):
         solve(heavier)
+
+
+def test_there_and_back_again_is_placed_though_no_row_of_devices_holds_it():
+    """The ends of a chain run on one device only, and its middle on the other only."""
+    never = math.inf
+    kinds = (
+        Kind("left", 1, np.array([1.0, never, 1.0])),
+        Kind("right", 1, np.array([never, 1.0, never])),
+    )
+    row = Transfer(0, (1,), 0.25), Transfer(1, (2,), 0.25)
+    problem = Problem(("a", "b", "c"), kinds, np.zeros(3), row)
+    assert STRATEGIES["downsets"](problem, Budget()) is None
+    found = STRATEGIES["noncontiguous"](problem, Budget())
+    assert found is not None
+    assert tuple(found.assignment) == (0, 1, 0)
+    assert found.max_load == found.lower_bound == 2.5
