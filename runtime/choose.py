@@ -25,6 +25,7 @@ from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, fo
 from runtime.schedules.auto import Listed, list_schedule
 from runtime.text import load_schedule_file
 from symgraph.errors import ConfigError, ScheduleError
+from symgraph.replicate import copies_of
 from symgraph.units import bytes_text
 
 AUTO, ALL, NONE, FORWARD_ONLY = "auto", "all", "none", "forward"
@@ -145,7 +146,13 @@ def _list_scheduled(
     mbs = len(draft.sizes)
     found = list_schedule(partition, mbs, costs, memory=plan, limit=wish.memory)
     listed.append(found)
-    return lower(partition, found.compute, update=wish.update)
+    return _lowered(partition, found.compute, wish)
+
+
+def _lowered(partition: Partition, lists: ComputeLists, wish: Wish) -> Schedule:
+    return lower(
+        partition, lists, update=wish.update, replicas=bool(copies_of(partition.graph))
+    )
 
 
 def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
@@ -164,7 +171,7 @@ def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
         if isinstance(lists, Schedule):
             return lists
         segments = 1 + max((key.segment for key in partition.bodies), default=0)
-        return lower(partition, expand(lists, segments), update=wish.update)
+        return _lowered(partition, expand(lists, segments), wish)
 
     return Choice(name, split, scheduled, steps)
 

@@ -120,7 +120,7 @@ class Executor:
             argument = shard.parameter if shard else name
             whole = self.grad_dict[argument]
             out = shard.of(whole) if shard else whole
-            if self.grad_req[argument] == "add":
+            if self.grad_req[argument] == "add" or (shard and shard.copy):
                 out += gradient
             else:
                 out[...] = gradient

@@ -45,6 +45,8 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         parts.insert(-1, "placements:\n" + considered_table(plan) + "\n\n" + group_block(
             plan.partition.graph, plan.partition.placement
         ))  # fmt: skip
+    if plan.compared:
+        parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
     if len(plan.tried) > 1:
         parts.insert(-1, "tried:\n" + tried_table(plan))
     figures = {

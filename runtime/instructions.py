@@ -6,7 +6,7 @@
 S3.0     send edge 3's value of micro-batch 0; posts and never blocks
 R3.0     receive it
 D2F0.3   drop what that body and micro-batch was the last to need, once its sends are delivered
-C        reduce norms and losses over all ranks (C1: another reduction)
+C        reduce norms and losses over all ranks (C1: sum the gradients of replicas)
 U2       update the parameters of stage 2
 """
 
@@ -75,7 +75,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Sum norms and losses over all ranks; every rank takes part."""
+    """Sum norms and losses (tag 0) or replicas' gradients over ranks; every rank takes part."""
 
     tag: int = 0
 
@@ -92,6 +92,8 @@ class Update:
     def __str__(self) -> str:
         return f"U{self.stage}"
 
+
+REPLICAS = 1  # the tag of the collective that sums the gradients of replicas
 
 Instruction = Run | Send | Recv | Free | Collective | Update
 

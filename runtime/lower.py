@@ -10,22 +10,29 @@ import numpy.typing as npt
 
 from partitioner.types import PHASES, Topology
 from runtime import lower_walk as walk
-from runtime.instructions import Instruction, Run
+from runtime.instructions import REPLICAS, Instruction, Run
 from runtime.program import Columns, Program, Schedule
 from runtime.replay.facts import Facts
 from runtime.schedules import ComputeLists
 from symgraph.errors import ScheduleError
 
 
-def lower(topology: Topology, compute_lists: ComputeLists, *, update: bool = False) -> Schedule:
+def lower(
+    topology: Topology,
+    compute_lists: ComputeLists,
+    *,
+    update: bool = False,
+    replicas: bool = False,
+) -> Schedule:
     """Wrap each run in the receives its body wants and the sends it feeds, and free what it leaves.
 
     Runs of bodies that a stage does not have are left out; a B run of a stage whose backward is
     cut becomes I and W. Messages of one channel (a pair of ranks) are received in the order in
     which they are sent, because NCCL has no tags: when a body wants a message, those before it
-    on the channel are received first. With `update`, the programs end with the reduction and
-    the parameter updates of a training step. ScheduleError names a run of a stage that there is
-    not or that is another rank's, and one of an impossible micro-batch.
+    on the channel are received first. With `update`, the programs end with the reductions (of
+    gradients of `replicas` first) and the parameter updates of a training step. ScheduleError names
+    a run of a stage that there is not or that is another rank's, and one of an impossible
+    micro-batch.
 
     A free stands where its sends are known to be delivered: where the rank receives a message
     that the other one sent after taking its own; so a free never waits for a rank that waits for
@@ -47,13 +54,15 @@ def lower(topology: Topology, compute_lists: ComputeLists, *, update: bool = Fal
         np.zeros(len(facts.rank_of) * mbs, np.int32), _offsets(lengths),
     )  # fmt: skip
     ends = lengths + np.diff(start)
-    tail = 1 + np.bincount(facts.rank_of, minlength=facts.ranks) if update else 0
+    reductions = np.array([REPLICAS, 0] if replicas else [0], np.int32)
+    updates = np.bincount(facts.rank_of, minlength=facts.ranks)
+    tail = len(reductions) + updates if update else 0
     base = _offsets(ends + tail)
     out = Columns(np.empty(base[-1], np.uint8), *(np.empty(base[-1], np.int32) for _ in range(3)))
     walk.write_runs(start, runs, ran, mbs, frees, bodies, base, out)
     walk.write_messages(queues, mbs, facts.channel_src, facts.channel_dst, frees, base, out)
     if update:
-        walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, out)
+        walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, reductions, out)
     return Schedule(tuple([
         Program(Columns(*(column[begin:end] for column in out))) for begin, end in pairwise(base)
     ]))  # fmt: skip

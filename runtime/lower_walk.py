@@ -252,15 +252,24 @@ def write_messages(
 
 
 @njit(cache=True, nogil=True)
-def write_updates(rank_of: Ints, at: Ints, out: Columns) -> None:
-    """Write C at the end of every rank's program, then U of its stages. at: rank -> there."""
-    for rank in range(len(at)):
-        out.code[at[rank]] = COLLECTIVE
-        out.at[at[rank]] = out.mb[at[rank]] = out.segment[at[rank]] = 0
+def write_updates(rank_of: Ints, at: Ints, reductions: Ints, out: Columns) -> None:
+    """Write the collectives at the end of every rank's program, then U of its stages.
+
+    at: rank -> there.
+    """
     to = at.copy()
+    for rank in range(len(at)):
+        for tag in reductions:
+            _write_tail(out, to[rank], COLLECTIVE, tag)
+            to[rank] += 1
     for stage in range(len(rank_of)):
         rank = rank_of[stage]
+        _write_tail(out, to[rank], UPDATE, stage)
         to[rank] += 1
-        out.code[to[rank]] = UPDATE
-        out.at[to[rank]] = stage
-        out.mb[to[rank]] = out.segment[to[rank]] = 0
+
+
+@njit(cache=True, nogil=True)
+def _write_tail(out: Columns, to: int, code: int, at: int) -> None:
+    out.code[to] = code
+    out.at[to] = at
+    out.mb[to] = out.segment[to] = 0

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from partitioner import Partition, Placement, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
-from runtime.choose import FORWARD_ONLY, Tried, Wish, choose
+from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
+from runtime.network import Asked, Network, make_network
 from runtime.placing import Considered, Decision, decide, uniform_machine
 from runtime.prices import Prices, Pricing, measured_prices
 from runtime.program import Schedule
 from runtime.replay import RankMemory
-from symgraph.batching import Feed, batch_size, micro_batch, prologue, split_sizes
+from runtime.splits import GAIN, Compared, Split, candidates, marks
+from symgraph.batching import Feed
 from symgraph.context import Context, cpu
-from symgraph.errors import PlacementError
-from symgraph.gradients import gradients
+from symgraph.errors import MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
-from symgraph.lower import lower
 from symgraph.ops.layout import Layout
-from symgraph.shard import Shard, Sharded, shard
-from symgraph.simplify import fold
+from symgraph.shard import Shard
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -44,7 +44,9 @@ class Options:
     take, asked for only if something is chosen automatically. whole: see symgraph.shard.
     strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to their
     devices. machine: the devices to place on; None: equal ones. keep_groups: see
-    partitioner.strategies.Constraints. placement: of another plan of the same network.
+    partitioner.strategies.Constraints. placement: of another plan of the same network. shards,
+    replicas: group -> the value of that attribute for its operators, over their own. splits:
+    whether strategy `auto` may put groups that `groups` does not name on several devices.
     """
 
     groups: Groups | None = None
@@ -65,6 +67,9 @@ class Options:
     machine: Machine | None = None
     keep_groups: bool = False
     placement: Placement | None = None
+    shards: Mapping[str, str] = field(default_factory=dict)
+    replicas: Mapping[str, str] = field(default_factory=dict)
+    splits: bool = True
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -105,26 +110,18 @@ class Options:
 class Plan:
     """Everything ranks need, the same on all of them.
 
+    network: what was placed. options: how it was asked for, with the splits that were chosen.
     partitions: micro-batch size -> the cut graph of that size; all have the same bodies and
-    edges. sizes: samples of each micro-batch. layouts, outputs: of the forward outputs.
-    grads: parameter -> the value of its gradient. heads: output index -> its head gradient.
-    states: variable -> the value it takes in the next step. memory: of each rank at its worst
-    moment. choice, tried: the schedule, time segments and recomputation, and what else there was.
-    late: what cannot be cut along time, in words. prices: what a choice was made with.
-    considered: the placements of strategies. shards: variable -> the part of a parameter that it
-    is; it stands in that one's place in `grads`.
+    edges. states: variable -> the value it takes in the next step. memory: of each rank at its
+    worst moment. choice, tried: the schedule, time segments and recomputation, and what else there
+    was. late: what cannot be cut along time, in words. prices: what a choice was made with.
+    considered: the placements of strategies. compared: the splits that were tried, if any.
     """
 
+    network: Network
+    options: Options
     partitions: Mapping[int, Partition]
-    sizes: tuple[int, ...]
     schedule: Schedule
-    feeds: Mapping[str, Feed]
-    prologue: Graph
-    outputs: tuple[Value, ...]
-    output_names: tuple[str, ...]
-    layouts: Mapping[Value, Layout]
-    grads: Mapping[str, Value]
-    heads: Mapping[int, str]
     states: Mapping[str, Value]
     memory: tuple[RankMemory, ...]
     choice: Choice
@@ -132,7 +129,51 @@ class Plan:
     late: str
     prices: Prices | None
     considered: tuple[Considered, ...]
-    shards: Mapping[str, Shard]
+    compared: tuple[Compared, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples of each micro-batch."""
+        return self.network.sizes
+
+    @property
+    def feeds(self) -> Mapping[str, Feed]:
+        """The variables that get new values every step."""
+        return self.network.feeds
+
+    @property
+    def prologue(self) -> Graph:
+        """What is computed of the whole batch before its first micro-batch."""
+        return self.network.prologue
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The forward outputs."""
+        return self.network.outputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.network.names
+
+    @property
+    def layouts(self) -> Mapping[Value, Layout]:
+        """How the outputs' micro-batches make up the whole batch's."""
+        return self.network.layouts
+
+    @property
+    def grads(self) -> Mapping[str, Value]:
+        """Parameter -> the value of its gradient; see `shards`."""
+        return self.network.grads
+
+    @property
+    def heads(self) -> Mapping[int, str]:
+        """Output index -> its head gradient."""
+        return self.network.heads
+
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        """Variable -> the part of a parameter that it is; it stands in that one's place."""
+        return self.network.shards
 
     @property
     def partition(self) -> Partition:
@@ -185,38 +226,64 @@ def plan(
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
     _require_cpus(options)
-    whole = batch_size(feeds) if feeds else 1
-    sizes = split_sizes(whole, options.micro_batches)
-    lowered = partial(_lowered, symbol, feeds, options, shapes, dtypes)
-    full = lowered(whole)
-    axes = {name: feed.axis for name, feed in feeds.items()}
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
-    typed = {size: full if size == whole else lowered(size) for size in dict.fromkeys(sizes)}
-    ready = {size: micro_batch(s.graph, axes, size, whole) for size, s in typed.items()}
-    wrt = full.variables(wrt)
-    both = {size: gradients(fold(m.graph), wrt, heads=heads) for size, m in ready.items()}
-    size = sizes[0]
-    graph = both[size].graph
-    early = prologue(full.graph, axes)
-    fed = {*feeds, *(v.node for v in early.outputs), *both[size].heads.values()}
-    parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
-    together = [(n, _output(full, o).node) for n, o in options.states.items()]
-    draft = partial(
-        Draft, {size: b.graph for size, b in both.items()}, sizes, grads=both[size].grads,
-        parameters=parameters, slots=options.slots,
+    asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
+    best = _drafted(asked, options)
+    open_ = options.strategy == AUTO and options.placement is None
+    if not (options.splits and open_ and feeds and len(options.devices) > 1):
+        return best.plan
+    compared = [Compared((), best.decision.seconds)]
+    for splits in _splits(best, options):
+        with suppress(PlacementError, ScheduleError, MicroBatchError):
+            other = _drafted(asked, _with(options, splits))
+            compared.append(Compared(splits, other.decision.seconds))
+            if other.decision.seconds < GAIN * best.decision.seconds:
+                best = other
+    return replace(best.plan, compared=tuple(compared))
+
+
+def _splits(draft: _Drafted, options: Options) -> list[tuple[Split, ...]]:
+    given = options.groups or {}
+    return candidates(draft.decision.weights, tuple(given), len(options.devices))
+
+
+def _with(options: Options, splits: Sequence[Split]) -> Options:
+    """The options with some groups on all devices."""
+    groups = {**(options.groups or {}), **{s.group: options.devices for s in splits}}
+    return replace(options, groups=groups, shards={**options.shards, **marks(splits)})
+
+
+class _Drafted(NamedTuple):
+    """A plan and how it was decided."""
+
+    plan: Plan
+    decision: Decision
+
+
+def _drafted(asked: Asked, options: Options) -> _Drafted:
+    """The plan with the groups split as the options say."""
+    network = make_network(
+        asked, options.micro_batches, _device_counts(options), options.shards, options.replicas,
+        whole=options.whole,
     )  # fmt: skip
-    constraints = partial(options.constraints, parameters, both[size].grads, together)
-    placement, made, tried, prices, considered = _decide(
-        graph, draft, options, constraints, options.wish(bool(wrt))
-    )
-    outputs = full.graph.outputs
-    return Plan(
-        made.partitions, sizes, made.schedule, dict(feeds), early, outputs, full.names,
-        {v: ready[size].layouts[v] for v in outputs}, both[size].grads, both[size].heads,
-        _states(options.states, full, placement), made.memory, made.choice, tried,
-        "" if made.choice.time_segment is None else draft(placement).late(made.choice.time_segment),
-        prices, considered, full.shards,
+    draft = partial(
+        Draft, network.graphs, network.sizes, grads=network.grads, parameters=network.parameters,
+        slots=options.slots,
+    )  # fmt: skip
+    together = [(n, network.output(o).node) for n, o in options.states.items()]
+    limits = partial(options.constraints, network.parameters, network.grads, together)
+    decision = _decide(network.first, draft, options, limits, options.wish(bool(asked.wrt)))
+    made, placement = decision.made, decision.placement
+    steps = made.choice.time_segment
+    return _Drafted(
+        Plan(
+            network, options, made.partitions, made.schedule,
+            _states(options.states, network, placement), made.memory, made.choice, decision.tried,
+            "" if steps is None else draft(placement).late(steps),
+            decision.prices, decision.considered,
+        ),
+        decision,
     )  # fmt: skip
 
 
@@ -246,31 +313,16 @@ def _require_cpus(options: Options) -> None:
             )
 
 
-def _lowered(
-    symbol: Symbol,
-    feeds: Mapping[str, Feed],
-    options: Options,
-    shapes: Mapping[str, Any] | None,
-    dtypes: Mapping[str, Any] | None,
-    size: int,
-) -> Sharded:
-    """The forward graph for a batch of that many samples, in shards where it says so."""
-    fed = {name: feed.part(size).shape for name, feed in feeds.items()}
-    kinds = {name: feed.type.dtype for name, feed in feeds.items()}
-    graph = lower(symbol, {**(shapes or {}), **fed}, {**(dtypes or {}), **kinds})
-    devices = {group: len(devices_of(d)) for group, d in (options.groups or {}).items()}
-    return shard(graph, symbol.list_outputs(), feeds, devices=devices, whole=options.whole)
+def _device_counts(options: Options) -> dict[str, int]:
+    """On how many devices each group is."""
+    return {group: len(devices_of(d)) for group, d in (options.groups or {}).items()}
 
 
-def _output(full: Sharded, name: str) -> Value:
-    return full.graph.outputs[full.names.index(name)]
-
-
-def _states(named: Mapping[str, str], full: Sharded, place: Placement) -> dict[str, Value]:
+def _states(named: Mapping[str, str], network: Network, place: Placement) -> dict[str, Value]:
     """The value of each state in the next step; both must be on one rank."""
     found = {}
     for variable, output in named.items():
-        value = _output(full, output)
+        value = network.output(output)
         here, there = (place.device_of(n) for n in (variable, value.node))
         if here != there:
             raise PlacementError(

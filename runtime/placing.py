@@ -6,8 +6,9 @@ simulated, and the shortest step is taken, unless the user wants something else 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from partitioner import Placement
@@ -19,11 +20,14 @@ from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
 from runtime.draft import Draft, Made
 from runtime.prices import Prices, Pricing
+from runtime.splits import Weight, weigh
 from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.errors import PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.shard import place_of
+
+NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
 
 
 class Considered(NamedTuple):
@@ -37,7 +41,7 @@ class Decision(NamedTuple):
     """How a network is placed and run.
 
     made: the schedule and all that goes with it. tried: of schedules. considered: of strategies.
-    prices: what was decided by; None if nothing was open.
+    prices: what was decided by; None if nothing was open. weights: of the network's groups.
     """
 
     placement: Placement
@@ -45,6 +49,12 @@ class Decision(NamedTuple):
     tried: tuple[Tried, ...]
     prices: Prices | None
     considered: tuple[Considered, ...] = ()
+    weights: Mapping[str, Weight] = NO_WEIGHTS
+
+    @property
+    def seconds(self) -> float:
+        """The predicted step."""
+        return step_seconds(self.made, self.prices) if self.prices else 0.0
 
 
 def decide(
@@ -91,7 +101,7 @@ def decide(
 
     objective = constraints.objective
     _, best = min(decisions, key=lambda d: _score(d[0], d[1], objective, draft, wish))
-    return best._replace(considered=tuple(considered))
+    return best._replace(considered=tuple(considered), weights=weigh(graph, costs))
 
 
 def _candidates(

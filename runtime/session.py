@@ -148,7 +148,8 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
         (type_,) = variable.types
         if shard is None:
             return initializer(name, *type_, seed, variable.tags)
-        shape, name = (shard.rows, *type_.shape[1:]), shard.parameter
+        shape = type_.shape if shard.is_whole else (shard.rows, *type_.shape[1:])
+        name = shard.parameter
         return shard.of(initializer(name, shape, type_.dtype, seed, variable.tags)).copy()
 
     def work(transport: Transport) -> None:

@@ -86,13 +86,14 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
         recompute=pipeline.recompute, memory=config.partition.memory,
         slots=len(create_optimizer(config).slots()), whole=False,
         strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
-        machine=machine, pricing=pricing,
+        machine=machine, pricing=pricing, shards=config.partition.shards,
+        replicas=config.partition.replicas, splits=config.partition.split == "auto",
     )  # fmt: skip
     dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
     dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
     training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
     options = replace(
-        options, time_segment=training.choice.time_segment, update=False,
+        training.options, time_segment=training.choice.time_segment, update=False,
         placement=training.partition.placement,
     )  # fmt: skip
     evaluation = plan(model.symbol, model.feeds, options, dtypes=dtypes)

@@ -10,6 +10,7 @@ import numpy as np
 from runtime.kernels import NodeFailed
 from runtime.native.updates import squared_norm, update
 from runtime.pipeline import Plan
+from runtime.replicas import ReplicaSum
 from symgraph.batching import assemble
 from symgraph.ops.layout import PARTIAL
 from symgraph.optimizer import Optimizer, global_norm_scale
@@ -60,13 +61,21 @@ class TrainStep:
         graph, shards = plan.partition.graph, plan.shards
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
         self._known_as = {n: shards[n].parameter if n in shards else n for n in self._names}
+        self._copies = {n for n in self._names if n in shards and shards[n].copy}
+        self._replicas: ReplicaSum | None = None
+
+    def sum_replicas(self, worker: Worker) -> None:
+        """Let the gradients of a parameter's copies be their sum."""
+        if self._replicas is None:
+            self._replicas = ReplicaSum(worker)
+        self._replicas.run()
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""
         vector = np.zeros(len(self._names) + len(self._scalars) + 1)
         if self.clip is not None:
             for place, name in enumerate(self._names):
-                if worker.plan.rank_of(name) == worker.rank:
+                if worker.plan.rank_of(name) == worker.rank and name not in self._copies:
                     vector[place] = squared_norm(worker.gradient(name))
         own = local_scalars(worker)
         for place, name in enumerate(self._scalars, len(self._names)):

@@ -17,7 +17,7 @@ import numpy as np
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Arena, allocate, reserve, view
-from runtime.instructions import Collective, Free, Instruction, Run, Send, Update
+from runtime.instructions import REPLICAS, Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
 from runtime.pipeline import Plan
@@ -42,6 +42,8 @@ class Bound(NamedTuple):
 
 class Updater(Protocol):
     """What a training step does at its end; see runtime.trainer."""
+
+    def sum_replicas(self, worker: Worker) -> None: ...
 
     def reduce(self, worker: Worker) -> None: ...
 
@@ -267,6 +269,8 @@ class Worker:
         if self._updater is not None:
             if isinstance(instruction, Update):
                 self._updater.update(self, instruction.stage)
+            elif instruction.tag == REPLICAS:
+                self._updater.sum_replicas(self)
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self._updater.reduce(self)

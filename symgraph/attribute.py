@@ -14,6 +14,7 @@ from symgraph.errors import GraphError
 
 HIDDEN = (
     "ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step", "shard",
+    "replicate",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -119,3 +119,18 @@ def apply_all(op: str, *refs: Ref, **attrs: Any) -> tuple[Ref, ...]:
 def apply(op: str, *refs: Ref, **attrs: Any) -> Ref:
     """`apply_all` for operators with one output that matters."""
     return apply_all(op, *refs, **attrs)[0]
+
+
+def forward_node(
+    name: str,
+    op: str,
+    inputs: tuple[Value, ...],
+    in_types: Sequence[TensorType],
+    tags: Mapping[str, str],
+    given: Mapping[str, Any],
+) -> Node:
+    """A typed forward node, for rewrites of forward graphs."""
+    opdef = find(op)
+    counted = {opdef.variadic: len(inputs)} if opdef.variadic else {}
+    site = Site(op, name, parse_params(op, name, opdef.params, {**given, **counted}))
+    return Node(name, op, inputs, site.attrs, infer(opdef, site, in_types), None, tags)

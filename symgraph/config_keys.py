@@ -38,6 +38,15 @@ def _devices(value: object) -> object:
     )
 
 
+def _pieces(value: object) -> object:
+    text = str(value) if type(value) is int else value
+    if isinstance(text, str) and (text == "devices" or PIECES.fullmatch(text)):
+        return text
+    raise ValueError(
+        f'expected a number, a proportion such as "3:2", or devices, got {shown(value)}'
+    )
+
+
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
@@ -73,6 +82,8 @@ def _bytes(value: object) -> object:
 
 
 RECOMPUTE = ("none", "all", "auto")
+PIECES = re.compile(r"[1-9]\d*(:[1-9]\d*)*")
+Pieces = Annotated[str, PlainValidator(_pieces)]
 Device = Annotated[str, AfterValidator(_device)]
 Devices = Annotated[str | tuple[str, ...], PlainValidator(_devices), PlainSerializer(_listed)]
 Count = Annotated[int, Field(ge=1)]
@@ -127,6 +138,14 @@ class PartitionConfig(Section):
     group2ctx."""
     keep_groups: bool = False
     """Whether a strategy keeps the nodes of one ctx_group together."""
+    split: Literal["auto", "none"] = "auto"
+    """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
+    its operators in shards or the whole replicated."""
+    shards: Mapping[str, Pieces] = {}
+    """ctx_group -> pieces that its operators are split in along classes, words or filters: a
+    number, a proportion such as "54:46", or "devices" for one each device of group2ctx."""
+    replicas: Mapping[str, Pieces] = {}
+    """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
 
@@ -270,7 +289,8 @@ class Config(Section):
     """File with the devices' speeds and links to plan for, such as --measure-machine writes; null:
     this machine's, as measured."""
     group2ctx: Mapping[str, Devices] = {}
-    """Device of each ctx_group of the network; a list of them for one that is in shards."""
+    """Device of each ctx_group of the network; a list of them for one that is in shards, or else is
+    replicated."""
     partition: PartitionConfig = PartitionConfig()
     """What the partition must keep to."""
     pipeline: PipelineConfig = PipelineConfig()

@@ -190,9 +190,13 @@ def test_groups_that_do_not_fit_their_shards(decode, message):
         make_plan(network("2"), placed(3, decode))
 
 
-def test_several_devices_for_a_group_that_is_whole():
+def test_several_devices_for_a_group_that_cannot_be_split():
+    """An executor's arguments have no batch axis along which the group could be replicated."""
+    case = network("1")
+    shapes = {n: a.shape for n, a in case.feeds.items()}
+    groups = {"embed": cpu(0), "hidden": cpu(0), "decode": [cpu(0), cpu(1)]}
     with pytest.raises(PlacementError, match=r"nothing in it is split: mark its .*shard=\"2\""):
-        make_plan(network("1"), placed(2, [cpu(0), cpu(1)]))
+        case.symbol.simple_bind(cpu(0), group2ctx=groups, **shapes)
 
 
 # -- training ------------------------------------------------------------------------------------

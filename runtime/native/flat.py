@@ -288,7 +288,7 @@ def drop(
     env = clock.env
     if env.train or a["mode"] == "always":
         stream = (key(env.seed, a["stream"], env.step) + int(GAMMA)) % (1 << 64)
-        first = env.sample if a["axis"] >= 0 else 0
+        first = env.sample + a["first"] if a["axis"] >= 0 else 0
         draw_mask(np.uint64(stream), least, scale, grid, first, mask.reshape(-1))
         np.multiply(x, mask, out)
     else:

@@ -6,7 +6,7 @@ Every rank does its instructions in order:
     Send        posts its message and goes on; the link carries messages one after the other
     Recv        waits until the next message of its channel has arrived, then copies it in
     Free        waits until the messages of its body and micro-batch are delivered
-    Collective  waits for all ranks
+    Collective  waits for all ranks, then takes its time on all of them
     Update      takes its time
 
 With capacity None a message is delivered as soon as it is posted. With capacity n, when it is taken
@@ -69,7 +69,7 @@ class Costs:
 
     run: of a body. link: of each channel that `links`, by (source rank, destination rank), does not
     name. overhead: of a rank's time before each instruction. copy: bytes a second at which a rank
-    copies in a message that has arrived. update: of one stage.
+    copies in a message that has arrived. update: of one stage. reductions: of collectives, by tag.
     """
 
     run: Callable[[BodyKey], Number]
@@ -78,6 +78,7 @@ class Costs:
     overhead: Number = 0
     copy: Number = inf
     update: Number = 0
+    reductions: Mapping[int, Number] = field(default_factory=dict)
 
 
 def simulate(
@@ -146,18 +147,20 @@ class _Seconds(NamedTuple):
     latency: list[Fraction]
     overhead: Fraction
     update: Fraction
+    meet: list[Fraction]  # collectives by tag
     exact: bool
 
     def all(self) -> Iterable[Fraction]:
         """Every cost."""
         yield from (*self.run, *self.transfer, *self.copy, *self.latency)
-        yield from (self.overhead, self.update)
+        yield from (self.overhead, self.update, *self.meet)
 
 
 def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
     runs = [costs.run(key) for key in facts.keys]
+    meet = [costs.reductions.get(t, 0) for t in range(1 + max(costs.reductions, default=-1))]
     given = [
-        *runs, costs.overhead, costs.update, costs.copy,
+        *runs, *meet, costs.overhead, costs.update, costs.copy,
         *(x for link in links for x in (link.latency, link.bandwidth)),
     ]  # fmt: skip
     transfer, copy = [], []
@@ -170,6 +173,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
         transfer, copy, [as_fraction(link.latency, "latency") for link in links],
         as_fraction(costs.overhead, "overhead"), as_fraction(costs.update, "update"),
+        [as_fraction(x, f"collective {tag}") for tag, x in enumerate(meet)],
         all(isinstance(x, Rational) or x == inf for x in given),
     )  # fmt: skip
 
@@ -218,6 +222,7 @@ def _work(
     overhead, update = ticks([seconds.overhead, seconds.update]).tolist()
     return Work(
         packed.words, np.empty(len(packed.words), np.int64), ticks(seconds.run), overhead, update,
+        ticks(seconds.meet),
         ranks, edges, channels, np.empty(int(packed.sends.sum()), MESSAGE),
         np.zeros(len(links), np.int64), np.empty(facts.ranks, np.int64), np.zeros(3, np.int64),
         np.full(places, WAIT, np.int32), capacity or 0,
@@ -238,7 +243,7 @@ def _shared(facts: Facts, links: list[Link]) -> tuple[list[int], list[bool]]:
 def _fits(work: Work) -> bool:
     most = [
         work.run, work.edges["transfer"], work.edges["copy"], work.channels["latency"],
-        np.array([work.overhead, work.update]),
+        np.array([work.overhead, work.update]), work.meet,
     ]  # fmt: skip
     return max(int(ticks.max(initial=0)) for ticks in most) < STEP
 

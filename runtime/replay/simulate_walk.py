@@ -48,7 +48,7 @@ class Work(NamedTuple):
 
     words: the instructions of all ranks, int64: from the low end the code in KIND bits, the body,
     tag, collective or stage in NAME bits, the micro-batch. end: of each instruction. run: of each
-    body. overhead, update: of an instruction.
+    body. overhead, update: of an instruction. meet: of collectives by tag, 0 for further ones.
 
     ranks: the step to do and the one behind the last, places in `words`; the clock; wants: the
     channel that it waits to receive from, frees: the message that it waits to see taken, or WAIT.
@@ -67,6 +67,7 @@ class Work(NamedTuple):
     run: Array
     overhead: int
     update: int
+    meet: Array
     ranks: Array
     edges: Array
     channels: Array
@@ -120,7 +121,7 @@ def pack(
 def walk(work: Work) -> int:
     """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
-    (words, end, run, overhead, update, ranks, edges, channels, messages, busy, ready, tally,
+    (words, end, run, overhead, update, meet, ranks, edges, channels, messages, busy, ready, tally,
      place, capacity, out_first, out_tags) = work  # fmt: skip
     for rank in range(len(ranks) - 1, -1, -1):
         _wake(rank, ready, tally)
@@ -155,7 +156,8 @@ def walk(work: Work) -> int:
             elif kind == RECV:
                 done = _recv(word, now, me, ranks, edges, channels, messages, ready, tally)
             elif kind == COLLECTIVE:
-                done = _meet(rank, now, ranks, end, ready, tally)
+                takes = meet[name] if name < len(meet) else 0
+                done = _meet(rank, now, takes, ranks, end, ready, tally)
             else:
                 done += update
             if done == WAIT:
@@ -247,13 +249,15 @@ def _free(
 
 
 @njit(cache=True, nogil=True)
-def _meet(rank: int, now: int, ranks: Array, end: Array, ready: Array, tally: Array) -> int:
-    """When the last rank came to the collective, or WAIT; the last one sends the others on."""
+def _meet(
+    rank: int, now: int, takes: int, ranks: Array, end: Array, ready: Array, tally: Array
+) -> int:
+    """When the collective ends, or WAIT; the rank that comes last sends the others on."""
     tally[1] += 1
     tally[2] = max(tally[2], now)
     if tally[1] < len(ranks):
         return WAIT
-    done = tally[2]
+    done = tally[2] + takes
     tally[1] = tally[2] = 0
     for other in range(len(ranks)):
         if other != rank:

@@ -58,7 +58,8 @@ def counters(env: Env, a: Attrs, shape: Shape) -> Any:
         return xp.arange(math.prod(shape)).reshape(shape)
     outer = math.prod(shape[:axis]) * a["outer"]
     inner = a["inner"] * math.prod(shape[axis + 1 :])
-    samples = xp.arange(env.sample, env.sample + shape[axis] // (a["outer"] * a["inner"]))
+    first = env.sample + a["first"]
+    samples = xp.arange(first, first + shape[axis] // (a["outer"] * a["inner"]))
     starts = samples[:, None] * (outer * inner) + xp.arange(outer)[:, None, None] * inner
     return (starts + xp.arange(inner)).reshape(shape)
 
@@ -100,11 +101,13 @@ register(OpDef(
         "axis": params.integer(-1),
         "outer": params.integer(1),
         "inner": params.integer(1),
+        "first": params.integer(0),
     },
     random=True,
     doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
     "training (or always). axes: one draw for all elements along them. The mask is a function of "
     "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where the "
-    "batch lies (layout.Split), axis -1 that there is none. cudnn_off is accepted and changes "
+    "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
+    "before these. cudnn_off is accepted and changes "
     "nothing. MXNet Dropout.",
 ))  # fmt: skip

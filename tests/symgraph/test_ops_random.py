@@ -101,7 +101,7 @@ def test_micro_batches_draw_their_part_of_the_whole_mask(layout, shape, batch, s
 @pytest.mark.parametrize(("layout", "shape", "batch"), LAYOUTS)
 def test_every_element_has_a_number_of_its_own(layout, shape, batch):
     """Sample after sample, so that sample 3 of 6 has the fourth sixth of the numbers."""
-    where = {"axis": layout.axis, "outer": layout.outer, "inner": layout.inner}
+    where = {"axis": layout.axis, "outer": layout.outer, "inner": layout.inner, "first": 0}
     numbers = counters(Env(), where, shape)
     assert sorted(numbers.ravel()) == list(range(numbers.size))
     (third,) = shares(numbers, layout, (3, 1, 2))[1:2]

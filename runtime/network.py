@@ -1,0 +1,126 @@
+"""The network of a plan: graphs of all micro-batch sizes with gradients, not placed yet.
+
+Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from symgraph.batching import Feed, MicroBatched, batch_size, micro_batch, prologue, split_sizes
+from symgraph.gradients import gradients
+from symgraph.graph import Graph
+from symgraph.lower import lower
+from symgraph.ops.layout import Layout
+from symgraph.replicate import REPLICATE, replica_counts, replicate
+from symgraph.shard import Shard, Sharded, mark, shard
+from symgraph.simplify import fold
+from symgraph.symbol import Symbol
+from symgraph.types import Value
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be planned: see runtime.pipeline.plan. wrt: variables, by their users' names."""
+
+    symbol: Symbol
+    feeds: Mapping[str, Feed]
+    wrt: tuple[str, ...]
+    heads: bool
+    shapes: Mapping[str, Any]
+    dtypes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a plan is made of.
+
+    graphs: micro-batch size -> forward and backward graph. sizes: samples of each micro-batch.
+    prologue: see symgraph.batching. outputs, names, layouts: of the forward outputs. grads:
+    variable -> the value of its gradient. heads: output index -> its head gradient. shards:
+    variable -> the part of a parameter that it is; it stands in that one's place in `grads`.
+    parameters: variables that stay for the whole run, auxiliary states too.
+    """
+
+    feeds: Mapping[str, Feed]
+    graphs: Mapping[int, Graph]
+    sizes: tuple[int, ...]
+    prologue: Graph
+    outputs: tuple[Value, ...]
+    names: tuple[str, ...]
+    layouts: Mapping[Value, Layout]
+    grads: Mapping[str, Value]
+    heads: Mapping[int, str]
+    shards: Mapping[str, Shard]
+    parameters: frozenset[str]
+
+    @property
+    def first(self) -> Graph:
+        """The graph of the first (largest) micro-batch."""
+        return self.graphs[self.sizes[0]]
+
+    def output(self, name: str) -> Value:
+        """The output of that name."""
+        return self.outputs[self.names.index(name)]
+
+
+def make_network(
+    asked: Asked,
+    micro_batches: int,
+    devices: Mapping[str, int],
+    shards: Mapping[str, str],
+    replicas: Mapping[str, str],
+    *,
+    whole: bool,
+) -> Network:
+    """Lower, split and differentiate.
+
+    devices: group -> on how many devices it is. shards, replicas: group -> the value of that
+    attribute for its operators. whole: see symgraph.shard. Raises what the steps raise.
+    """
+    feeds = asked.feeds
+    batch = batch_size(feeds) if feeds else 1
+    axes = {name: feed.axis for name, feed in feeds.items()}
+
+    @cache
+    def lowered(size: int) -> Sharded:
+        fed = {name: feed.part(size).shape for name, feed in feeds.items()}
+        kinds = {name: feed.type.dtype for name, feed in feeds.items()}
+        graph = lower(asked.symbol, {**asked.shapes, **fed}, {**asked.dtypes, **kinds})
+        graph = mark(mark(graph, shards), replicas, REPLICATE)
+        return shard(graph, asked.symbol.list_outputs(), feeds, devices=devices, whole=whole)
+
+    @cache
+    def ready(size: int) -> MicroBatched:
+        return micro_batch(lowered(size).graph, axes, size, batch)
+
+    full, sizes = lowered(batch), split_sizes(batch, micro_batches)
+    early = prologue(full.graph, axes)
+    fixed = {*feeds, *(v.node for v in early.outputs)}
+    counts = replica_counts(full.graph, devices) if feeds else {}
+    dealt = {size: replicate(counts, size, ready, fixed) for size in dict.fromkeys(sizes)}
+    first = dealt[sizes[0]]
+    wrt = first.variables(full.variables(asked.wrt))
+    both = {n: gradients(fold(d.graph), wrt, heads=asked.heads) for n, d in dealt.items()}
+    _, grads, heads = both[sizes[0]]
+    graph = both[sizes[0]].graph
+    outputs = tuple([first.values.get(v, v) for v in full.graph.outputs])
+    layouts = {first.values.get(v, v): layout for v, layout in first.layouts.items()}
+    fed = {*fixed, *heads.values()}
+    return Network(
+        feeds=MappingProxyType(dict(feeds)),
+        graphs={size: b.graph for size, b in both.items()},
+        sizes=sizes,
+        prologue=early,
+        outputs=outputs,
+        names=full.names,
+        layouts={v: layouts[v] for v in outputs},
+        grads=grads,
+        heads=heads,
+        shards=MappingProxyType({**full.shards, **first.copies}),
+        parameters=frozenset(n.name for n in graph.variables if n.name not in fed),
+    )

@@ -1,0 +1,313 @@
+"""Replicated groups in pipelines: placements, schedules, training, checkpoints, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import symgraph as sg
+from runtime import checkpoint
+from runtime.instructions import REPLICAS, Collective
+from runtime.pipeline import Options, Plan, plan
+from runtime.replay import Costs, simulate
+from runtime.schedules import SCHEDULES
+from runtime.session import Session, initialize
+from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.transports import ThreadCluster, make_cluster
+from symgraph import sym
+from symgraph.attribute import AttrScope
+from symgraph.config import load_config
+from symgraph.context import cpu
+from symgraph.errors import GraphError, MicroBatchError, PlacementError
+from tests.mpi.launch import launch, needs_mpi
+from tests.pipelines import (
+    Case,
+    Result,
+    assert_close,
+    assert_same_bits,
+    judge,
+    make_plan,
+    merged,
+    run_step,
+)
+from tests.small_lm import write_config
+
+VOCAB, WIDTH, STEPS, BATCH = 11, 4, 3, 6
+
+
+def network(*, dropout: float = 0.0, tied: bool = False, **marks: dict[str, str]) -> Case:
+    """A time-major language model (T, B), with ids to ignore; marks: group -> attributes."""
+    rng = np.random.default_rng(5)
+    own = {"weight": sym.Variable("tied_weight")} if tied else {}
+    with AttrScope(ctx_group="embed", **marks.get("embed", {})):
+        x = sym.Embedding(
+            sym.Variable("data"), input_dim=VOCAB, output_dim=WIDTH, name="embed", **own
+        )
+    shared = {"weight": sym.Variable("fc_weight"), "bias": sym.Variable("fc_bias")}
+    with AttrScope(ctx_group="hidden", **marks.get("hidden", {})):
+        steps = sym.SliceChannel(x, num_outputs=STEPS, axis=0, squeeze_axis=True, name="steps")
+        state, outs = sg.sym.zeros_like(steps[0]), []
+        for t in range(STEPS):
+            with AttrScope(time_step=str(t)):
+                joined = sym.FullyConnected(
+                    sym.concat(steps[t], state, dim=1), num_hidden=WIDTH, name=f"fc_t{t}", **shared
+                )
+                state = sym.Dropout(sym.tanh(joined), p=dropout, name=f"drop_t{t}")
+                outs.append(state)
+        rows = sym.Reshape(sym.stack(*outs, axis=0), shape=(-1, WIDTH), name="rows")
+    with AttrScope(ctx_group="decode", **marks.get("decode", {})):
+        label = sym.Reshape(sym.Variable("label"), shape=(-1,), name="labels")
+        scores = sym.FullyConnected(rows, num_hidden=VOCAB, name="decode", **own)
+        ignore = {"use_ignore": True, "ignore_label": 0}
+        loss = sym.SoftmaxOutput(scores, label, normalization="valid", name="loss", **ignore)
+        out = sym.Group([loss, sym.nll_stats(loss, label, name="nll", **ignore)])
+    feeds = {n: rng.integers(0, VOCAB, (STEPS, BATCH)).astype("int32") for n in ("data", "label")}
+    shapes, _, _ = out.infer_shape(**{n: a.shape for n, a in feeds.items()})
+    arrays = {
+        name: rng.standard_normal(shape)
+        for name, shape in zip(out.list_arguments(), shapes, strict=True)
+        if name not in feeds
+    }
+    return Case(out, feeds, arrays, {"data": 1, "label": 1})
+
+
+def in_pipeline(case: Case, options: Options) -> Result:
+    """One step's outputs and gradients, those of copies summed, under the names of the network."""
+    made = make_plan(case, options)
+    cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
+    with ThreadCluster(made.partition.placement.ranks) as cluster:
+        found = merged(run_step(made, case._replace(arrays=cut), cluster))
+    grads: dict[str, np.ndarray] = {}
+    for name, gradient in found.grads.items():
+        own = made.shards[name].parameter if name in made.shards else name
+        grads[own] = grads[own] + gradient if own in grads else gradient
+    return Result(found.outputs, grads)
+
+
+def placed(devices: int, **groups: object) -> Options:
+    where = {"embed": cpu(0), "hidden": cpu(0), "decode": cpu(devices - 1)} | groups
+    return Options(where, cpu(0), tuple(cpu(i) for i in range(devices)))
+
+
+WAYS = {
+    "hidden": placed(3, hidden=[cpu(0), cpu(1)]),
+    "hidden and decode": placed(2, hidden=[cpu(1), cpu(0)], decode=[cpu(1), cpu(0)]),
+    "two numbers": placed(3, hidden=[cpu(0), cpu(1)], decode=[cpu(0), cpu(1), cpu(2)]),
+    "everything": placed(2, **{g: [cpu(0), cpu(1)] for g in ("embed", "hidden", "decode")}),
+}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_schedule_equals_the_reference(way, schedule, micro_batches):
+    case = network()
+    options = replace(WAYS[way], schedule=schedule, micro_batches=micro_batches)
+    assert_close(in_pipeline(case, options), judge(case))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shares_need_not_be_equal(tied):
+    """Six samples in two micro-batches of three, dealt out as two and one; merged axes too."""
+    case = network(tied=tied)
+    options = replace(WAYS["everything"], micro_batches=2)
+    assert_close(in_pipeline(case, options), judge(case))
+
+
+def test_a_tied_parameter_that_others_read_has_no_copies():
+    made = make_plan(network(tied=True), WAYS["hidden and decode"])
+    assert {s.parameter for s in made.shards.values()} == {"fc_weight", "fc_bias", "decode_bias"}
+    assert "tied_weight" in made.grads
+
+
+def test_the_place_of_replicas_changes_no_bit():
+    """Masks are keyed by sample, so also dropout is the same on one device and in any place."""
+    case = network(dropout=0.4, hidden={"replicate": "2"})
+    one = placed(1)
+    alone = in_pipeline(case, replace(one, micro_batches=3))
+    for hidden in (cpu(1), [cpu(0), cpu(1)], [cpu(2), cpu(0)]):
+        for schedule in ("1f1b", "zb-h1"):
+            options = replace(placed(3, hidden=hidden), schedule=schedule, micro_batches=3)
+            assert_same_bits(in_pipeline(case, options), alone)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_replicas_draw_the_masks_of_their_samples(micro_batches):
+    case = network(dropout=0.4)
+    options = replace(WAYS["hidden"], micro_batches=micro_batches)
+    assert_close(in_pipeline(case, options), in_pipeline(case, placed(1)))
+
+
+def test_replicas_work_at_the_same_time():
+    """One micro-batch through a group that is all the work takes half as long on two devices."""
+    seconds = {}
+    for name, hidden in (("one", cpu(0)), ("two", [cpu(0), cpu(1)])):
+        made = make_plan(network(), placed(2, hidden=hidden))
+
+        def work(key: object, made: Plan = made) -> int:
+            nodes = made.partition.bodies[key].graph
+            return sum(n.types[0].size for n in nodes if n.name.startswith(("fc_t", "drop_t")))
+
+        seconds[name] = simulate(made.schedule, made.partition, Costs(work)).makespan
+    assert seconds["two"] <= 0.55 * seconds["one"]
+
+
+def test_only_shares_are_sent():
+    made = make_plan(network(), placed(2, hidden=[cpu(0), cpu(1)], embed=cpu(0), decode=cpu(0)))
+    sent = [e for e in made.partition.edges if made.partition.crosses(e)]
+    assert {e.type.size for e in sent if e.type.shape} <= {
+        STEPS * BATCH // 2 * WIDTH, BATCH // 2 * WIDTH,
+    }  # fmt: skip
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_more_replicas_than_samples():
+    options = replace(WAYS["two numbers"], micro_batches=3)
+    with pytest.raises(MicroBatchError, match=r"of 2 samples .* to 3 replicas of 'decode'"):
+        make_plan(network(), options)
+
+
+@pytest.mark.parametrize("text", ["0", "two", "2:1"])
+def test_marks_that_say_nothing(text):
+    with pytest.raises(GraphError, match=r"has replicate=.*write a number of replicas"):
+        make_plan(network(hidden={"replicate": text}), placed(1))
+
+
+def test_shards_are_not_replicated_as_well():
+    with pytest.raises(GraphError, match=r"'decode.*' is in shards and is to be replicated"):
+        make_plan(network(decode={"replicate": "2", "shard": "2"}), placed(1))
+
+
+def test_a_wrong_number_of_devices():
+    with pytest.raises(PlacementError, match="'hidden' is mapped to 3 devices"):
+        make_plan(network(hidden={"replicate": "2"}), placed(3, hidden=[cpu(0), cpu(1), cpu(2)]))
+
+
+def test_networks_that_mix_samples_are_refused():
+    with AttrScope(ctx_group="hidden"):
+        x = sym.Variable("x")
+        out = sym.MakeLoss(sym.square(sym.broadcast_sub(x, sym.mean(x, axis=0, keepdims=True))))
+    case = Case(out, {"x": np.ones((4, 2))}, {})
+    options = Options({"hidden": (cpu(0), cpu(1))}, cpu(0), (cpu(0), cpu(1)))
+    with pytest.raises(MicroBatchError, match="micro-batches would change its result"):
+        plan(case.symbol, case.specs, options)
+
+
+# -- training ------------------------------------------------------------------------------------
+
+
+def session(hidden: object, devices: int, cluster: ThreadCluster, marks: str = "1") -> Session:
+    case = network(dropout=0.3, hidden={"replicate": marks} if marks != "1" else {})
+    options = replace(
+        placed(devices, hidden=hidden), update=True, micro_batches=2, schedule="1f1b", slots=1
+    )
+    wrt = case.trained()
+    made = plan(case.symbol, case.specs, options, wrt=wrt, dtypes=dict.fromkeys(wrt, "float64"))
+    arrays = initialize(made, cluster, sg.init.Uniform(0.5), seed=3)
+    rule = sg.optimizer.create("sgd", learning_rate=0.2, momentum=0.9, wd=0.01)
+    return Session(made, cluster, arrays, optimizer=rule, clip=0.5)
+
+
+def feeds(step: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(step)
+    return {n: rng.integers(0, VOCAB, (STEPS, BATCH)).astype("int32") for n in ("data", "label")}
+
+
+def trained(hidden: object, devices: int, marks: str = "1") -> dict[str, np.ndarray]:
+    with ThreadCluster(devices) as cluster:
+        run = session(hidden, devices, cluster, marks)
+        for i in range(10):
+            run.step(feeds(i))
+        return run.parameters()
+
+
+def assert_equal_parameters(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(("hidden", "devices"), [
+    ([cpu(0), cpu(1)], 2), ([cpu(2), cpu(0), cpu(1)], 3), ([cpu(1), cpu(1)], 2),
+    ([cpu(0), cpu(1), cpu(0)], 2),
+])  # fmt: skip
+def test_training_on_replicas_is_training_on_one_device(hidden, devices):
+    """First values, momentum, decay, clipping by a norm in which a copy counts once."""
+    assert_equal_parameters(trained(hidden, devices), trained(cpu(0), 1))
+
+
+def test_copies_stay_equal_and_their_place_changes_no_bit():
+    want = trained(cpu(0), 1, marks="2")
+    got = trained([cpu(1), cpu(0)], 2)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in want.items())
+    with ThreadCluster(2) as cluster:
+        run = session([cpu(1), cpu(0)], 2, cluster)
+        for i in range(5):
+            run.step(feeds(i))
+        copies = [
+            [a for arrays in run.arrays.values() for n, a in arrays.items() if n.startswith(name)]
+            for name in ("fc_weight", "fc_bias")
+        ]
+    assert [len(c) for c in copies] == [2, 2]
+    assert all(a.tobytes() == b.tobytes() for a, b in copies)
+
+
+def test_the_sum_is_an_instruction_and_costs_time():
+    with ThreadCluster(2) as cluster:
+        made = session([cpu(0), cpu(1)], 2, cluster).plan
+    assert all(list(p).count(Collective(REPLICAS)) == 1 for p in made.schedule.programs)
+    plain = simulate(made.schedule, made.partition, Costs(lambda key: 1)).makespan
+    costly = Costs(lambda key: 1, reductions={REPLICAS: 7})
+    assert simulate(made.schedule, made.partition, costly).makespan == plain + 7
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (([cpu(0), cpu(1)], 2), (cpu(0), 1)), ((cpu(0), 1), ([cpu(0), cpu(1)], 2)),
+    (([cpu(0), cpu(1)], 2), ([cpu(2), cpu(0), cpu(1)], 3)),
+])  # fmt: skip
+def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
+    with ThreadCluster(before[1]) as cluster:
+        run = session(*before, cluster)
+        for i in range(4):
+            run.step(feeds(i))
+        saved = checkpoint.save(run, tmp_path, {}, keep=1)
+    with ThreadCluster(after[1]) as cluster:
+        run = session(*after, cluster)
+        checkpoint.restore(run, saved)
+        for i in range(4, 10):
+            run.step(feeds(i))
+        assert_equal_parameters(run.parameters(), trained(cpu(0), 1))
+
+
+def losses(path: object, *overrides: str) -> float:
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster:
+        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
+
+
+@pytest.mark.parametrize("ways", [
+    (), ("pipeline.time_segment=2",), ("pipeline.schedule=zb-h1", "pipeline.recompute=all"),
+    ("group2ctx.decode=[cpu(1), cpu(0)]",),
+])  # fmt: skip
+def test_the_language_model_with_replicas_from_a_config(tmp_path, ways):
+    """Carried states, time segments, recomputation, and a decoder in shards beside it."""
+    train = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 6, dtype: float64"
+    path = write_config(tmp_path, train, args="dropout: 0.2")
+    more = ("pipeline.micro_batches=3", "group2ctx.layer0=[cpu(0), cpu(1)]")
+    assert losses(path, *more, *ways) == pytest.approx(losses(path), rel=1e-10)
+
+
+@pytest.mark.parametrize("processes", [pytest.param(2, marks=needs_mpi)])
+def test_replicas_in_processes_of_their_own(tmp_path, processes):
+    """The bits of threads."""
+    train = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 6"
+    path = write_config(tmp_path, train)
+    more = ("pipeline.micro_batches=3", "group2ctx.layer0=[cpu(1), cpu(0)]")
+    want = losses(path, *more)
+    ended = launch(processes, "symgraph.run", path, *more, "--json")
+    assert ended.status == 0, str(ended)
+    assert f'"loss": {want!r}' in ended.stdout
