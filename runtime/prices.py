@@ -47,9 +47,7 @@ class Prices:
             return replace(costs, reductions=reductions)
         price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
         seconds = {key: price(body) for key, body in partition.bodies.items()}
-        return Costs(
-            seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions
-        )
+        return Costs(seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions)
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
