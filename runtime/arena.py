@@ -7,8 +7,11 @@ runs are packed over the programs, and nothing is allocated while they run.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,6 +174,13 @@ def _touches(layout: Layout) -> _Touches:
             by_message[tag].append(len(regions))
         regions.append(Region(total, inside, root.lasts))
     return _Touches(regions, by_run, by_free, by_message)
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library can: a search leaves much of it."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def allocate(nbytes: int) -> Array:

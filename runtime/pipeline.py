@@ -13,6 +13,7 @@ from partitioner import Partition, Placement, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
+from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
@@ -229,9 +230,17 @@ def plan(
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
     asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
+    best = _best(asked, options)
+    if best.prices is not None:
+        give_back()
+    return best
+
+
+def _best(asked: Asked, options: Options) -> Plan:
+    """The plan, with the splits of groups that are best where they are open."""
     best = _drafted(asked, options)
     open_ = options.strategy == AUTO and options.placement is None
-    if not (options.splits and open_ and feeds and len(options.devices) > 1):
+    if not (options.splits and open_ and asked.feeds and len(options.devices) > 1):
         return best.plan
     compared = [Compared((), best.decision.seconds)]
     for splits in _splits(best, options):
