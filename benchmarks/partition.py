@@ -238,7 +238,7 @@ def large_table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--workloads", type=Path, help="folder of the published problems")
-    parser.add_argument("--steps", type=int, nargs="+", default=[130, 260, 520],
+    parser.add_argument("--steps", type=int, nargs="+", default=[210, 420, 840],
                         help="time steps of the large graphs")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--solve", nargs=3, help=argparse.SUPPRESS)
