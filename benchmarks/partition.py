@@ -79,7 +79,7 @@ def published(folder: Path) -> Iterator[Row]:
     """A row for each published problem, and for l = 0 and 1 where both are published."""
     with PUBLISHED.open(encoding="utf-8") as lines:
         known = list(csv.DictReader(lines))
-    for line in track(known, "published problems", Console(stderr=True)):
+    for line in track(known, "published problems", console=Console(stderr=True)):
         for cpus in (1, 0):
             optimum = line[f"optimum l={cpus}"]
             if optimum:

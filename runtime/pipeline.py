@@ -19,7 +19,7 @@ from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
 from runtime.placing import Considered, Decision, decide, uniform_machine
-from runtime.prices import Prices, Pricing, measured_prices
+from runtime.prices import Prices, Pricing, consistent, measured_prices
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
@@ -238,6 +238,7 @@ def plan(
 
 def _best(asked: Asked, options: Options) -> Plan:
     """The plan, with the splits of groups that are best where they are open."""
+    options = replace(options, pricing=consistent(options.pricing))
     best = _drafted(asked, options)
     open_ = options.strategy == AUTO and options.placement is None
     if not (options.splits and open_ and asked.feeds and len(options.devices) > 1):
