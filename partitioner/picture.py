@@ -116,7 +116,7 @@ def group_block(graph: Graph, placement: Placement) -> str:
         cut = len(devices) > 1 and group not in pieces
         note = f"  # split: {names}; use keep_groups" if cut else ""
         device = f"[{', '.join(pieces[group])}]" if group in pieces else next(iter(devices))
-        text = f"{yaml.safe_dump(group, explicit_end=False).splitlines()[0]}: {device}"
+        text = f"{yaml.safe_dump(group).splitlines()[0]}: {device}"
         lines.append(f"  {text}{note}")
     if lost:
         lines.append(f"  # {lost} nodes are in no group and follow their inputs")
