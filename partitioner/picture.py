@@ -18,7 +18,7 @@ from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.graph import Graph
 from symgraph.merge import home_of
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 from symgraph.types import Value
 from symgraph.units import bytes_text
 

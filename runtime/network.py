@@ -16,8 +16,9 @@ from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
+from symgraph.pieces import Shard, mark
 from symgraph.replicate import REPLICATE, replica_counts, replicate
-from symgraph.shard import Shard, Sharded, mark, shard
+from symgraph.shard import Sharded, shard
 from symgraph.simplify import fold
 from symgraph.symbol import Symbol
 from symgraph.types import Value
@@ -33,6 +34,12 @@ class Asked:
     heads: bool
     shapes: Mapping[str, Any]
     dtypes: Mapping[str, Any]
+
+    def lowered(self, size: int) -> Graph:
+        """The forward graph for a batch of that many samples."""
+        fed = {name: feed.part(size).shape for name, feed in self.feeds.items()}
+        kinds = {name: feed.type.dtype for name, feed in self.feeds.items()}
+        return lower(self.symbol, {**self.shapes, **fed}, {**self.dtypes, **kinds})
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,7 @@ def make_network(
 
     @cache
     def lowered(size: int) -> Sharded:
-        fed = {name: feed.part(size).shape for name, feed in feeds.items()}
-        kinds = {name: feed.type.dtype for name, feed in feeds.items()}
-        graph = lower(asked.symbol, {**asked.shapes, **fed}, {**asked.dtypes, **kinds})
-        graph = mark(mark(graph, shards), replicas, REPLICATE)
+        graph = mark(mark(asked.lowered(size), shards), replicas, REPLICATE)
         return shard(graph, asked.symbol.list_outputs(), feeds, devices=devices, whole=whole)
 
     @cache

@@ -28,7 +28,7 @@ from symgraph.context import Context, cpu
 from symgraph.errors import MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.ops.layout import Layout
-from symgraph.shard import Shard
+from symgraph.pieces import Shard
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
