@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from symgraph.batching import Feed, MicroBatched, batch_size, micro_batch, prologue, split_sizes
@@ -110,21 +109,12 @@ def make_network(
     first = dealt[sizes[0]]
     wrt = first.variables(full.variables(asked.wrt))
     both = {n: gradients(fold(d.graph), wrt, heads=asked.heads) for n, d in dealt.items()}
-    _, grads, heads = both[sizes[0]]
-    graph = both[sizes[0]].graph
+    graph, grads, heads = both[sizes[0]]
     outputs = tuple([first.values.get(v, v) for v in full.graph.outputs])
     layouts = {first.values.get(v, v): layout for v, layout in first.layouts.items()}
     fed = {*fixed, *heads.values()}
+    parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
     return Network(
-        feeds=MappingProxyType(dict(feeds)),
-        graphs={size: b.graph for size, b in both.items()},
-        sizes=sizes,
-        prologue=early,
-        outputs=outputs,
-        names=full.names,
-        layouts={v: layouts[v] for v in outputs},
-        grads=grads,
-        heads=heads,
-        shards=MappingProxyType({**full.shards, **first.copies}),
-        parameters=frozenset(n.name for n in graph.variables if n.name not in fed),
-    )
+        dict(feeds), {size: b.graph for size, b in both.items()}, sizes, early, outputs, full.names,
+        {v: layouts[v] for v in outputs}, grads, heads, {**full.shards, **first.copies}, parameters,
+    )  # fmt: skip
