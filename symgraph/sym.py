@@ -3,6 +3,7 @@
 Operators are the entries of the registry: `sg.sym.FullyConnected(data, num_hidden=10, name="fc")`
 takes input symbols by position or name, parameters by name, `name=` and `attr=`. An input that is
 not given becomes a variable `<name>_<input>`. `help(sg.sym.FullyConnected)` lists the parameters.
+`sg.sym.comm` holds the collectives between groups.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import symgraph.ops
+from symgraph import comm as comm
 from symgraph.attribute import AttrScope, hide
 from symgraph.compose import call
 from symgraph.errors import ConfigError, nearest

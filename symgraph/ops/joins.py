@@ -1,4 +1,4 @@
-"""Values cut into equal parts and joined: SliceChannel, Concat, stack."""
+"""Values cut into parts and joined: SliceChannel, `_cut`, Concat, stack."""
 
 from __future__ import annotations
 
@@ -124,6 +124,60 @@ register(OpDef(
     aliases=("split",),
     doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
     "parts have length 1. MXNet SliceChannel.",
+))  # fmt: skip
+
+
+# -- _cut --------------------------------------------------------------------------------------
+
+
+def cut_names(attrs: Attrs) -> Names:
+    return tuple(f"output{i}" for i in range(len(attrs["sizes"])))
+
+
+def cut_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """All but the length along the axis goes both ways."""
+    sizes = site.attrs["sizes"]
+    known = next((s for s in (*ins, *outs) if s is not None), None)
+    if not sizes or min(sizes) < 1:
+        site.fail(f"sizes={sizes} are not all positive")
+    if known is None:
+        return ins, outs
+    axis = one_axis(site, site.attrs["axis"], len(known))
+    data = unify(site, ins[0], resized((0,) * len(known), axis, sum(sizes)), "data and sizes")
+    for size, out in zip(sizes, outs, strict=True):
+        part = unify(site, out, resized((0,) * len(known), axis, size), "output shapes")
+        assert part is not None
+        data = unify(site, data, resized(part, axis, sum(sizes)), "output shapes")
+    assert data is not None
+    return [data], [resized(data, axis, size) for size in sizes]
+
+
+def cut_grad(c: Call) -> Sequence[Ref]:
+    terms = [apply("zeros_like", y) if g is None else g for g, y in zip(c.g, c.y, strict=True)]
+    return (apply("Concat", *terms, num_args=len(terms), dim=c.attrs["axis"]),)
+
+
+def cut_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout, rank = ins[0], len(in_types[0].shape)
+    if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % rank:
+        mixes(site, "cuts the batch axis")
+    return [layout] * len(outs)
+
+
+register(OpDef(
+    name="_cut",
+    inputs=("data",),
+    outputs=cut_names,
+    shape=cut_shape,
+    compute=lambda env, a, x: tuple(
+        env.xp.split(x, [sum(a["sizes"][:i]) for i in range(1, len(a["sizes"]))], a["axis"])
+    ),
+    grad=cut_grad,
+    flops=no_flops,
+    batch=cut_batch,
+    params={"sizes": params.integers(), "axis": params.integer(0)},
+    doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
+    "transpose is Concat.",
 ))  # fmt: skip
 
 

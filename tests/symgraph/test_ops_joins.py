@@ -1,4 +1,4 @@
-"""Values cut into equal parts and joined: SliceChannel, Concat, stack."""
+"""Values cut into parts and joined: SliceChannel, `_cut`, Concat, stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
 from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
-EVERY = {"SliceChannel", "Concat", "stack"}
+EVERY = {"SliceChannel", "_cut", "Concat", "stack"}
 
 
 @pytest.fixture
@@ -104,6 +104,48 @@ def test_slice_channel_infers_both_ways(data, outs, squeeze, data_then, out_then
     attrs = {"num_outputs": 3, "axis": 1, "squeeze_axis": squeeze}
     assert rule("SliceChannel", [data], outs, **attrs) == ([data_then], [out_then] * 3)
     assert rule("SliceChannel", [None], [None] * 3, **attrs) == ([None], [None] * 3)
+
+
+# -- _cut --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("axis", "sizes"), [(0, (1, 2)), (1, (3, 1)), (-1, (2, 1, 2)), (0, (3,))])
+def test_cut(axis, sizes):
+    x = numbers(3, 4, 5)
+    want = np.split(x, np.cumsum(sizes)[:-1], axis)
+    got = run_op("_cut", x, axis=axis, sizes=sizes)
+    for a, b in zip(got if len(sizes) > 1 else [got], want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    check_op("_cut", x, axis=axis, sizes=sizes)
+
+
+def test_sizes_that_no_loss_depends_on_have_zero_gradients():
+    whole = op_graph("_cut", [numbers(2, 6)], sizes=(1, 2, 3), axis=1)
+    both = gradients(Graph.of(whole, [whole.outputs[1]]), ["x0"])
+    feeds = {"x0": numbers(2, 6), both.heads[0]: np.full((2, 2), 7.0)}
+    grad = evaluate(both.graph, feeds)[-1]
+    np.testing.assert_array_equal(grad, [[0, 7, 7, 0, 0, 0]] * 2)
+
+
+def test_cut_shapes():
+    attrs = {"sizes": (1, 3), "axis": 1}
+    assert rule("_cut", [None], [None, None], **attrs) == ([None], [None, None])
+    assert rule("_cut", [(2, 0)], [None, None], **attrs) == ([(2, 4)], [(2, 1), (2, 3)])
+    assert rule("_cut", [None], [None, (5, 0)], **attrs) == ([(5, 4)], [(5, 1), (5, 3)])
+    with pytest.raises(ShapeError, match=r"data and sizes differ: \(2, 5\) and \(0, 4\)"):
+        rule("_cut", [(2, 5)], [None, None], **attrs)
+    with pytest.raises(ShapeError, match=r"output shapes differ: \(2, 2\) and \(0, 1\)"):
+        rule("_cut", [None], [(2, 2), None], **attrs)
+    with pytest.raises(ShapeError, match=r"sizes=\(4, 0\) are not all positive"):
+        rule("_cut", [(2, 4)], [None, None], sizes=(4, 0), axis=1)
+
+
+def test_cut_keeps_the_batch_axis(rng):
+    x = [rng.standard_normal((4, 6))]
+    got = check_layout("_cut", x, [Split(0)], 4, (3, 1), sizes=(2, 4), axis=1)
+    assert got == [Split(0)] * 2
+    with pytest.raises(MicroBatchError, match="_cut 'op' cuts the batch axis"):
+        check_layout("_cut", x, [Split(0)], 4, (4,), sizes=(1, 3), axis=0)
 
 
 # -- Concat ------------------------------------------------------------------------------------
