@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,20 @@ class _Sending:
         self._waiter.until(self._request.Test, taken_by(self._dst, self._tag))
 
 
+class Line(NamedTuple):
+    """What code needs that calls MPI itself: the module, a communicator, and bounded waits."""
+
+    mpi: Any
+    comm: MPI.Comm
+    waiter: _Waiter
+
+
+def line_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> Line:
+    """A line over a communicator of the caller's, who sees to it that failures end all ranks."""
+    mpi = sys.modules["mpi4py.MPI"]
+    return Line(mpi, comm, _Waiter(mpi, comm.rank, timeout))
+
+
 class MpiTransport:
     """One process's endpoint."""
 
@@ -230,6 +244,14 @@ class MpiCluster(Cluster):
     def ranks(self) -> tuple[int]:
         """See `Cluster.ranks`."""
         return (self.rank,)
+
+    def line(self) -> Line:
+        """For programs that call MPI themselves, beside or instead of `run`."""
+        return Line(self._mpi, self._comm, self._waiter)
+
+    def abort(self, failure: Failure) -> None:
+        """See `Transport.abort`."""
+        self._lifeline.abort(failure)
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`; the result of this process's rank alone."""

@@ -1,0 +1,192 @@
+"""Groups of ranks: the calls that communicators are made of, over any transport.
+
+A subgroup shares its parent's channels. Every rank makes the same calls in the same order, so
+messages cannot be mistaken for one another; should a program be wrong, the tags, which count the
+groups, differ, and that is an error.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.chainermn.messages import Bytes, Message, begun
+from runtime.transports.base import Ticket, Transport
+from symgraph.errors import DTypeError, RunError
+from symgraph.types import Array
+
+TAGS = 1 << 20  # tags of one group
+COLLECTIVE = TAGS - 1
+
+
+class Group(ABC):
+    """Some ranks, numbered from 0, of which this process or thread is one."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def send(self, message: Message, dst: int, tag: int) -> None:
+        """Send; the arrays may be changed afterwards. A large one waits for its receiver."""
+
+    @abstractmethod
+    def recv(self, src: int, tag: int) -> Message:
+        """The next message of that rank; another tag is a RunError."""
+
+    @abstractmethod
+    def bcast(self, message: Message | None, root: int) -> Message:
+        """The root's message."""
+
+    @abstractmethod
+    def gather(self, message: Message, root: int) -> list[Message] | None:
+        """At the root all ranks' messages, elsewhere None."""
+
+    @abstractmethod
+    def allgather(self, message: Message) -> list[Message]:
+        """All ranks' messages."""
+
+    @abstractmethod
+    def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
+        """The message that the root has for this rank."""
+
+    @abstractmethod
+    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages that all ranks have for this one."""
+
+    @abstractmethod
+    def allreduce(self, array: Array) -> None:
+        """Replace an array by its sum over all ranks."""
+
+    @abstractmethod
+    def reduce(self, array: Array, root: int) -> None:
+        """Replace the root's array by the sum over all ranks; the others' arrays are undefined."""
+
+    @abstractmethod
+    def reduce_scatter(self, array: Array) -> Array:
+        """This rank's part of the sum of a vector that the number of ranks divides."""
+
+    @abstractmethod
+    def split(self, color: int, key: int) -> Group:
+        """The ranks that give the same colour, in the order of their keys."""
+
+
+def summed_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In which dtype arrays are summed: half precision (which MPI has not) in single."""
+    if dtype.kind == "b":
+        raise DTypeError("a sum over ranks: bool has no sum; cast it to int32")
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+class PeerGroup(Group):
+    """A group whose calls are messages between pairs; sums are in the order of the ranks."""
+
+    def __init__(
+        self, transport: Transport, ranks: Sequence[int] = (), numbers: list[int] | None = None
+    ) -> None:
+        """ranks: of the transport; all by default. numbers: of groups made so far."""
+        self._transport = transport
+        self._ranks = tuple(ranks) or tuple(range(transport.size))
+        self.rank, self.size = self._ranks.index(transport.rank), len(self._ranks)
+        self._numbers = [0] if numbers is None else numbers
+        self._first_tag = self._numbers[0] * TAGS
+
+    def send(self, message: Message, dst: int, tag: int) -> None:
+        for ticket in self._post(message, dst, tag):
+            ticket.wait()
+
+    def recv(self, src: int, tag: int) -> Message:
+        there, tag = self._ranks[src], self._first_tag + tag
+        size = np.empty(1, np.int64)
+        self._transport.recv(size, there, tag)
+        first: Bytes = np.empty(int(size[0]), np.uint8)
+        self._transport.recv(first, there, tag)
+        message, rest = begun(first)
+        for part in rest:
+            self._transport.recv(part, there, tag)
+        return message
+
+    def bcast(self, message: Message | None, root: int) -> Message:
+        if self.rank == root:
+            assert message is not None
+            self._swap({r: message for r in range(self.size) if r != root}, ())
+            return message
+        return self.recv(root, COLLECTIVE)
+
+    def gather(self, message: Message, root: int) -> list[Message] | None:
+        if self.rank != root:
+            self.send(message, root, COLLECTIVE)
+            return None
+        found = self._swap({}, [r for r in range(self.size) if r != root])
+        return [found.get(r) or message.copy() for r in range(self.size)]
+
+    def allgather(self, message: Message) -> list[Message]:
+        return self.alltoall([message] * self.size)
+
+    def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
+        if self.rank != root:
+            return self.recv(root, COLLECTIVE)
+        assert messages is not None
+        self._swap({r: m for r, m in enumerate(messages) if r != root}, ())
+        return messages[root].copy()
+
+    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
+        others = [r for r in range(self.size) if r != self.rank]
+        found = self._swap({r: messages[r] for r in others}, others)
+        return [found.get(r) or messages[r].copy() for r in range(self.size)]
+
+    def allreduce(self, array: Array) -> None:
+        self.reduce(array, 0)
+        total = self.bcast(Message.of(array), 0)
+        if self.rank:
+            array[...] = total.data
+
+    def reduce(self, array: Array, root: int) -> None:
+        terms = self.gather(Message.of(array), root)
+        if terms is not None:
+            array[...] = self._sum(terms, array)
+
+    def reduce_scatter(self, array: Array) -> Array:
+        parts = np.split(array, self.size)
+        return self._sum(self.alltoall([Message.of(p) for p in parts]), parts[self.rank])
+
+    def split(self, color: int, key: int) -> PeerGroup:
+        mine = Message.of(np.array([color, key, self._numbers[0]]))
+        rows = [m.data.tolist() for m in self.allgather(mine)]
+        self._numbers[0] = max(row[2] for row in rows) + 1
+        same = sorted((row[1], r) for r, row in enumerate(rows) if row[0] == color)
+        return PeerGroup(self._transport, [self._ranks[r] for _, r in same], self._numbers)
+
+    def _sum(self, terms: Sequence[Message], like: Array) -> Array:
+        first, *rest = [term.data for term in terms]
+        for rank, term in enumerate((first, *rest)):
+            if (term.shape, term.dtype) != (like.shape, like.dtype):
+                raise RunError(
+                    f"a sum over ranks: rank {rank} gives {term.dtype}{term.shape}, but rank "
+                    f"{self.rank} {like.dtype}{like.shape}"
+                )
+        wide = summed_as(like.dtype)
+        total: Array = first.astype(wide)
+        for term in rest:
+            total += term
+        return total.astype(like.dtype, copy=False)
+
+    def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
+        """Start a message; the tickets to wait for before its arrays are changed."""
+        there, tag, send = self._ranks[dst], self._first_tag + tag, self._transport.send
+        first, rest = message.parts()
+        send(np.array([first.size]), there, tag)
+        send(first, there, tag)
+        return [send(part, there, tag) for part in rest]
+
+    def _swap(self, outgoing: Mapping[int, Message], sources: Sequence[int]) -> dict[int, Message]:
+        """Send and receive at once, so that nobody waits for somebody who waits."""
+        tickets: list[Any] = []
+        for dst, message in outgoing.items():
+            tickets += self._post(message, dst, COLLECTIVE)
+        found = {src: self.recv(src, COLLECTIVE) for src in sources}
+        for ticket in tickets:
+            ticket.wait()
+        return found

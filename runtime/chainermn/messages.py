@@ -1,0 +1,108 @@
+"""Messages of communicators: one array or a tuple of them, behind a header that says what they are.
+
+A header is int64: its length (negative: the arrays do not stand behind it, but follow), whether
+the message was given as one array, the number of arrays, then dtype, rank and dimensions of each.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symgraph.errors import DTypeError
+from symgraph.types import DTYPES, Array, TensorType
+
+EAGER = 1 << 16  # bytes; messages up to it are copied, so that their sender need not wait
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+class Message(NamedTuple):
+    """What goes from rank to rank. single: it was given as one array, and is returned as one."""
+
+    arrays: tuple[Array, ...]
+    single: bool
+
+    @classmethod
+    def of(cls, data: Any) -> Message:
+        """Of an array (or a number), or of a tuple or list of them; DTypeError: not carried."""
+        single = not isinstance(data, (tuple, list))
+        arrays = tuple([_carried(x) for x in ([data] if single else data)])
+        return cls(arrays, single)
+
+    @property
+    def data(self) -> Any:
+        return self.arrays[0] if self.single else self.arrays
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays)
+
+    def copy(self) -> Message:
+        """One whose arrays are its own."""
+        return Message(tuple([a.copy() for a in self.arrays]), self.single)
+
+    def packed(self, *, alone: bool = False) -> Bytes:
+        """Header and contents in one vector; alone: the header only, as the contents follow."""
+        numbers = [0, int(self.single), len(self.arrays)]
+        for array in self.arrays:
+            numbers += [DTYPES.index(str(array.dtype)), array.ndim, *array.shape]
+        numbers[0] = -len(numbers) if alone else len(numbers)
+        header = np.array(numbers, np.int64).view(np.uint8)
+        return header if alone else np.concatenate([header, *map(as_bytes, self.arrays)])
+
+    def parts(self) -> tuple[Bytes, list[Bytes]]:
+        """What is sent first, copied, and what follows: the arrays, if they are large."""
+        if self.nbytes <= EAGER:
+            return self.packed(), []
+        return self.packed(alone=True), [as_bytes(array) for array in self.arrays]
+
+
+def begun(first: Bytes) -> tuple[Message, list[Bytes]]:
+    """The message that begins so, and the memory of its arrays into which the rest is received."""
+    length = int(first[:8].view(np.int64)[0])
+    single, count, *rest = first[8 : 8 * abs(length)].view(np.int64).tolist()
+    types, at = [], 8 * length
+    for _ in range(count):
+        dtype, rank = rest[:2]
+        types.append(TensorType(tuple(rest[2 : 2 + rank]), DTYPES[dtype]))
+        rest = rest[2 + rank :]
+    if length < 0:
+        message = Message(tuple([np.empty(t.shape, t.dtype) for t in types]), bool(single))
+        return message, [as_bytes(array) for array in message.arrays]
+    arrays = []
+    for type_ in types:
+        part = first[at : at + type_.nbytes]
+        at += type_.nbytes
+        aligned = part if part.ctypes.data % np.dtype(type_.dtype).itemsize == 0 else part.copy()
+        arrays.append(aligned.view(type_.dtype).reshape(type_.shape))
+    return Message(tuple(arrays), bool(single)), []
+
+
+def as_bytes(array: Array) -> Bytes:
+    """A C-contiguous array's memory as a vector."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def pickled(obj: Any) -> Message:
+    """Any object; the arrays in it travel as they are, beside the pickle (PEP 574)."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
+    parts: list[Any] = [stream, *(b.raw() for b in buffers)]
+    return Message(tuple([np.frombuffer(part, np.uint8) for part in parts]), False)
+
+
+def unpickled(message: Message) -> Any:
+    stream, *buffers = message.arrays
+    return pickle.loads(stream.tobytes(), buffers=buffers)
+
+
+def _carried(x: Any) -> Array:
+    array = np.asarray(x, order="C")
+    if str(array.dtype) not in DTYPES:
+        raise DTypeError(
+            f"an array of {array.dtype} is not carried; cast it to one of {', '.join(DTYPES)}, or "
+            "use the call that ends in _obj"
+        )
+    return array

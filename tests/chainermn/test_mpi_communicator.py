@@ -1,0 +1,35 @@
+"""Communicators over MPI: the contract of the threads' ones, and ends without anybody hanging."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.mpi.launch import launch, needs_mpi
+
+pytestmark = needs_mpi
+PROGRAM = "tests.chainermn.mpi_ranks"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_contract(ranks):
+    ended = launch(ranks, PROGRAM, "contract")
+    assert (ended.status, ended.lines("contract kept")) == (0, ["contract kept"] * ranks), ended
+
+
+def test_an_exception_ends_all_ranks_and_is_named():
+    """chainermn#236: mpiexec waited for ever."""
+    begin = time.monotonic()
+    ended = launch(3, PROGRAM, "fails")
+    assert ended.status == 1, ended
+    assert time.monotonic() - begin < 30
+    assert len(ended.lines("^ZeroDivisionError: division by zero")) == 1
+    told = ended.lines("rank 1 failed: ZeroDivisionError: division by zero")
+    assert [line.split(" stopped")[0] for line in told] == ["rank 0", "rank 2"], ended
+
+
+def test_a_wrong_tag_ends_all_ranks():
+    ended = launch(2, PROGRAM, "wrong-tag")
+    assert ended.status == 1, ended
+    assert ended.lines("the next message of rank 0 has tag 4, but tag 5 is asked for"), ended
