@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from runtime.chainermn.communicator import Communicator, create_communicator
+from runtime.chainermn.data import (
+    create_empty_dataset,
+    create_multi_node_iterator,
+    create_synchronized_iterator,
+    scatter_dataset,
+    scatter_index,
+)
+from runtime.chainermn.training import create_multi_node_evaluator, create_multi_node_optimizer
 from symgraph.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 
 __all__ = [
@@ -10,5 +18,12 @@ __all__ = [
     "MultiNodeChainList",
     "connect",
     "create_communicator",
+    "create_empty_dataset",
+    "create_multi_node_evaluator",
+    "create_multi_node_iterator",
     "create_multi_node_n_step_rnn",
+    "create_multi_node_optimizer",
+    "create_synchronized_iterator",
+    "scatter_dataset",
+    "scatter_index",
 ]

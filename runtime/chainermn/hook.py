@@ -14,7 +14,6 @@ from runtime.transports.base import Failure
 from runtime.transports.mpi import Line, MpiCluster
 from symgraph.errors import PeerFailed
 
-
 _worlds: list[Line] = []
 
 

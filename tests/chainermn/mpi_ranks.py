@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 
 import numpy as np
 
-from runtime.chainermn import create_communicator
+import symgraph as sg
+from runtime.chainermn import create_communicator, create_multi_node_iterator
 from tests.chainermn.checks import CHECKS, data
+from tests.chainermn.test_data import Serial
+from tests.chainermn.test_training import trained
 
 
 def say(text: str) -> None:
@@ -47,7 +51,17 @@ def wrong_tag() -> None:
     comm.bcast(data(1))
 
 
-CASES = {"contract": contract, "fails": fails, "wrong-tag": wrong_tag}
+def train() -> None:
+    """Data parallel steps, and an iterator that rank 0 reads for all."""
+    comm = create_communicator("flat", timeout=60)
+    weights = trained(comm, 3, sg.optimizer.SGD(0.1, momentum=0.9))
+    own = Serial(20, 8, 1) if comm.rank == 0 else None
+    rows = np.concatenate(list(create_multi_node_iterator(own, comm)))
+    text = b"".join(weights[name].tobytes() for name in sorted(weights)) + rows.tobytes()
+    say(f"digest {hashlib.sha256(text).hexdigest()}")
+
+
+CASES = {"contract": contract, "train": train, "fails": fails, "wrong-tag": wrong_tag}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]]()

@@ -18,6 +18,12 @@ def test_contract(ranks):
     assert (ended.status, ended.lines("contract kept")) == (0, ["contract kept"] * ranks), ended
 
 
+def test_all_ranks_train_alike():
+    ended = launch(3, PROGRAM, "train")
+    digests = ended.lines("^digest")
+    assert (ended.status, len(digests), len(set(digests))) == (0, 3, 1), ended
+
+
 def test_an_exception_ends_all_ranks_and_is_named():
     """chainermn#236: mpiexec waited for ever."""
     begin = time.monotonic()

@@ -1,0 +1,84 @@
+"""Optimizers and metrics over all ranks, for programs that run once a rank (ChainerMN)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from runtime.chainermn.communicator import Communicator
+from symgraph.errors import RunError
+from symgraph.metric import EvalMetric
+from symgraph.optimizer import Optimizer
+from symgraph.types import Array
+
+
+class MultiNodeOptimizer:
+    """An optimizer whose every step uses the gradients' means over all ranks.
+
+    Call `setup` once, before the first forward: it gives all ranks the weights of rank 0. So the
+    first `update` is a step like all others (ChainerMN's only hands the weights round).
+    """
+
+    def __init__(self, optimizer: Optimizer, comm: Communicator) -> None:
+        self.optimizer, self.count = optimizer, 0
+        self._comm = comm
+        self._states: dict[str, dict[str, Array]] = {}
+        self._params: dict[str, Array] = {}
+
+    def setup(self, params: Mapping[str, Array]) -> None:
+        """Overwrite these parameters by rank 0's, and train them from now on, in place."""
+        self._params = dict(params)
+        self._comm.bcast_data(self._params)
+        self._states = {n: self.optimizer.state(n, a) for n, a in sorted(params.items())}
+
+    def update(self, grads: Mapping[str, Array | None]) -> None:
+        """One step with the means of the gradients, which are overwritten by them.
+
+        A gradient that is None or missing counts as zeros.
+        """
+        if not self._params:
+            raise RunError("a multi-node optimizer was not told its parameters: call setup first")
+        given = {name: grads.get(name) for name in self._params}
+        means = self._comm.multi_node_mean_grad(given, self._params)
+        self.count += 1
+        for name, mean in means.items():
+            weight, state = self._params[name], self._states[name]
+            self.optimizer.update(np, name, weight, mean, state, self.count)
+
+
+def create_multi_node_optimizer(
+    actual_optimizer: Optimizer, communicator: Communicator
+) -> MultiNodeOptimizer:
+    """`actual_optimizer` with gradients averaged over all ranks (ChainerMN)."""
+    return MultiNodeOptimizer(actual_optimizer, communicator)
+
+
+class MultiNodeEvaluator:
+    """A metric over the samples of all ranks: sums and counts are added, and divided once.
+
+    The mean of the ranks' means, which ChainerMN takes, weighs samples by how many their rank has.
+    """
+
+    def __init__(self, metric: EvalMetric, comm: Communicator) -> None:
+        self.metric, self._comm = metric, comm
+
+    def update(self, labels: Array, preds: Array) -> None:
+        """Add samples of this rank."""
+        self.metric.update(labels, preds)
+
+    def get(self) -> tuple[str, float]:
+        """Name and value over all ranks since the last `reset`; every rank calls it."""
+        mine = np.array([self.metric.sum_metric, self.metric.num_inst], np.float64)
+        total, count = self._comm.allreduce(mine)
+        return self.metric.name, self.metric.value(float(total / count)) if count else float("nan")
+
+    def reset(self) -> None:
+        self.metric.reset()
+
+
+def create_multi_node_evaluator(
+    actual_evaluator: EvalMetric, communicator: Communicator
+) -> MultiNodeEvaluator:
+    """A metric of `sg.metric` over the samples of all ranks (ChainerMN)."""
+    return MultiNodeEvaluator(actual_evaluator, communicator)
