@@ -13,14 +13,18 @@ import pytest
 from runtime.pipeline import Options, plan
 from symgraph.context import cpu
 from symgraph.model import load_model
+from tests.mpi.launch import launch, needs_mpi
 from tests.pipelines import Case, assert_close, judge, on_threads
 
 ROOT = Path(__file__).parent.parent
 
 
-def run_mlp(*arguments: str) -> subprocess.CompletedProcess[str]:
+SEEDS = {"mlp_model_parallel": 2, "mlp_chain_list": 2, "dual_parallel": 4}  # example -> its ranks
+
+
+def run_mlp(*arguments: str, example: str = "mlp") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "examples.mlp", *arguments],
+        [sys.executable, "-m", f"examples.{example}", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -31,6 +35,24 @@ def test_mlp_on_digits_has_equal_losses(schedule):
     done = run_mlp("--epochs", "1", "--schedule", schedule, "--micro-batches", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
+
+
+@pytest.mark.parametrize("example", SEEDS)
+def test_examples_of_chainermn_have_equal_losses(example):
+    """X18: those of one process, at each step."""
+    pytest.importorskip("sklearn")
+    done = run_mlp("--epochs", "1", example=example)
+    assert done.returncode == 0, done.stderr
+    assert f"{SEEDS[example]} devices" in done.stdout
+    assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
+
+
+@pytest.mark.parametrize("example", [pytest.param(name, marks=needs_mpi) for name in SEEDS])
+def test_examples_run_on_mpi_ranks(example):
+    pytest.importorskip("sklearn")
+    ended = launch(SEEDS[example], f"examples.{example}", "--epochs", "1")
+    assert (ended.status, ended.stderr) == (0, ""), ended
+    assert ended.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
 
 
 def test_mlp_reads_idx_files(tmp_path):
