@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-# Seconds of polling before the first sleep; then sleeps grow from the first to the last.
-SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 200e-6, 50e-6, 1e-3
+# Seconds of polling before others are let run, and before the first sleep; then sleeps grow.
+ALONE_SECONDS, SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 20e-6, 200e-6, 50e-6, 1e-3
 
 START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
 UNCLOSED = "its process ended without closing its cluster"
@@ -99,7 +99,8 @@ class _Waiter:
                 return got
             waited = time.monotonic() - begin
             if waited < SPIN_SECONDS:
-                os.sched_yield()  # to a rank that has something to do, if there are few cores
+                if waited > ALONE_SECONDS:
+                    os.sched_yield()  # to a rank that has something to do, if there are few cores
                 continue
             if waited > self.timeout:
                 raise timed_out(self.rank, self.timeout, awaited, self.what)
@@ -155,8 +156,7 @@ class MpiTransport:
         """See `Transport.send`."""
         self._check_open("send")
         check_send(array, self.rank, dst, self.size)
-        while self._sending and self._sending[0].done():
-            self._sending.popleft()
+        self._advance()
         buffer = [_bytes(np.ascontiguousarray(array)), self._mpi.BYTE]
         request = self._comm.Isend(buffer, dst, tag % self._tags)
         ticket = _Sending(request, self._waiter, dst, tag)
@@ -169,7 +169,12 @@ class MpiTransport:
         check_recv(out, self.rank, src, self.size)
         awaited = message_from(src, tag)
         comm, status, any_tag = self._comm, self._status, self._mpi.ANY_TAG
-        message = self._waiter.until(lambda: comm.Improbe(src, any_tag, status), awaited)
+
+        def arrived() -> MPI.Message | None:
+            self._advance()
+            return comm.Improbe(src, any_tag, status)
+
+        message = self._waiter.until(arrived, awaited)
         if status.Get_tag() != tag % self._tags:
             raise wrong_tag(src, self.rank, status.Get_tag(), tag)
         size = status.Get_count(self._mpi.BYTE)
@@ -208,6 +213,11 @@ class MpiTransport:
         self._closed = True
         while self._sending and self._lifeline.failure is None:
             self._sending[0].wait()
+            self._sending.popleft()
+
+    def _advance(self) -> None:
+        """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
+        while self._sending and self._sending[0].done():
             self._sending.popleft()
 
     def _check_open(self, verb: str) -> None:
