@@ -114,8 +114,8 @@ class Communicator:
         """The sum of all ranks' arrays, which have one shape and dtype; a new array."""
         (array,) = Message.of((data,)).arrays
         summed_as(array.dtype)  # before anybody waits
-        total = array.copy()
-        self._group.allreduce(total)
+        total = np.empty_like(array)
+        self._group.allreduce(array, total)
         return total
 
     # -- objects -----------------------------------------------------------------------------

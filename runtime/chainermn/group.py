@@ -57,8 +57,8 @@ class Group(ABC):
         """The messages that all ranks have for this one."""
 
     @abstractmethod
-    def allreduce(self, array: Array) -> None:
-        """Replace an array by its sum over all ranks."""
+    def allreduce(self, array: Array, out: Array) -> None:
+        """Put the sum of all ranks' arrays into `out`, which may be the array."""
 
     @abstractmethod
     def reduce(self, array: Array, root: int) -> None:
@@ -137,11 +137,10 @@ class PeerGroup(Group):
         found = self._swap({r: messages[r] for r in others}, others)
         return [found.get(r) or messages[r].copy() for r in range(self.size)]
 
-    def allreduce(self, array: Array) -> None:
-        self.reduce(array, 0)
-        total = self.bcast(Message.of(array), 0)
-        if self.rank:
-            array[...] = total.data
+    def allreduce(self, array: Array, out: Array) -> None:
+        terms = self.gather(Message.of(array), 0)
+        mine = None if terms is None else Message.of(self._sum(terms, array))
+        out[...] = self.bcast(mine, 0).data
 
     def reduce(self, array: Array, root: int) -> None:
         terms = self.gather(Message.of(array), root)

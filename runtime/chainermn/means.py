@@ -24,7 +24,7 @@ class Groups(NamedTuple):
 
 def naive(groups: Groups, vector: Array) -> None:
     """One allreduce over all ranks."""
-    groups.everyone.allreduce(vector)
+    groups.everyone.allreduce(vector, vector)
 
 
 def hierarchical(groups: Groups, vector: Array) -> None:
@@ -32,7 +32,7 @@ def hierarchical(groups: Groups, vector: Array) -> None:
     groups.intra.reduce(vector, 0)
     first = groups.intra.rank == 0
     if first:
-        groups.inter.allreduce(vector)
+        groups.inter.allreduce(vector, vector)
     total = groups.intra.bcast(Message.of(vector) if first else None, 0)
     vector[...] = total.data
 
@@ -43,7 +43,7 @@ def two_dimensional(groups: Groups, vector: Array) -> None:
     padded = np.zeros(-(-vector.size // intra.size) * intra.size, vector.dtype)
     padded[: vector.size] = vector
     part = intra.reduce_scatter(padded)
-    groups.inter.allreduce(part)
+    groups.inter.allreduce(part, part)
     parts = [message.data for message in intra.allgather(Message.of(part))]
     vector[...] = np.concatenate(parts)[: vector.size]
 

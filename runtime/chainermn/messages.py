@@ -7,14 +7,16 @@ the message was given as one array, the number of arrays, then dtype, rank and d
 from __future__ import annotations
 
 import pickle
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from symgraph.errors import DTypeError
-from symgraph.types import DTYPES, Array, TensorType
+from symgraph.types import DTYPES, Array, Shape, TensorType
 
-EAGER = 1 << 16  # bytes; messages up to it are copied, so that their sender need not wait
+EAGER = 1 << 13  # bytes; messages up to it are copied, so that their sender need not wait
+CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
@@ -45,11 +47,8 @@ class Message(NamedTuple):
 
     def packed(self, *, alone: bool = False) -> Bytes:
         """Header and contents in one vector; alone: the header only, as the contents follow."""
-        numbers = [0, int(self.single), len(self.arrays)]
-        for array in self.arrays:
-            numbers += [DTYPES.index(str(array.dtype)), array.ndim, *array.shape]
-        numbers[0] = -len(numbers) if alone else len(numbers)
-        header = np.array(numbers, np.int64).view(np.uint8)
+        types = tuple([(CODES[a.dtype], a.shape) for a in self.arrays])
+        header = _header(types, self.single, alone)
         return header if alone else np.concatenate([header, *map(as_bytes, self.arrays)])
 
     def parts(self) -> tuple[Bytes, list[Bytes]]:
@@ -62,22 +61,17 @@ class Message(NamedTuple):
 def begun(first: Bytes) -> tuple[Message, list[Bytes]]:
     """The message that begins so, and the memory of its arrays into which the rest is received."""
     length = int(first[:8].view(np.int64)[0])
-    single, count, *rest = first[8 : 8 * abs(length)].view(np.int64).tolist()
-    types, at = [], 8 * length
-    for _ in range(count):
-        dtype, rank = rest[:2]
-        types.append(TensorType(tuple(rest[2 : 2 + rank]), DTYPES[dtype]))
-        rest = rest[2 + rank :]
+    single, types = _types(first[: 8 * abs(length)].tobytes())
     if length < 0:
-        message = Message(tuple([np.empty(t.shape, t.dtype) for t in types]), bool(single))
+        message = Message(tuple([np.empty(shape, dtype) for dtype, shape, _ in types]), single)
         return message, [as_bytes(array) for array in message.arrays]
-    arrays = []
-    for type_ in types:
-        part = first[at : at + type_.nbytes]
-        at += type_.nbytes
-        aligned = part if part.ctypes.data % np.dtype(type_.dtype).itemsize == 0 else part.copy()
-        arrays.append(aligned.view(type_.dtype).reshape(type_.shape))
-    return Message(tuple(arrays), bool(single)), []
+    arrays, at = [], 8 * length
+    for dtype, shape, nbytes in types:
+        part = first[at : at + nbytes]
+        at += nbytes
+        aligned = part if at % dtype.itemsize == 0 else part.copy()
+        arrays.append(aligned.view(dtype).reshape(shape))
+    return Message(tuple(arrays), single), []
 
 
 def as_bytes(array: Array) -> Bytes:
@@ -98,9 +92,33 @@ def unpickled(message: Message) -> Any:
     return pickle.loads(stream.tobytes(), buffers=buffers)
 
 
+@lru_cache(1024)
+def _header(types: tuple[tuple[int, Shape], ...], single: bool, alone: bool) -> Bytes:
+    numbers = [0, int(single), len(types)]
+    for code, shape in types:
+        numbers += [code, len(shape), *shape]
+    numbers[0] = -len(numbers) if alone else len(numbers)
+    header = np.array(numbers, np.int64).view(np.uint8)
+    header.flags.writeable = False  # it is used for all messages of this type
+    return header
+
+
+@lru_cache(1024)
+def _types(header: bytes) -> tuple[bool, tuple[tuple[np.dtype[Any], Shape, int], ...]]:
+    """Whether it is one array; and for each array dtype, shape and bytes."""
+    _, single, count, *rest = np.frombuffer(header, np.int64).tolist()
+    types = []
+    for _ in range(count):
+        code, rank = rest[:2]
+        type_ = TensorType(tuple(rest[2 : 2 + rank]), DTYPES[code])
+        types.append((np.dtype(type_.dtype), type_.shape, type_.nbytes))
+        rest = rest[2 + rank :]
+    return bool(single), tuple(types)
+
+
 def _carried(x: Any) -> Array:
     array = np.asarray(x, order="C")
-    if str(array.dtype) not in DTYPES:
+    if array.dtype not in CODES:
         raise DTypeError(
             f"an array of {array.dtype} is not carried; cast it to one of {', '.join(DTYPES)}, or "
             "use the call that ends in _obj"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from runtime.chainermn.group import Group, summed_as
-from runtime.chainermn.messages import Bytes, Message, begun
+from runtime.chainermn.messages import CODES, EAGER, Bytes, Message, begun
 from runtime.transports.mpi import Line
 from symgraph.errors import RunError
-from symgraph.types import Array
+from symgraph.types import DTYPES, Array
 
 
 class MpiGroup(Group):
@@ -27,8 +27,7 @@ class MpiGroup(Group):
         self._eager: deque[tuple[Any, Bytes]] = deque()  # requests under way, and their buffers
 
     def send(self, message: Message, dst: int, tag: int) -> None:
-        while self._eager and self._eager[0][0].Test():
-            self._eager.popleft()
+        self._advance()
         first, rest = message.parts()
         self._eager.append((self._comm.Isend([first, self._mpi.BYTE], dst, tag), first))
         requests = [self._comm.Isend([part, self._mpi.BYTE], dst, tag) for part in rest]
@@ -90,11 +89,17 @@ class MpiGroup(Group):
         self._all(self._comm.Ialltoallv(outgoing, [joined, sizes.tolist()]), "alltoall")
         return _split(joined, sizes)
 
-    def allreduce(self, array: Array) -> None:
-        wide = array.astype(summed_as(array.dtype), copy=False)
-        self._all(self._comm.Iallreduce(self._mpi.IN_PLACE, wide), "allreduce")
-        if wide is not array:
-            array[...] = wide
+    def allreduce(self, array: Array, out: Array) -> None:
+        given = array.astype(summed_as(array.dtype), copy=False)
+        total = out if out.dtype == given.dtype else np.empty(given.shape, given.dtype)
+        term = self._mpi.IN_PLACE if total is given else given
+        if given.nbytes <= EAGER:
+            self._all(self._comm.Iallreduce(term, total), "allreduce")
+        else:  # MPI's call that cannot be watched is faster, and safe once all ranks have come
+            self._require_same(given)
+            self._comm.Allreduce(term, total)
+        if total is not out:
+            out[...] = total
 
     def reduce(self, array: Array, root: int) -> None:
         wide = array.astype(summed_as(array.dtype), copy=False)
@@ -114,13 +119,33 @@ class MpiGroup(Group):
         self._all(self._comm.Ibarrier(), "split")  # MPI's split itself cannot be watched
         return MpiGroup(self._line._replace(comm=self._comm.Split(color, key)))
 
+    def _advance(self) -> None:
+        """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
+        while self._eager and self._eager[0][0].Test():
+            self._eager.popleft()
+
+    def _require_same(self, array: Array) -> None:
+        mine, all_ = np.array([array.size, CODES[array.dtype]]), np.empty((self.size, 2), np.int64)
+        self._all(self._comm.Iallgather(mine, all_), "allreduce")
+        for rank, (size, code) in enumerate(all_.tolist()):
+            if (size, code) != tuple(all_[0]):
+                raise RunError(
+                    f"a sum over ranks: rank {rank} gives {size} elements of {DTYPES[code]}, but "
+                    f"rank 0 {all_[0][0]} of {DTYPES[all_[0][1]]}"
+                )
+
     def _all(self, request: Any, verb: str) -> None:
         self._until(request.Test, f"{verb} with all ranks")
 
     def _take(self, src: int, tag: int, out: Bytes | None = None) -> Bytes:
         comm, status, any_tag = self._comm, self._status, self._mpi.ANY_TAG
         awaited = f"a message with tag {tag} of rank {src}"
-        found = self._until(lambda: comm.Improbe(src, any_tag, status), awaited)
+
+        def arrived() -> Any:
+            self._advance()
+            return comm.Improbe(src, any_tag, status)
+
+        found = self._until(arrived, awaited)
         if status.Get_tag() != tag:
             raise RunError(
                 f"rank {self.rank}: the next message of rank {src} has tag {status.Get_tag()}, but "
