@@ -31,8 +31,8 @@ class MpiGroup(Group):
         first, rest = message.parts()
         self._eager.append((self._comm.Isend([first, self._mpi.BYTE], dst, tag), first))
         requests = [self._comm.Isend([part, self._mpi.BYTE], dst, tag) for part in rest]
-        for request in requests:
-            self._until(request.Test, f"rank {dst} to take a message with tag {tag}")
+        for request, part in zip(requests, rest, strict=True):
+            self._until(request.Test, f"rank {dst} to take a message with tag {tag}", part.size)
 
     def recv(self, src: int, tag: int) -> Message:
         message, rest = begun(self._take(src, tag))
@@ -152,7 +152,7 @@ class MpiGroup(Group):
                 f"tag {tag} is asked for; receive messages in the order they are sent"
             )
         into: Bytes = np.empty(status.Get_count(self._mpi.BYTE), np.uint8) if out is None else out
-        self._until(found.Irecv([into, self._mpi.BYTE]).Test, awaited)
+        self._until(found.Irecv([into, self._mpi.BYTE]).Test, awaited, into.size)
         return into
 
 

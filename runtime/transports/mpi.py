@@ -55,6 +55,7 @@ __all__: list[str] = []
 
 # Seconds of polling before others are let run, and before the first sleep; then sleeps grow.
 ALONE_SECONDS, SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 20e-6, 200e-6, 50e-6, 1e-3
+BYTE_SECONDS = 1e-9  # polling is what moves a large message: nobody sleeps while one is under way
 
 START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
 UNCLOSED = "its process ended without closing its cluster"
@@ -77,10 +78,13 @@ class _Waiter:
         self._lifeline = lifeline
         self._error: type[Exception] = mpi.Exception
 
-    def until(self, attempt: Callable[[], T | None], awaited: str) -> T:
-        """Call `attempt` until it gives something true, and return that."""
+    def until(self, attempt: Callable[[], T | None], awaited: str, moving: int = 0) -> T:
+        """Call `attempt` until it gives something true, and return that.
+
+        moving: bytes of messages under way, which may need this rank to go on.
+        """
         try:
-            return self._poll(attempt, awaited)
+            return self._poll(attempt, awaited, moving * BYTE_SECONDS)
         except self._error as error:
             # A peer's death may show as an MPI error before the lifeline tells of it.
             time.sleep(GRACE_SECONDS / 3)
@@ -90,7 +94,7 @@ class _Waiter:
             _abandoned.append(attempt)
             raise
 
-    def _poll(self, attempt: Callable[[], T | None], awaited: str) -> T:
+    def _poll(self, attempt: Callable[[], T | None], awaited: str, busy: float) -> T:
         begin = time.monotonic()
         pause = FIRST_SLEEP
         while True:
@@ -98,8 +102,8 @@ class _Waiter:
             if got := attempt():
                 return got
             waited = time.monotonic() - begin
-            if waited < SPIN_SECONDS:
-                if waited > ALONE_SECONDS:
+            if waited < busy + SPIN_SECONDS:
+                if waited > busy + ALONE_SECONDS:
                     os.sched_yield()  # to a rank that has something to do, if there are few cores
                 continue
             if waited > self.timeout:
@@ -115,16 +119,19 @@ class _Waiter:
 class _Sending:
     """The ticket of a message under way."""
 
-    __slots__ = ("_dst", "_request", "_tag", "_waiter")
+    __slots__ = ("_dst", "_request", "_tag", "_waiter", "nbytes")
 
-    def __init__(self, request: MPI.Request, waiter: _Waiter, dst: int, tag: int) -> None:
+    def __init__(
+        self, request: MPI.Request, waiter: _Waiter, dst: int, tag: int, nbytes: int
+    ) -> None:
         self._request, self._waiter, self._dst, self._tag = request, waiter, dst, tag
+        self.nbytes = nbytes
 
     def done(self) -> bool:
         return self._request.Test()
 
     def wait(self) -> None:
-        self._waiter.until(self._request.Test, taken_by(self._dst, self._tag))
+        self._waiter.until(self._request.Test, taken_by(self._dst, self._tag), self.nbytes)
 
 
 class Line(NamedTuple):
@@ -159,7 +166,7 @@ class MpiTransport:
         self._advance()
         buffer = [_bytes(np.ascontiguousarray(array)), self._mpi.BYTE]
         request = self._comm.Isend(buffer, dst, tag % self._tags)
-        ticket = _Sending(request, self._waiter, dst, tag)
+        ticket = _Sending(request, self._waiter, dst, tag, array.nbytes)
         self._sending.append(ticket)
         return ticket
 
@@ -174,7 +181,8 @@ class MpiTransport:
             self._advance()
             return comm.Improbe(src, any_tag, status)
 
-        message = self._waiter.until(arrived, awaited)
+        self._advance()
+        message = self._waiter.until(arrived, awaited, sum(s.nbytes for s in self._sending))
         if status.Get_tag() != tag % self._tags:
             raise wrong_tag(src, self.rank, status.Get_tag(), tag)
         size = status.Get_count(self._mpi.BYTE)
@@ -182,7 +190,7 @@ class MpiTransport:
             wanted = f"{type_text(out)}, {out.nbytes} bytes"
             raise wrong_type(src, self.rank, tag, f"{size} bytes", wanted)
         request = message.Irecv([_bytes(out), self._mpi.BYTE])
-        self._waiter.until(request.Test, awaited)
+        self._waiter.until(request.Test, awaited, size)
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
         """See `Transport.allreduce`; gathers and adds here, since MPI's own order is not fixed."""
