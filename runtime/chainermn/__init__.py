@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.chainermn.communicator import Communicator, create_communicator
+from runtime.chainermn.communicator import Communicator, create_communicator, join_ranks
 from runtime.chainermn.data import (
     create_empty_dataset,
     create_multi_node_iterator,
@@ -11,6 +11,7 @@ from runtime.chainermn.data import (
     scatter_index,
 )
 from runtime.chainermn.training import create_multi_node_evaluator, create_multi_node_optimizer
+from symgraph import local_view as functions
 from symgraph.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "create_multi_node_n_step_rnn",
     "create_multi_node_optimizer",
     "create_synchronized_iterator",
+    "functions",
+    "join_ranks",
     "scatter_dataset",
     "scatter_index",
 ]

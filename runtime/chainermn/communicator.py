@@ -21,6 +21,8 @@ from runtime.chainermn.means import MEANS, Groups, mean
 from runtime.chainermn.messages import Message, pickled, unpickled
 from runtime.transports import TIMEOUT_SECONDS
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
+from symgraph.local_view import join
+from symgraph.symbol import Symbol, from_json
 from symgraph.types import Array
 
 NAMES = (*MEANS, "pure_nccl")
@@ -241,6 +243,14 @@ class Communicator:
             return None
         self._check_count(verb, data)
         return [Message.of(x) for x in data or ()]
+
+
+def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:
+    """The network of all ranks, from what each describes (see symgraph.local_view.join).
+
+    Every rank gets the same result, or the same error, before anything runs.
+    """
+    return join([from_json(text) for text in comm.allgather_obj(symbol.tojson())])
 
 
 def create_communicator(

@@ -9,10 +9,15 @@ import sys
 import numpy as np
 
 import symgraph as sg
-from runtime.chainermn import create_communicator, create_multi_node_iterator
+from runtime.chainermn import create_communicator, create_multi_node_iterator, join_ranks
+from runtime.pipeline import Options
+from runtime.transports import make_cluster
+from symgraph.errors import GraphError
 from tests.chainermn.checks import CHECKS, data
 from tests.chainermn.test_data import Serial
 from tests.chainermn.test_training import trained
+from tests.pipelines import judge, make_plan, run_step
+from tests.symgraph.test_local_view import devices, pair, ring, ring_case
 
 
 def say(text: str) -> None:
@@ -61,7 +66,35 @@ def train() -> None:
     say(f"digest {hashlib.sha256(text).hexdigest()}")
 
 
-CASES = {"contract": contract, "train": train, "fails": fails, "wrong-tag": wrong_tag}
+def local() -> None:
+    """Each rank describes its own part; together they are run. A wrong tag is seen by all."""
+    comm = create_communicator("naive", timeout=60)
+    rank, size = comm.rank, comm.size
+    out, *_ = join_ranks(ring(size)[rank], comm)
+    case = ring_case(out)
+    with make_cluster("mpi", size) as cluster:
+        made = make_plan(case, Options(devices(size)))
+        result = run_step(made, case, cluster)[rank]
+    want = judge(case)
+    if rank == 0:
+        np.testing.assert_allclose(result.outputs[0], want.outputs[0], rtol=1e-10)
+    for name, grad in result.grads.items():
+        np.testing.assert_allclose(grad, want.grads[name], rtol=1e-10)
+    say(f"{len(result.grads)} gradients")
+    ends = pair({"tag": 3}, {})
+    try:
+        join_ranks(ends[rank] if rank < 2 else sg.sym.Variable("x"), comm)
+    except GraphError as error:
+        say(str(error))
+
+
+CASES = {
+    "contract": contract,
+    "local": local,
+    "train": train,
+    "fails": fails,
+    "wrong-tag": wrong_tag,
+}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]]()

@@ -24,6 +24,13 @@ def test_all_ranks_train_alike():
     assert (ended.status, len(digests), len(set(digests))) == (0, 3, 1), ended
 
 
+def test_ranks_that_describe_their_own_part():
+    ended = launch(3, PROGRAM, "local")
+    assert ended.status == 0, ended
+    assert ended.lines("gradients$") == ["2 gradients", "2 gradients", "4 gradients"]
+    assert len(ended.lines("^'s' of rank 0 has tag 3, but rank 1 receives 'r' with tag 0")) == 3
+
+
 def test_an_exception_ends_all_ranks_and_is_named():
     """chainermn#236: mpiexec waited for ever."""
     begin = time.monotonic()

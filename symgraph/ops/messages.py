@@ -1,0 +1,78 @@
+"""Messages of programs that describe one rank each: `_receive` and `_pseudo_connect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symgraph.errors import DTypeError
+from symgraph.ops import params
+from symgraph.ops.layout import Layout
+from symgraph.ops.params import Param
+from symgraph.ops.registry import OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.ops.shapes import expect
+
+
+def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """The shape that is sent and that which is expected, in both directions."""
+    because = f"which the receiver expects (sent by {site.attrs['source']!r})"
+    known = expect(site, "a message", ins[0], site.attrs["shape"], because)
+    known = expect(site, "a message", known, outs[0])
+    return [known], [known]
+
+
+def receive_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
+    wanted = site.attrs["dtype"]
+    if ins[0] not in (None, wanted):
+        raise DTypeError(
+            f"{site.op} {site.name!r}: a message of {ins[0]} (sent by {site.attrs['source']!r}) is "
+            f"no {wanted}, which the receiver expects; add a Cast"
+        )
+    return [wanted], [wanted]
+
+
+def first_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> list[Layout]:
+    return [ins[0]]
+
+
+register(OpDef(
+    name="_receive",
+    inputs=("data",),
+    shape=receive_shape,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (c.gy,),
+    flops=no_flops,
+    dtype=receive_dtype,
+    batch=first_batch,
+    params={
+        "shape": params.integers(),
+        "dtype": params.dtype(),
+        "source": Param(str, kind="name"),
+    },
+    doc="Data, which must be of this shape (0: any length) and dtype. source: the node that sends "
+    "it, for errors.",
+))  # fmt: skip
+
+
+def connect_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    known = expect(site, "data", ins[0], outs[0])
+    return [known, ins[1]], [known]
+
+
+def connect_dtype(
+    site: Site, ins: Sequence[str | None]
+) -> tuple[list[str | None], list[str]]:  # the token's dtype does not matter
+    data = ins[0] or "float32"
+    return [data, ins[1]], [data]
+
+
+register(OpDef(
+    name="_pseudo_connect",
+    inputs=("data", "token"),
+    shape=connect_shape,
+    compute=lambda env, a, x, token: x,
+    grad=lambda c: (c.gy, None),
+    flops=no_flops,
+    dtype=connect_dtype,
+    batch=first_batch,
+    doc="Data; what the token stands for becomes part of the network too.",
+))  # fmt: skip
