@@ -89,12 +89,8 @@ def local() -> None:
 
 
 CASES = {
-    "contract": contract,
-    "local": local,
-    "train": train,
-    "fails": fails,
-    "wrong-tag": wrong_tag,
-}
+    "contract": contract, "local": local, "train": train, "fails": fails, "wrong-tag": wrong_tag
+}  # fmt: skip
 
 if __name__ == "__main__":
     CASES[sys.argv[1]]()
