@@ -72,7 +72,9 @@ class Communicator:
         return len(set(self._nodes))
 
     def split(self, color: int, key: int) -> Communicator:
-        """A communicator of the ranks that give the same colour, in the order of their keys."""
+        """A communicator of the ranks that give the same colour (0 or more), ordered by key."""
+        if color < 0:
+            raise RunError(f"split: rank {self.rank} gives colour {color}; colours are 0 or more")
         return Communicator(self.name, self._group.split(color, key), self._node)
 
     # -- arrays ------------------------------------------------------------------------------

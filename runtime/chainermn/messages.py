@@ -16,8 +16,10 @@ from symgraph.errors import DTypeError
 from symgraph.types import DTYPES, Array, Shape, TensorType
 
 EAGER = 1 << 13  # bytes; messages up to it are copied, so that their sender need not wait
-CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+ALIGNED = 8
+PADDING: Bytes = np.zeros(ALIGNED, np.uint8)
+CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 
 class Message(NamedTuple):
@@ -46,10 +48,16 @@ class Message(NamedTuple):
         return Message(tuple([a.copy() for a in self.arrays]), self.single)
 
     def packed(self, *, alone: bool = False) -> Bytes:
-        """Header and contents in one vector; alone: the header only, as the contents follow."""
+        """Header and contents in one vector; alone: the header only, as the contents follow.
+
+        Each array begins, and the vector ends, at a multiple of 8 bytes.
+        """
         types = tuple([(CODES[a.dtype], a.shape) for a in self.arrays])
         header = _header(types, self.single, alone)
-        return header if alone else np.concatenate([header, *map(as_bytes, self.arrays)])
+        if alone:
+            return header
+        parts = [(as_bytes(a), PADDING[: -a.nbytes % ALIGNED]) for a in self.arrays]
+        return np.concatenate([header, *(piece for pair in parts for piece in pair)])
 
     def parts(self) -> tuple[Bytes, list[Bytes]]:
         """What is sent first, copied, and what follows: the arrays, if they are large."""
@@ -67,10 +75,8 @@ def begun(first: Bytes) -> tuple[Message, list[Bytes]]:
         return message, [as_bytes(array) for array in message.arrays]
     arrays, at = [], 8 * length
     for dtype, shape, nbytes in types:
-        part = first[at : at + nbytes]
-        at += nbytes
-        aligned = part if at % dtype.itemsize == 0 else part.copy()
-        arrays.append(aligned.view(dtype).reshape(shape))
+        arrays.append(first[at : at + nbytes].view(dtype).reshape(shape))
+        at += nbytes + -nbytes % ALIGNED
     return Message(tuple(arrays), single), []
 
 

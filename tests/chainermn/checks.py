@@ -15,6 +15,7 @@ DTYPES = ["int8", "uint8", "bool", "int32", "int64", "float16", "float32", "floa
 def same(got, want) -> None:
     assert isinstance(got, np.ndarray)
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    assert got.flags.aligned
     assert np.array_equal(got, want)
 
 
@@ -77,8 +78,8 @@ def check_collectives(comm: Communicator) -> None:
         same(part, data(10, i + 1, rank=i))
     for i, part in enumerate(comm.alltoall([data(rank, i, rank=rank) for i in range(size)])):
         same(part, data(i, rank, rank=i))
-    got = comm.alltoall([(data(2), data(3, rank=i)) for i in range(size)])
-    same(got[0][1], data(3, rank=rank))
+    got = comm.alltoall([(data(3, dtype="int8"), data(3, rank=i)) for i in range(size)])
+    same(got[-1][1], data(3, rank=rank))
     same(comm.alltoall([data(LARGE, rank=rank)] * size)[-1], data(LARGE, rank=size - 1))
 
 
@@ -116,6 +117,8 @@ def check_splits(comm: Communicator) -> None:
     again = half.split(0, half.rank)
     assert again.allreduce_obj([rank]) == same_color
     same(comm.allreduce(np.ones(2)), np.full(2, float(size)))
+    with pytest.raises(RunError, match="gives colour -1; colours are 0 or more"):
+        comm.split(-1, 0)
     alone = comm.split(rank, 0)
     assert (alone.rank, alone.size) == (0, 1)
     same(alone.bcast(data(2)), data(2))
