@@ -84,10 +84,13 @@ class Communicator:
         self._check_peer("send to", dest, tag)
         self._group.send(Message.of(data), dest, tag)
 
-    def recv(self, source: int, tag: int = 0) -> Any:
-        """The next array or tuple that `source` sent; sent with another tag, RunError."""
+    def recv(self, source: int, tag: int = 0, out: Array | None = None) -> Any:
+        """The next array or tuple that `source` sent; sent with another tag, RunError.
+
+        out: an array to receive into, so that none is made; of another type, RunError.
+        """
         self._check_peer("receive from", source, tag)
-        return self._group.recv(source, tag).data
+        return self._group.recv(source, tag, _writable(out)).data
 
     def bcast(self, data: Any = None, root: int = 0) -> Any:
         """The root's array or tuple, on every rank."""
@@ -114,11 +117,18 @@ class Communicator:
         assert messages is not None
         return tuple([m.data for m in self._group.alltoall(messages)])
 
-    def allreduce(self, data: Any) -> Any:
-        """The sum of all ranks' arrays, which have one shape and dtype; a new array."""
+    def allreduce(self, data: Any, out: Array | None = None) -> Any:
+        """The sum of all ranks' arrays, which have one shape and dtype.
+
+        out: where it is put, which may be the array itself; by default a new array.
+        """
         (array,) = Message.of((data,)).arrays
         summed_as(array.dtype)  # before anybody waits
-        total = np.empty_like(array)
+        total = np.empty_like(array) if out is None else _writable(out)
+        assert total is not None
+        if (total.dtype, total.shape) != (array.dtype, array.shape):
+            raise RunError(f"allreduce: the array is {array.dtype}{array.shape}, but `out` is "
+                           f"{total.dtype}{total.shape}")  # fmt: skip
         self._group.allreduce(array, total)
         return total
 
@@ -290,6 +300,12 @@ def _group(mpi_comm: Any, timeout: float) -> Group:
     from runtime.transports.mpi import line_of
 
     return MpiGroup(line_of(mpi_comm, timeout))
+
+
+def _writable(out: Array | None) -> Array | None:
+    if out is not None and not (out.flags.c_contiguous and out.flags.writeable):
+        raise RunError("`out` must be C-contiguous and writeable: use a fresh array and copy")
+    return out
 
 
 def _no_gpu() -> NoReturn:

@@ -33,8 +33,8 @@ class Group(ABC):
         """Send; the arrays may be changed afterwards. A large one waits for its receiver."""
 
     @abstractmethod
-    def recv(self, src: int, tag: int) -> Message:
-        """The next message of that rank; another tag is a RunError."""
+    def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
+        """The next message of that rank, in `out` if given; another tag or type is a RunError."""
 
     @abstractmethod
     def bcast(self, message: Message | None, root: int) -> Message:
@@ -97,13 +97,13 @@ class PeerGroup(Group):
         for ticket in self._post(message, dst, tag):
             ticket.wait()
 
-    def recv(self, src: int, tag: int) -> Message:
+    def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
         there, tag = self._ranks[src], self._first_tag + tag
         size = np.empty(1, np.int64)
         self._transport.recv(size, there, tag)
         first: Bytes = np.empty(int(size[0]), np.uint8)
         self._transport.recv(first, there, tag)
-        message, rest = begun(first)
+        message, rest = begun(first, out)
         for part in rest:
             self._transport.recv(part, there, tag)
         return message

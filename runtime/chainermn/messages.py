@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgraph.errors import DTypeError
+from symgraph.errors import DTypeError, RunError
 from symgraph.types import DTYPES, Array, Shape, TensorType
 
 EAGER = 1 << 13  # bytes; messages up to it are copied, so that their sender need not wait
@@ -66,10 +66,20 @@ class Message(NamedTuple):
         return self.packed(alone=True), [as_bytes(array) for array in self.arrays]
 
 
-def begun(first: Bytes) -> tuple[Message, list[Bytes]]:
-    """The message that begins so, and the memory of its arrays into which the rest is received."""
+def begun(first: Bytes, out: Array | None = None) -> tuple[Message, list[Bytes]]:
+    """The message that begins so, and the memory of its arrays into which the rest is received.
+
+    out: the C-contiguous array that becomes the message's; of another type, RunError.
+    """
     length = int(first[:8].view(np.int64)[0])
     single, types = _types(first[: 8 * abs(length)].tobytes())
+    if out is not None:
+        if [(dtype, shape) for dtype, shape, _ in types] != [(out.dtype, out.shape)]:
+            sent = ", ".join(f"{dtype}{shape}" for dtype, shape, _ in types)
+            raise RunError(f"the message is {sent}, but `out` is {out.dtype}{out.shape}")
+        if length > 0:
+            as_bytes(out)[...] = first[8 * length :][: out.nbytes]
+        return Message((out,), True), [as_bytes(out)] if length < 0 else []
     if length < 0:
         message = Message(tuple([np.empty(shape, dtype) for dtype, shape, _ in types]), single)
         return message, [as_bytes(array) for array in message.arrays]

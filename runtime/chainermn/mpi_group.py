@@ -34,8 +34,8 @@ class MpiGroup(Group):
         for request, part in zip(requests, rest, strict=True):
             self._until(request.Test, f"rank {dst} to take a message with tag {tag}", part.size)
 
-    def recv(self, src: int, tag: int) -> Message:
-        message, rest = begun(self._take(src, tag))
+    def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
+        message, rest = begun(self._take(src, tag), out)
         for part in rest:
             self._take(src, tag, part)
         return message

@@ -49,6 +49,32 @@ def check_ring(comm: Communicator) -> None:
             same(comm.recv(before)[0], data(LARGE))
 
 
+def check_arrays_to_receive_into(comm: Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size > 1:
+        for n in (3, LARGE):
+            for sender in range(comm.size):
+                if sender == comm.rank:
+                    comm.send(data(n, rank=sender), after)
+                if sender == before:
+                    out = np.empty(n)
+                    assert comm.recv(before, out=out) is out
+                    same(out, data(n, rank=before))
+        comm.send(data(3), after)
+        with pytest.raises(RunError, match=r"message is float64\(3,\), but `out` is float64\(4,\)"):
+            comm.recv(before, out=np.empty(4))
+    for n in (3, LARGE):
+        mine, out = data(n), np.empty(n)
+        assert comm.allreduce(mine, out) is out
+        same(out, data(n) * comm.size)
+        comm.allreduce(mine, mine)
+        same(mine, out)
+    with pytest.raises(RunError, match="must be C-contiguous and writeable"):
+        comm.allreduce(np.ones((2, 3)), np.ones((3, 2)).T)
+    with pytest.raises(RunError, match="but `out` is float32"):
+        comm.allreduce(np.ones(2), np.ones(2, "float32"))
+
+
 def check_small_messages_do_not_wait(comm: Communicator) -> None:
     """And their arrays may be changed at once."""
     others = [r for r in range(comm.size) if r != comm.rank]
