@@ -14,6 +14,7 @@ import numpy as np
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
 from runtime.pipeline import Plan
+from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
@@ -32,7 +33,8 @@ class Session:
     """Runs steps of a plan on a cluster's local ranks.
 
     arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
-    optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
+    optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`. timed:
+    whether workers have stopwatches.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Session:
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
+        timed: bool = False,
     ) -> None:
         if optimizer is not None and not plan.trains:
             raise RunError(
@@ -68,8 +71,9 @@ class Session:
         def start(transport: Transport) -> None:
             agree_on_plan(transport, plan)
             self.workers[transport.rank] = Worker(
-                plan, transport.rank, arrays[transport.rank], wanted
-            )
+                plan, transport.rank, arrays[transport.rank], wanted,
+                stopwatch=Stopwatch() if timed else None,
+            )  # fmt: skip
             if optimizer is not None:
                 self.updaters[transport.rank] = TrainStep(plan, optimizer, clip)
 

@@ -141,10 +141,13 @@ def agree_on_config(config: Config, cluster: Cluster) -> None:
 class Trainer:
     """Trains a job on a cluster; `fit` is the whole run.
 
-    Every process of an MPI run does the same; figures are the same on all of them.
+    Every process of an MPI run does the same; figures are the same on all of them. timed: whether
+    the calls of training steps are timed, for a profile.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False
+    ) -> None:
         self.job = job
         config = job.config
         data = config.data
@@ -156,7 +159,7 @@ class Trainer:
         )
         self.training = Session(
             job.training, cluster, arrays, optimizer=create_optimizer(config),
-            clip=config.train.clip_global_norm, seed=config.train.seed,
+            clip=config.train.clip_global_norm, seed=config.train.seed, timed=timed,
         )  # fmt: skip
         self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
@@ -181,7 +184,7 @@ class Trainer:
         every = config.evaluate.every
         spent = 0.0  # in evaluations
         first = self.training.steps
-        for number, feeds in self._feeds(first):
+        for number, feeds in self.feeds(first):
             begun = time.perf_counter()
             limit = config.train.seconds
             figures = self.training.step(feeds, stop=limit is not None and begun - start >= limit)
@@ -191,7 +194,7 @@ class Trainer:
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
                 number + 1, elapsed, tokens, done / elapsed,
-                _mean(figures, self.job.figures),
+                mean_loss(figures, self.job.figures),
             )  # fmt: skip
             on_step(self.last)
             if figures["stop"] > 0:
@@ -233,7 +236,8 @@ class Trainer:
             self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
         return path
 
-    def _feeds(self, first: int) -> Iterator[tuple[int, dict[str, Array]]]:
+    def feeds(self, first: int) -> Iterator[tuple[int, dict[str, Array]]]:
+        """The number and the batch of every step from `first` to the limit."""
         total = self.total_steps
         number = first
         while total is None or number < total:
@@ -254,7 +258,7 @@ class Trainer:
         for at in range(count):
             data, label = self.valid.batch(at)
             self.evaluation.step({"data": data, "label": label})
-        return _mean(self.evaluation.collect(), self.job.figures)
+        return mean_loss(self.evaluation.collect(), self.job.figures)
 
     def summary(self, loss: float) -> dict[str, Any]:
         """The figures of the run, with the keys of `--json`; see README.md."""
@@ -310,7 +314,7 @@ def _require_same_run(old: Mapping[str, Any], config: Config, path: Path) -> Non
             )
 
 
-def _mean(figures: Mapping[str, float], names: tuple[str, str]) -> float:
+def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
     total, count = (figures[n] for n in names)
     if not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")

@@ -22,6 +22,7 @@ from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
 from runtime.pipeline import Plan
 from runtime.program import Program
+from runtime.stopwatch import Stopwatch
 from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Ticket, Transport
@@ -68,9 +69,11 @@ class Worker:
         arrays: Mapping[str, Array],
         wanted: Collection[Value] | None = None,
         programs: Collection[Program] | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """programs: what a step consists of, by default the plan's program of this rank."""
         self.plan = plan
+        self.stopwatch = stopwatch
         self.rank = rank
         self.arrays = arrays
         self.wanted = frozenset(plan.outputs if wanted is None else wanted)
@@ -292,7 +295,10 @@ class _Bind:
         mb = instruction.mb
         if isinstance(instruction, Run):
             body = self._body(instruction.key, mb)
-            return partial(worker._run, body, mb, self._adding(body, mb))
+            adding = self._adding(body, mb)
+            if worker.stopwatch is not None:
+                body, adding = worker.stopwatch.watch(body, mb, adding)
+            return partial(worker._run, body, mb, adding)
         if isinstance(instruction, Free):
             return partial(worker._free, instruction.key, mb)
         edge = self.edges[worker.plan.sizes[mb]][instruction.tag]
