@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from partitioner.cost import CostTable, signature
+from partitioner.cost import CostTable, is_free, signature
 from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
@@ -104,7 +104,7 @@ class Consistency:
 def consistency(table: CostTable, graph: Graph, measured_step: float) -> Consistency:
     """Check costs against the whole step of a graph with gradients, in seconds, of one device.
 
-    Nodes without gradient nodes are not compared.
+    Nodes without gradient nodes, and those that take no time themselves, are not compared.
     """
     kinds: dict[str, str] = {}
     forward: dict[str, float] = {}
@@ -116,7 +116,7 @@ def consistency(table: CostTable, graph: Graph, measured_step: float) -> Consist
         if node.is_variable:
             continue
         served = node if node.origin is None else graph[node.origin]
-        if served.is_variable:
+        if served.is_variable or is_free(served, graph):
             continue
         name = signature(served, graph)
         kinds[name] = served.op

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
@@ -20,6 +23,7 @@ from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.replicas import reduction_seconds
 from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.errors import ConfigError
 from symgraph.graph import Graph
 
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
@@ -47,9 +51,7 @@ class Prices:
             return replace(costs, reductions=reductions)
         price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
         seconds = {key: price(body) for key, body in partition.bodies.items()}
-        return Costs(
-            seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions
-        )
+        return Costs(seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions)
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
@@ -112,3 +114,32 @@ def measure_link() -> Link:
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
     return Link(level.latency, level.bandwidth)
+
+
+def save_prices(prices: Prices, path: str | Path) -> None:
+    """Write measured prices as JSON: a table of costs, with the link of this machine.
+
+    ConfigError if nothing was measured, or the file cannot be written.
+    """
+    if not isinstance(prices.bodies, CostTable) or prices.machine is not None:
+        raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
+    latency, bandwidth = float(prices.link.latency), float(prices.link.bandwidth)
+    found = json.loads(prices.bodies.to_json())
+    found["link"] = {"latency": latency, "bandwidth": bandwidth}
+    try:
+        text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the costs to {path}: {error.strerror}") from None
+
+
+def load_prices(path: str | Path) -> Prices:
+    """What `save_prices` wrote, or a table of costs alone; ConfigError if it is neither."""
+    table = CostTable.load(path)
+    link = json.loads(Path(path).read_text(encoding="utf-8")).get(
+        "link", {"latency": 0, "bandwidth": inf}
+    )
+    try:
+        return Prices(table, Link(float(link["latency"]), float(link["bandwidth"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: link: expected latency and bandwidth, not {error}") from None

@@ -17,7 +17,7 @@ from partitioner.machine import Machine, load_machine
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, machine_prices, measured_prices
+from runtime.prices import Pricing, load_prices, machine_prices, measured_prices
 from runtime.session import RECENT, Session, initialize
 from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
@@ -80,6 +80,9 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
     if machine is not None:
         fixed = machine_prices(machine)
         pricing = lambda graph: fixed  # noqa: E731
+    elif config.partition.costs is not None:
+        saved = load_prices(config.partition.costs)
+        pricing = lambda graph: saved  # noqa: E731
     options = Options(
         config.groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
         model.states, update=True, order=pipeline.order, time_segment=pipeline.time_segment,
@@ -145,9 +148,7 @@ class Trainer:
     the calls of training steps are timed, for a profile.
     """
 
-    def __init__(
-        self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False
-    ) -> None:
+    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
         self.job = job
         config = job.config
         data = config.data

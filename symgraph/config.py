@@ -62,6 +62,11 @@ def _contradictions(
     yield from _device_mistakes(data)
     if isinstance(machine := data.get("machine"), str):
         yield from _file_mistakes(("machine",), machine)
+    if isinstance(costs := partition.get("costs"), str):
+        if machine is not None:
+            message = "are this machine's, but `machine` describes another; leave out one of them"
+            yield ("partition", "costs"), message
+        yield from _file_mistakes(("partition", "costs"), costs)
     yield from _schedule_name_mistakes(pipeline, schedules)
     if partition.get("strategy") != "auto":
         yield from _unknown(("partition", "strategy"), partition, strategies)

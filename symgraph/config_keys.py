@@ -148,6 +148,9 @@ class PartitionConfig(Section):
     """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
+    costs: str | None = None
+    """File of measured kernel times that --save-costs wrote, to plan with; null: they are measured
+    when they are wanted."""
 
 
 class Warmup(Section):

@@ -1,6 +1,6 @@
 """The command line: train, or plan, the run that a config file describes.
 
-    python -m symgraph.run CONFIG [key.path=value ...] [--plan] [--json]
+    python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
 
@@ -15,10 +15,11 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from symgraph.arguments import MODES, NEEDS, parser
 from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, OK, say
 from symgraph.errors import RunError, SymgraphError
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from symgraph.config_keys import Config
     from symgraph.console import Console
 
+    Work = Callable[[Config, argparse.Namespace, Cluster, Console], dict[str, Any]]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = _parser().parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     if options.keys:
         return _print_keys()
@@ -38,36 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _command(options)
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, options.traceback)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m symgraph.run",
-        description="Train the network of a config file as a pipeline over its devices.",
-        epilog="exit status: 0 done, 1 a failure while running, 2 bad input, 130 interrupted",
-    )
-    parser.add_argument("config", nargs="?", help="config file (YAML), e.g. examples/lstm_lm.yaml")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key.path=value",
-        help="change a key of the config, e.g. pipeline.micro_batches=8",
-    )  # fmt: skip
-    parser.add_argument(
-        "--plan", action="store_true",
-        help="print partition, memory, schedule and predicted timeline; run nothing",
-    )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true",
-        help="print the result as one JSON object on the last line of stdout",
-    )  # fmt: skip
-    parser.add_argument(
-        "--measure-machine", nargs="?", const="-", metavar="FILE",
-        help="measure this machine (under mpiexec: its ranks); write FILE, or print it, and exit",
-    )  # fmt: skip
-    parser.add_argument("--keys", action="store_true", help="list the keys of a config and exit")
-    parser.add_argument(
-        "--traceback", action="store_true", help="print the Python traceback of an error"
-    )
-    return parser
 
 
 def _print_keys() -> int:
@@ -84,6 +57,7 @@ def _command(options: argparse.Namespace) -> int:
     from symgraph.config import load_config
     from symgraph.errors import ConfigError
 
+    _require_one_mode(options)
     if options.measure_machine is not None:
         return _measure_machine(options)
     if options.config is None:
@@ -93,7 +67,20 @@ def _command(options: argparse.Namespace) -> int:
     )
     if options.plan:
         return _plan(config, options)
-    return _train(config, options)
+    return _run(config, options, _profile if options.profile else _fit)
+
+
+def _require_one_mode(options: argparse.Namespace) -> None:
+    """ConfigError for arguments that do not go together."""
+    from symgraph.errors import ConfigError
+
+    asked = [mode for mode in MODES if getattr(options, mode)]
+    if len(asked) > 1:
+        raise ConfigError(f"--{asked[0]} or --{asked[1]}? one at a time")
+    for name, modes in NEEDS.items():
+        if getattr(options, name) is not None and not set(modes) & set(asked):
+            words = " or ".join(f"--{mode}" for mode in modes)
+            raise ConfigError(f"--{name.replace('_', '-')} goes with {words}; add that")
 
 
 def _measure_machine(options: argparse.Namespace) -> int:
@@ -132,15 +119,21 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _train(config: Config, options: argparse.Namespace) -> int:
+def _run(config: Config, options: argparse.Namespace, work: Work) -> int:
+    """Do something on the config's devices; the exit status."""
+    from runtime.trainer import agree_on_config
     from runtime.transports import launched_by_mpi, make_cluster
+    from symgraph.console import Console
 
     transport = config.transport
     if transport == "auto":
         transport = "mpi" if launched_by_mpi(os.environ) else "threads"
     cluster = make_cluster(transport, len(config.devices), config.timeout)
     try:
-        summary = _fit(config, options, cluster) | {"transport": transport}
+        console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
+        _say_what_is_slow(console)
+        agree_on_config(config, cluster)
+        summary = work(config, options, cluster, console) | {"transport": transport}
         cluster.close()
     except (Exception, KeyboardInterrupt) as error:
         status = _report(error, options.traceback)
@@ -151,23 +144,38 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
-    """Train as configured, showing progress on rank 0; the summary."""
-    from runtime.blas import limit_blas, slowed_down
-    from runtime.explain import how
+def _say_what_is_slow(console: Console) -> None:
+    """Warn of what makes this run slower than it need be."""
+    from runtime.blas import slowed_down
     from runtime.native import cached
-    from runtime.prices import shared_prices
-    from runtime.trainer import Trainer, agree_on_config, blas_threads, load_corpus, prepare
-    from symgraph.console import Console
 
-    console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
     warning = slowed_down(dict(os.environ))
     if warning:
         console.line(f"warning: {warning}")
     compiled, folder = cached()
     if not compiled:
         console.line(f"compiling kernels, which takes half a minute, once: they stay in {folder}")
-    agree_on_config(config, cluster)
+
+
+def _profile(
+    config: Config, options: argparse.Namespace, cluster: Cluster, console: Console
+) -> dict[str, Any]:
+    from runtime.profiling.commands import Outputs, profile
+    from runtime.profiling.record import STEPS
+
+    files = Outputs(options.trace, options.save_costs)
+    return profile(config, cluster, console, steps=options.steps or STEPS, outputs=files)
+
+
+def _fit(
+    config: Config, options: argparse.Namespace, cluster: Cluster, console: Console
+) -> dict[str, Any]:
+    """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.blas import limit_blas
+    from runtime.explain import how
+    from runtime.prices import shared_prices
+    from runtime.trainer import Trainer, blas_threads, load_corpus, prepare
+
     job = prepare(config, partial(shared_prices, cluster=cluster))
     corpus = load_corpus(config)
     placement = job.training.partition.placement

@@ -1,4 +1,4 @@
-"""The record: what the ranks of a pipeline did in some measured steps, gathered from all of them."""
+"""The record: what all ranks of a pipeline did in some measured steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from partitioner.types import BodyKey
 from runtime.pipeline import Plan
-from runtime.stopwatch import Laps, Watched
+from runtime.stopwatch import Laps, Stopwatch, Watched
 from runtime.timeline import Timeline, Track
 from runtime.trainer import Trainer, mean_loss
 from runtime.transports import Transport
@@ -22,7 +22,7 @@ from runtime.worker import NANOSECOND, Worker
 WARM_UP = 3  # steps that are not counted: kernels are loaded, caches and memory touched
 STEPS = 20
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[Any]
 
 
 class RankRecord(NamedTuple):
@@ -49,7 +49,8 @@ class Record:
     @property
     def begin(self) -> Ints:
         """When the first rank began each step."""
-        return np.min([r.walls[:, 0] for r in self.ranks], axis=0)
+        begin: Ints = np.min([r.walls[:, 0] for r in self.ranks], axis=0)
+        return begin
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
@@ -72,7 +73,8 @@ class Record:
         """The steps between the quartiles, at least one: what hiccups of the machine are not in."""
         order = np.argsort(self.seconds, kind="stable")
         cut = self.steps // 4
-        return order[cut : self.steps - cut]
+        usual: Ints = order[cut : self.steps - cut]
+        return usual
 
     def timeline(self, step: int) -> Timeline:
         """One step; it begins with that of the first rank."""
@@ -83,49 +85,65 @@ class Record:
         return Timeline(tuple(tracks), NANOSECOND, int(self.begin[step]))
 
 
-def record(trainer: Trainer, steps: int = STEPS, warm_up: int = WARM_UP) -> Record:
-    """Train for some steps and measure them; the trainer's session must be timed.
+class Recorder:
+    """Trains some steps at a time and keeps what they took; the trainer must be timed.
 
     Every process of an MPI run does the same and gets the same.
     """
-    session = trainer.training
-    walls: list[tuple[int, int]] = []
-    kept: dict[int, list[tuple[Ints, ...]]] = {rank: [] for rank in session.workers}
-    figures: dict[str, float] = {}
-    batches = islice(trainer.feeds(session.steps), warm_up + steps)
-    for at, (_, feeds) in enumerate(batches):
-        begun = time.perf_counter_ns()
-        figures = session.step(feeds)
-        ended = time.perf_counter_ns()
-        for rank, worker in session.workers.items():
-            assert worker.stopwatch is not None
-            laps, track = worker.stopwatch.laps(), worker.timeline.tracks[rank]
-            if at >= warm_up:
-                kept[rank].append((track.start, track.end, laps.start, laps.end))
-        if at >= warm_up:
-            walls.append((begun, ended))
-    found: list[RankRecord] = []
 
-    def work(transport: Transport) -> None:
-        rows = _exchange(transport, session.workers[transport.rank], walls, kept[transport.rank])
-        if not found:
-            found.extend(rows)
+    def __init__(self, trainer: Trainer, warm_up: int = WARM_UP) -> None:
+        self.trainer = trainer
+        self._walls: list[tuple[int, int]] = []
+        self._kept: dict[int, list[tuple[Ints, ...]]] = {r: [] for r in trainer.training.workers}
+        self._figures: dict[str, float] = {}
+        self._batches = trainer.feeds(trainer.training.steps)
+        self.run(warm_up, keep=False)
 
-    session.cluster.run(work)
-    return Record(trainer.job.training, tuple(found), mean_loss(figures, trainer.job.figures))
+    def run(self, steps: int, *, keep: bool = True) -> None:
+        """Do so many steps. keep: whether they are part of the record."""
+        session = self.trainer.training
+        for _, feeds in islice(self._batches, steps):
+            begun = time.perf_counter_ns()
+            self._figures = session.step(feeds)
+            wall = begun, time.perf_counter_ns()
+            laps = {r: (w, _stopwatch(w).laps()) for r, w in session.workers.items()}
+            if keep:
+                self._walls.append(wall)
+                for rank, (worker, calls) in laps.items():
+                    track = worker.timeline.tracks[rank]
+                    self._kept[rank].append((track.start, track.end, calls.start, calls.end))
+
+    def record(self) -> Record:
+        """All steps so far, of all ranks."""
+        trainer, found = self.trainer, list[RankRecord]()
+
+        def work(transport: Transport) -> None:
+            rank = transport.rank
+            worker = trainer.training.workers[rank]
+            rows = _exchange(transport, worker, self._walls, self._kept[rank])
+            if not found:
+                found.extend(rows)
+
+        trainer.training.cluster.run(work)
+        loss = mean_loss(self._figures, trainer.job.figures)
+        return Record(trainer.job.training, tuple(found), loss)
+
+
+def _stopwatch(worker: Worker) -> Stopwatch:
+    assert worker.stopwatch is not None, "a timed trainer"
+    return worker.stopwatch
 
 
 def _exchange(
     transport: Transport, worker: Worker, walls: list[tuple[int, int]], kept: list[tuple[Ints, ...]]
 ) -> list[RankRecord]:
     """All ranks' records; transports exchange what JSON can say."""
-    assert worker.stopwatch is not None
     transport.waiting_for("the record of the measured steps")
     offset = _offset(transport)
     times = [walls, *(list(rows) for rows in zip(*kept, strict=True))]
     own = {
         "times": [(np.array(rows, np.int64) - offset).tolist() for rows in times],
-        "runs": [(*run.key, run.mb, run.calls, run.adding) for run in worker.stopwatch.runs],
+        "runs": [(*run.key, run.mb, run.calls, run.adding) for run in _stopwatch(worker).runs],
     }
     return [_parsed(row) for row in transport.exchange(own)]
 

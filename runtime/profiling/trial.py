@@ -1,0 +1,97 @@
+"""The trial: a config that is set up to be measured, some steps at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from runtime.blas import limit_blas
+from runtime.calibrate import measure_speed
+from runtime.pipeline import Plan
+from runtime.prices import Prices, shared_prices
+from runtime.profiling.figures import Profile, profile_of
+from runtime.profiling.record import STEPS, WARM_UP, Recorder
+from runtime.profiling.words import figures
+from runtime.summary import placement_of, stage_rows
+from runtime.trainer import Job, Trainer, blas_threads, load_corpus, prepare
+from runtime.transports import Cluster
+from symgraph.config_keys import Config
+from symgraph.corpus import Corpus
+
+
+def endless(config: Config) -> Config:
+    """The config without an end of training, evaluations and checkpoints."""
+    train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
+    return config.model_copy(update={"train": train, "checkpoint": None})
+
+
+def prices_of(plan: Plan) -> Prices:
+    """What a prediction is made with: the prices of the plan's choices, or else fresh ones."""
+    return plan.prices or plan.options.pricing(plan.network.first)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A config on a cluster: its prices, and a recorder that measures it."""
+
+    job: Job
+    prices: Prices
+    recorder: Recorder
+    threads: int
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        cluster: Cluster,
+        *,
+        corpus: Corpus | None = None,
+        job: Job | None = None,
+        warm_up: int = WARM_UP,
+    ) -> Trial:
+        """Plan and set up; every rank's process does the same. job: of that config, if planned."""
+        config = endless(config)
+        job = job or prepare(config, partial(shared_prices, cluster=cluster))
+        job = replace(job, config=config)
+        prices = prices_of(job.training)
+        threads = blas_threads(config, cluster, os.cpu_count() or 1)
+        with limit_blas(threads):
+            trainer = Trainer(job, cluster, corpus or load_corpus(config), timed=True)
+            recorder = Recorder(trainer, warm_up)
+        return cls(job, prices, recorder, threads)
+
+    @property
+    def plan(self) -> Plan:
+        return self.job.training
+
+    def run(self, steps: int = STEPS) -> None:
+        """Measure so many steps more."""
+        with limit_blas(self.threads):
+            self.recorder.run(steps)
+
+    def profile(self) -> Profile:
+        """The figures of all measured steps."""
+        with limit_blas(self.threads):
+            speed = measure_speed()
+        return profile_of(self.recorder.record(), self.prices, speed)
+
+    def summary(self, profile: Profile) -> dict[str, Any]:
+        """The keys of `--json` that a profile knows, and its own."""
+        job, plan = self.job, self.plan
+        stages, _, _ = stage_rows(self.recorder.trainer)
+        return {
+            "train_loss": profile.record.loss,
+            "steps": profile.record.steps,
+            "tokens": profile.record.steps * job.tokens,
+            "tokens_per_second": job.tokens / profile.step,
+            "schedule": plan.choice.schedule,
+            "micro_batches": len(plan.sizes),
+            "time_segment": plan.choice.time_segment,
+            "recompute": list(plan.choice.recompute),
+            "strategy": job.config.partition.strategy,
+            "placement": placement_of(plan),
+            "devices": list(job.config.devices),
+            "stages": stages,
+        } | figures(profile)
