@@ -7,6 +7,7 @@ import argparse
 MODES = ("plan", "profile")  # at most one of them; none: train
 NEEDS = {  # what goes with some modes only
     "steps": ("profile",), "trace": ("profile",), "save_costs": ("profile",),
+    "report": ("profile",),
 }  # fmt: skip
 
 
@@ -52,6 +53,10 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--trace", metavar="FILE",
         help="with --profile: write measured and predicted timelines for ui.perfetto.dev",
+    )  # fmt: skip
+    group.add_argument(
+        "--report", metavar="DIR",
+        help="with --profile: write a page with timeline, graph and tables, pictures and CSV files",
     )  # fmt: skip
     group.add_argument(
         "--save-costs", metavar="FILE",

@@ -163,7 +163,7 @@ def _profile(
     from runtime.profiling.commands import Outputs, profile
     from runtime.profiling.record import STEPS
 
-    files = Outputs(options.trace, options.save_costs)
+    files = Outputs(options.trace, options.save_costs, options.report)
     return profile(config, cluster, console, steps=options.steps or STEPS, outputs=files)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from runtime.prices import save_prices
 from runtime.profiling.figures import Profile
 from runtime.profiling.record import STEPS
+from runtime.profiling.report import require_report, write_report
 from runtime.profiling.traced import shown
-from runtime.profiling.trial import Trial
+from runtime.profiling.trial import Trial, held_bytes
 from runtime.profiling.words import memory_rows, profile_report
 from runtime.trace import write_traces
 from runtime.transports import Cluster
@@ -23,6 +24,7 @@ class Outputs:
 
     trace: str | None = None
     costs: str | None = None
+    report: str | None = None
 
 
 def profile(
@@ -33,6 +35,7 @@ def profile(
 
     Every process of an MPI run does the same.
     """
+    require_report(outputs.report)
     trial = Trial.of(config, cluster)
     console.line(f"{config.model}: measuring {steps} steps")
     trial.run(steps)
@@ -42,6 +45,9 @@ def profile(
     console.line(f"memory, predicted beside measured:\n{memory_rows(summary['stages'])}")
     if 0 in cluster.ranks:
         _write(found, outputs, console)
+        if outputs.report is not None:
+            page = write_report(found, config, held_bytes(summary), outputs.report)
+            console.line(f"wrote the report {page}")
     return summary
 
 

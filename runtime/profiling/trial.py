@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,6 +31,12 @@ def endless(config: Config) -> Config:
 def prices_of(plan: Plan) -> Prices:
     """What a prediction is made with: the prices of the plan's choices, or else fresh ones."""
     return plan.prices or plan.options.pricing(plan.network.first)
+
+
+def held_bytes(summary: Mapping[str, Any]) -> list[int]:
+    """What each rank held, from a summary's stages; a rank without stages holds nothing."""
+    ranks = {row["rank"]: row["peak_bytes_measured"] for row in summary["stages"]}
+    return [ranks.get(rank, 0) for rank in range(len(summary["devices"]))]
 
 
 @dataclass(frozen=True)

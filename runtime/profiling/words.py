@@ -22,7 +22,7 @@ SLOWER = 0.05  # of a step: a body that is so far from its prediction is marked
 def profile_report(profile: Profile) -> str:
     """What `--profile` prints."""
     return "\n\n".join([
-        _head(profile),
+        how_long(profile),
         "where the time of a step goes, in ms:\n" + parts_table(profile) + "\n"
         + "\n".join(f"  {line}" for line in reasons(profile)),
         "operators, all ranks, a step:\n" + operators_table(profile),
@@ -48,7 +48,8 @@ def warnings(profile: Profile) -> list[str]:
     return found
 
 
-def _head(profile: Profile) -> str:
+def how_long(profile: Profile) -> str:
+    """The step in one line, beside its prediction."""
     record = profile.record
     low, high = np.percentile(record.seconds, (25, 75))
     return (
