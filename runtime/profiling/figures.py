@@ -248,6 +248,5 @@ def _findings(record: Record, prices: Prices) -> Iterable[str]:
     if not isinstance(prices.bodies, CostTable) or prices.machine is not None:
         return ()
     runs = sum(float(np.median(s)) for all_of in run_seconds(record).values() for s in all_of)
-    alike = len(record.plan.sizes)
-    graph = record.plan.partition.graph
-    return consistency(prices.bodies, graph, runs / alike).findings
+    plan = record.plan
+    return consistency(prices.bodies, plan.partition.graph, runs, len(plan.sizes)).findings

@@ -23,7 +23,8 @@ def timeline_png(profile: Profile, path: Path) -> None:
         shown = (("measured", profile.measured), ("predicted", profile.predicted))
         for ax, (name, timeline) in zip(axes, shown, strict=True):
             _draw(ax, timeline)
-            ax.set(title=f"{name}: {timeline.makespan * 1e3:.1f} ms", xlim=(0, last))
+            ax.set_title(f"{name}: {timeline.makespan * 1e3:.1f} ms", loc="left")
+            ax.set_xlim(0, last)
         axes[-1].set_xlabel("ms")
         used = {key.phase for key in profile.record.plan.partition.bodies}
         phases = [phase for phase in FILL if phase in used]

@@ -98,7 +98,7 @@ def _bars(profile: Profile) -> list[dict[str, Any]]:
         {
             "name": f"rank {rank} {devices[rank]}",
             "parts": [
-                (part, f"{seconds:.9f}", f"{words}: {seconds_text(seconds)}")
+                (part, f"{seconds / sum(values):.2%}", f"{words}: {seconds_text(seconds)}")
                 for (part, words), seconds in zip(PARTS.items(), values, strict=True)
             ],
         }

@@ -57,7 +57,7 @@ class Timeline {
     this.from = Math.max(0, Math.min(from, this.full - span)); this.to = this.from + span;
     this.draw();
   }
-  lane(rank) { return TOP + rank * (RUN + MSG + NODE + GAP + (this.left < 50 ? 16 : 0)); }
+  lane(rank) { return TOP + rank * (RUN + MSG + NODE + GAP + (this.left < 50 ? 20 : 0)); }
   get bottom() { return this.lane(this.exhibit.ranks.length); }
   draw() {
     const height = this.bottom + MEM + 34, ratio = window.devicePixelRatio || 1;
@@ -81,14 +81,14 @@ class Timeline {
     pen.textAlign = "center";
     for (let t = Math.ceil(this.from / step) * step; t <= this.to; t += step) {
       pen.beginPath(); pen.moveTo(this.x(t), TOP - 6); pen.lineTo(this.x(t), height - 12); pen.stroke();
-      if (this.x(t) < this.canvas.clientWidth - 24) pen.fillText(time(t || 0), Math.max(20, this.x(t)), 8);
+      if (this.x(t) < this.canvas.clientWidth - 24) pen.fillText(t > 0 ? time(t) : "0", Math.max(10, this.x(t)), 8);
     }
   }
   row(name, rank) {
     const pen = this.pen, view = this.view, narrow = this.left < 50;
-    const y = this.lane(rank) + (narrow ? 16 : 0);
+    const y = this.lane(rank) + (narrow ? 20 : 0);
     pen.textAlign = "left"; pen.fillStyle = style("--ink");
-    pen.fillText(name, narrow ? this.left : 4, narrow ? y - 8 : y + RUN / 2);
+    pen.fillText(name, narrow ? this.left : 4, narrow ? y - 7 : y + RUN / 2);
     pen.fillStyle = style("--lane"); pen.fillRect(this.left, y, this.width, RUN);
     pen.textAlign = "center";
     const colours = Object.fromEntries([..."FBIWom"].map((k) => [k, style("--" + k)]));
@@ -110,7 +110,7 @@ class Timeline {
     });
   }
   arrows() {
-    const pen = this.pen, narrow = this.left < 50 ? 16 : 0;
+    const pen = this.pen, narrow = this.left < 50 ? 20 : 0;
     const seen = this.view.arrows.filter(([, a, , b]) => b >= this.from && a <= this.to);
     if (seen.length > 400) return; // a thicket says nothing: zoom in
     pen.strokeStyle = style("--ink"); pen.globalAlpha = 0.35; pen.lineWidth = 0.8;
@@ -166,7 +166,7 @@ class Timeline {
   lines(x, y) {
     const at = this.at(x), view = this.view, slack = 2 * (this.to - this.from) / this.width;
     if (y > this.bottom) return this.held(at);
-    const narrow = this.left < 50 ? 16 : 0;
+    const narrow = this.left < 50 ? 20 : 0;
     const rank = this.exhibit.ranks.findIndex((_, r) => y < this.lane(r + 1));
     const inside = y - this.lane(rank) - narrow;
     if (rank < 0 || inside < 0) return null;
