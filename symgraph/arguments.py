@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-MODES = ("plan", "profile")  # at most one of them; none: train
+MODES = ("plan", "profile", "compare")  # at most one of them; none: train
 NEEDS = {  # what goes with some modes only
-    "steps": ("profile",), "trace": ("profile",), "save_costs": ("profile",),
-    "report": ("profile",),
+    "steps": ("profile", "compare"), "trace": ("profile",), "save_costs": ("profile",),
+    "report": ("profile", "compare"),
 }  # fmt: skip
 
 
@@ -22,7 +22,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("config", nargs="?", help="config file (YAML), e.g. examples/lstm_lm.yaml")
     made.add_argument(
         "overrides", nargs="*", metavar="key.path=value",
-        help="change a key of the config, e.g. pipeline.micro_batches=8",
+        help="change a key of the config, e.g. pipeline.micro_batches=8; with --compare also "
+        "further configs",
     )  # fmt: skip
     made.add_argument(
         "--plan", action="store_true",
@@ -49,6 +50,10 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
         "--profile", action="store_true",
         help="measure some steps: where their time goes, beside what was predicted",
     )  # fmt: skip
+    group.add_argument(
+        "--compare", action="store_true",
+        help="measure several configs, or the `candidates:` of one, in alternation, and rank them",
+    )  # fmt: skip
     group.add_argument("--steps", type=_count, metavar="N", help="steps to measure (default: 20)")
     group.add_argument(
         "--trace", metavar="FILE",
@@ -56,7 +61,7 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--report", metavar="DIR",
-        help="with --profile: write a page with timeline, graph and tables, pictures and CSV files",
+        help="write a page with timelines and tables, pictures and CSV files",
     )  # fmt: skip
     group.add_argument(
         "--save-costs", metavar="FILE",

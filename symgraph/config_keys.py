@@ -304,6 +304,8 @@ class Config(Section):
     """When to measure on held-out text."""
     checkpoint: CheckpointConfig | None = None
     """Saving and resuming; null: neither."""
+    candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
+    """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
     transport: Literal["auto", "threads", "mpi"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"

@@ -1,6 +1,7 @@
 """The command line: train, or plan, the run that a config file describes.
 
     python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
+    python -m symgraph.run CONFIG CONFIG ... --compare
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
 
@@ -15,7 +16,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,12 @@ from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, OK, say
 from symgraph.errors import RunError, SymgraphError
 
 if TYPE_CHECKING:
+    from runtime.clusters import Clusters
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
 
-    Work = Callable[[Config, argparse.Namespace, Cluster, Console], dict[str, Any]]
+    Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,12 +64,33 @@ def _command(options: argparse.Namespace) -> int:
         return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    config = load_config(
-        options.config, options.overrides, schedules=SCHEDULES, strategies=STRATEGIES
-    )
+    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES)
+    if options.compare:
+        return _run(_candidates(options, load), options, _compare)
+    config = load(options.config, options.overrides)
     if options.plan:
         return _plan(config, options)
-    return _run(config, options, _profile if options.profile else _fit)
+    return _run({options.config: config}, options, _profile if options.profile else _train)
+
+
+def _candidates(
+    options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
+) -> dict[str, Config]:
+    """The configs to compare, by name: files, or the candidates of one file."""
+    from symgraph.errors import ConfigError
+
+    words = [options.config, *options.overrides]
+    files = list(dict.fromkeys(word for word in words if "=" not in word))
+    overrides = [word for word in words if "=" in word]
+    if len(files) > 1:
+        return {file: load(file, overrides) for file in files}
+    candidates = load(files[0], overrides).candidates if files else {}
+    if len(candidates) < 2:
+        raise ConfigError(
+            "--compare needs two configs or more, or a config with `candidates:`, such as "
+            "candidates: {by hand: [], planned: [partition.strategy=auto]}"
+        )
+    return {name: load(files[0], [*overrides, *more]) for name, more in candidates.items()}
 
 
 def _require_one_mode(options: argparse.Namespace) -> None:
@@ -119,27 +142,26 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _run(config: Config, options: argparse.Namespace, work: Work) -> int:
-    """Do something on the config's devices; the exit status."""
+def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work) -> int:
+    """Do something with configs on their devices; the exit status."""
+    from runtime.clusters import Clusters
     from runtime.trainer import agree_on_config
-    from runtime.transports import launched_by_mpi, make_cluster
     from symgraph.console import Console
 
-    transport = config.transport
-    if transport == "auto":
-        transport = "mpi" if launched_by_mpi(os.environ) else "threads"
-    cluster = make_cluster(transport, len(config.devices), config.timeout)
+    clusters = Clusters(os.environ)
     try:
-        console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
+        here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
+        console = Console(sys.stderr if options.json else sys.stdout, quiet=not here)
         _say_what_is_slow(console)
-        agree_on_config(config, cluster)
-        summary = work(config, options, cluster, console) | {"transport": transport}
-        cluster.close()
+        for config in configs.values():
+            agree_on_config(config, clusters.of(config))
+        summary = work(configs, options, clusters, console)
+        clusters.close()
     except (Exception, KeyboardInterrupt) as error:
         status = _report(error, options.traceback)
-        cluster.leave(status)
+        clusters.leave(status)
         return status
-    if 0 in cluster.ranks and options.json:
+    if here and options.json:
         print(json.dumps(summary), flush=True)
     return OK
 
@@ -158,18 +180,40 @@ def _say_what_is_slow(console: Console) -> None:
 
 
 def _profile(
-    config: Config, options: argparse.Namespace, cluster: Cluster, console: Console
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
+    from runtime.clusters import transport_of
     from runtime.profiling.commands import Outputs, profile
     from runtime.profiling.record import STEPS
 
+    (config,) = configs.values()
     files = Outputs(options.trace, options.save_costs, options.report)
-    return profile(config, cluster, console, steps=options.steps or STEPS, outputs=files)
+    steps = options.steps or STEPS
+    found = profile(config, clusters.of(config), console, steps=steps, outputs=files)
+    return found | {"transport": transport_of(config, os.environ)}
 
 
-def _fit(
-    config: Config, options: argparse.Namespace, cluster: Cluster, console: Console
+def _compare(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
+    from runtime.profiling.commands import compare_all
+    from runtime.profiling.record import STEPS
+
+    steps = options.steps or STEPS
+    return compare_all(configs, clusters.of, console, steps=steps, report=options.report)
+
+
+def _train(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.clusters import transport_of
+
+    (config,) = configs.values()
+    summary = _fit(config, clusters.of(config), console)
+    return summary | {"transport": transport_of(config, os.environ)}
+
+
+def _fit(config: Config, cluster: Cluster, console: Console) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
     from runtime.explain import how

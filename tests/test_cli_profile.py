@@ -44,3 +44,30 @@ def test_arguments_that_do_not_go_together(config, arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_candidates_of_one_config_are_compared(config, tmp_path):
+    with open(config, "a", encoding="utf-8") as file:
+        file.write("candidates: {by hand: [], alone: ['devices=[cpu(0)]', 'group2ctx={}']}\n")
+    found = figures(config, "--compare", "--steps=4", f"--report={tmp_path / 'report'}")
+    assert {row["name"] for row in found["ranking"]} == {"by hand", "alone"}
+    speeds = [row["tokens_per_second"] for row in found["ranking"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_files_are_compared_with_overrides_for_all(config, tmp_path):
+    other = tmp_path / "other.yaml"
+    text = (tmp_path / "config.yaml").read_text()
+    other.write_text(text.replace("1f1b", "gpipe"))
+    found = figures(config, str(other), "pipeline.micro_batches=2", "--compare", "--steps=4")
+    rows = {row["name"]: row for row in found["ranking"]}
+    assert rows[config]["schedule"] == "1f1b"
+    assert rows[str(other)]["schedule"] == "gpipe"
+    assert [row["micro_batches"] for row in rows.values()] == [2, 2]
+
+
+def test_one_config_without_candidates_cannot_be_compared(config):
+    done = run(config, "--compare")
+    assert done.returncode == 2
+    assert "--compare needs two configs or more" in done.stderr

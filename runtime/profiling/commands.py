@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.prices import save_prices
+from runtime.profiling.compare import (
+    compare,
+    comparison_figures,
+    comparison_report,
+    write_comparison,
+)
 from runtime.profiling.figures import Profile
 from runtime.profiling.record import STEPS
 from runtime.profiling.report import require_report, write_report
@@ -49,6 +56,19 @@ def profile(
             page = write_report(found, config, held_bytes(summary), outputs.report)
             console.line(f"wrote the report {page}")
     return summary
+
+
+def compare_all(
+    configs: Mapping[str, Config], clusters: Callable[[Config], Cluster], console: Console, *,
+    steps: int = STEPS, report: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure configs in alternation, rank them, write a report on rank 0; `--json`'s figures."""
+    require_report(report)
+    compared = compare(configs, clusters, steps=steps, say=console.line)
+    console.line(f"\n{comparison_report(compared)}")
+    if report is not None and not console.quiet:
+        console.line(f"wrote the report {write_comparison(compared, report)}")
+    return {"ranking": comparison_figures(compared)}
 
 
 def _write(profile: Profile, outputs: Outputs, console: Console) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from runtime.blas import limit_blas
 from runtime.calibrate import measure_speed
 from runtime.pipeline import Plan
-from runtime.prices import Prices, shared_prices
+from runtime.prices import Prices, Pricing, shared_prices
 from runtime.profiling.figures import Profile, profile_of
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
 from runtime.profiling.words import figures
@@ -20,12 +19,38 @@ from runtime.trainer import Job, Trainer, blas_threads, load_corpus, prepare
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
+from symgraph.graph import Graph
 
 
 def endless(config: Config) -> Config:
     """The config without an end of training, evaluations and checkpoints."""
     train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
     return config.model_copy(update={"train": train, "checkpoint": None})
+
+
+class Shared:
+    """What several trials need once: texts, and the prices of equal graphs."""
+
+    def __init__(self) -> None:
+        self._corpora: dict[str, Corpus] = {}
+        self._prices: dict[str, Prices] = {}
+
+    def corpus(self, config: Config) -> Corpus:
+        """The config's text."""
+        key = config.data.model_dump_json()
+        if key not in self._corpora:
+            self._corpora[key] = load_corpus(config)
+        return self._corpora[key]
+
+    def pricing(self, cluster: Cluster) -> Pricing:
+        """Prices as rank 0 of a cluster measures them, of each graph once."""
+
+        def prices(graph: Graph) -> Prices:
+            if graph.digest not in self._prices:
+                self._prices[graph.digest] = shared_prices(graph, cluster)
+            return self._prices[graph.digest]
+
+        return prices
 
 
 def prices_of(plan: Plan) -> Prices:
@@ -54,18 +79,16 @@ class Trial:
         config: Config,
         cluster: Cluster,
         *,
-        corpus: Corpus | None = None,
-        job: Job | None = None,
+        shared: Shared | None = None,
         warm_up: int = WARM_UP,
     ) -> Trial:
-        """Plan and set up; every rank's process does the same. job: of that config, if planned."""
-        config = endless(config)
-        job = job or prepare(config, partial(shared_prices, cluster=cluster))
-        job = replace(job, config=config)
+        """Plan and set up; every rank's process does the same."""
+        config, shared = endless(config), shared or Shared()
+        job = prepare(config, shared.pricing(cluster))
         prices = prices_of(job.training)
         threads = blas_threads(config, cluster, os.cpu_count() or 1)
         with limit_blas(threads):
-            trainer = Trainer(job, cluster, corpus or load_corpus(config), timed=True)
+            trainer = Trainer(job, cluster, shared.corpus(config), timed=True)
             recorder = Recorder(trainer, warm_up)
         return cls(job, prices, recorder, threads)
 
@@ -73,10 +96,10 @@ class Trial:
     def plan(self) -> Plan:
         return self.job.training
 
-    def run(self, steps: int = STEPS) -> None:
-        """Measure so many steps more."""
+    def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
+        """Do so many steps more. keep: whether they are measured."""
         with limit_blas(self.threads):
-            self.recorder.run(steps)
+            self.recorder.run(steps, keep=keep)
 
     def profile(self) -> Profile:
         """The figures of all measured steps."""
