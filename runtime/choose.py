@@ -24,7 +24,7 @@ from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
 from runtime.schedules.auto import Listed, list_schedule
 from runtime.text import load_schedule_file
-from symgraph.errors import ConfigError, ScheduleError
+from symgraph.errors import ConfigError, LimitError
 from symgraph.replicate import copies_of
 from symgraph.units import bytes_text
 
@@ -70,7 +70,7 @@ def choose(
 ) -> tuple[Made, tuple[Tried, ...], Prices | None]:
     """The best way to run a draft that the wish allows, all that were tried, and their prices.
 
-    pricing: asked only if there is a choice. Raises ConfigError for unknown names, ScheduleError if
+    pricing: asked only if there is a choice. Raises ConfigError for unknown names, LimitError if
     no allowed way keeps within the memory limit, naming the smallest limit that works.
     """
     prices = cache(lambda: pricing(draft.first))
@@ -94,7 +94,7 @@ def choose(
                 best = seconds or 0.0, made
     if best is None:
         assert least is not None
-        raise ScheduleError(_too_large(least, draft, wish))
+        raise LimitError(_too_large(least, draft, wish))
     return best[1], tuple(tried), prices() if is_open else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -225,7 +225,9 @@ def plan(
     None: all arguments that are not fed; (): forward only. shapes, dtypes: of other variables,
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
-    _require_cpus(options)
+    if options.machine is None:
+        grouped = [d for given in (options.groups or {}).values() for d in devices_of(given)]
+        require_cpus([options.default, *options.devices, *grouped])
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
     asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
@@ -304,9 +306,9 @@ def _decide(
     return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
 
 
-def _require_cpus(options: Options) -> None:
-    grouped = (d for given in (options.groups or {}).values() for d in devices_of(given))
-    for device in (options.default, *options.devices, *grouped):
+def require_cpus(devices: Iterable[Context]) -> None:
+    """PlacementError for devices that nothing runs on; plans for a machine file may have them."""
+    for device in devices:
         if device.kind != "cpu":
             raise PlacementError(
                 f"{device} cannot be used: this version runs on cpu(0), cpu(1), ..."

@@ -72,10 +72,16 @@ def quick_prices() -> Prices:
         return Prices(measure_speed(), measure_link())
 
 
-def measured_prices(graph: Graph) -> Prices:
-    """From a profile of the graph's kernels, one thread each."""
+def measured_prices(graph: Graph, known: Prices | None = None) -> Prices:
+    """From a profile of the graph's kernels, one thread each. known: what was measured before."""
+    old = known.bodies if known is not None and isinstance(known.bodies, CostTable) else None
     with threadpool_limits(limits=1, user_api="blas"):
-        return Prices(profile.measure(versions(graph), seconds=PROFILE_SECONDS), measure_link())
+        seen = {*old.measured, *old.failed} if old else set()
+        new = profile.measure(versions(graph), seconds=PROFILE_SECONDS, known=seen)
+        if known is None or old is None:
+            return Prices(new, measure_link())
+    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
+    return replace(known, bodies=replace(old, measured=measured, failed=failed))
 
 
 def versions(graph: Graph) -> list[Graph]:
@@ -89,14 +95,17 @@ def segment_lengths(steps: int) -> list[int]:
     return list(dict.fromkeys(-(-steps // part) for part in parts))
 
 
-def shared_prices(graph: Graph, cluster: Cluster) -> Prices:
-    """The prices that rank 0 measures, on every rank of a cluster: all choose the same."""
+def shared_prices(graph: Graph, cluster: Cluster, known: Prices | None = None) -> Prices:
+    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
+
+    known: see measured_prices.
+    """
 
     def work(transport: Transport) -> Prices:
         transport.waiting_for("rank 0's profile of the network")
         own = None
         if transport.rank == 0:
-            prices = measured_prices(graph)
+            prices = measured_prices(graph, known)
             assert isinstance(prices.bodies, CostTable)
             own = [
                 prices.bodies.to_json(),

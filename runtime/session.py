@@ -13,7 +13,7 @@ import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.pipeline import Plan
+from runtime.pipeline import Plan, require_cpus
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
@@ -52,6 +52,7 @@ class Session:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
             )
+        require_cpus(plan.partition.placement.devices)
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays

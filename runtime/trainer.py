@@ -65,6 +65,11 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
 
     pricing: for what the config leaves to be chosen; ranks must use equal ones.
     """
+    return job_of(config, *training_plan(config, pricing))
+
+
+def training_plan(config: Config, pricing: Pricing = measured_prices) -> tuple[Model, Plan]:
+    """The model of a config and the plan to train it; see `prepare`."""
     devices = tuple(Context.parse(d) for d in config.devices)
     data = config.data
     given = {
@@ -92,14 +97,17 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
         machine=machine, pricing=pricing, shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
     )  # fmt: skip
-    dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
-    dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
-    training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
+    dtypes = _dtypes(config, model)
+    return model, plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
+
+
+def job_of(config: Config, model: Model, training: Plan) -> Job:
+    """The job of a plan: evaluation runs on the same placement and time segments."""
     options = replace(
         training.options, time_segment=training.choice.time_segment, update=False,
         placement=training.partition.placement,
     )  # fmt: skip
-    evaluation = plan(model.symbol, model.feeds, options, dtypes=dtypes)
+    evaluation = plan(model.symbol, model.feeds, options, dtypes=_dtypes(config, model))
     figures = tuple(scalars(training))
     if len(figures) != NLL:
         raise ConfigError(
@@ -107,6 +115,12 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
             f"outputs with one element are {list(figures)}"
         )
     return Job(config, model, training, evaluation, (figures[0], figures[1]))
+
+
+def _dtypes(config: Config, model: Model) -> dict[str, str]:
+    """The types of what is not fed."""
+    names = model.symbol.list_arguments()
+    return {name: config.train.dtype for name in names if name not in model.feeds}
 
 
 def machine_of(config: Config) -> Machine | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-MODES = ("plan", "profile", "compare")  # at most one of them; none: train
+MODES = ("plan", "profile", "compare", "search")  # at most one of them; none: train
 NEEDS = {  # what goes with some modes only
-    "steps": ("profile", "compare"), "trace": ("profile",), "save_costs": ("profile",),
+    "steps": ("profile", "compare", "search"), "winner": ("search",),
+    "trace": ("profile",), "save_costs": ("profile",),
     "report": ("profile", "compare"),
 }  # fmt: skip
 
@@ -54,6 +55,14 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
         "--compare", action="store_true",
         help="measure several configs, or the `candidates:` of one, in alternation, and rank them",
     )  # fmt: skip
+    group.add_argument(
+        "--search", action="store_true",
+        help="find the fastest split, schedule, micro-batches and time segments, and write them as "
+        "a config; with `machine: FILE` by simulation alone",
+    )  # fmt: skip
+    group.add_argument(
+        "--winner", metavar="FILE", help="config that --search writes (default: winner.yaml)"
+    )
     group.add_argument("--steps", type=_count, metavar="N", help="steps to measure (default: 20)")
     group.add_argument(
         "--trace", metavar="FILE",

@@ -5,7 +5,8 @@
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
 
-Exit status: 0 done, 1 a failure while running, 2 bad input, 130 interrupted.
+Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symgraph.arguments import MODES, NEEDS, parser
-from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, OK, say
-from symgraph.errors import RunError, SymgraphError
+from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, NO_FIT, OK, say
+from symgraph.errors import LimitError, RunError, SymgraphError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
@@ -70,7 +71,8 @@ def _command(options: argparse.Namespace) -> int:
     config = load(options.config, options.overrides)
     if options.plan:
         return _plan(config, options)
-    return _run({options.config: config}, options, _profile if options.profile else _train)
+    work = _profile if options.profile else _search if options.search else _train
+    return _run({options.config: config}, options, work)
 
 
 def _candidates(
@@ -203,6 +205,19 @@ def _compare(
     return compare_all(configs, clusters.of, console, steps=steps, report=options.report)
 
 
+def _search(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.profiling.commands import WINNER, search_best
+    from runtime.profiling.record import STEPS
+
+    ((source, config),) = configs.items()
+    return search_best(
+        config, clusters, console, steps=options.steps or STEPS, winner=options.winner or WINNER,
+        source=source,
+    )  # fmt: skip
+
+
 def _train(
     configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
@@ -288,6 +303,8 @@ def _report(error: BaseException, with_traceback: bool) -> int:
     if with_traceback or not isinstance(error, SymgraphError):
         traceback.print_exception(error)
     say(f"error: {error}")
+    if isinstance(error, LimitError):
+        return NO_FIT
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
     return BAD_INPUT if bad_input else FAILED
 

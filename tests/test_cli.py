@@ -132,7 +132,7 @@ def test_what_cannot_be_cut_along_time_is_said(config):
 
 def test_a_memory_limit_that_is_too_small(config):
     done = run(config, "partition.memory=10kB", "--plan")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "more than the limit of 9.77 KiB; that is the smallest limit that works" in done.stderr
 
 

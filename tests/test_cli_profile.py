@@ -71,3 +71,34 @@ def test_one_config_without_candidates_cannot_be_compared(config):
     done = run(config, "--compare")
     assert done.returncode == 2
     assert "--compare needs two configs or more" in done.stderr
+
+
+def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
+    costs, winner = tmp_path / "costs.json", tmp_path / "winner.yaml"
+    assert run(config, "--profile", "--steps=1", f"--save-costs={costs}").returncode == 0
+    found = figures(config, "--search", "--steps=4", f"--winner={winner}",
+                    f"partition.costs={costs}", "data.batch_size=4")  # fmt: skip
+    assert found["best"] in {row["name"] for row in found["candidates"]}
+    assert found["best"] == found["ranking"][0]["name"]
+    assert found["lower_bound_seconds"] <= found["predicted_step_seconds"]
+    trained = figures(str(winner), "train.steps=3")
+    assert trained["steps"] == 3
+
+
+def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path):
+    machine, winner = tmp_path / "machine.yaml", tmp_path / "winner.yaml"
+    device = "{flops: 1 TFLOP/s, call: 1 us}"
+    machine.write_text(
+        f"devices: {{gpu(0): {device}, gpu(1): {device}}}\n"
+        "links: {node: {latency: 1us, bandwidth: 10GB/s}}\n"
+    )
+    there = [f"machine={machine}", "devices=[gpu(0), gpu(1)]", "group2ctx={}", "data.batch_size=4"]
+    found = figures(config, *there, "--search", f"--winner={winner}")
+    assert found["ranking"] == []
+    assert found["predicted_step_seconds"] > 0
+    assert figures(str(winner), "--plan")["predicted_step_seconds"] == pytest.approx(
+        found["predicted_step_seconds"]
+    )
+    done = run(str(winner))
+    assert done.returncode == 2
+    assert "gpu(0) cannot be used" in done.stderr

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from runtime.prices import save_prices
+from runtime.clusters import Clusters
+from runtime.prices import measured_prices, save_prices
 from runtime.profiling.compare import (
+    Compared,
     compare,
     comparison_figures,
     comparison_report,
@@ -16,13 +19,18 @@ from runtime.profiling.compare import (
 from runtime.profiling.figures import Profile
 from runtime.profiling.record import STEPS
 from runtime.profiling.report import require_report, write_report
+from runtime.profiling.search import Candidate, Found, search
 from runtime.profiling.traced import shown
-from runtime.profiling.trial import Trial, held_bytes
+from runtime.profiling.trial import Shared, Trial, held_bytes
+from runtime.profiling.winner import evidence_lines, write_winner
 from runtime.profiling.words import memory_rows, profile_report
 from runtime.trace import write_traces
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.console import Console
+
+WINNER = "winner.yaml"
+MEASURED = 3  # of the candidates of a search, besides the config as given
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,54 @@ def compare_all(
     if report is not None and not console.quiet:
         console.line(f"wrote the report {write_comparison(compared, report)}")
     return {"ranking": comparison_figures(compared)}
+
+
+def search_best(
+    config: Config, clusters: Clusters, console: Console, *,
+    steps: int = STEPS, winner: str = WINNER, source: str = "CONFIG",
+) -> dict[str, Any]:  # fmt: skip
+    """Search, measure the best few unless a machine file describes other devices, write the winner.
+
+    Returns the figures of `--json`. source: the user's file, for the winner's comments.
+    """
+    shared = Shared()
+    here = config.machine is None
+    pricing = shared.pricing(clusters.of(config)) if here else measured_prices
+    console.line("simulating:")
+    found = search(config, pricing, say=console.line)
+    compared: list[Compared] = []
+    if here:
+        best_few = [*found.candidates[:MEASURED], *([found.given] if found.given else [])]
+        few = {candidate.name: candidate for candidate in best_few}
+        compared = compare(
+            {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
+            say=console.line, planned={n: (c.model, c.plan) for n, c in few.items()},
+            shared=shared,
+        )  # fmt: skip
+        console.line(f"\n{comparison_report(compared)}")
+        best = few[compared[0].name]
+    else:
+        best = found.candidates[0]
+    lines = evidence_lines(best, found, compared)
+    if not console.quiet:
+        write_winner(best, found, compared, Path(winner), source)
+    console.line("\n" + "\n".join(lines) + f"\nwrote the winner {winner}")
+    return _search_figures(best, found, compared) | {"winner": winner}
+
+
+def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared]) -> dict[str, Any]:
+    return {
+        "best": best.name,
+        "predicted_step_seconds": best.seconds,
+        "lower_bound_seconds": best.bound,
+        "simulated": found.simulated,
+        "left_out": found.left_out,
+        "candidates": [
+            {"name": c.name, "predicted_step_seconds": c.seconds, "lower_bound_seconds": c.bound}
+            for c in found.candidates
+        ],
+        "ranking": comparison_figures(compared),
+    }
 
 
 def _write(profile: Profile, outputs: Outputs, console: Console) -> None:

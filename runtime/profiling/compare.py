@@ -10,6 +10,7 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from runtime.draw import chart
 from runtime.profiling.figures import Profile
 from runtime.profiling.page import Show, render
 from runtime.profiling.report import PAGE
-from runtime.profiling.trial import Shared, Trial, held_bytes
+from runtime.profiling.trial import Planned, Shared, Trial, held_bytes
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.units import bytes_text, seconds_text
@@ -62,16 +63,19 @@ def compare(
     *,
     steps: int,
     say: Callable[[str], None] = lambda line: None,
+    planned: Mapping[str, Planned] = MappingProxyType({}),
+    shared: Shared | None = None,
 ) -> list[Compared]:
     """Measure all of them, the fastest first. steps: of each, at least.
 
-    clusters: where a config runs, made by the caller and closed by it.
+    clusters: where a config runs, made by the caller and closed by it. planned: what is planned
+    already, by name.
     """
-    shared = Shared()
+    shared = shared or Shared()
     trials: dict[str, Trial] = {}
     for name, config in configs.items():
-        say(f"{name}: planning and warming up")
-        trials[name] = Trial.of(config, clusters(config), shared=shared)
+        say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
+        trials[name] = Trial.of(config, clusters(config), shared=shared, planned=planned.get(name))
     rounds = -(-steps // TURN)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")

@@ -15,17 +15,21 @@ from runtime.profiling.figures import Profile, profile_of
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
 from runtime.profiling.words import figures
 from runtime.summary import placement_of, stage_rows
-from runtime.trainer import Job, Trainer, blas_threads, load_corpus, prepare
+from runtime.trainer import Job, Trainer, blas_threads, job_of, load_corpus, training_plan
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
 from symgraph.graph import Graph
+from symgraph.model import Model
 
 
 def endless(config: Config) -> Config:
     """The config without an end of training, evaluations and checkpoints."""
     train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
     return config.model_copy(update={"train": train, "checkpoint": None})
+
+
+Planned = tuple[Model, Plan]  # what runtime.trainer.training_plan gives
 
 
 class Shared:
@@ -43,11 +47,12 @@ class Shared:
         return self._corpora[key]
 
     def pricing(self, cluster: Cluster) -> Pricing:
-        """Prices as rank 0 of a cluster measures them, of each graph once."""
+        """Prices as rank 0 of a cluster measures them, of each kernel once."""
 
         def prices(graph: Graph) -> Prices:
             if graph.digest not in self._prices:
-                self._prices[graph.digest] = shared_prices(graph, cluster)
+                known = next(reversed(self._prices.values()), None)
+                self._prices[graph.digest] = shared_prices(graph, cluster, known)
             return self._prices[graph.digest]
 
         return prices
@@ -80,11 +85,12 @@ class Trial:
         cluster: Cluster,
         *,
         shared: Shared | None = None,
+        planned: Planned | None = None,
         warm_up: int = WARM_UP,
     ) -> Trial:
         """Plan and set up; every rank's process does the same."""
         config, shared = endless(config), shared or Shared()
-        job = prepare(config, shared.pricing(cluster))
+        job = job_of(config, *(planned or training_plan(config, shared.pricing(cluster))))
         prices = prices_of(job.training)
         threads = blas_threads(config, cluster, os.cpu_count() or 1)
         with limit_blas(threads):
