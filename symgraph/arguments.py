@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 MODES = ("plan", "profile", "compare", "search")  # at most one of them; none: train
-NEEDS = {  # what goes with some modes only
+NEEDS: dict[str, tuple[str, ...]] = {  # what goes with some modes only
     "steps": ("profile", "compare", "search"), "winner": ("search",),
     "trace": ("profile",), "save_costs": ("profile",),
     "report": ("profile", "compare"),
@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
         "--plan", action="store_true",
         help="print partition, memory, schedule and predicted timeline; run nothing",
     )  # fmt: skip
+    made.add_argument(
+        "--log", metavar="FILE", help="append a line of JSON to FILE for each training step"
+    )
     _profiling(made.add_argument_group("profiling"))
     made.add_argument(
         "--json", action="store_true",

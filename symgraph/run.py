@@ -27,9 +27,11 @@ from symgraph.errors import LimitError, RunError, SymgraphError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
+    from runtime.trainer import Job
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
+    from symgraph.corpus import Corpus
 
     Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
 
@@ -102,6 +104,8 @@ def _require_one_mode(options: argparse.Namespace) -> None:
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} or --{asked[1]}? one at a time")
+    if asked and options.log is not None:
+        raise ConfigError(f"--log is for training; leave out --{asked[0]}")
     for name, modes in NEEDS.items():
         if getattr(options, name) is not None and not set(modes) & set(asked):
             words = " or ".join(f"--{mode}" for mode in modes)
@@ -224,26 +228,21 @@ def _train(
     from runtime.clusters import transport_of
 
     (config,) = configs.values()
-    summary = _fit(config, clusters.of(config), console)
+    summary = _fit(config, clusters.of(config), console, options.log)
     return summary | {"transport": transport_of(config, os.environ)}
 
 
-def _fit(config: Config, cluster: Cluster, console: Console) -> dict[str, Any]:
-    """Train as configured, showing progress on rank 0; the summary."""
-    from runtime.blas import limit_blas
+def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
+    """Say what is going to be trained, and where."""
     from runtime.explain import how
-    from runtime.prices import shared_prices
-    from runtime.trainer import Trainer, blas_threads, load_corpus, prepare
 
-    job = prepare(config, partial(shared_prices, cluster=cluster))
-    corpus = load_corpus(config)
     placement = job.training.partition.placement
     console.line(
         f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
         f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
     )
     console.line(
-        f"{config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
+        f"{job.config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
         f"{len(job.training.sizes)} micro-batches, {how(job.training)}"
     )
     if job.training.late:
@@ -251,18 +250,44 @@ def _fit(config: Config, cluster: Cluster, console: Console) -> dict[str, Any]:
     idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
     if idle:
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
+
+
+def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) -> dict[str, Any]:
+    """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.blas import limit_blas
+    from runtime.prices import shared_prices
+    from runtime.trainer import Progress as TrainProgress
+    from runtime.trainer import Trainer, blas_threads, exp, load_corpus, prepare
+    from symgraph.step_log import StepLog
+
+    job = prepare(config, partial(shared_prices, cluster=cluster))
+    corpus = load_corpus(config)
+    _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         trainer = Trainer(job, cluster, corpus)
         path = trainer.resume()
         if path is not None:
             console.line(f"going on from {path}")
         done = trainer.training.steps
-        with console.progress(
-            trainer.total_steps, config.train.seconds, step=done, tokens=done * job.tokens
-        ) as progress:
-            summary = trainer.fit(
-                lambda p: progress.update(p.step, p.tokens, p.loss), progress.evaluation
-            )
+        with (
+            StepLog(log if 0 in cluster.ranks else None) as lines,
+            console.progress(
+                trainer.total_steps, config.train.seconds, step=done, tokens=done * job.tokens
+            ) as progress,
+        ):
+
+            def on_step(p: TrainProgress) -> None:
+                progress.update(p.step, p.tokens, p.loss)
+                lines.write(
+                    step=p.step, seconds=p.seconds, tokens=p.tokens, loss=p.loss,
+                    perplexity=exp(p.loss), tokens_per_second=p.tokens_per_second,
+                )  # fmt: skip
+
+            def on_evaluation(step: int, perplexity: float) -> None:
+                progress.evaluation(step, perplexity)
+                lines.write(step=step, held_out_perplexity=perplexity)
+
+            summary = trainer.fit(on_step, on_evaluation)
     _show(summary, console)
     return summary | {"corpus": corpus.name}
 

@@ -9,6 +9,8 @@ import pytest
 from tests.small_lm import write_config
 from tests.test_cli import KEYS, STAGE_KEYS, figures, run
 
+TINY = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2",
+        "partition.split=none")  # fmt: skip
 NOT_IN_A_PROFILE = {"loss", "perplexity"}  # of held-out text
 
 
@@ -77,7 +79,7 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     costs, winner = tmp_path / "costs.json", tmp_path / "winner.yaml"
     assert run(config, "--profile", "--steps=1", f"--save-costs={costs}").returncode == 0
     found = figures(config, "--search", "--steps=4", f"--winner={winner}",
-                    f"partition.costs={costs}", "data.batch_size=4")  # fmt: skip
+                    f"partition.costs={costs}", *TINY)  # fmt: skip
     assert found["best"] in {row["name"] for row in found["candidates"]}
     assert found["best"] == found["ranking"][0]["name"]
     assert found["lower_bound_seconds"] <= found["predicted_step_seconds"]
@@ -92,7 +94,7 @@ def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path)
         f"devices: {{gpu(0): {device}, gpu(1): {device}}}\n"
         "links: {node: {latency: 1us, bandwidth: 10GB/s}}\n"
     )
-    there = [f"machine={machine}", "devices=[gpu(0), gpu(1)]", "group2ctx={}", "data.batch_size=4"]
+    there = [f"machine={machine}", "devices=[gpu(0), gpu(1)]", "group2ctx={}", *TINY]
     found = figures(config, *there, "--search", f"--winner={winner}")
     assert found["ranking"] == []
     assert found["predicted_step_seconds"] > 0
