@@ -237,12 +237,13 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
     from runtime.explain import how
 
     placement = job.training.partition.placement
+    devices = ", ".join(map(str, placement.devices))
     console.line(
         f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
         f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
     )
     console.line(
-        f"{job.config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
+        f"{job.config.model}: {placement.stages} stages on {devices}, "
         f"{len(job.training.sizes)} micro-batches, {how(job.training)}"
     )
     if job.training.late:

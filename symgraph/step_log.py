@@ -22,9 +22,8 @@ class StepLog:
         self._file: TextIO | None = None
         if path is not None:
             try:
-                self._file = self._open.enter_context(
-                    open(path, "a", encoding="utf-8", buffering=1)
-                )
+                file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - by _open
+                self._file = self._open.enter_context(file)
             except OSError as error:
                 raise ConfigError(f"cannot write the log {path}: {error.strerror}") from None
 

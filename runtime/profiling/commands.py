@@ -28,6 +28,7 @@ from runtime.trace import write_traces
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.console import Console
+from symgraph.errors import ConfigError
 
 WINNER = "winner.yaml"
 MEASURED = 3  # of the candidates of a search, besides the config as given
@@ -87,6 +88,10 @@ def search_best(
 
     Returns the figures of `--json`. source: the user's file, for the winner's comments.
     """
+    if len(clusters.of(config).ranks) < len(config.devices):
+        raise ConfigError(
+            "--search runs in one process: leave out mpiexec, and run the winner with it"
+        )
     shared = Shared()
     here = config.machine is None
     pricing = shared.pricing(clusters.of(config)) if here else measured_prices
