@@ -65,9 +65,9 @@ class Browser:
         mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}}
         self._call("POST", "/actions", {"actions": [mouse | {"actions": [move]}]})
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        shot = self._tell("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+    def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        """The page as PNG: all of it, or what the window shows."""
+        shot = self._tell("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(shot))
 
     def complaints(self) -> list[str]:

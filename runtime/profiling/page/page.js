@@ -1,5 +1,7 @@
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
+const FULL = Math.max( // seconds: all timelines of a page have one scale
+  ...DATA.flatMap((exhibit) => Object.values(exhibit.views).map((view) => view.seconds)));
 const RUN = 24, MSG = 7, NODE = 9, GAP = 10, TOP = 22, MEM = 110;
 const tip = document.createElement("div");
 tip.className = "tip"; tip.hidden = true; document.body.append(tip);
@@ -14,7 +16,7 @@ const mib = (b) => b >= 2 ** 30 ? (b / 2 ** 30).toFixed(2) + " GiB" : b >= 2 ** 
 class Timeline {
   constructor(element, exhibit) {
     this.exhibit = exhibit; this.element = element; this.name = "measured";
-    this.full = Math.max(...Object.values(exhibit.views).map((v) => v.seconds));
+    this.full = FULL;
     this.from = 0; this.to = this.full;
     this.canvas = element.querySelector("canvas");
     this.buttons = [...element.querySelectorAll("button")];
