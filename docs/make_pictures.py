@@ -39,6 +39,8 @@ def main() -> None:
                 [*command, f"{folder}/{name}"], cwd=ROOT, check=True, stdout=subprocess.PIPE
             )
             (PICTURES / f"{name}.txt").write_bytes(done.stdout)
+        winner = ["examples/lstm_lm.yaml", "--search", "--winner", str(PICTURES / "winner.yaml")]
+        subprocess.run([sys.executable, "-m", "symgraph.run", *winner], cwd=ROOT, check=True)
         for picture in ("timeline.png", "memory.png"):
             shutil.copy(Path(folder, "profile", picture), PICTURES / picture)
         with browser() as window:
