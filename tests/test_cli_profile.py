@@ -39,13 +39,14 @@ def test_a_profile_with_all_its_files(config, tmp_path):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--steps=3"], "--steps goes with --profile"),
     (["--trace=x.json"], "--trace goes with --profile"),
+    (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
     (["--plan", "--profile"], "--plan or --profile? one at a time"),
 ])  # fmt: skip
 def test_arguments_that_do_not_go_together(config, arguments, message):
     done = run(config, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_candidates_of_one_config_are_compared(config, tmp_path):

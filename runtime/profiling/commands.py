@@ -134,7 +134,10 @@ def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared])
 
 def _write(profile: Profile, outputs: Outputs, console: Console) -> None:
     if outputs.trace is not None:
-        write_traces(shown(profile), outputs.trace)
+        try:
+            write_traces(shown(profile), outputs.trace)
+        except OSError as error:
+            raise ConfigError(f"cannot write the trace {outputs.trace}: {error.strerror}") from None
         console.line(f"wrote the trace {outputs.trace}: open it at https://ui.perfetto.dev")
     if outputs.costs is not None:
         save_prices(profile.prices, outputs.costs)

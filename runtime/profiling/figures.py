@@ -151,7 +151,7 @@ def _parts(record: Record, step: int) -> list[RankParts]:
     ):
         before = (int(track.start[0]) - begin) * 1e-9 if len(track.start) else 0.0
         values = {f.name: getattr(time, f.name) for f in fields(time)}
-        values["dispatch"] -= before
+        values["dispatch"] = max(0.0, values["dispatch"] - before)
         found.append(RankParts(RankTime(**values), before + float(after)))
     return found
 

@@ -224,9 +224,9 @@ def _with(config: Config, splits: tuple[Split, ...]) -> Config:
 
 
 def _distinct(found: list[Candidate]) -> Iterator[Candidate]:
-    """Each plan once, the shortest predicted step first."""
+    """The shortest predicted step first; of those that differ in placement only, the best."""
     seen: set[str] = set()
     for candidate in sorted(found, key=lambda c: c.seconds):
-        if candidate.given or candidate.plan.digest not in seen:
-            seen.add(candidate.plan.digest)
+        if candidate.name not in seen:
+            seen.add(candidate.name)
             yield candidate

@@ -13,6 +13,7 @@ from partitioner.cost import CostTable, Speed, is_free
 from partitioner.types import Body
 from runtime.instructions import Run
 from runtime.prices import Prices, load_prices, save_prices
+from runtime.profiling.exhibit import exhibit
 from runtime.profiling.figures import COPIES, UPDATES, RankParts, profile_of, run_seconds
 from runtime.profiling.traced import shown
 from runtime.profiling.trial import Trial
@@ -28,6 +29,9 @@ from symgraph.ops.registry import find
 from tests.profiles import STEPS, config, small_profile
 from tests.runtime.test_timeline import track
 
+REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
+ALONE = ("devices=[cpu(0)]", "group2ctx={}")
+IDLE = ("devices=[cpu(0), cpu(1), cpu(2)]",)
 SEGMENTS = ("pipeline.time_segment=2", "pipeline.schedule=zb-h1")
 
 
@@ -88,7 +92,7 @@ def test_a_stopwatch_changes_no_number(tmp_path):
 # -- figures --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overrides", [(), SEGMENTS])
+@pytest.mark.parametrize("overrides", [(), SEGMENTS, REPLICAS, ALONE, IDLE])
 def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
     profile = small_profile(*overrides)
     assert len(profile.record.seconds) == STEPS
@@ -98,6 +102,8 @@ def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
         assert own.between > 0
     usual = profile.record.seconds[profile.record.usual]
     assert usual.min() <= profile.parts_of <= usual.max()
+    assert profile_report(profile).count("\n  rank ") >= len(profile.parts)
+    assert json.dumps(exhibit(profile))
 
 
 def test_the_operators_make_up_what_ranks_compute():
