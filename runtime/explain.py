@@ -12,6 +12,7 @@ from runtime.pipeline import Plan
 from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
+from runtime.timeline import Timeline
 from runtime.trainer import Job, machine_of
 from symgraph.units import bytes_text, seconds_text
 
@@ -38,7 +39,10 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
         "memory at the worst moment:\n" + memory_table(plan),
         f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
-        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
+        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
+        + chart(timeline)
+        + "\n"
+        + _bound(plan, timeline),
     ]
     parts[1:1] = [note for note in [plan.late] if note]
     if plan.considered:
@@ -62,6 +66,19 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "stages": plan_rows(plan),
     }
     return "\n\n".join(parts), figures
+
+
+def _bound(plan: Plan, timeline: Timeline) -> str:
+    """How far the step is from what no order of its runs can beat, and the gap in words."""
+    busy = timeline.busy()
+    rank = max(range(len(busy)), key=busy.__getitem__)
+    least = busy[rank]
+    gap = f"{timeline.makespan / least - 1:.1%}" if least else "-"
+    device = plan.partition.placement.devices[rank]
+    return (
+        f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
+        f"the predicted step is {gap} above"
+    )
 
 
 def _basis(prices: Prices) -> str:
