@@ -1,10 +1,12 @@
 """Recurrent networks: MXNet's `mx.rnn`."""
 
 from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, RNNParams
+from symgraph.rnn.io import BucketSentenceIter, encode_sentences
 from symgraph.rnn.stacks import DropoutCell, ModifierCell, ResidualCell, SequentialRNNCell
 
 __all__ = [
     "BaseRNNCell",
+    "BucketSentenceIter",
     "DropoutCell",
     "GRUCell",
     "LSTMCell",
@@ -13,4 +15,5 @@ __all__ = [
     "RNNParams",
     "ResidualCell",
     "SequentialRNNCell",
+    "encode_sentences",
 ]
