@@ -161,9 +161,7 @@ class Worker:
         for bound in self.bound:
             self.run(transport, bound)
 
-    def begin(
-        self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int
-    ) -> None:
+    def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
         self._tickets.clear()
         self.outputs = {}

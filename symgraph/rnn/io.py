@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from symgraph.batching import Feed
 from symgraph.errors import ConfigError, nearest
-from symgraph.types import Array
+from symgraph.types import Array, TensorType
 
 LAYOUTS = ("NT", "TN")
 
@@ -64,23 +65,32 @@ def encode_sentences(
 
 
 class DataDesc(NamedTuple):
-    """What an iterator gives: a variable's name, and the shape, dtype and layout of its array."""
+    """What an iterator gives: a variable's name, and the shape, dtype and layout of its array.
+
+    layout: a letter an axis, N for the batch; without N the batch is the first axis.
+    """
 
     name: str
     shape: tuple[int, ...]
-    dtype: str
-    layout: str
+    dtype: str = "int32"
+    layout: str = "NT"
+
+    @property
+    def feed(self) -> Feed:
+        """Its type and batch axis."""
+        return Feed(TensorType(tuple(self.shape), self.dtype), max(0, self.layout.find("N")))
 
 
 class DataBatch(NamedTuple):
-    """A batch: arrays of the data and of the labels, its bucket, and how many sentences are pads.
+    """A batch: arrays of the data and of the labels, its bucket, and how many samples are pads.
 
-    provide_data, provide_label: the types of the arrays.
+    bucket_key: a length, or whatever else tells buckets apart. provide_data, provide_label: the
+    types of the arrays.
     """
 
     data: list[Array]
     label: list[Array]
-    bucket_key: int
+    bucket_key: Hashable
     pad: int
     provide_data: list[DataDesc]
     provide_label: list[DataDesc]
