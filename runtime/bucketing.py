@@ -24,10 +24,10 @@ from runtime.session import Arrays, Session, zero_states
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
 from symgraph.errors import ConfigError, GraphError, PlacementError, RunError
+from symgraph.io import DataBatch, DataDesc
 from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
-from symgraph.rnn.io import DataBatch, DataDesc
 from symgraph.symbol import Symbol
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
@@ -137,7 +137,7 @@ class Buckets:
         if isinstance(made, Model):
             return made
         symbol, data_names, label_names = made
-        described = {d.name: d.feed for d in provide}
+        described = {d.name: d.feed for d in (DataDesc(*given) for given in provide)}
         names = (*data_names, *(label_names or ()))
         missing = [name for name in names if name not in described]
         if missing:
@@ -219,7 +219,7 @@ class BucketSession(Session):
             )
         ordered = sorted(batches, key=_largest_first)
         for batch in ordered:
-            self.buckets.plan(batch.bucket_key, (*batch.provide_data, *batch.provide_label))
+            self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._turn(keys)
         plans = self.buckets.step(keys).parts.plans
@@ -289,7 +289,7 @@ def _require_sums(parts: Parts) -> None:
 def _described(made: Plan) -> list[DataDesc]:
     """The fed variables of a plan."""
     return [
-        DataDesc(name, feed.type.shape, feed.type.dtype, "T" * feed.axis + "N")
+        DataDesc(name, feed.type.shape, feed.type.dtype, " " * feed.axis + "N")
         for name, feed in made.feeds.items()
     ]
 

@@ -13,10 +13,10 @@ from runtime.pipeline import Options
 from runtime.session import Arrays, initialize
 from runtime.transports import Cluster
 from symgraph.gradients import gradients
+from symgraph.io import DataBatch, DataDesc
 from symgraph.lower import lower
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
-from symgraph.rnn.io import DataBatch, DataDesc
 
 VOCAB, HIDDEN, PAD = 11, 4, 0
 
@@ -64,10 +64,8 @@ def padded(sentences: Sequence[np.ndarray], length: int, pad: int = PAD) -> Data
         row[: len(sentence)] = sentence
     label = np.full_like(data, pad)
     label[:, :-1] = data[:, 1:]
-    shape = data.shape
-    return DataBatch(
-        [data], [label], length, 0, [DataDesc("data", shape)], [DataDesc("softmax_label", shape)]
-    )
+    names = DataDesc("data", data.shape, "int32"), DataDesc("softmax_label", data.shape, "int32")
+    return DataBatch([data], [label], 0, length, names[:1], names[1:])
 
 
 def halves(layers: int = 2, devices: int = 2) -> dict[str, sg.Context]:
@@ -79,8 +77,7 @@ def halves(layers: int = 2, devices: int = 2) -> dict[str, sg.Context]:
 def make_buckets(
     sym_gen: Callable[[int], Any], largest: DataBatch, options: Options, **more: Any
 ) -> Buckets:
-    provide = [*largest.provide_data, *largest.provide_label]
-    return Buckets(sym_gen, largest.bucket_key, provide, options, dtype="float64", **more)
+    return Buckets(sym_gen, largest.bucket_key, largest.described, options, dtype="float64", **more)
 
 
 def options(devices: int = 1, schedule: str = "gpipe", micro_batches: int = 2, **more: Any) -> Any:

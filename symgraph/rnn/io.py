@@ -9,13 +9,12 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from symgraph.batching import Feed
 from symgraph.errors import ConfigError, nearest
-from symgraph.types import Array, TensorType
+from symgraph.io import DataBatch, DataDesc
+from symgraph.types import Array
 
 LAYOUTS = ("NT", "TN")
 
@@ -62,44 +61,6 @@ def encode_sentences(
         return learn(unknown_token) if found is None else found
 
     return [[code(word) for word in sentence] for sentence in sentences], table
-
-
-class DataDesc(NamedTuple):
-    """What an iterator gives: a variable's name, and the shape, dtype and layout of its array.
-
-    layout: a letter an axis, N for the batch; without N the batch is the first axis.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "int32"
-    layout: str = "NT"
-
-    @property
-    def feed(self) -> Feed:
-        """Its type and batch axis."""
-        return Feed(TensorType(tuple(self.shape), self.dtype), max(0, self.layout.find("N")))
-
-
-class DataBatch(NamedTuple):
-    """A batch: arrays of the data and of the labels, its bucket, and how many samples are pads.
-
-    bucket_key: a length, or whatever else tells buckets apart. provide_data, provide_label: the
-    types of the arrays.
-    """
-
-    data: list[Array]
-    label: list[Array]
-    bucket_key: Hashable
-    pad: int
-    provide_data: list[DataDesc]
-    provide_label: list[DataDesc]
-
-    @property
-    def feeds(self) -> dict[str, Array]:
-        """Variable -> array, data and labels."""
-        described = (*self.provide_data, *self.provide_label)
-        return dict(zip((d.name for d in described), (*self.data, *self.label), strict=True))
 
 
 class BucketSentenceIter:
@@ -225,7 +186,7 @@ class BucketSentenceIter:
         if self.layout == "TN":
             data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
         return DataBatch(
-            [data], [label], length, self.batch_size - len(chosen),
+            [data], [label], self.batch_size - len(chosen), length,
             [self._describe(self.data_name, length)], [self._describe(self.label_name, length)],
         )  # fmt: skip
 
