@@ -15,6 +15,7 @@ from typing import Any
 
 from runtime.agree import agree_on_plan
 from runtime.choose import AUTO, compute_lists
+from runtime.collector import paused
 from runtime.mixing import mix
 from runtime.parts import Parts
 from runtime.pipeline import Options, Plan, plan
@@ -242,7 +243,8 @@ class BucketSession(Session):
                 programs = [step.schedule.programs[rank]]
                 workers[rank] = self._worker(rank, step.parts.plans[0], programs, step.parts)
 
-            self.cluster.run(start)
+            with paused():
+                self.cluster.run(start)
             self._bound[keys] = workers
         states = {rank: worker.states for rank, worker in self.workers.items()}
         self.workers = self._bound[keys]

@@ -14,6 +14,7 @@ from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
+from runtime.collector import paused
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
@@ -211,6 +212,7 @@ class Plan:
         return text.hexdigest()
 
 
+@paused()
 def plan(
     symbol: Symbol,
     feeds: Mapping[str, Feed],
