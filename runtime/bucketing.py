@@ -24,7 +24,7 @@ from runtime.schedules import SCHEDULES
 from runtime.session import Arrays, Session, zero_states
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.errors import ConfigError, GraphError, PlacementError, RunError
+from symgraph.errors import ConfigError, GraphError, RunError
 from symgraph.io import DataBatch, DataDesc
 from symgraph.model import Model
 from symgraph.name import NameManager
@@ -88,8 +88,7 @@ class Buckets:
     def plan(self, key: Hashable, provide: Iterable[DataDesc]) -> Plan:
         """The plan of a bucket; provide: its data and labels, read the first time.
 
-        Raises GraphError if the bucket has other parameters or outputs than the default one,
-        PlacementError if a parameter would be on two devices.
+        Raises GraphError if the bucket has other parameters or outputs than the default one.
         """
         if key not in self._plans:
             made = self._plan(key, provide, self._options())
@@ -162,13 +161,7 @@ class Buckets:
                 f"{list(self.default.output_names)}; give them the same names"
             )
         for name in made.parameters:
-            here, there = made.rank_of(name), self.default.rank_of(name)
-            if here != there:
-                devices = made.partition.placement.devices
-                raise PlacementError(
-                    f"parameter {name!r} is on {devices[there]} in {default}, but on "
-                    f"{devices[here]} in {other}; put it into a ctx_group"
-                )
+            assert made.rank_of(name) == self.default.rank_of(name)
             if _type_of(made, name) != _type_of(self.default, name):
                 raise GraphError(
                     f"parameter {name!r} is {_type_of(made, name)} in {other}, but "
