@@ -31,7 +31,7 @@ from runtime.transports import Transport
 from symgraph.batching import assemble
 from symgraph.errors import ConfigError
 from symgraph.ops.layout import Split
-from symgraph.shard import Shard, join
+from symgraph.pieces import Shard, join
 from symgraph.types import Array
 
 ABOUT = "checkpoint.json"

@@ -42,9 +42,8 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     ]
     parts[1:1] = [note for note in [plan.late] if note]
     if plan.considered:
-        parts.insert(-1, "placements:\n" + considered_table(plan) + "\n\n" + group_block(
-            plan.partition.graph, plan.partition.placement
-        ))  # fmt: skip
+        parts.insert(-1, "placements:\n" + considered_table(plan))
+        parts.insert(-1, config_block(plan))
     if plan.compared:
         parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
     if len(plan.tried) > 1:
@@ -62,6 +61,13 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "stages": plan_rows(plan),
     }
     return "\n\n".join(parts), figures
+
+
+def config_block(plan: Plan) -> str:
+    """What a config would say to have the plan's placement."""
+    groups = group_block(plan.partition.graph, plan.partition.placement)
+    marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
+    return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
 
 
 def _basis(prices: Prices) -> str:

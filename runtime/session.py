@@ -23,7 +23,7 @@ from runtime.worker import Shared, Worker
 from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.optimizer import Optimizer
-from symgraph.shard import join
+from symgraph.pieces import join
 from symgraph.types import Array
 
 Arrays = dict[int, dict[str, Array]]  # by rank, then name
