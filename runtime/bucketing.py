@@ -91,7 +91,8 @@ class Buckets:
         Raises GraphError if the bucket has other parameters or outputs than the default one.
         """
         if key not in self._plans:
-            made = self._plan(key, provide, self._options())
+            with paused():
+                made = self._plan(key, provide, self._options())
             self._require_alike(key, made)
             self._plans[key] = made
         return self._plans[key]

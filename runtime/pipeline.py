@@ -15,7 +15,6 @@ from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
-from runtime.collector import paused
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
@@ -213,7 +212,6 @@ class Plan:
         return text.hexdigest()
 
 
-@paused()
 def plan(
     symbol: Symbol,
     feeds: Mapping[str, Feed],
