@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from runtime.agree import agree_on_plan
@@ -30,6 +30,7 @@ from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
+from symgraph.types import Array
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
 SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
@@ -41,6 +42,11 @@ class Step:
 
     parts: Parts
     schedule: Schedule
+
+    @cached_property
+    def zeros(self) -> list[dict[str, Array]]:
+        """The first states of each batch."""
+        return [zero_states(plan) for plan in self.parts.plans]
 
     @property
     def digest(self) -> str:
@@ -217,13 +223,12 @@ class BucketSession(Session):
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._turn(keys)
-        plans = self.buckets.step(keys).parts.plans
-        self._run(
-            [{**zero_states(p), **b.feeds} for p, b in zip(plans, ordered, strict=True)], stop
-        )
+        zeros = self.buckets.step(keys).zeros
+        values = [{**first, **b.feeds} for first, b in zip(zeros, ordered, strict=True)]
+        figures = self._run(values, stop)
         if not self.carry_states:
             self.reset_states()
-        return self._figures()
+        return figures
 
     def _turn(self, keys: tuple[Hashable, ...]) -> None:
         """Let the workers of these buckets be those that run, with the states of the last ones."""
