@@ -250,6 +250,20 @@ class BucketSession(Session):
         for rank, worker in self.workers.items():
             worker.states = states[rank]
 
+    def _record(self, worker: Worker) -> None:
+        """Keep what each stage and phase took of a step, as of one body of the default bucket.
+
+        Other buckets have other time segments, and other steps other micro-batches.
+        """
+        timeline, bodies = worker.timeline, self.plan.partition.bodies
+        totals: dict[tuple[int, str], float] = {}
+        for run, start, end in timeline.tracks[worker.rank].runs():
+            at = run.stage, run.phase
+            totals[at] = totals.get(at, 0.0) + float((end - start) * timeline.unit)
+        for at, seconds in totals.items():
+            key = next(key for key in bodies if key[:2] == at)
+            self.body_seconds[key].append(seconds / len(self.plan.sizes))
+
     @property
     def held(self) -> dict[int, int]:
         """Bytes of the memory of each local rank that all buckets share."""
