@@ -12,7 +12,7 @@ from runtime.bucketing import BucketSession
 from runtime.mixing import NOMINAL
 from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
-from symgraph.errors import GraphError, RunError
+from symgraph.errors import GraphError, RunError, ScheduleError
 from tests.buckets import (
     HIDDEN,
     VOCAB,
@@ -187,3 +187,16 @@ def test_scoring_shares_the_pool_and_changes_nothing():
         assert figures == {"nll_nll": pytest.approx(nll, rel=1e-10), "nll_count": words}
         for name, value in session.parameters().items():
             assert value.tobytes() == before[name].tobytes()
+
+
+def test_a_step_of_several_batches_keeps_to_the_memory_limit():
+    free = make_buckets(lstm(), batch(9), options(2, "gpipe", 1))
+    limit = max(m.peak for m in free.default.memory)
+    buckets = make_buckets(lstm(), batch(9), options(2, "gpipe", 1, memory=limit))
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        session.step_batches([batch(3)])
+        with pytest.raises(ScheduleError, match=r"a step of 4 batches needs .* on cpu\(\d\), more"):
+            session.step_batches([batch(9)] * 4)
+        with pytest.raises(ScheduleError, match="more than the limit"):
+            session.step_batches([batch(20)])
