@@ -50,20 +50,23 @@ def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
     assert len(set(ranks.values())) == 3
 
 
-def test_groups_in_shards_stay_in_shards():
-    """A decoder over both devices is that in every bucket."""
+@pytest.mark.parametrize("how", ["shards", "replicas"])
+def test_groups_on_several_devices_are_so_in_every_bucket(how):
+    """The copies of a parameter get one sum of gradients, whichever bucket they are from."""
     groups = {"embed": sg.cpu(0), "layer0": sg.cpu(0), "layer1": sg.cpu(1)}
     groups["decode"] = (sg.cpu(0), sg.cpu(1))
-    how = options(2, "1f1b", groups=groups, shards={"decode": "devices"})
-    batches = [batch(7), batch(3)]
+    made = options(2, "1f1b", groups=groups, **{how: {"decode": "devices"}})
     with ThreadCluster(2) as cluster:
-        session, _ = start(make_buckets(lstm(), batch(7), how), cluster)
-        before = {n: a.copy() for n, a in session.parameters().items()}
-        session.step_batches(batches)
-        want, _, _ = judge(lstm(), batches, before)
-        for name, value in session.parameters().items():
-            step = before[name] - 0.1 * want[name]
-            np.testing.assert_allclose(value, step, rtol=1e-10, atol=1e-12)
+        session, arrays = start(make_buckets(lstm(), batch(7), made), cluster)
+        for batches in ([batch(7)], [batch(7), batch(3)], [batch(3)]):
+            before = {n: a.copy() for n, a in session.parameters().items()}
+            session.step_batches(batches)
+            want, _, _ = judge(lstm(), batches, before)
+            for name, value in session.parameters().items():
+                step = before[name] - 0.1 * want[name]
+                np.testing.assert_allclose(value, step, rtol=1e-10, atol=1e-12)
+        both = [{n for n in own if n.startswith("decode_weight")} for own in arrays.values()]
+        assert all(len(names) == 1 for names in both)
 
 
 def with_states(length):
