@@ -77,11 +77,13 @@ class Buckets:
         dtype: str = "float32",
         train: bool = True,
     ) -> None:
-        """provide: the data and labels of the default bucket. dtype: of parameters. train: with
-        gradients. Raises what planning raises."""
+        """provide: the data and labels of the default bucket. dtype: of parameters. train: whether
+        with gradients. Raises what planning raises.
+        """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
         self.default = self._plan(default_bucket_key, provide, options)
+        self._prices = self.default.prices
         if self.default.choice.schedule == AUTO:
             self.default = self._plan(default_bucket_key, provide, _named(self.default))
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
@@ -122,7 +124,7 @@ class Buckets:
                 name = self.default.choice.schedule
                 order = self.default.options.order if self.train else None
                 listing = partial(compute_lists, name, order)
-                mixed = mix(parts, listing, self.default.prices)
+                mixed = mix(parts, listing, self._prices)
                 if self.default.options.memory is not None and self.train:
                     _require_memory(mixed, self.default.options.memory)
                 self._steps[wanted] = Step(parts, mixed.schedule)

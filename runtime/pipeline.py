@@ -79,7 +79,8 @@ class Options:
         name = self.schedule if train else FORWARD_ONLY
         again = self.recompute if train else ()
         limit = self.memory if train else None
-        return Wish(name, self.order, self.time_segment, again, limit, self.update)
+        order = self.order if train else None
+        return Wish(name, order, self.time_segment, again, limit, self.update)
 
     def machine_of(self, prices: Prices) -> Machine:
         """The devices that a strategy places on."""

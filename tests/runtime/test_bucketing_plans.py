@@ -203,3 +203,13 @@ def test_a_step_of_several_batches_keeps_to_the_memory_limit():
             session.step_batches([batch(9)] * 4)
         with pytest.raises(ScheduleError, match="more than the limit"):
             session.step_batches([batch(20)])
+
+
+def test_the_order_of_backward_runs_is_not_for_scores():
+    """`pipeline.order` was refused for the plan of the evaluation, so no run could have it."""
+    buckets = make_buckets(lstm(), batch(5), options(2, "gpipe", order="forward"))
+    buckets.plan(3, batch(3).described)
+    assert len(buckets.step([5, 3]).parts.mbs) == 4
+    scoring = buckets.scoring()
+    scoring.plan(3, batch(3).described)
+    assert len(scoring.step([5, 3]).parts.mbs) == 4
