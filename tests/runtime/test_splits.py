@@ -34,7 +34,7 @@ def language_model(vocab: int, **more: object) -> Plan:
 @pytest.mark.parametrize(("weights", "want"), [
     ({"a": Weight(1.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
     ({"a": Weight(3.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
-    ({"a": Weight(3.0, False), "b": Weight(1.0, True)},
+    ({"a": Weight(3.0, False), "b": Weight(1.5, True)},
      [SHARDS + " b", REPLICAS + " a", SHARDS + " b " + REPLICAS + " a"]),
     ({"a": Weight(3.0, False), "b": Weight(0.1, True)}, [REPLICAS + " a"]),
     ({"": Weight(9.0, True), "b": Weight(0.1, True)}, []),
@@ -46,7 +46,7 @@ def test_what_is_tried(weights, want):
 
 
 def test_groups_that_the_user_names_are_not_split():
-    weights = {"a": Weight(3.0, True), "b": Weight(1.0, True)}
+    weights = {"a": Weight(3.0, True), "b": Weight(1.5, True)}
     assert candidates(weights, ("a",), 2) == [(Split("b", SHARDS),)]
 
 
