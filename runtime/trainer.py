@@ -88,6 +88,7 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
         strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
         machine=machine, pricing=pricing, shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
+        objective=config.partition.objective, split_tied=config.partition.split_tied,
     )  # fmt: skip
     dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
     dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}

@@ -90,3 +90,12 @@ def test_a_group_that_cannot_be_cut_is_replicated():
     assert made.options.groups == {"only": DEVICES}
     assert made.compared[-1].splits == (Split("only", REPLICAS),)
     assert made.compared[-1].seconds < 0.6 * made.compared[0].seconds
+
+
+def test_what_is_to_be_short_is_an_option():
+    """A stack of layers on two devices: more a second, but no single micro-batch is sooner done."""
+    used = {}
+    for objective in ("latency", "throughput"):
+        made = language_model(20, objective=objective, splits=False)
+        used[objective] = len(set(made.partition.rank_of))
+    assert used == {"latency": 1, "throughput": 2}
