@@ -269,7 +269,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
         dtype=row.dtype,
         batch=row.batch,
-        params={"scalar": params.number()},
+        params={"scalar": params.number(), "is_int": params.ignored()},
         aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
         doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
     ))  # fmt: skip

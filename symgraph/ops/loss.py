@@ -183,13 +183,13 @@ def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 HEAD = {
     "grad_scale": params.number(1.0),
-    **IGNORE,
+    "ignore_label": IGNORE["ignore_label"],
     "multi_output": params.boolean(False),
+    "use_ignore": IGNORE["use_ignore"],
     "preserve_shape": params.boolean(False),
     "normalization": NORMALIZATION,
-    "smooth_alpha": params.number(0.0),
-    "count": params.integer(0),
 }
+SMOOTH = {"smooth_alpha": params.number(0.0), "count": params.integer(0)}
 
 register(OpDef(
     name="SoftmaxOutput",
@@ -200,7 +200,7 @@ register(OpDef(
     flops=flops_per_element(4),
     dtype=labelled_dtype,
     batch=head_batch,
-    params={**HEAD, "out_grad": params.boolean(False)},
+    params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     aliases=("Softmax",),
@@ -249,7 +249,7 @@ register(OpDef(
     shape=head_shape,
     compute=softmax_output_grad,
     dtype=labelled_dtype,
-    params=HEAD,
+    params={**HEAD, **SMOOTH},
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "

@@ -22,6 +22,7 @@ from symgraph.ops.joins import concat_grad, concat_shape
 from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
 from symgraph.ops.loss import (
     HEAD,
+    SMOOTH,
     head_divisor,
     ignored,
     labelled,
@@ -197,7 +198,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=with_figures_dtype,
     batch=head_batch,
-    params={**HEAD, **SHARD, "out_grad": params.boolean(False)},
+    params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
@@ -232,7 +233,7 @@ register(OpDef(
     shape=head_grad_shape,
     compute=head_grad_compute,
     dtype=labelled_dtype,
-    params={**HEAD, **SHARD},
+    params={**HEAD, **SMOOTH, **SHARD},
     doc="The shard's part of `_softmax_output_grad`.",
 ))  # fmt: skip
 

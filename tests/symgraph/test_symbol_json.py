@@ -40,7 +40,10 @@ def test_nested_scopes_add_and_the_inner_one_wins():
             inner = sym.FullyConnected(outer, num_hidden=10, name="fc")
     after = sym.tanh(inner)
     assert outer.list_attr() == {"__group__": "4", "__data__": "great"}
-    assert inner.list_attr() == {"__group__": "5", "__data__": "great", "__init_bias__": "0.0"}
+    assert inner.list_attr() == {
+        "num_hidden": "10", "__group__": "5", "__data__": "great", "__init_bias__": "0.0"
+    }  # fmt: skip
+    assert inner.attr("num_hidden") == "10"
     assert after.list_attr() == {}
 
 
@@ -53,9 +56,10 @@ def test_made_variables_inherit_hidden_attributes():
             attr={"__mood__": "so so"},
             __layout__="NC",
         )
-    hidden = {"__ctx_group__": "stage1", "__mood__": "so so", "__layout__": "NC"}
+    group = {"__ctx_group__": "stage1", "ctx_group": "stage1"}
+    hidden = {**group, "__mood__": "so so", "__layout__": "NC"}
     assert net.attr_dict() == {
-        "data": {"__ctx_group__": "stage1", "mood": "angry"},
+        "data": {**group, "mood": "angry"},
         "fc_weight": hidden,
         "fc_bias": hidden,
         "fc": {"num_hidden": "1", **hidden},
