@@ -43,6 +43,14 @@ def test_names_shapes_outputs_and_gradients_are_mxnets(name):
     assert set(ours.arrays) == set(THEIRS[name].arrays)
 
 
+@pytest.mark.parametrize("name", ["stacked_lstm", "gru", "inception_bn"])
+def test_symbol_files_that_mxnet_wrote_compute_the_same(name):
+    """Their begin states are zeros of shape (0, n), and their gates nodes of their own."""
+    path = ROOT / "tests" / "symgraph" / "data" / f"{name}-symbol.json"
+    network = NETWORKS[name]._replace(build=lambda mx: mx.sym.load(str(path)))
+    assert differences(record(network), THEIRS[name]) == []
+
+
 def test_differences_are_seen():
     theirs = THEIRS["mlp"]
     assert differences(unpack(pack({"mlp": theirs}))["mlp"], theirs) == []

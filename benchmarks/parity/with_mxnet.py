@@ -1,6 +1,8 @@
 """MXNet's record of every network, written to an npz file; run by the Python that has MXNet 1.9.1.
 
-PYTHON -m benchmarks.parity.with_mxnet FILE [NAME ...]
+    PYTHON -m benchmarks.parity.with_mxnet FILE [NAME ...]
+
+`python -m benchmarks.parity` calls it.
 """
 
 from __future__ import annotations
