@@ -151,8 +151,8 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
     attrs = dict(c.attrs)
     if attrs.pop("out_grad") and c.g[0] is None:
         raise GraphError(
-            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but no operator reads its "
-            "output to give it a gradient; leave out_grad away"
+            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
+            "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
         )
     if attrs["normalization"] == "valid" and not valid:
         valid = [apply("_valid_count", label, **{k: attrs[k] for k in IGNORE})]
@@ -208,8 +208,8 @@ register(OpDef(
     "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
     "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
     "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
-    "comes back from operators behind it, which is ignored otherwise. A third, hidden input holds "
-    "the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
+    "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
+    "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
 ))  # fmt: skip
 
 

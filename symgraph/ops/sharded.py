@@ -173,8 +173,8 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
     attrs = dict(c.attrs)
     if attrs.pop("out_grad") and c.g[0] is None:
         raise GraphError(
-            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but no operator reads its "
-            "output to give it a gradient; leave out_grad away"
+            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
+            "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
         )
     grad = apply("_shard_softmax_output_grad", c.y[0], label, *valid, **attrs)
     if c.attrs["out_grad"]:
