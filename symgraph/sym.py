@@ -103,6 +103,16 @@ def power(base: Any, exp: Any) -> Symbol:
 pow = power
 
 
+def modulo(left: Any, right: Any) -> Symbol:
+    """The rest of left / right, with the sign of right. MXNet sym.modulo."""
+    return _either("_mod", "_mod_scalar", "_rmod_scalar", left, right)
+
+
+def hypot(left: Any, right: Any) -> Symbol:
+    """sqrt(left ** 2 + right ** 2), element by element. MXNet sym.hypot."""
+    return _either("_hypot", "_hypot_scalar", "_hypot_scalar", left, right)
+
+
 def _either(op: str, scalar_op: str, reverse: str, left: Any, right: Any) -> Symbol:
     """Named as MXNet does: `_maximum0`, `_maximumscalar0`, `_rpowerscalar0`."""
     if isinstance(left, Symbol):

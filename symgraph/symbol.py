@@ -16,6 +16,7 @@ from symgraph.attribute import both_spellings, lookup
 from symgraph.compose import call
 from symgraph.errors import GraphError, nearest
 from symgraph.infer import Inferred, infer_dtypes, infer_shapes
+from symgraph.ops.elementwise import COMPARISONS
 from symgraph.symnode import Entry, Outputs, SymNode, walk
 from symgraph.types import Shape
 
@@ -232,7 +233,16 @@ class Symbol(Outputs):
         return binary("_power", "_power_scalar", "_power", self, other)
 
     def __rpow__(self, other: Any) -> Symbol:
-        return binary("_power", "_rpower_scalar", "_rpower", self, other)
+        return binary("_power", "_rpower_scalar", "_rpower_", self, other)
+
+    def __mod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_mod_scalar", "_mod", self, other)
+
+    def __rmod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_rmod_scalar", "_rmod", self, other)
+
+    def __abs__(self) -> Symbol:
+        return Symbol(call("abs", "abs", (self,), {}))
 
     def __neg__(self) -> Symbol:
         return self * -1.0
@@ -266,21 +276,31 @@ def from_json(text: str) -> Symbol:
     return Symbol(json_format.loads(text))
 
 
+COMPARED = {f"_{word}" for word in COMPARISONS}
+
+
 def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symbol:
-    """A call of `op` on two symbols, or of `scalar_op` on a symbol and a number."""
+    """A call of `op` on two symbols, or of `scalar_op` on a symbol and a number.
+
+    Named from `hint` as MXNet does: `_plus0`, `_plusscalar0`, but `_greater_scalar0`.
+    """
     if isinstance(right, Symbol):
         return Symbol(call(op, hint, (left, right), {}))
     if isinstance(right, (int, float)) or hasattr(right, "__float__"):
-        return Symbol(call(scalar_op, f"{hint}scalar", (left,), {"scalar": float(right)}))
+        hint = f"{hint}_scalar" if op in COMPARED else f"{hint}scalar"
+        return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
     raise TypeError(f"{left!r} {op} {type(right).__name__}: not a symbol or number")
 
 
 FLUENT = (
-    "abs", "argmax", "broadcast_axes", "broadcast_to", "clip", "cos", "exp", "expand_dims",
-    "flatten", "log", "log_softmax", "max", "mean", "min", "norm", "one_hot", "ones_like", "pad",
-    "pick", "reciprocal", "relu", "reshape", "rsqrt", "sigmoid", "sign", "sin", "slice",
-    "slice_axis", "softmax", "split", "sqrt", "square", "squeeze", "sum", "swapaxes", "take",
-    "tanh", "transpose", "zeros_like",
+    "abs", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "argmax", "argmin",
+    "broadcast_axes", "broadcast_like", "broadcast_to", "cbrt", "ceil", "clip", "cos", "cosh",
+    "degrees", "exp", "expand_dims", "expm1", "fix", "flatten", "flip", "floor", "log", "log10",
+    "log1p", "log2", "log_softmax", "max", "mean", "min", "norm", "one_hot", "ones_like", "pad",
+    "pick", "radians", "rcbrt", "reciprocal", "relu", "repeat", "reshape", "rint", "round",
+    "rsqrt", "sigmoid", "sign", "sin", "sinh", "slice", "slice_axis", "softmax", "split", "sqrt",
+    "square", "squeeze", "sum", "swapaxes", "take", "tan", "tanh", "tile", "transpose", "trunc",
+    "zeros_like",
 )  # fmt: skip
 
 

@@ -7,9 +7,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
+
+# MXNet's in-place sum of 8 or more gradients of one value is wrong when values are shared; it sums
+# them as one operator below this many.
+os.environ["MXNET_EXEC_INPLACE_GRAD_SUM_CAP"] = "100"
 
 for kind in (bool, float, int, object):  # names that numpy has dropped and MXNet 1.9.1 uses
     if kind.__name__ not in vars(np):

@@ -5,9 +5,11 @@ from symgraph.ops import broadcasts as broadcasts
 from symgraph.ops import choice as choice
 from symgraph.ops import constants as constants
 from symgraph.ops import conv as conv
+from symgraph.ops import copies as copies
 from symgraph.ops import cross_entropy as cross_entropy
 from symgraph.ops import draws as draws
 from symgraph.ops import elementwise as elementwise
+from symgraph.ops import functions as functions
 from symgraph.ops import gates as gates
 from symgraph.ops import index as index
 from symgraph.ops import joins as joins
@@ -17,6 +19,7 @@ from symgraph.ops import loss as loss
 from symgraph.ops import lrn as lrn
 from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
+from symgraph.ops import normalize as normalize
 from symgraph.ops import pool as pool
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce

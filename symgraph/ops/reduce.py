@@ -238,20 +238,26 @@ register_reduction(
 )
 
 
-def argmax(env: Env, a: Attrs, x: Array) -> Any:
-    shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
-    return env.xp.argmax(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
+def register_index(name: str, which: str) -> None:
+    """argmax and argmin."""
+
+    def compute(env: Env, a: Attrs, x: Array) -> Any:
+        shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
+        return getattr(env.xp, name)(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
+
+    register(OpDef(
+        name=name,
+        inputs=("data",),
+        shape=reduce_shape,
+        compute=compute,
+        flops=reduce_flops,
+        dtype=numbers,
+        batch=nonlinear_batch,
+        params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+        doc=f"Index of the first {which} element along an axis, or in the flattened data if axis "
+        f"is None, in the data's dtype. MXNet {name}.",
+    ))  # fmt: skip
 
 
-register(OpDef(
-    name="argmax",
-    inputs=("data",),
-    shape=reduce_shape,
-    compute=argmax,
-    flops=reduce_flops,
-    dtype=numbers,
-    batch=nonlinear_batch,
-    params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
-    doc="Index of the first largest element along an axis, or in the flattened data if axis is "
-    "None, in the data's dtype. MXNet argmax.",
-))  # fmt: skip
+register_index("argmax", "largest")
+register_index("argmin", "smallest")
