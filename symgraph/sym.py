@@ -33,16 +33,20 @@ def Variable(
     wd_mult: float | None = None,
     dtype: Any = None,
     init: Any = None,
+    stype: str = "default",
     **kwargs: str,
 ) -> Symbol:
     """A named input or parameter (MXNet Variable).
 
     shape may hold 0 for unknown dimensions; a shape given to `infer_shape` wins over it. dtype:
-    by name, numpy type or MXNet's number. init is an initializer or its name. Further keywords
-    are attributes and look like `__key__`.
+    by name, numpy type or MXNet's number. init is an initializer or its name. stype: arrays are
+    dense, other than "default" raises ValueError. Further keywords are attributes and look like
+    `__key__`.
     """
     if not isinstance(name, str):
         raise TypeError(f"a variable's name is a string, not {type(name).__name__}")
+    if stype != "default":
+        raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
     own: dict[str, str] = dict(attr or {})
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}

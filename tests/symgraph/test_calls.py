@@ -139,6 +139,12 @@ def test_a_variable_keeps_mxnets_number_of_its_dtype(dtype):
     assert sym.load_json(data.tojson()).infer_type()[0] == ["float64"]
 
 
+def test_variables_are_dense():
+    assert sym.Variable("data", stype="default").list_attr() == {}
+    with pytest.raises(ValueError, match="stype='csr', but only 'default' is supported"):
+        sym.Variable("data", stype="csr")
+
+
 def test_a_dtype_that_is_none():
     with pytest.raises(GraphError, match="variable 'data': no dtype '9'; known: 'bool', 'float16'"):
         sym.Variable("data", dtype=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import symgraph as sg
 from symgraph import sym
 from symgraph.batching import micro_batch
 from symgraph.errors import DTypeError, MicroBatchError, ShapeError
@@ -108,3 +109,18 @@ def test_ones_for_the_batch_are_summed_as_the_whole_batchs():
 def test_two_zeros_are_an_error():
     with pytest.raises(ShapeError, match="several unknown dimensions"):
         lower(sym.random.uniform(shape=(0, 0), name="u") + sym.Variable("x"), {"x": (2, 3)})
+
+
+def test_an_executor_draws_new_numbers_in_every_forward_wherever_the_node_is():
+    with sg.AttrScope(ctx_group="a"):
+        noise = sym.random.normal(shape=(0, 3), name="noise")
+    with sg.AttrScope(ctx_group="b"):
+        net = noise * 2 + sym.Variable("x")
+    drawn = []
+    for groups in ({"a": sg.cpu(0), "b": sg.cpu(0)}, {"a": sg.cpu(0), "b": sg.cpu(1)}):
+        with net.simple_bind(sg.cpu(), group2ctx=groups, x=(4, 3)) as executor:
+            forwards = [executor.forward(train)[0] for train in (False, False, True, True)]
+            assert len({f.tobytes() for f in forwards[:2]}) == 2
+            assert len({f.tobytes() for f in forwards[2:]}) == 2
+            drawn.append(np.stack(forwards))
+    np.testing.assert_array_equal(*drawn)

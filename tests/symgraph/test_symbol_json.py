@@ -105,6 +105,18 @@ def test_a_round_trip_keeps_everything(copy):
     assert lower(again, shapes).digest == lower(net, shapes).digest
 
 
+def test_the_cut_of_a_loaded_symbol_is_the_same():
+    """G15: placement, messages and order of nodes to the letter."""
+    net = annotated()
+    groups = {"stage1": sg.cpu(0), "stage2": sg.cpu(1)}
+    texts = set()
+    for copy in (net, sym.load_json(net.tojson()), pickle.loads(pickle.dumps(net))):
+        with copy.simple_bind(sg.cpu(), group2ctx=groups, data=(4, 8)) as executor:
+            texts.add(executor.debug_str())
+    assert len(texts) == 1
+    assert "send" in texts.pop()
+
+
 def test_save_and_load(tmp_path):
     net, path = annotated(), str(tmp_path / "net-symbol.json")
     net.save(path)
