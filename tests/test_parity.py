@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import symgraph as sg
+from benchmarks.parity.examples import Example, describe
 from benchmarks.parity.networks import NETWORKS
 from benchmarks.parity.record import Record, differences, pack, unpack
 from benchmarks.parity.with_symgraph import record
@@ -65,6 +67,31 @@ def test_differences_are_seen():
     assert outputs.startswith("outputs differ: ('softmax_out', [3, 10]) here, ('softmax_output',")
     assert fc1.startswith("grad fc1_weight: differs by 2e-05 of its largest")
     assert fc3 == "grad fc3_bias: None, not (10,)"
+
+
+DEFINITION = """
+import mxnet as mx
+
+def get_symbol(num_classes):
+    data = mx.sym.Variable("data")
+    return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=num_classes), name="out")
+"""
+
+
+def test_example_files_are_run_as_they_are(tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text(DEFINITION)
+    monkeypatch.setitem(sys.modules, "mxnet", sg)
+    example = Example("net.py", "get_symbol", {"num_classes": 3}, {"data": (2, 4)})
+    assert describe(sg, tmp_path, example) == {
+        "arguments": [
+            ("data", [2, 4]), ("fullyconnected0_weight", [3, 4]), ("fullyconnected0_bias", [3]),
+            ("out_label", [2]),
+        ],
+        "outputs": [("out_output", [2, 3])],
+        "states": [],
+    }  # fmt: skip
+    wrong = describe(sg, tmp_path, example._replace(shapes={"dat": (2, 4)}))
+    assert wrong["error"].startswith("GraphError: keyword argument name 'dat' not found")
 
 
 def test_the_command_compares(tmp_path):

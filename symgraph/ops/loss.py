@@ -129,6 +129,8 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
             f"data of shape {data} is not (samples, classes); give preserve_shape=True for "
             "classes on the last axis or multi_output=True for classes on axis 1"
         )
+    if label is None and a["multi_output"] and complete(data):
+        label = flat_label(data)
     if label is not None and a["multi_output"] and len(label) != len(data) - 1:
         check_flat_label(site, data, label)
     else:
@@ -139,9 +141,14 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [data, label, *(expect(site, "valid", v, (1,)) for v in valid)], [data]
 
 
+def flat_label(data: Shape) -> Shape:
+    """What MXNet makes of a label of data (B, C, d, ...) of which nothing is known: (B, d*...)."""
+    return data[0], math.prod(data[2:])
+
+
 def check_flat_label(site: Site, data: Shape, label: Shape) -> None:
     """MXNet lets the label of data (B, C, d, ...) also be (B, d*...) or (B, 1, d, ...)."""
-    forms = (data[0], math.prod(data[2:])), (data[0], 1, *data[2:])
+    forms = flat_label(data), (data[0], 1, *data[2:])
     if complete(data) and complete(label) and label not in forms:
         site.fail(f"label of shape {label} does not fit data of shape {data}")
 

@@ -160,7 +160,7 @@ def test_softmax_output_infers_labels_and_data():
     for shape, attrs, want in (
         ((6, 5), {}, (6,)),
         ((3, 2, 5), {"preserve_shape": True}, (3, 2)),
-        ((2, 5, 3, 4), {"multi_output": True}, (2, 3, 4)),
+        ((2, 5, 3, 4), {"multi_output": True}, (2, 12)),
     ):
         symbol = sym.SoftmaxOutput(data, name="s", **attrs)
         assert infer_shapes(symbol, {"x": shape}).variables["s_label"] == want
