@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from symgraph.attribute import HIDDEN, canonical, hide, inherited
+from symgraph.attribute import canonical, hide, inherited
 from symgraph.errors import GraphError, nearest
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import ALIASES, OPS, find
 from symgraph.symnode import Entry, Outputs, SymNode, walk
 
 VERSION = ["int", 10901]  # the MXNet release whose layout this is
+OLD_KEYS = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 
 
 def attr_strings(node: SymNode) -> dict[str, str]:
@@ -71,7 +72,8 @@ def loads(text: str) -> list[Entry]:
 def _node(row: dict[str, Any], inputs: list[Entry], more: dict[str, str]) -> SymNode:
     """One node; `more` are attributes that another node has for it."""
     name = row["name"]
-    given = {k: v for k, v in _given(row).items() if _input_and_key(k) is None}
+    named = _by_input(row)
+    given = {k: v for k, v in _given(row).items() if k not in named}
     if row["op"] == "null":
         return SymNode(name, None, canonical({**given, **more}))
     if row["op"] not in OPS and row["op"] not in ALIASES:
@@ -94,26 +96,30 @@ def _given(row: dict[str, Any]) -> dict[str, str]:
     return {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
 
 
-def _input_and_key(key: str) -> tuple[str, str] | None:
+def _by_input(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """`weight_lr_mult`, MXNet 0.x' way of giving the input `weight` an attribute, in two."""
-    for hidden in HIDDEN:
-        if key.endswith(f"_{hidden}"):
-            return key.removesuffix(f"_{hidden}"), hidden
-    return None
+    if "attrs" in row:
+        return {}
+    return {
+        key: (key.removesuffix(f"_{hidden}"), hidden)
+        for key in _given(row)
+        for hidden in OLD_KEYS
+        if key.endswith(f"_{hidden}")
+    }
 
 
 def _named_attributes(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
     """Number of a node -> the attributes that those it is an input of have for it by name."""
     found: dict[int, dict[str, str]] = {}
     for row in rows:
-        pairs = {both: v for k, v in _given(row).items() if (both := _input_and_key(k))}
-        if not pairs or row["op"] == "null":
+        named = _by_input(row)
+        if not named or row["op"] == "null":
             continue
         names = _node(row, [], {}).input_names
-        for (arg, key), value in pairs.items():
+        for key, (arg, hidden) in named.items():
             if arg in names:
                 node = row["inputs"][names.index(arg)][0]
-                found.setdefault(node, {})[key] = value
+                found.setdefault(node, {})[hidden] = _given(row)[key]
     return found
 
 

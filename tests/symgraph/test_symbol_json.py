@@ -75,7 +75,9 @@ def test_attr_of_a_group_asks_for_one():
 
 
 def annotated() -> sg.Symbol:
-    data = sym.Variable("data", lr_mult=0.5, attr={"mood": "angry"}, shape=(0, 8))
+    data = sym.Variable(
+        "data", lr_mult=0.5, attr={"mood": "angry", "x_ctx_group": "a"}, shape=(0, 8)
+    )
     with sg.AttrScope(ctx_group="stage1", __note__="a"):
         parts = sym.SliceChannel(data, num_outputs=2, axis=1, name="cut")
         both = sym.Concat(parts[1], parts[0], sym.sum(parts[0], axis=(1,), keepdims=True), dim=1)
@@ -98,6 +100,7 @@ def test_a_round_trip_keeps_everything(copy):
     assert again.attr_dict() == net.attr_dict()
     assert again.list_outputs() == net.list_outputs()
     assert again.list_auxiliary_states() == ["bn_moving_mean", "bn_moving_var"]
+    assert again.get_internals()["data"].attr("x_ctx_group") == "a"
     assert again["softmax_output"].attr("ctx_group") == "stage2"
     assert again.get_internals()["data"].attr("lr_mult") == "0.5"
     assert again.get_internals()["fc_weight"].attr("lr_mult") == "2"
