@@ -1,8 +1,9 @@
 """The symbol namespace: variables, groups and every operator under MXNet's name.
 
 Operators are the entries of the registry: `sg.sym.FullyConnected(data, num_hidden=10, name="fc")`
-takes input symbols by position or name, parameters by name, `name=` and `attr=`. An input that is
-not given becomes a variable `<name>_<input>`. `help(sg.sym.FullyConnected)` lists the parameters.
+takes input symbols by position or name, parameters by name or behind the inputs, `name=` and
+`attr=`. An input that is not given becomes a variable `<name>_<input>`.
+`help(sg.sym.FullyConnected)` lists the parameters.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ load_json = from_json
 
 
 def load(path: str) -> Symbol:
-    """Read a symbol that `save` wrote, or an MXNet 1.x symbol file."""
+    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9."""
     try:
         with open(path, encoding="utf-8") as file:
             return from_json(file.read())

@@ -25,7 +25,8 @@ class Symbol(Outputs):
     """One or several outputs of a symbolic network.
 
     Calling a symbol composes it; indexing picks outputs by number, slice or output name;
-    arithmetic makes elementwise operators. Methods keep MXNet's names.
+    arithmetic makes elementwise operators, and those of FLUENT are methods: `x.sum(axis=1)`.
+    Methods keep MXNet's names.
     """
 
     __slots__ = ()
