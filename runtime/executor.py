@@ -68,7 +68,7 @@ class Executor:
         ]
         self._readers = [Worker(self._inference, r, arrays) for r in ranks]
         self._ready = False  # a training forward has run, so backward may
-        self._steps = 0
+        self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
 
     # -- running -----------------------------------------------------------------------------
 
@@ -85,10 +85,11 @@ class Executor:
                 worker.begin({}, train=True, seed=0, step=step)
                 worker.run(transport, worker.bound[0])
         else:
-            workers = self._readers
+            workers, step = self._readers, self._reads
+            self._reads += 1
 
             def work(transport: Transport) -> None:
-                self._readers[transport.rank].step(transport, {}, train=False)
+                self._readers[transport.rank].step(transport, {}, train=False, step=step)
 
         self._ready = False
         self._cluster.run(work)
