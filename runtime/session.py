@@ -7,7 +7,7 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
 from runtime.worker import Worker
+from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.optimizer import Optimizer
@@ -33,6 +34,7 @@ class Session:
 
     arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
     optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
+    keep_outputs: whether all outputs of a step can be had from `outputs`.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Session:
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
+        keep_outputs: bool = False,
     ) -> None:
         if optimizer is not None and not plan.trains:
             raise RunError(
@@ -63,6 +66,8 @@ class Session:
             for name in plan.states
         }  # the first step's states; later ones stay on their ranks
         wanted = {*scalars(plan).values(), *plan.states.values()}
+        if keep_outputs:
+            wanted.update(plan.outputs)
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
@@ -105,6 +110,10 @@ class Session:
                 self.body_seconds[run.key].append(float((end - start) * timeline.unit))
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
+    def outputs(self) -> list[Array]:
+        """The outputs of the last step for the whole batch, in order; all ranks must be local."""
+        return whole_outputs(self.plan, self.workers.values())
+
     def reset_states(self) -> None:
         """Start the next step from zero states."""
         for worker in self.workers.values():
@@ -137,6 +146,12 @@ class Session:
         """
         found = {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
         return join(self.plan.shards, found)
+
+
+def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
+    """The outputs that these workers kept, put together from micro-batches: copies."""
+    found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
+    return [np.array(assemble(plan.layouts[v], found[v])) for v in plan.outputs]
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:

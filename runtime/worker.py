@@ -139,13 +139,21 @@ class Worker:
         Any error is told to the other ranks, and raised as RunError that names rank,
         instruction and node.
         """
-        self._updater = updater
-        self.begin(feeds, train=train, seed=seed, step=step)
+        self.begin(feeds, train=train, seed=seed, step=step, updater=updater)
         for bound in self.bound:
             self.run(transport, bound)
 
-    def begin(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
+    def begin(
+        self,
+        feeds: Mapping[str, Array],
+        *,
+        train: bool,
+        seed: int,
+        step: int,
+        updater: Updater | None = None,
+    ) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
+        self._updater = updater
         self._tickets.clear()
         self.outputs = {}
         self.step_count = step
