@@ -1,69 +1,27 @@
-"""Bound networks: a symbol with shapes on a cluster of threads, and the parameters it shares.
+"""The bound network: a symbol with shapes, on a store's parameters and devices.
 
-A network is planned when it is bound; what it takes to train, to evaluate or to go phase by phase
-is made when it is first asked for. Parameters are in a store, under their names, and every network
-that is bound to the store (of another bucket, or for another batch size) uses the same arrays.
+It is planned when it is bound; what it takes to train, to evaluate or to go phase by phase is made
+when it is first asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from runtime.phases import Phases
 from runtime.pipeline import Options, Plan, plan
-from runtime.session import Arrays, Session
-from runtime.transports import Cluster
+from runtime.session import Session
+from runtime.store import Store
 from runtime.updater import TrainStep
 from symgraph.batching import Feed
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
 from symgraph.types import Array, TensorType
-
-
-@dataclass
-class Store:
-    """What networks share.
-
-    arrays: parameters and auxiliary states, whole. copies: further copies of those with replicas,
-    by variable. grads: what `Bound.backward` computed, whole. states: the optimizer's arrays, by
-    variable. updates: of parameters so far. steps: training passes so far, the key of random
-    numbers.
-    """
-
-    cluster: Cluster
-    seed: int = 0
-    arrays: dict[str, Array] = field(default_factory=dict)
-    copies: dict[str, Array] = field(default_factory=dict)
-    grads: dict[str, Array] = field(default_factory=dict)
-    states: dict[str, dict[str, Array]] = field(default_factory=dict)
-    optimizer: Optimizer | None = None
-    updates: int = 0
-    steps: int = 0
-
-    def of(self, made: Plan) -> Arrays:
-        """The arrays that each rank of a plan works on: these, or views of their rows."""
-        found: Arrays = {rank: {} for rank in self.cluster.ranks}
-        for name in made.parameters:
-            shard = made.shards.get(name)
-            array = self.arrays[shard.parameter if shard else name]
-            if shard:
-                array = shard.of(array)
-                if shard.copy:
-                    array = self.copies.setdefault(name, array.copy())
-            found[made.rank_of(name)][name] = array
-        return found
-
-    def assign(self, made: Plan, name: str, value: Array) -> None:
-        """Give a parameter or state new values, wherever it is."""
-        self.arrays[name][...] = value
-        for variable in self.copies.keys() & made.shards.keys():
-            if made.shards[variable].parameter == name:
-                self.copies[variable][...] = value
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,13 @@ from symgraph import ops as ops  # isort: split
 
 from symgraph import (
     attribute,
+    callback,
     errors,
     init,
+    io,
     lr_scheduler,
     metric,
+    mod,
     name,
     optimizer,
     rnn,
@@ -35,6 +38,7 @@ from symgraph.types import TensorType
 __version__ = "0.1.0"
 
 initializer = init
+module = mod
 symbol = sym  # MXNet's two names of one namespace; the class is in the module symgraph.symbol
 
 __all__ = [
@@ -46,13 +50,17 @@ __all__ = [
     "SymgraphError",
     "TensorType",
     "attribute",
+    "callback",
     "cpu",
     "errors",
     "gpu",
     "init",
     "initializer",
+    "io",
     "lr_scheduler",
     "metric",
+    "mod",
+    "module",
     "name",
     "optimizer",
     "rnn",

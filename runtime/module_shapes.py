@@ -1,0 +1,80 @@
+"""What a module is bound to: devices, and the inputs by name, shape and batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from partitioner.place import Groups, devices_of
+from runtime.pipeline import Options
+from symgraph.batching import Feed
+from symgraph.context import Context, cpu
+from symgraph.errors import ConfigError, GraphError, ShapeError
+from symgraph.io import DataDesc, describe
+from symgraph.types import Shape
+
+
+def placed(
+    options: Options,
+    context: Context | Sequence[Context] | None,
+    group2ctxs: Groups | Sequence[Groups] | None,
+    strategy: str,
+) -> Options:
+    """The options with where to run."""
+    devices = [cpu()] if context is None else [*devices_of(context)]
+    if isinstance(group2ctxs, Mapping):
+        groups: Groups | None = group2ctxs
+    elif group2ctxs is None or len(group2ctxs) == 1:
+        groups = group2ctxs[0] if group2ctxs else None
+    else:
+        raise ConfigError(
+            f"group2ctxs has {len(group2ctxs)} maps; give one: a batch goes through one network in "
+            "micro-batches, not through several copies of it"
+        )
+    devices += [d for given in (groups or {}).values() for d in devices_of(given)]
+    devices = list(dict.fromkeys(devices))
+    chosen = strategy if groups is None and len(devices) > 1 else None
+    return replace(
+        options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen
+    )
+
+
+def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) -> None:
+    found = [d.name for d in descs]
+    if sorted(found) != sorted(names):
+        raise GraphError(f"{what} describes {found}, but the module's names are {list(names)}")
+
+
+def guessed(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
+    """The type of a label that nobody gives: samples along the axis along which data has them."""
+    feed = data[0].feed
+    size = feed.type.shape[feed.axis]
+    if shape[feed.axis : feed.axis + 1] != (size,):
+        raise ShapeError(
+            f"label {name!r} of shape {shape} has not the batch of {size} along axis {feed.axis}: "
+            "describe it in label_shapes"
+        )
+    return DataDesc(name, shape, "float32", "T" * feed.axis + "N").feed
+
+
+def matched(
+    what: str,
+    bound: Sequence[DataDesc],
+    arrays: Sequence[Any] | None,
+    provided: Sequence[DataDesc] | None,
+) -> list[tuple[DataDesc, Any]]:
+    """Each array of a batch with what it is: by the batch's own word, else in the bound order."""
+    if not arrays:
+        return []
+    descs = [describe(d) for d in provided or bound]
+    if len(descs) != len(arrays) and not provided and not bound:
+        return []
+    if len(descs) != len(arrays):
+        raise GraphError(f"a batch has {len(arrays)} {what} arrays for {[d.name for d in descs]}")
+    return [
+        (DataDesc(d.name, np.shape(a), d.dtype, d.layout), a)
+        for d, a in zip(descs, arrays, strict=True)
+    ]
