@@ -52,7 +52,8 @@ class Bound:
         )  # fmt: skip
         self.input_grads: dict[str, Array] = {}
         self._last: Session | Phases | None = None
-        self._trainer: tuple[Session, Optimizer] | None = None
+        self._trainer: tuple[Optimizer, Session] | None = None
+        self._finisher: tuple[Optimizer, dict[int, TrainStep]] | None = None
 
     @cached_property
     def evaluation(self) -> Plan:
@@ -85,8 +86,6 @@ class Bound:
                 "MakeLoss, or call forward and backward with head gradients"
             )
         store, session = self.store, self._session()
-        for updater in session.updaters.values():
-            updater.states, updater.count = store.states, store.updates
         session.steps = store.steps
         session.step(self._values(feeds, train=True))
         store.steps += 1
@@ -95,16 +94,29 @@ class Bound:
 
     def _session(self) -> Session:
         """The training session; a new one if the store has another optimizer now."""
-        store = self.store
-        if store.optimizer is None:
-            raise RunError("there is no optimizer yet: call init_optimizer")
-        if self._trainer is None or self._trainer[1] is not store.optimizer:
+        optimizer = self.store.wanted_optimizer
+        if self._trainer is None or self._trainer[0] is not optimizer:
             session = Session(
-                self.plan, store.cluster, store.of(self.plan), optimizer=store.optimizer,
-                seed=store.seed, keep_outputs=True,
+                self.plan, self.store.cluster, self.store.of(self.plan), optimizer=optimizer,
+                seed=self.store.seed, keep_outputs=True,
             )  # fmt: skip
-            self._trainer = session, store.optimizer
-        return self._trainer[0]
+            self._trainer = optimizer, session
+        self._align(self._trainer[1].updaters)
+        return self._trainer[1]
+
+    def _updaters(self) -> dict[int, TrainStep]:
+        """The ends of training steps that go phase by phase, likewise."""
+        optimizer = self.store.wanted_optimizer
+        if self._finisher is None or self._finisher[0] is not optimizer:
+            ranks = self.store.cluster.ranks
+            self._finisher = optimizer, {r: TrainStep(self.plan, optimizer, None) for r in ranks}
+        self._align(self._finisher[1])
+        return self._finisher[1]
+
+    def _align(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Have updaters go on from where the store is."""
+        for updater in updaters.values():
+            updater.states, updater.count = self.store.states, self.store.updates
 
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
@@ -114,13 +126,7 @@ class Bound:
             self._last = self._reader
             return
         store = self.store
-        updaters = {}
-        if store.optimizer is not None:
-            updaters = {r: TrainStep(self.plan, store.optimizer, None) for r in store.cluster.ranks}
-            for updater in updaters.values():
-                updater.states, updater.count = store.states, store.updates
-        values = self._values(feeds, train=True)
-        self._phases.forward(values, seed=store.seed, step=store.steps, updaters=updaters)
+        self._phases.forward(self._values(feeds, train=True), seed=store.seed, step=store.steps)
         store.steps += 1
         self._last = self._phases
 
@@ -132,7 +138,7 @@ class Bound:
 
     def backward(self, out_grads: Sequence[Array | None]) -> None:
         """Compute gradients, into the store or `input_grads`; out_grads: one an output."""
-        if self._last is not self._phases:
+        if not isinstance(self._last, Phases):
             raise RunError("backward needs a forward(is_train=True) before it")
         self._phases.backward(self._heads(out_grads))
         written: set[str] = set()
@@ -148,10 +154,9 @@ class Bound:
 
     def update(self) -> None:
         """Change the parameters by the gradients in the store."""
-        if self.store.optimizer is None:
-            raise RunError("there is no optimizer yet: call init_optimizer")
-        if self._last is not self._phases:
+        if not isinstance(self._last, Phases):
             raise RunError("update needs a forward(is_train=True) and a backward before it")
+        updaters = self._updaters()
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
             own, name = self._phases.gradient(variable), shard.parameter if shard else variable
@@ -159,7 +164,7 @@ class Bound:
                 own[...] = 0  # copies' gradients are summed: the first one has it all
             else:
                 own[...] = shard.of(self._gradient(name)) if shard else self._gradient(name)
-        self._phases.update()
+        self._phases.update(updaters)
         self.store.updates += 1
 
     def _gradient(self, name: str) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from partitioner.place import Groups
@@ -189,8 +190,15 @@ class Module(BaseModule):
             wanted = Wanted(feeds, frozenset(self._label_names), self._requests, self.for_training)
             if len(self._bounds) > 1:
                 del self._bounds[list(self._bounds)[1]]
-            self._bounds[key] = Bound(self._symbol, wanted, self._options, self._store)
+            self._bounds[key] = Bound(self._symbol, wanted, self._how(), self._store)
         return self._bounds[key]
+
+    def _how(self) -> Options:
+        """How a network is planned: for further shapes, at the places of the first one."""
+        if not self._bounds:
+            return self._options
+        first = self._own.plan
+        return replace(first.options, placement=first.partition.placement)
 
     def _allocate(self, feeds: Mapping[str, Feed]) -> dict[str, Shape]:
         """Have arrays for all parameters; the shapes of all arguments."""
@@ -368,10 +376,13 @@ class Module(BaseModule):
         """A module of a checkpoint, to be bound; keywords as for Module."""
         symbol, *params = load_checkpoint(prefix, epoch)
         module = Module(symbol, **kwargs)
-        module._given = params[0], params[1]
-        if load_optimizer_states:
-            module._given_states = f"{prefix}-{epoch:04d}.states"
+        states = f"{prefix}-{epoch:04d}.states" if load_optimizer_states else None
+        module.start_from((params[0], params[1]), states)
         return module
+
+    def start_from(self, params: tuple[Params, Params], states: str | None = None) -> None:
+        """Take these parameters when it is bound; states: a file for when it has an optimizer."""
+        self._given, self._given_states = params, states
 
     def save_optimizer_states(self, fname: str) -> None:
         """Write the optimizer's arrays, by parameter and slot, and the number of updates."""

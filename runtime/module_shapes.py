@@ -10,6 +10,7 @@ import numpy as np
 
 from partitioner.place import Groups, devices_of
 from runtime.pipeline import Options
+from runtime.prices import quick_prices
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, GraphError, ShapeError
@@ -38,8 +39,9 @@ def placed(
     devices = list(dict.fromkeys(devices))
     chosen = strategy if groups is None and len(devices) > 1 else None
     return replace(
-        options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen
-    )
+        options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
+        pricing=lambda graph: quick_prices(),  # to bind shall not take long
+    )  # fmt: skip
 
 
 def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) -> None:

@@ -35,20 +35,13 @@ class Phases:
         ]
         self._feeds: dict[str, Array] = {}
 
-    def forward(
-        self,
-        feeds: Mapping[str, Array],
-        *,
-        seed: int,
-        step: int,
-        updaters: Mapping[int, TrainStep],
-    ) -> None:
-        """Compute the outputs; updaters: by rank, for a later `update`, or none."""
+    def forward(self, feeds: Mapping[str, Array], *, seed: int, step: int) -> None:
+        """Compute the outputs."""
         self._feeds = dict(feeds)
 
         def work(transport: Transport) -> None:
-            worker, updater = self.workers[transport.rank], updaters.get(transport.rank)
-            worker.begin(feeds, train=True, seed=seed, step=step, updater=updater)
+            worker = self.workers[transport.rank]
+            worker.begin(feeds, train=True, seed=seed, step=step)
             worker.run(transport, worker.bound[0])
 
         self.cluster.run(work)
@@ -71,11 +64,12 @@ class Phases:
         """The summed gradient of a variable; an update takes what is in this array."""
         return self.workers[self.plan.rank_of(name)].gradient(name)
 
-    def update(self) -> None:
-        """Change the parameters by the gradients."""
+    def update(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Change the parameters by the gradients; updaters: by rank."""
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
+            worker.updater = updaters[transport.rank]
             worker.run(transport, worker.bound[2])
 
         self.cluster.run(work)

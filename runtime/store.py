@@ -88,7 +88,7 @@ class Store:
     def save_states(self, path: str, made: Plan) -> None:
         """Write the optimizer's arrays, whole, by parameter and slot, and the counts."""
         found: dict[str, Array] = {}
-        for slot in self._optimizer.slots():
+        for slot in self.wanted_optimizer.slots():
             own = {name: state[slot] for name, state in self.states.items()}
             found |= {f"{name}/{slot}": array for name, array in join(made.shards, own).items()}
         save_params(path, found, {UPDATES: np.array([self.updates, self.steps])})
@@ -101,7 +101,7 @@ class Store:
         for name in names if arrays else ():
             shard = made.shards.get(name)
             state = {}
-            for slot in self._optimizer.slots():
+            for slot in self.wanted_optimizer.slots():
                 key = f"{shard.parameter if shard else name}/{slot}"
                 if key not in arrays:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
@@ -110,7 +110,8 @@ class Store:
         self.updates, self.steps = map(int, counts[UPDATES])
 
     @property
-    def _optimizer(self) -> Optimizer:
+    def wanted_optimizer(self) -> Optimizer:
+        """The optimizer; RunError if there is none yet."""
         if self.optimizer is None:
             raise RunError("there is no optimizer yet: call init_optimizer")
         return self.optimizer

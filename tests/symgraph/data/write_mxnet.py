@@ -1,8 +1,8 @@
-"""What MXNet 1.9.1 makes of recurrent cells, parameter files and data iterators, as test data.
+"""What MXNet 1.9.1 makes of recurrent cells, modules and parameter files, as test data.
 
     PYTHON_WITH_MXNET tests/symgraph/data/write_mxnet.py
 
-Writes mxnet_rnn.npz and mxnet.params beside itself. Needs a Python with MXNet 1.9.1 only.
+Writes mxnet_rnn.npz, mxnet_module.npz and mxnet.params beside itself. Needs MXNet 1.9.1 alone.
 """
 
 import json
@@ -64,6 +64,44 @@ def main():
             "aux:bn_moving_mean": mx.nd.array([1.5, 2.5], dtype="float64"),
         },
     )
+
+    np.savez_compressed(HERE / "mxnet_module.npz", **trained())
+
+
+def trained():
+    """Two epochs of `fit` from given parameters, for each optimizer; what it then predicts."""
+    rng = np.random.RandomState(1)
+    data = rng.normal(size=(10, 4)).astype("float32")
+    label = rng.randint(0, 3, 10).astype("float32")
+    first = {
+        "fc1_weight": rng.normal(size=(8, 4)), "fc1_bias": rng.normal(size=8),
+        "fc2_weight": rng.normal(size=(3, 8)), "fc2_bias": rng.normal(size=3),
+    }  # fmt: skip
+    arrays = {"data": data, "label": label} | {f"first/{n}": a for n, a in first.items()}
+    optimizers = {
+        "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
+        "adam": {"learning_rate": 0.05},
+        "rmsprop": {"learning_rate": 0.01, "clip_gradient": 0.1},
+    }
+    for kind, settings in optimizers.items():
+        x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=8, name="fc1")
+        x = mx.sym.Activation(x, act_type="tanh", name="act")
+        x = mx.sym.FullyConnected(x, num_hidden=3, name="fc2")
+        module = mx.mod.Module(mx.sym.SoftmaxOutput(x, name="softmax"))
+        batches = mx.io.NDArrayIter(data, label, batch_size=4)
+        figures = []
+        module.fit(
+            batches, eval_metric=["acc", "ce"], optimizer=kind, optimizer_params=settings,
+            num_epoch=2, arg_params={n: mx.nd.array(a) for n, a in first.items()},
+            batch_end_callback=lambda p, figures=figures: figures.append(
+                [value for _, value in p.eval_metric.get_name_value()]
+            ),
+        )  # fmt: skip
+        arrays[f"{kind}/figures"] = np.array(figures)
+        arrays[f"{kind}/settings"] = np.array(json.dumps(settings))
+        arrays[f"{kind}/predicted"] = module.predict(batches).asnumpy()
+        arrays |= {f"{kind}/{n}": a.asnumpy() for n, a in module.get_params()[0].items()}
+    return arrays
 
 
 main()
