@@ -10,12 +10,11 @@ from typing import Any
 from partitioner.place import Groups
 from runtime.bound import Bound, Wanted
 from runtime.module_base import RATE, BaseModule, Params, Settings
-from runtime.module_shapes import guessed, matched, placed, require_names
+from runtime.module_shapes import argument_types, guessed, matched, placed, require_names
 from runtime.pipeline import Options, Plan
 from runtime.store import Store
 from runtime.transports import ThreadCluster
 from symgraph import optimizer as optimizers
-from symgraph.batching import Feed
 from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
 from symgraph.init import Initializer, Mixed, Uniform
@@ -24,7 +23,7 @@ from symgraph.ops.layout import WHOLE, Layout, Split
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_checkpoint
 from symgraph.symbol import Symbol
-from symgraph.types import Array, Shape, TensorType, is_float
+from symgraph.types import Array, Shape, is_float
 
 STORES = (None, "local", "device")
 
@@ -185,8 +184,10 @@ class Module(BaseModule):
         if key not in self._bounds:
             feeds = {d.name: d.feed for d in (*data, *labels)}
             missing = [n for n in self._label_names if n not in feeds]
-            shapes = self._allocate(feeds)
-            feeds |= {name: guessed(name, shapes[name], data) for name in missing}
+            types = argument_types(self._symbol, feeds)
+            owned = (*self._param_names, *self._aux_names)
+            self._store.allocate({name: types[name] for name in owned})
+            feeds |= {name: guessed(name, types[name].shape, data) for name in missing}
             wanted = Wanted(feeds, frozenset(self._label_names), self._requests, self.for_training)
             if len(self._bounds) > 1:
                 del self._bounds[list(self._bounds)[1]]
@@ -199,21 +200,6 @@ class Module(BaseModule):
             return self._options
         first = self._own.plan
         return replace(first.options, placement=first.partition.placement)
-
-    def _allocate(self, feeds: Mapping[str, Feed]) -> dict[str, Shape]:
-        """Have arrays for all parameters; the shapes of all arguments."""
-        symbol = self._symbol
-        shapes = symbol.infer_shape(**{name: feed.type.shape for name, feed in feeds.items()})
-        dtypes = symbol.infer_type(**{name: feed.type.dtype for name, feed in feeds.items()})
-        names = (symbol.list_arguments(), self._aux_names)
-        types = {
-            name: TensorType(shape, dtype)
-            for i, group in zip((0, 2), names, strict=True)
-            for name, shape, dtype in zip(group, shapes[i], dtypes[i], strict=True)
-        }
-        owned = (*self._param_names, *self._aux_names)
-        self._store.allocate({name: types[name] for name in owned})
-        return {name: type_.shape for name, type_ in types.items()}
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -397,15 +383,8 @@ class Module(BaseModule):
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the module's threads; it cannot run afterwards."""
         if self.binded:
             self._store.cluster.close()
-
-    def __enter__(self) -> Module:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _require_bound(self) -> None:
         if not self.binded:

@@ -10,7 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -119,6 +119,16 @@ class BaseModule(ABC):
     def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
         """The last batch's size, where it lies in each output, and its axis in each label."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """End the module's threads; it cannot run afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     # -- training ------------------------------------------------------------------------------
 
     def fit(
@@ -160,8 +170,7 @@ class BaseModule(ABC):
         for epoch in range(begin_epoch, num_epoch):
             begun = time.perf_counter()
             self._epoch(epoch, train_data, shown, _listed(batch_end_callback))
-            for name, value in shown.get_global_name_value():
-                self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
+            self._log(epoch, "Train", shown.get_global_name_value())
             self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - begun)
             for callback in _listed(epoch_end_callback):
                 callback(epoch, self.symbol, *self.get_params())
@@ -171,9 +180,12 @@ class BaseModule(ABC):
                     batch_end_callback=eval_batch_end_callback,
                     score_end_callback=eval_end_callback,
                 )  # fmt: skip
-                for name, value in scored:
-                    self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
+                self._log(epoch, "Validation", scored)
             train_data.reset()
+
+    def _log(self, epoch: int, what: str, figures: list[tuple[str, float]]) -> None:
+        for name, value in figures:
+            self.logger.info("Epoch[%d] %s-%s=%f", epoch, what, name, value)
 
     def _epoch(
         self,

@@ -239,11 +239,4 @@ class BucketingModule(BaseModule):
         return self._now.samples()
 
     def close(self) -> None:
-        """End the module's threads; it cannot run afterwards."""
         self._default.close()
-
-    def __enter__(self) -> BucketingModule:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -15,7 +15,8 @@ from symgraph.batching import Feed
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, GraphError, ShapeError
 from symgraph.io import DataDesc, describe
-from symgraph.types import Shape
+from symgraph.symbol import Symbol
+from symgraph.types import Shape, TensorType
 
 
 def placed(
@@ -42,6 +43,18 @@ def placed(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
         pricing=lambda graph: quick_prices(),  # to bind shall not take long
     )  # fmt: skip
+
+
+def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, TensorType]:
+    """The types of arguments and auxiliary states; feeds: of the inputs that are known."""
+    shapes = symbol.infer_shape(**{name: feed.type.shape for name, feed in feeds.items()})
+    dtypes = symbol.infer_type(**{name: feed.type.dtype for name, feed in feeds.items()})
+    names = symbol.list_arguments(), (), symbol.list_auxiliary_states()
+    return {
+        name: TensorType(shape, dtype)
+        for which in (0, 2)
+        for name, shape, dtype in zip(names[which], shapes[which], dtypes[which], strict=True)
+    }
 
 
 def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) -> None:

@@ -1,0 +1,235 @@
+"""The bucketing module: one array a parameter, whichever bucket's network changes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import symgraph as mx
+from symgraph.errors import ConfigError, GraphError, RunError
+from symgraph.io import DataBatch, DataDesc, DataIter
+from symgraph.name import NameManager
+
+VOCAB, HIDDEN, BATCH = 7, 5, 4
+GROUPS = {"embed": mx.cpu(0), "rnn": mx.cpu(0), "decode": mx.cpu(1)}
+
+
+def sym_gen(length: int) -> Any:
+    """A language model of `length` steps; padding (0) is left out of the loss."""
+    with mx.AttrScope(ctx_group="embed"):
+        data = mx.sym.Variable("data")
+        x = mx.sym.Embedding(data, input_dim=VOCAB, output_dim=HIDDEN, name="embed")
+    with mx.AttrScope(ctx_group="rnn"):
+        x, _ = mx.rnn.LSTMCell(HIDDEN).unroll(length, x, merge_outputs=True)
+        x = mx.sym.Reshape(x, shape=(-1, HIDDEN))
+    with mx.AttrScope(ctx_group="decode"):
+        x = mx.sym.FullyConnected(x, num_hidden=VOCAB, name="decode")
+        label = mx.sym.Reshape(mx.sym.Variable("softmax_label"), shape=(-1,))
+        loss = {"use_ignore": True, "ignore_label": 0, "normalization": "valid"}
+        return mx.sym.SoftmaxOutput(x, label, name="softmax", **loss), ["data"], ["softmax_label"]
+
+
+def batch(length: int, seed: int = 0) -> DataBatch:
+    words = np.random.default_rng((seed, length)).integers(1, VOCAB, (BATCH, length))
+    data, label = (DataDesc(n, words.shape, "int32", "NT") for n in ("data", "softmax_label"))
+    return DataBatch(
+        [words], [np.roll(words, -1, 1)], bucket_key=length, provide_data=[data],
+        provide_label=[label],
+    )  # fmt: skip
+
+
+class Batches(DataIter):
+    """Batches of these lengths, in this order."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        super().__init__(BATCH)
+        self.lengths = lengths
+        self.default_bucket_key = max(lengths)
+        self.reset()
+
+    @property
+    def provide_data(self) -> list[DataDesc]:
+        return batch(self.default_bucket_key).provide_data
+
+    @property
+    def provide_label(self) -> list[DataDesc]:
+        return batch(self.default_bucket_key).provide_label
+
+    def reset(self) -> None:
+        self._left = iter(enumerate(self.lengths))
+
+    def next(self) -> DataBatch:
+        seed, length = next(self._left)
+        return batch(length, seed)
+
+
+def bound(key: int = 8, **settings: Any) -> mx.mod.BucketingModule:
+    module = mx.mod.BucketingModule(sym_gen, key, **settings)
+    first = batch(key)
+    module.bind(first.provide_data, first.provide_label)
+    module.init_params(mx.init.Uniform(0.5))
+    module.init_optimizer(optimizer_params={"learning_rate": 1.0, "momentum": 0.5})
+    return module
+
+
+def bits(module: Any) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in module.get_params()[0].items()}
+
+
+@pytest.mark.parametrize(("grad_req", "second"), [("write", 2.0), ("add", 4.0)])
+def test_gradients_of_two_buckets_go_to_one_array(grad_req, second):
+    """Case B1 (MXNet's test_bucket_module_grad_req)."""
+
+    def network(key: int) -> Any:
+        weight = mx.sym.Variable("a", shape=(1,), init=mx.init.One())
+        scaled = mx.sym.broadcast_mul(mx.sym.Variable("data"), weight)
+        return mx.sym.make_loss(scaled), ["data"], None
+
+    with mx.mod.BucketingModule(network, default_bucket_key=10) as module:
+        module.bind([("data", (2,))], grad_req=grad_req)
+        module.init_params()
+        for key, want in ((10, 2.0), (5, second)):
+            provide = [DataDesc("data", (2,), layout="N")]
+            module.forward_backward(
+                DataBatch([np.ones(2)], None, provide_data=provide, bucket_key=key)
+            )
+            assert module.grad_dict["a"].tolist() == [want]
+
+
+def test_weights_are_one_array_for_all_buckets():
+    """Case B2: what bucket 3 learns is seen in bucket 8."""
+    with bound() as module:
+        module.forward(batch(8), is_train=False)
+        before = module.get_outputs()[0]
+        first = module.get_params()[0]
+        module.train_batch(batch(3))
+        assert module.symbol.list_outputs() == ["softmax_output"]
+        assert module.get_outputs()[0].shape == (BATCH * 3, VOCAB)
+        after = module.get_params()[0]
+        assert all(not np.array_equal(first[n], after[n]) for n in first)
+        module.forward(batch(8), is_train=False)
+        assert not np.array_equal(module.get_outputs()[0], before)
+        alone = mx.mod.Module(sym_gen(8)[0])
+        alone.bind(batch(8).provide_data, batch(8).provide_label, for_training=False)
+        alone.set_params(after)
+        alone.forward(batch(8))
+        np.testing.assert_array_equal(alone.get_outputs()[0], module.get_outputs()[0])
+
+
+def test_buckets_learn_as_a_serial_run_does():
+    """Against single modules, one a batch, that hand on parameters and momentum by file."""
+    lengths = [8, 3, 5, 3, 8]
+    with bound() as module:
+        for seed, length in enumerate(lengths):
+            module.train_batch(batch(length, seed))
+        got = module.get_params()[0]
+    with bound(8) as serial:
+        params = serial.get_params()[0]
+    momentum = {name: np.zeros_like(array) for name, array in params.items()}
+    for seed, length in enumerate(lengths):
+        with NameManager():
+            symbol = sym_gen(length)[0]
+        one, now = mx.mod.Module(symbol), batch(length, seed)
+        one.bind(now.provide_data, now.provide_label)
+        one.set_params(params)
+        one.forward_backward(now)
+        for name, gradient in one.grad_dict.items():
+            momentum[name] = 0.5 * momentum[name] - gradient / BATCH
+            params[name] += momentum[name]
+        one.close()
+    for name, array in params.items():
+        np.testing.assert_allclose(got[name], array, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_buckets_are_the_same_on_every_placement(micro_batches):
+    found = []
+    for settings in ({}, {"group2ctxs": GROUPS}, {"group2ctxs": GROUPS, "schedule": "1f1b"}):
+        with bound(micro_batches=micro_batches, **settings) as module:
+            for seed, length in enumerate([3, 8, 3]):
+                module.train_batch(batch(length, seed))
+            found.append(bits(module))
+    assert found[0] == found[1] == found[2]
+
+
+def test_fit_and_score_over_buckets(caplog):
+    caplog.set_level("INFO")
+    train, valid = Batches([8, 3, 5, 3]), Batches([3, 8])
+    module = mx.mod.BucketingModule(sym_gen, train.default_bucket_key, group2ctxs=GROUPS)
+    with module:
+        module.fit(
+            train, valid, eval_metric=mx.metric.Perplexity(0), num_epoch=15, optimizer="adam",
+            optimizer_params={"learning_rate": 0.05}, initializer=mx.init.Xavier(),
+        )  # fmt: skip
+        ((name, value),) = module.score(train, mx.metric.Perplexity(0))
+    lines = [r.getMessage() for r in caplog.records if "Train-perplexity" in r.getMessage()]
+    figures = [float(line.split("=")[1]) for line in lines]
+    assert name == "perplexity"
+    assert figures[-1] < 0.6 * figures[0]
+    assert value < figures[-1]
+
+
+def test_names_agree_whatever_was_made_before():
+    """A bucket's automatic names begin anew; arguments are found by name (case B9)."""
+
+    def listed(key: int) -> Any:
+        data = mx.sym.Variable("data")
+        left = mx.sym.FullyConnected(data, num_hidden=3, name="a")
+        right = mx.sym.FullyConnected(data, num_hidden=3)
+        both = left + right if key > 1 else right + left
+        return mx.sym.MakeLoss(both, name="loss"), ["data"], None
+
+    orders = [listed(key)[0].list_arguments() for key in (2, 1)]
+    assert sorted(orders[0])[:2] == ["a_bias", "a_weight"]
+    assert orders[0].index("a_weight") < orders[0].index("a_bias")
+    with mx.mod.BucketingModule(listed, 2) as module:
+        module.bind([("data", (4, 6))])
+        module.init_params(mx.init.Xavier())
+        weights = module.get_params()[0]
+        assert weights.keys() == {
+            f"{layer}_{what}" for layer in ("a", "fullyconnected0") for what in ("weight", "bias")
+        }
+        data = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+        made = []
+        for key in (2, 1):
+            now = DataBatch([data], bucket_key=key, provide_data=[DataDesc("data", (4, 6))])
+            module.forward(now, is_train=False)
+            made.append(module.get_outputs()[0])
+        np.testing.assert_allclose(made[0], made[1], rtol=1e-6)
+
+
+def test_a_bucket_may_not_bring_new_parameters():
+    def growing(key: int) -> Any:
+        x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name=f"fc{key}")
+        return mx.sym.MakeLoss(x), ["data"], None
+
+    with mx.mod.BucketingModule(growing, 2) as module:
+        module.bind([("data", (4, 6))])
+        module.init_params()
+        with pytest.raises(GraphError, match=r"parameter 'fc1_weight' is new: .* did you mean"):
+            module.switch_bucket(1, [("data", (4, 6))])
+
+
+def test_checkpoints_of_buckets(tmp_path):
+    prefix = str(tmp_path / "lm")
+    with bound() as straight, bound() as paused:
+        for module in (straight, paused):
+            module.train_batch(batch(3))
+        paused.save_checkpoint(prefix, 1, save_optimizer_states=True)
+        again = mx.mod.BucketingModule.load(prefix, 1, sym_gen, 8, load_optimizer_states=True)
+        again.bind(batch(8).provide_data, batch(8).provide_label)
+        again.init_optimizer(optimizer_params={"learning_rate": 1.0, "momentum": 0.5})
+        for module in (straight, again):
+            module.train_batch(batch(5))
+        assert bits(again) == bits(straight)
+
+
+def test_mistakes_with_buckets():
+    with pytest.raises(ConfigError, match="default_bucket_key is missing"):
+        mx.mod.BucketingModule(sym_gen)
+    with pytest.raises(RunError, match="not bound to shapes"):
+        mx.mod.BucketingModule(sym_gen, 8).switch_bucket(3, [])
+    with bound() as module, pytest.raises(ConfigError, match="bucket 3 does not say what its arra"):
+        module.forward(DataBatch([np.ones((BATCH, 3))], bucket_key=3))
