@@ -156,7 +156,6 @@ class BaseModule(ABC):
         """Bind, initialize and train for epochs begin_epoch to num_epoch (MXNet's `fit`).
 
         After each epoch the metric is logged, callbacks are called, and eval_data is scored.
-        kvstore: "local" or "device", which make no difference.
         """
         if num_epoch is None:
             raise ConfigError("fit: num_epoch is missing; say how many epochs to train")
