@@ -62,18 +62,19 @@ class Bound:
             return self.plan
         options = replace(
             self.plan.options, update=False, placement=self.plan.partition.placement,
-            time_segment=self.plan.choice.time_segment,
+            like=None, time_segment=self.plan.choice.time_segment,
         )  # fmt: skip
         return plan(self.symbol, self.wanted.feeds, options, dtypes=self._dtypes)
 
     @cached_property
     def _reader(self) -> Session:
         made, store = self.evaluation, self.store
-        return Session(made, store.cluster, store.of(made), keep_outputs=True)
+        return Session(made, store.cluster, store.of(made), shared=store.shared, keep_outputs=True)
 
     @cached_property
     def _phases(self) -> Phases:
-        return Phases(self.plan, self.store.cluster, self.store.of(self.plan))
+        store = self.store
+        return Phases(self.plan, store.cluster, store.of(self.plan), store.shared)
 
     # -- running -----------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class Bound:
         session.step(self._values(feeds, train=True))
         store.steps += 1
         store.updates += 1
-        self._last = session
+        self._last = store.ran = session
 
     def _session(self) -> Session:
         """The training session; a new one if the store has another optimizer now."""
@@ -98,7 +99,7 @@ class Bound:
         if self._trainer is None or self._trainer[0] is not optimizer:
             session = Session(
                 self.plan, self.store.cluster, self.store.of(self.plan), optimizer=optimizer,
-                seed=self.store.seed, keep_outputs=True,
+                seed=self.store.seed, shared=self.store.shared, keep_outputs=True,
             )  # fmt: skip
             self._trainer = optimizer, session
         self._align(self._trainer[1].updaters)
@@ -123,12 +124,12 @@ class Bound:
         if not train:
             self._reader.step(self._values(feeds, train=False))
             self._reader.collect()
-            self._last = self._reader
+            self._last = self.store.ran = self._reader
             return
         store = self.store
         self._phases.forward(self._values(feeds, train=True), seed=store.seed, step=store.steps)
         store.steps += 1
-        self._last = self._phases
+        self._last = store.ran = self._phases
 
     def outputs(self) -> list[Array]:
         """The outputs of the last pass, for the whole batch."""
@@ -138,8 +139,7 @@ class Bound:
 
     def backward(self, out_grads: Sequence[Array | None]) -> None:
         """Compute gradients, into the store or `input_grads`; out_grads: one an output."""
-        if not isinstance(self._last, Phases):
-            raise RunError("backward needs a forward(is_train=True) before it")
+        self._require_phases("backward")
         self._phases.backward(self._heads(out_grads))
         written: set[str] = set()
         for variable in self.plan.grads:
@@ -154,8 +154,7 @@ class Bound:
 
     def update(self) -> None:
         """Change the parameters by the gradients in the store."""
-        if not isinstance(self._last, Phases):
-            raise RunError("update needs a forward(is_train=True) and a backward before it")
+        self._require_phases("update")
         updaters = self._updaters()
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
@@ -166,6 +165,15 @@ class Bound:
                 own[...] = shard.of(self._gradient(name)) if shard else self._gradient(name)
         self._phases.update(updaters)
         self.store.updates += 1
+
+    def _require_phases(self, what: str) -> None:
+        if not isinstance(self._last, Phases):
+            raise RunError(f"{what} needs a forward(is_train=True) before it")
+        if self.store.ran is not self._last:
+            raise RunError(
+                f"{what}: another network of the same parameters has run since this one's forward; "
+                "call forward again"
+            )
 
     def _gradient(self, name: str) -> Array:
         """The whole gradient of a parameter or an input."""

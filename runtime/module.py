@@ -10,7 +10,7 @@ from typing import Any
 from partitioner.place import Groups
 from runtime.bound import Bound, Wanted
 from runtime.module_base import RATE, BaseModule, Params, Settings
-from runtime.module_shapes import argument_types, guessed, matched, placed, require_names
+from runtime.module_shapes import argument_types, guessed, like, matched, placed, require_names
 from runtime.pipeline import Options, Plan
 from runtime.store import Store
 from runtime.transports import ThreadCluster
@@ -154,8 +154,10 @@ class Module(BaseModule):
         require_names("data_shapes", self._data_descs, self._data_names)
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
         self._requests = self._grad_requests(grad_req)
+        self._model: Plan | None = None  # what the shared module's network is planned as
         if shared_module is not None:
             self._store: Store = shared_module._store
+            self._model = shared_module._own.plan
         elif not self.binded:
             self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
         self._bounds: dict[object, Bound] = {}
@@ -195,11 +197,11 @@ class Module(BaseModule):
         return self._bounds[key]
 
     def _how(self) -> Options:
-        """How a network is planned: for further shapes, at the places of the first one."""
-        if not self._bounds:
-            return self._options
-        first = self._own.plan
-        return replace(first.options, placement=first.partition.placement)
+        """How a network is planned: like the first one, or like the shared module's."""
+        if self._bounds:
+            first = self._own.plan
+            return replace(first.options, placement=first.partition.placement, like=None)
+        return self._options if self._model is None else like(self._model)
 
     # -- parameters ----------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class BucketingModule(BaseModule):
 
     def _switch(self, batch: DataBatch) -> None:
         key = self._default_key if batch.bucket_key is None else batch.bucket_key
-        if key not in self._buckets and batch.provide_data is None:
+        if key not in self._buckets and not batch.provide_data:
             raise ConfigError(
                 f"a batch of bucket {key!r} does not say what its arrays are: give provide_data "
                 "and provide_label"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups, devices_of
-from runtime.pipeline import Options
+from runtime.pipeline import Options, Plan
 from runtime.prices import quick_prices
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu
@@ -42,6 +42,15 @@ def placed(
     return replace(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
         pricing=lambda graph: quick_prices(),  # to bind shall not take long
+    )  # fmt: skip
+
+
+def like(made: Plan) -> Options:
+    """How to plan another network of the same parameters: nothing is searched for again."""
+    choice = made.choice
+    return replace(
+        made.options, like=made, strategy=None, placement=None, memory=None,
+        time_segment=choice.time_segment, recompute=choice.recompute,
     )  # fmt: skip
 
 

@@ -15,22 +15,24 @@ from runtime.program import Schedule
 from runtime.session import Arrays, whole_outputs
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep
-from runtime.worker import Worker
+from runtime.worker import Shared, Worker
 from symgraph.types import Array
 
 
 class Phases:
     """A training plan on a cluster whose ranks are all local, one phase a call.
 
-    arrays: as a Session's.
+    arrays, shared: as a Session's.
     """
 
-    def __init__(self, plan: Plan, cluster: Cluster, arrays: Arrays) -> None:
+    def __init__(
+        self, plan: Plan, cluster: Cluster, arrays: Arrays, shared: Mapping[int, Shared]
+    ) -> None:
         self.plan = plan
         self.cluster = cluster
         parts = split_phases(plan)
         self.workers = [
-            Worker(plan, r, arrays[r], programs=[part.programs[r] for part in parts])
+            Worker(plan, r, arrays[r], programs=[p.programs[r] for p in parts], shared=shared[r])
             for r in cluster.ranks
         ]
         self._feeds: dict[str, Array] = {}

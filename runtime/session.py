@@ -7,17 +7,19 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
+from runtime.parts import Parts
 from runtime.pipeline import Plan
+from runtime.program import Program
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
-from runtime.worker import Worker
+from runtime.worker import Shared, Worker
 from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
@@ -46,8 +48,10 @@ class Session:
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
+        shared: Mapping[int, Shared] | None = None,
         keep_outputs: bool = False,
     ) -> None:
+        """shared: another session's, of the same arrays, with which it takes turns."""
         if optimizer is not None and not plan.trains:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
@@ -58,27 +62,36 @@ class Session:
         self.seed = seed
         self.steps = 0
         self.trains = optimizer is not None
+        self._keeps_outputs = keep_outputs
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, TrainStep] = {}
-        self._zeros = {
-            name: np.zeros(plan.feeds[name].type.shape, plan.feeds[name].type.dtype)
-            for name in plan.states
-        }  # the first step's states; later ones stay on their ranks
-        wanted = {*scalars(plan).values(), *plan.states.values()}
-        if keep_outputs:
-            wanted.update(plan.outputs)
+        self.shared = {rank: Shared() for rank in cluster.ranks} if shared is None else shared
+        self._zeros = zero_states(plan)
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
             agree_on_plan(transport, plan)
-            self.workers[transport.rank] = Worker(
-                plan, transport.rank, arrays[transport.rank], wanted
-            )
+            self.workers[transport.rank] = self._worker(transport.rank, plan)
             if optimizer is not None:
                 self.updaters[transport.rank] = TrainStep(plan, optimizer, clip)
 
         cluster.run(start)
+
+    def _worker(
+        self,
+        rank: int,
+        plan: Plan,
+        programs: Collection[Program] | None = None,
+        parts: Parts | None = None,
+    ) -> Worker:
+        """A worker that keeps the figures and the next states, and all outputs if wanted."""
+        wanted = {*scalars(plan).values(), *plan.states.values()}
+        if self._keeps_outputs:
+            wanted.update(plan.outputs)
+        return Worker(
+            plan, rank, self.arrays[rank], wanted, programs, parts=parts, shared=self.shared[rank]
+        )
 
     def step(self, feeds: Mapping[str, Array], *, stop: bool = False) -> dict[str, float]:
         """Run one step on the whole batch; the figures of this step (training only).
@@ -86,8 +99,20 @@ class Session:
         feeds: the fed variables that are no states. stop: this process's wish to end; the
         figure `stop` is positive on every rank if any rank wished so.
         """
+        self._run([{**self._zeros, **feeds}], stop)
+        for rank, worker in self.workers.items():
+            timeline = worker.timeline
+            for run, start, end in timeline.tracks[rank].runs():
+                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
+        return self._figures()
+
+    def _figures(self) -> dict[str, float]:
+        """Of the last training step."""
+        return next((dict(u.figures) for u in self.updaters.values()), {})
+
+    def _run(self, values: list[dict[str, Array]], stop: bool) -> None:
+        """One step of the workers on the values of each of its batches."""
         train = self.trains
-        values = {**self._zeros, **feeds}
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
@@ -104,11 +129,6 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
-        for rank, worker in self.workers.items():
-            timeline = worker.timeline
-            for run, start, end in timeline.tracks[rank].runs():
-                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
-        return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def outputs(self) -> list[Array]:
         """The outputs of the last step for the whole batch, in order; all ranks must be local."""
@@ -152,6 +172,12 @@ def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     """The outputs that these workers kept, put together from micro-batches: copies."""
     found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
     return [np.array(assemble(plan.layouts[v], found[v])) for v in plan.outputs]
+
+
+def zero_states(plan: Plan) -> dict[str, Array]:
+    """The first step's states; later ones stay on their ranks."""
+    types = {name: plan.feeds[name].type for name in plan.states}
+    return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:

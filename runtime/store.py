@@ -14,6 +14,7 @@ import numpy as np
 from runtime.pipeline import Plan
 from runtime.session import Arrays
 from runtime.transports import Cluster
+from runtime.worker import Shared
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError, nearest
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_params, save_params
@@ -30,7 +31,8 @@ class Store:
     arrays: parameters and auxiliary states, whole. copies: further copies of those with replicas,
     by variable. grads: what a backward pass computed, whole. states: the optimizer's arrays, by
     variable. ready: whether parameters have values. updates: of parameters so far. steps: training
-    passes so far, the key of random numbers.
+    passes so far, the key of random numbers. shared: by rank, what workers that take turns have
+    together. ran: the session or phases that ran last, whose results are in the shared memory.
     """
 
     cluster: Cluster
@@ -43,6 +45,11 @@ class Store:
     optimizer: Optimizer | None = None
     updates: int = 0
     steps: int = 0
+    shared: dict[int, Shared] = field(init=False)
+    ran: object = None
+
+    def __post_init__(self) -> None:
+        self.shared = {rank: Shared() for rank in self.cluster.ranks}
 
     def allocate(self, types: Mapping[str, TensorType]) -> None:
         """Zeros for the parameters and states that are new.

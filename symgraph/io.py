@@ -67,17 +67,36 @@ def describe(given: Any) -> DataDesc:
 class DataBatch:
     """The arrays of one batch, in the order of what the iterator provides (MXNet DataBatch).
 
-    pad: how many samples at its end are there to fill it. index: their numbers. bucket_key,
-    provide_data, provide_label: of this batch, where an iterator's batches differ.
+    pad: how many samples at its end are there to fill it. index: the numbers of all. bucket_key: a
+    length, or whatever else tells buckets apart. provide_data, provide_label: a DataDesc for each
+    array, or the first of its fields, where an iterator's batches differ.
     """
 
-    data: list[Any]
-    label: list[Any] | None = None
+    data: Sequence[Any]
+    label: Sequence[Any] | None = ()
     pad: int | None = 0
     index: Array | None = None
     bucket_key: Any = None
-    provide_data: list[DataDesc] | None = None
-    provide_label: list[DataDesc] | None = None
+    provide_data: Sequence[Any] | None = ()
+    provide_label: Sequence[Any] | None = ()
+
+    @property
+    def described(self) -> list[DataDesc]:
+        """The arrays as they are, data and labels."""
+        given = (*(self.provide_data or ()), *(self.provide_label or ()))
+        return [
+            DataDesc(d.name, array.shape, array.dtype, d.layout)
+            for d, array in zip(map(describe, given), self._arrays, strict=True)
+        ]
+
+    @property
+    def feeds(self) -> dict[str, Array]:
+        """Variable -> array, data and labels."""
+        return {d.name: a for d, a in zip(self.described, self._arrays, strict=True)}
+
+    @property
+    def _arrays(self) -> tuple[Any, ...]:
+        return (*self.data, *(self.label or ()))
 
 
 class DataIter(ABC):

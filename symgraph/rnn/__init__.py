@@ -8,6 +8,7 @@ from symgraph.rnn.checkpoint import (
     save_rnn_checkpoint,
 )
 from symgraph.rnn.fused import FusedRNNCell
+from symgraph.rnn.io import BucketSentenceIter, encode_sentences
 from symgraph.rnn.stacks import (
     DropoutCell,
     ModifierCell,
@@ -19,6 +20,7 @@ from symgraph.rnn.stacks import (
 __all__ = [
     "BaseRNNCell",
     "BidirectionalCell",
+    "BucketSentenceIter",
     "DropoutCell",
     "FusedRNNCell",
     "GRUCell",
@@ -30,6 +32,7 @@ __all__ = [
     "SequentialRNNCell",
     "ZoneoutCell",
     "do_rnn_checkpoint",
+    "encode_sentences",
     "load_rnn_checkpoint",
     "save_rnn_checkpoint",
 ]

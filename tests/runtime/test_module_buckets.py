@@ -233,3 +233,40 @@ def test_mistakes_with_buckets():
         mx.mod.BucketingModule(sym_gen, 8).switch_bucket(3, [])
     with bound() as module, pytest.raises(ConfigError, match="bucket 3 does not say what its arra"):
         module.forward(DataBatch([np.ones((BATCH, 3))], bucket_key=3))
+
+
+def test_buckets_share_memory_and_places():
+    """Whatever the order, what is held is what the largest bucket needs; places are the default's.
+
+    Without groups, a strategy places the default bucket, and the others follow it.
+    """
+
+    def held(module: Any) -> list[int]:
+        return [shared.pool.memory.nbytes for shared in module._default._store.shared.values()]
+
+    found = []
+    for lengths in ([8, 3, 5], [3, 8, 5]):
+        with bound(context=[mx.cpu(0), mx.cpu(1)], strategy="uniform") as module:
+            ranks = {}
+            for length in lengths:
+                module.train_batch(batch(length))
+                made = module.plan
+                ranks[length] = {name: made.rank_of(name) for name in made.parameters}
+            assert ranks[3] == ranks[5] == ranks[8]
+            assert set(ranks[8].values()) == {0, 1}
+            found.append(held(module))
+    with bound(context=[mx.cpu(0), mx.cpu(1)], strategy="uniform") as largest:
+        largest.train_batch(batch(8))
+        assert found == [held(largest)] * 2
+
+
+def test_gradients_of_a_network_are_gone_when_another_one_has_run():
+    with bound() as module:
+        first, second = module._default, None
+        first.forward(batch(8), is_train=True)
+        module.forward(batch(3), is_train=True)
+        second = module._now
+        with pytest.raises(RunError, match="backward: another network of the same parameters has"):
+            first.backward()
+        second.backward()
+        second.update()
