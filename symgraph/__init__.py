@@ -26,6 +26,7 @@ from symgraph import (
     optimizer,
     rnn,
     sym,
+    viz,
 )
 from symgraph.attribute import AttrScope
 from symgraph.batching import Feed
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 
 initializer = init
 module = mod
+visualization = viz
 symbol = sym  # MXNet's two names of one namespace; the class is in the module symgraph.symbol
 
 __all__ = [
@@ -66,4 +68,6 @@ __all__ = [
     "rnn",
     "sym",
     "symbol",
+    "visualization",
+    "viz",
 ]
