@@ -21,7 +21,7 @@ from symgraph.init import Initializer, Mixed, Uniform
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.ops.layout import WHOLE, Layout, Split
 from symgraph.optimizer import Optimizer
-from symgraph.params_file import load_checkpoint
+from symgraph.params_file import load_checkpoint, save_checkpoint
 from symgraph.symbol import Symbol
 from symgraph.types import Array, Shape, is_float
 
@@ -354,8 +354,7 @@ class Module(BaseModule):
 
     def save_checkpoint(self, prefix: str, epoch: int, save_optimizer_states: bool = False) -> None:
         """Write `<prefix>-symbol.json`, `<prefix>-<epoch>.params` and, if wanted, `.states`."""
-        self._symbol.save(f"{prefix}-symbol.json")
-        self.save_params(f"{prefix}-{epoch:04d}.params")
+        save_checkpoint(prefix, epoch, self._symbol, *self.get_params())
         if save_optimizer_states:
             self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
 

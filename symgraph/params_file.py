@@ -126,7 +126,11 @@ def save_checkpoint(
     arg_params: Mapping[str, Any],
     aux_params: Mapping[str, Any],
 ) -> None:
-    """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`)."""
+    """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`).
+
+    The folder is made if it is not there.
+    """
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")
     save_params(f"{prefix}-{epoch:04d}.params", arg_params, aux_params)
