@@ -171,7 +171,8 @@ class Session:
 def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     """The outputs that these workers kept, put together from micro-batches: copies."""
     found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
-    return [np.array(assemble(plan.layouts[v], found[v])) for v in plan.outputs]
+    whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
+    return [array.copy() if array is first else array for array, first in whole]
 
 
 def zero_states(plan: Plan) -> dict[str, Array]:

@@ -270,3 +270,59 @@ def test_gradients_of_a_network_are_gone_when_another_one_has_run():
             first.backward()
         second.backward()
         second.update()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_mxnets_lstm_bucketing_example(fused, caplog):
+    """The script as it stands in MXNet's examples, but for the import; with cells of either kind.
+
+    What it makes of 200 sentences in which a word is followed by the next one.
+    """
+    caplog.set_level("INFO")
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, 9, 200)
+    text = [[f"w{(s + i) % 9}" for i in range(rng.integers(3, 12))] for s in starts]
+    sentences, vocab = mx.rnn.encode_sentences(text, invalid_label=0, start_label=1)
+    layout = "TN" if fused else "NT"
+    train = mx.rnn.BucketSentenceIter(
+        sentences, 16, buckets=[4, 8, 12], invalid_label=0, layout=layout
+    )
+    if fused:
+        stack: Any = mx.rnn.FusedRNNCell(12, num_layers=2, mode="lstm", prefix="lstm_")
+    else:
+        stack = mx.rnn.SequentialRNNCell()
+        for i in range(2):
+            stack.add(mx.rnn.LSTMCell(num_hidden=12, prefix=f"lstm_l{i}_"))
+
+    def sym_gen(seq_len: int) -> Any:
+        data = mx.sym.Variable("data")
+        label = mx.sym.Variable("softmax_label")
+        embed = mx.sym.Embedding(data=data, input_dim=len(vocab), output_dim=8, name="embed")
+        stack.reset()
+        outputs, _ = stack.unroll(seq_len, inputs=embed, merge_outputs=True, layout=layout + "C")
+        pred = mx.sym.Reshape(outputs, shape=(-1, 12))
+        pred = mx.sym.FullyConnected(data=pred, num_hidden=len(vocab), name="pred")
+        label = mx.sym.Reshape(label, shape=(-1,))
+        pred = mx.sym.SoftmaxOutput(data=pred, label=label, name="softmax")
+        return pred, ("data",), ("softmax_label",)
+
+    model = mx.mod.BucketingModule(
+        sym_gen=sym_gen, default_bucket_key=train.default_bucket_key, context=mx.cpu(0)
+    )
+    with model:
+        model.fit(
+            train_data=train,
+            eval_data=train,
+            eval_metric=mx.metric.Perplexity(0),
+            kvstore="device",
+            optimizer="sgd",
+            optimizer_params={"learning_rate": 0.05, "momentum": 0.9, "wd": 0.00001},
+            initializer=mx.init.Xavier(factor_type="in", magnitude=2.34),
+            num_epoch=14,
+            batch_end_callback=mx.callback.Speedometer(16, 5, auto_reset=False),
+        )
+        ((_, value),) = model.score(train, mx.metric.Perplexity(0))
+        parameters = set(model.get_params()[0])
+    assert value < 2.0
+    assert "lstm_l1_h2h_weight" in parameters
+    assert any("perplexity=" in r.getMessage() for r in caplog.records)
