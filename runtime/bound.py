@@ -88,7 +88,8 @@ class Bound:
             )
         store, session = self.store, self._session()
         session.steps = store.steps
-        session.step(self._values(feeds, train=True))
+        with store.cores.limit():
+            session.step(self._values(feeds, train=True))
         store.steps += 1
         store.updates += 1
         self._last = store.ran = session
@@ -122,12 +123,15 @@ class Bound:
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
         if not train:
-            self._reader.step(self._values(feeds, train=False))
+            with self.store.cores.limit():
+                self._reader.step(self._values(feeds, train=False))
             self._reader.collect()
             self._last = self.store.ran = self._reader
             return
         store = self.store
-        self._phases.forward(self._values(feeds, train=True), seed=store.seed, step=store.steps)
+        values = self._values(feeds, train=True)
+        with store.cores.limit():
+            self._phases.forward(values, seed=store.seed, step=store.steps)
         store.steps += 1
         self._last = store.ran = self._phases
 
@@ -140,7 +144,9 @@ class Bound:
     def backward(self, out_grads: Sequence[Array | None]) -> None:
         """Compute gradients, into the store or `input_grads`; out_grads: one an output."""
         self._require_phases("backward")
-        self._phases.backward(self._heads(out_grads))
+        heads = self._heads(out_grads)
+        with self.store.cores.limit():
+            self._phases.backward(heads)
         written: set[str] = set()
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from runtime.blas import SharedCores
 from runtime.pipeline import Plan
 from runtime.session import Arrays
 from runtime.transports import Cluster
@@ -32,7 +33,8 @@ class Store:
     by variable. grads: what a backward pass computed, whole. states: the optimizer's arrays, by
     variable. ready: whether parameters have values. updates: of parameters so far. steps: training
     passes so far, the key of random numbers. shared: by rank, what workers that take turns have
-    together. ran: the session or phases that ran last, whose results are in the shared memory.
+    together. cores: for the matrix products of one rank. ran: the session or phases that ran last,
+    whose results are in the shared memory.
     """
 
     cluster: Cluster
@@ -46,9 +48,11 @@ class Store:
     updates: int = 0
     steps: int = 0
     shared: dict[int, Shared] = field(init=False)
+    cores: SharedCores = field(init=False)
     ran: object = None
 
     def __post_init__(self) -> None:
+        self.cores = SharedCores(self.cluster.size)
         self.shared = {rank: Shared() for rank in self.cluster.ranks}
 
     def allocate(self, types: Mapping[str, TensorType]) -> None:
