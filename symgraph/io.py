@@ -63,7 +63,7 @@ def describe(given: Any) -> DataDesc:
     return given if isinstance(given, DataDesc) else DataDesc(*given)
 
 
-@dataclass
+@dataclass(eq=False)
 class DataBatch:
     """The arrays of one batch, in the order of what the iterator provides (MXNet DataBatch).
 
