@@ -14,7 +14,7 @@ from partitioner.stages import form_stages
 from partitioner.types import Placement
 from symgraph.attribute import lookup
 from symgraph.graph import Graph, Node
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 
 
 def carry(

@@ -7,8 +7,11 @@ runs are packed over the programs, and nothing is allocated while they run.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,6 +209,13 @@ class Pool:
         if drop not in self._drops:
             self._drops.append(drop)
         return self.memory
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library can: a search leaves much of it."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def allocate(nbytes: int) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from runtime.agree import agree_on_plan
@@ -24,12 +24,13 @@ from runtime.schedules import SCHEDULES
 from runtime.session import Arrays, Session, zero_states
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.errors import ConfigError, GraphError, PlacementError, RunError
+from symgraph.errors import ConfigError, GraphError, RunError
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
+from symgraph.types import Array
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
 SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
@@ -41,6 +42,11 @@ class Step:
 
     parts: Parts
     schedule: Schedule
+
+    @cached_property
+    def zeros(self) -> list[dict[str, Array]]:
+        """The first states of each batch."""
+        return [zero_states(plan) for plan in self.parts.plans]
 
     @property
     def digest(self) -> str:
@@ -88,11 +94,11 @@ class Buckets:
     def plan(self, key: Hashable, provide: Iterable[DataDesc]) -> Plan:
         """The plan of a bucket; provide: its data and labels, read the first time.
 
-        Raises GraphError if the bucket has other parameters or outputs than the default one,
-        PlacementError if a parameter would be on two devices.
+        Raises GraphError if the bucket has other parameters or outputs than the default one.
         """
         if key not in self._plans:
-            made = self._plan(key, provide, self._options())
+            with paused():
+                made = self._plan(key, provide, self._options())
             self._require_alike(key, made)
             self._plans[key] = made
         return self._plans[key]
@@ -162,13 +168,7 @@ class Buckets:
                 f"{list(self.default.output_names)}; give them the same names"
             )
         for name in made.parameters:
-            here, there = made.rank_of(name), self.default.rank_of(name)
-            if here != there:
-                devices = made.partition.placement.devices
-                raise PlacementError(
-                    f"parameter {name!r} is on {devices[there]} in {default}, but on "
-                    f"{devices[here]} in {other}; put it into a ctx_group"
-                )
+            assert made.rank_of(name) == self.default.rank_of(name)
             if _type_of(made, name) != _type_of(self.default, name):
                 raise GraphError(
                     f"parameter {name!r} is {_type_of(made, name)} in {other}, but "
@@ -223,13 +223,12 @@ class BucketSession(Session):
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._turn(keys)
-        plans = self.buckets.step(keys).parts.plans
-        self._run(
-            [{**zero_states(p), **b.feeds} for p, b in zip(plans, ordered, strict=True)], stop
-        )
+        zeros = self.buckets.step(keys).zeros
+        values = [{**first, **b.feeds} for first, b in zip(zeros, ordered, strict=True)]
+        figures = self._run(values, stop)
         if not self.carry_states:
             self.reset_states()
-        return self._figures()
+        return figures
 
     def _turn(self, keys: tuple[Hashable, ...]) -> None:
         """Let the workers of these buckets be those that run, with the states of the last ones."""

@@ -150,9 +150,7 @@ def _list_scheduled(
 
 
 def _lowered(partition: Partition, lists: ComputeLists, wish: Wish) -> Schedule:
-    return lower(
-        partition, lists, update=wish.update, replicas=bool(copies_of(partition.graph))
-    )
+    return lower(partition, lists, update=wish.update, replicas=bool(copies_of(partition.graph)))
 
 
 def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:

@@ -40,11 +40,12 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
         f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
     ]
-    parts[1:1] = [note for note in [plan.late] if note]
+    buckets = config.data.buckets
+    shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
+    parts[1:1] = [note for note in [shown, plan.late] if note]
     if plan.considered:
-        parts.insert(-1, "placements:\n" + considered_table(plan) + "\n\n" + group_block(
-            plan.partition.graph, plan.partition.placement
-        ))  # fmt: skip
+        parts.insert(-1, "placements:\n" + considered_table(plan))
+        parts.insert(-1, config_block(plan))
     if plan.compared:
         parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
     if len(plan.tried) > 1:
@@ -62,6 +63,13 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "stages": plan_rows(plan),
     }
     return "\n\n".join(parts), figures
+
+
+def config_block(plan: Plan) -> str:
+    """What a config would say to have the plan's placement."""
+    groups = group_block(plan.partition.graph, plan.partition.placement)
+    marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
+    return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
 
 
 def _basis(prices: Prices) -> str:

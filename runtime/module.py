@@ -321,6 +321,7 @@ class Module(BaseModule):
         self._require_ready()
         data = matched("data", self._data_descs, batch.data, batch.provide_data)
         labels = matched("label", self._label_descs, batch.label, batch.provide_label)
+        labels = [(d, array) for d, array in labels if d.name in self._label_names]
         feeds = {d.name: array for d, array in (*data, *labels)}
         return self._bind([d for d, _ in data], [d for d, _ in labels]), feeds
 

@@ -197,7 +197,7 @@ class BaseModule(ABC):
         nbatch = -1
         for nbatch, data_batch in enumerate(train_data):
             self.train_batch(data_batch)
-            self.update_metric(shown, data_batch.label or [])
+            self.update_metric(shown, data_batch.label)
             for callback in callbacks:
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
         if nbatch < 0:
@@ -229,7 +229,7 @@ class BaseModule(ABC):
         count = 0
         for nbatch, batch in self._batches(eval_data, num_batch, reset):
             self.forward(batch, is_train=False)
-            self.update_metric(shown, batch.label or [], batch.pad or 0)
+            self.update_metric(shown, batch.label, batch.pad)
             for callback in _listed(batch_end_callback):
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
             count = nbatch + 1
@@ -243,7 +243,7 @@ class BaseModule(ABC):
         """(outputs without padding, number, batch) of each batch."""
         for nbatch, batch in self._batches(eval_data, num_batch, reset):
             self.forward(batch, is_train=False)
-            yield self._unpadded(batch.pad or 0), nbatch, batch
+            yield self._unpadded(batch.pad), nbatch, batch
 
     def predict(
         self,

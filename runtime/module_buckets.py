@@ -159,7 +159,7 @@ class BucketingModule(BaseModule):
                 f"a batch of bucket {key!r} does not say what its arrays are: give provide_data "
                 "and provide_label"
             )
-        self.switch_bucket(key, batch.provide_data or [], batch.provide_label)
+        self.switch_bucket(key, batch.provide_data, batch.provide_label)
 
     # -- parameters, which are the default bucket's --------------------------------------------
 

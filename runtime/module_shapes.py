@@ -85,16 +85,11 @@ def guessed(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
 
 
 def matched(
-    what: str,
-    bound: Sequence[DataDesc],
-    arrays: Sequence[Any] | None,
-    provided: Sequence[DataDesc] | None,
+    what: str, bound: Sequence[DataDesc], arrays: Sequence[Any], provided: Sequence[Any]
 ) -> list[tuple[DataDesc, Any]]:
     """Each array of a batch with what it is: by the batch's own word, else in the bound order."""
-    if not arrays:
-        return []
     descs = [describe(d) for d in provided or bound]
-    if len(descs) != len(arrays) and not provided and not bound:
+    if not arrays or not descs:  # labels that are not given, or not wanted
         return []
     if len(descs) != len(arrays):
         raise GraphError(f"a batch has {len(arrays)} {what} arrays for {[d.name for d in descs]}")

@@ -13,13 +13,13 @@ from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
+from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
-from runtime.collector import paused
 from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
 from runtime.placing import Considered, Decision, decide, uniform_machine
-from runtime.prices import Prices, Pricing, measured_prices
+from runtime.prices import Prices, Pricing, consistent, measured_prices
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
@@ -28,7 +28,7 @@ from symgraph.context import Context, cpu
 from symgraph.errors import MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.ops.layout import Layout
-from symgraph.shard import Shard
+from symgraph.pieces import Shard
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -212,7 +212,6 @@ class Plan:
         return text.hexdigest()
 
 
-@paused()
 def plan(
     symbol: Symbol,
     feeds: Mapping[str, Feed],
@@ -233,9 +232,18 @@ def plan(
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
     asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
+    best = _best(asked, options)
+    if best.prices is not None:
+        give_back()
+    return best
+
+
+def _best(asked: Asked, options: Options) -> Plan:
+    """The plan, with the splits of groups that are best where they are open."""
+    options = replace(options, pricing=consistent(options.pricing))
     best = _drafted(asked, options)
     open_ = options.strategy == AUTO and options.placement is None
-    if not (options.splits and open_ and feeds and len(options.devices) > 1):
+    if not (options.splits and open_ and asked.feeds and len(options.devices) > 1):
         return best.plan
     compared = [Compared((), best.decision.seconds)]
     for splits in _splits(best, options):

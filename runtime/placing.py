@@ -25,7 +25,7 @@ from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.errors import PlacementError, ScheduleError
 from symgraph.graph import Graph
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 
 NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from threadpoolctl import threadpool_limits
 
 from partitioner import Partition
-from partitioner.cost import CostTable, Speed
+from partitioner.cost import CostTable, Measured, Speed
 from partitioner.machine import Machine
 from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
@@ -47,9 +47,7 @@ class Prices:
             return replace(costs, reductions=reductions)
         price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
         seconds = {key: price(body) for key, body in partition.bodies.items()}
-        return Costs(
-            seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions
-        )
+        return Costs(seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions)
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
@@ -74,6 +72,21 @@ def measured_prices(graph: Graph) -> Prices:
     """From a profile of the graph's kernels, one thread each."""
     with threadpool_limits(limits=1, user_api="blas"):
         return Prices(profile.measure(versions(graph), seconds=PROFILE_SECONDS), measure_link())
+
+
+def consistent(pricing: Pricing) -> Pricing:
+    """The same, but each kernel at the price that it had first: to compare several graphs."""
+    known: dict[str, Measured] = {}
+
+    def priced(graph: Graph) -> Prices:
+        prices = pricing(graph)
+        if not isinstance(prices.bodies, CostTable):
+            return prices
+        measured = {**prices.bodies.measured, **known}
+        known.update(measured)
+        return replace(prices, bodies=replace(prices.bodies, measured=measured))
+
+    return priced
 
 
 def versions(graph: Graph) -> list[Graph]:

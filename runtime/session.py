@@ -7,7 +7,7 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from runtime.worker import Shared, Worker
 from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
+from symgraph.io import DataBatch
 from symgraph.optimizer import Optimizer
-from symgraph.shard import join
+from symgraph.pieces import join
 from symgraph.types import Array
 
 Arrays = dict[int, dict[str, Array]]  # by rank, then name
@@ -38,6 +39,8 @@ class Session:
     optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
     keep_outputs: whether all outputs of a step can be had from `outputs`.
     """
+
+    carry_states = True  # the states at the end of a step are the next one's first
 
     def __init__(
         self,
@@ -99,19 +102,15 @@ class Session:
         feeds: the fed variables that are no states. stop: this process's wish to end; the
         figure `stop` is positive on every rank if any rank wished so.
         """
-        self._run([{**self._zeros, **feeds}], stop)
-        for rank, worker in self.workers.items():
-            timeline = worker.timeline
-            for run, start, end in timeline.tracks[rank].runs():
-                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
-        return self._figures()
+        return self._run([{**self._zeros, **feeds}], stop)
 
-    def _figures(self) -> dict[str, float]:
-        """Of the last training step."""
-        return next((dict(u.figures) for u in self.updaters.values()), {})
+    def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
+        """`step` on a batch; a plan has no more than one."""
+        (batch,) = batches
+        return self.step(batch.feeds, stop=stop)
 
-    def _run(self, values: list[dict[str, Array]], stop: bool) -> None:
-        """One step of the workers on the values of each of its batches."""
+    def _run(self, values: list[dict[str, Array]], stop: bool) -> dict[str, float]:
+        """One step of the workers on the values of each of its batches; its figures."""
         train = self.trains
 
         def work(transport: Transport) -> None:
@@ -129,6 +128,11 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
+        for rank, worker in self.workers.items():
+            timeline = worker.timeline
+            for run, start, end in timeline.tracks[rank].runs():
+                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
+        return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def outputs(self) -> list[Array]:
         """The outputs of the last step for the whole batch, in order; all ranks must be local."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from partitioner.cost import Costs
 from symgraph.attribute import lookup
 from symgraph.graph import Graph
-from symgraph.shard import DEVICES, GROUP, SPLIT, place_of
+from symgraph.pieces import DEVICES, GROUP, place_of
+from symgraph.shard import SPLIT
 from symgraph.units import seconds_text
 
 SHARDS, REPLICAS = "shards", "replicas"

@@ -19,7 +19,7 @@ from runtime.worker import Shared
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError, nearest
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_params, save_params
-from symgraph.shard import join
+from symgraph.pieces import join
 from symgraph.types import Array, TensorType
 
 UPDATES = "updates"  # in an optimizer's file: how many updates and training passes there were

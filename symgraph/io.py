@@ -73,17 +73,22 @@ class DataBatch:
     """
 
     data: Sequence[Any]
-    label: Sequence[Any] | None = ()
-    pad: int | None = 0
+    label: Sequence[Any] = ()
+    pad: int = 0
     index: Array | None = None
     bucket_key: Any = None
-    provide_data: Sequence[Any] | None = ()
-    provide_label: Sequence[Any] | None = ()
+    provide_data: Sequence[Any] = ()
+    provide_label: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        # MXNet's defaults are None, and scripts give it.
+        self.label, self.pad = self.label or (), self.pad or 0
+        self.provide_data, self.provide_label = self.provide_data or (), self.provide_label or ()
 
     @property
     def described(self) -> list[DataDesc]:
         """The arrays as they are, data and labels."""
-        given = (*(self.provide_data or ()), *(self.provide_label or ()))
+        given = (*self.provide_data, *self.provide_label)
         return [
             DataDesc(d.name, array.shape, array.dtype, d.layout)
             for d, array in zip(map(describe, given), self._arrays, strict=True)
@@ -96,7 +101,7 @@ class DataBatch:
 
     @property
     def _arrays(self) -> tuple[Any, ...]:
-        return (*self.data, *(self.label or ()))
+        return (*self.data, *self.label)
 
 
 class DataIter(ABC):

@@ -29,7 +29,7 @@ from symgraph.graph import Graph, Node
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split
 from symgraph.ops.registry import find
 from symgraph.passes import prune
-from symgraph.shard import DEVICES, GROUP, KEY, NONE, Shard, place_of
+from symgraph.pieces import DEVICES, GROUP, KEY, NONE, Shard, place_of
 from symgraph.types import Shape, Value
 
 REPLICATE = "replicate"

@@ -67,8 +67,9 @@ class BucketSentenceIter(DataIter):
     """Batches of sentences of about one length, in random order (`mx.rnn.BucketSentenceIter`).
 
     sentences: lists of ids. A sentence goes to the smallest bucket that it fits into; buckets None
-    makes one of each length that fills a batch. Data is padded with `invalid_label`, and the label
-    is the data one step on, `invalid_label` at the end. layout: NT (batch first) or TN. Each epoch
+    makes one of each length that fills a batch. The label is the data one step on. Both are padded
+    with `invalid_label`, the data with `data_pad` if that is given: a loss can ignore an id that is
+    none, an Embedding cannot look it up. layout: NT (batch first) or TN. Each epoch
     (`reset`) has its own order, the same for the same seed; shuffle False keeps the given order.
 
     discarded: sentences longer than the largest bucket, in no batch at all. dropped: sentences of
@@ -78,7 +79,7 @@ class BucketSentenceIter(DataIter):
 
     def __init__(
         self,
-        sentences: Iterable[Sequence[int]],
+        sentences: Iterable[Sequence[int] | Array],
         batch_size: int,
         buckets: Iterable[int] | None = None,
         invalid_label: int = -1,
@@ -90,17 +91,18 @@ class BucketSentenceIter(DataIter):
         pad_tail: bool = False,
         shuffle: bool = True,
         seed: int = 0,
+        data_pad: int | None = None,
     ) -> None:
         if layout not in LAYOUTS:
             raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; it must be 1 or more")
         super().__init__(batch_size)
-        self.layout, self.dtype = layout, dtype
-        self.invalid_label = invalid_label
+        self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
         self.major_axis = layout.find("N")
-        self._shuffle, self._seed, self._epoch, self._pad_tail = shuffle, seed, -1, pad_tail
+        self._shuffle, self._seed = shuffle, seed
+        self._pad_tail, self._data_pad = pad_tail, data_pad
         rows = [np.asarray(s, dtype).reshape(-1) for s in sentences]
         lengths = [len(row) for row in rows]
         self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
@@ -124,7 +126,7 @@ class BucketSentenceIter(DataIter):
                 f"no bucket has the {batch_size} sentences of a batch (sentences by bucket: "
                 f"{dict(zip(self.buckets, sizes, strict=True))}); lower batch_size or set pad_tail"
             )
-        self.reset()
+        self._begin(0)
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -149,8 +151,11 @@ class BucketSentenceIter(DataIter):
 
     def reset(self) -> None:
         """Begin the next epoch, with its own order of sentences and batches."""
-        self._epoch += 1
-        rng = np.random.default_rng((self._seed, self._epoch))
+        self._begin(self._epoch + 1)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        rng = np.random.default_rng((self._seed, epoch))
         self._orders = [np.arange(len(array)) for array in self.data]
         self._plan = [
             (bucket, at * self.batch_size)
@@ -165,9 +170,15 @@ class BucketSentenceIter(DataIter):
     def next(self) -> DataBatch:
         if self._next == len(self._plan):
             raise StopIteration
-        bucket, start = self._plan[self._next]
         self._next += 1
-        return self._batch(bucket, start)
+        return self._batch(*self._plan[self._next - 1])
+
+    def batch(self, number: int) -> DataBatch:
+        """A batch by its number, counted over epochs; the iteration is then in its epoch."""
+        epoch, at = divmod(number, len(self))
+        if epoch != self._epoch:
+            self._begin(epoch)
+        return self._batch(*self._plan[at])
 
     def _batch(self, bucket: int, start: int) -> DataBatch:
         length = self.buckets[bucket]
@@ -177,6 +188,8 @@ class BucketSentenceIter(DataIter):
         data[: len(chosen)] = chosen
         label = np.full(shape, self.invalid_label, self.dtype)
         label[:, :-1] = data[:, 1:]
+        if self._data_pad is not None:
+            data[data == self.invalid_label] = self._data_pad
         if self.layout == "TN":
             data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
         return DataBatch(

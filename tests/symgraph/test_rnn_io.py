@@ -111,3 +111,19 @@ def test_epochs_differ_and_seeds_repeat():
     assert first != second
     assert epochs(1) == [first, second]
     assert epochs(2) != [first, second]
+
+
+def test_data_may_be_padded_with_a_word_that_has_a_row():
+    batch = next(sg.rnn.BucketSentenceIter(sentences([2, 4]), 2, [4], data_pad=7, shuffle=False))
+    np.testing.assert_array_equal(batch.data[0], [[1, 2, 7, 7], [1, 2, 3, 4]])
+    np.testing.assert_array_equal(batch.label[0], [[2, -1, -1, -1], [2, 3, 4, -1]])
+
+
+def test_batches_by_number_are_those_of_the_iteration():
+    batches = sg.rnn.BucketSentenceIter([[i] * 3 for i in range(12)], 4, seed=2)
+    first = [b.data[0] for b in batches]
+    batches.reset()
+    second = [b.data[0] for b in batches]
+    for number in (4, 0, 5, 2):
+        want = [*first, *second][number]
+        np.testing.assert_array_equal(batches.batch(number).data[0], want)
