@@ -80,6 +80,12 @@ class Bound:
 
     def train(self, feeds: Mapping[str, Array]) -> None:
         """One training step: all phases as one pipeline."""
+        added = [name for name, request in self.wanted.requests.items() if request == "add"]
+        if added:
+            raise ConfigError(
+                f"grad_req of {added[0]!r} is 'add', but a whole step has gradients of its own; "
+                "call forward_backward and update"
+            )
         if self.plan.heads:
             name = self.symbol.list_outputs()[next(iter(self.plan.heads))]
             raise GraphError(

@@ -10,7 +10,17 @@ from typing import Any
 from partitioner.place import Groups
 from runtime.bound import Bound, Wanted
 from runtime.module_base import RATE, BaseModule, Params, Settings
-from runtime.module_shapes import argument_types, guessed, like, matched, placed, require_names
+from runtime.module_shapes import (
+    Key,
+    argument_types,
+    grad_requests,
+    guessed,
+    input_key,
+    like,
+    matched,
+    placed,
+    require_names,
+)
 from runtime.pipeline import Options, Plan
 from runtime.store import Store
 from runtime.transports import ThreadCluster
@@ -153,36 +163,29 @@ class Module(BaseModule):
         self._label_descs = [d for d in self._label_descs if d.name in self._label_names]
         require_names("data_shapes", self._data_descs, self._data_names)
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
-        self._requests = self._grad_requests(grad_req)
+        trained = [n for n in self._param_names if n not in self._fixed]
+        self._requests = grad_requests(grad_req, self._param_names, trained)
+        if inputs_need_grad:
+            floats = [d.name for d in self._data_descs if is_float(d.dtype)]
+            self._requests |= dict.fromkeys(floats, "write")
         self._model: Plan | None = None  # what the shared module's network is planned as
         if shared_module is not None:
             self._store: Store = shared_module._store
             self._model = shared_module._own.plan
         elif not self.binded:
             self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
-        self._bounds: dict[object, Bound] = {}
+        else:
+            self._store.copies.clear()  # another placement may have others
+        self._bounds: dict[Key, Bound] = {}
         bound = self._bind(self._data_descs, self._label_descs)
         self._own = self._last = bound
         self.binded = True
         if self._given is not None:
             self.init_params(None, *self._given)
 
-    def _grad_requests(self, grad_req: str | Mapping[str, str]) -> dict[str, str]:
-        if isinstance(grad_req, str):
-            grad_req = dict.fromkeys(self._param_names, grad_req)
-        for name, request in grad_req.items():
-            if name not in self._param_names or request not in ("null", "write", "add"):
-                known = nearest(name, self._param_names)
-                raise GraphError(f"grad_req: {name!r}: {request!r} is no request; {known}")
-        requests = {n: grad_req.get(n, "null") for n in self._param_names if n not in self._fixed}
-        if self.inputs_need_grad:
-            floats = [d.name for d in self._data_descs if is_float(d.dtype)]
-            requests |= dict.fromkeys(floats, "write")
-        return requests
-
     def _bind(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Bound:
         """The network for these shapes, planned if it is not yet; one further batch is kept."""
-        key = tuple((d.name, d.feed) for d in (*data, *labels))
+        key = input_key([*data, *labels])
         if key not in self._bounds:
             feeds = {d.name: d.feed for d in (*data, *labels)}
             missing = [n for n in self._label_names if n not in feeds]
@@ -301,18 +304,12 @@ class Module(BaseModule):
     def backward(self, out_grads: Any = None) -> None:
         if out_grads is not None and not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
-        self._last.backward(out_grads or [])
+        self._current().backward(out_grads or [])
 
     def update(self) -> None:
-        self._last.update()
+        self._current().update()
 
     def train_batch(self, data_batch: DataBatch) -> None:
-        added = [name for name, request in self._requests.items() if request == "add"]
-        if added:
-            raise ConfigError(
-                f"grad_req of {added[0]!r} is 'add', but a whole step has gradients of its own; "
-                "call forward_backward and update"
-            )
         self._last, feeds = self._network(data_batch)
         self._last.train(feeds)
 
@@ -323,7 +320,13 @@ class Module(BaseModule):
         labels = matched("label", self._label_descs, batch.label, batch.provide_label)
         labels = [(d, array) for d, array in labels if d.name in self._label_names]
         feeds = {d.name: array for d, array in (*data, *labels)}
-        return self._bind([d for d, _ in data], [d for d, _ in labels]), feeds
+        descs = [d for d, _ in data]
+        if not labels:  # as bound with labels: they are 0 where nothing trains
+            inputs = input_key(descs)
+            for key, bound in self._bounds.items():
+                if key[: len(inputs)] == inputs:
+                    return bound, feeds
+        return self._bind(descs, [d for d, _ in labels]), feeds
 
     def _current(self) -> Bound:
         self._require_bound()

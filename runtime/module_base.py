@@ -247,7 +247,7 @@ class BaseModule(ABC):
 
     def predict(
         self,
-        eval_data: DataIter | Array,
+        eval_data: Any,
         num_batch: int | None = None,
         merge_batches: bool = True,
         reset: bool = True,
@@ -258,7 +258,7 @@ class BaseModule(ABC):
         merge_batches: one array an output (a single array for a single output, unless
         always_output_list); else a list of outputs for each batch.
         """
-        if not isinstance(eval_data, DataIter):
+        if not hasattr(eval_data, "reset"):
             self.forward(DataBatch([np.asarray(eval_data)]), is_train=False)
             return self.get_outputs()[0]
         made = [outputs for outputs, *_ in self.iter_predict(eval_data, num_batch, reset)]

@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups, devices_of
+from runtime.executor import REQUESTS
 from runtime.pipeline import Options, Plan
 from runtime.prices import quick_prices
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu
-from symgraph.errors import ConfigError, GraphError, ShapeError
+from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.io import DataDesc, describe
 from symgraph.symbol import Symbol
 from symgraph.types import Shape, TensorType
+
+Key = tuple[tuple[str, Feed], ...]  # the inputs that a network is bound to
+
+
+def input_key(descs: Sequence[DataDesc]) -> Key:
+    """What tells networks apart that are bound to other inputs."""
+    return tuple([(d.name, d.feed) for d in descs])
 
 
 def placed(
@@ -70,6 +78,19 @@ def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) ->
     found = [d.name for d in descs]
     if sorted(found) != sorted(names):
         raise GraphError(f"{what} describes {found}, but the module's names are {list(names)}")
+
+
+def grad_requests(
+    grad_req: str | Mapping[str, str], names: Sequence[str], trained: Sequence[str]
+) -> dict[str, str]:
+    """What to do with the gradient of each parameter that is trained; GraphError for mistakes."""
+    given = dict.fromkeys(names, grad_req) if isinstance(grad_req, str) else grad_req
+    for name, request in given.items():
+        if name not in names:
+            raise GraphError(f"grad_req: no parameter {name!r}; {nearest(name, names)}")
+        if request not in REQUESTS:
+            raise GraphError(f"grad_req of {name!r}: {request!r}; {nearest(request, REQUESTS)}")
+    return {name: given.get(name, "null") for name in trained}
 
 
 def guessed(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
