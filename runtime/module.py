@@ -381,9 +381,7 @@ class Module(BaseModule):
 
     def load_optimizer_states(self, fname: str) -> None:
         """Go on with what `save_optimizer_states` wrote; the optimizer must be of the same kind."""
-        made = self._own.plan
-        trained = [name for name in made.grads if name not in made.feeds]
-        self._store.load_states(fname, made, trained)
+        self._store.load_states(fname, self._own.plan)
 
     # -- the end -------------------------------------------------------------------------------
 

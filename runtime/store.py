@@ -6,7 +6,7 @@ same arrays, so a parameter is one array whatever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,12 +104,14 @@ class Store:
             found |= {f"{name}/{slot}": array for name, array in join(made.shards, own).items()}
         save_params(path, found, {UPDATES: np.array([self.updates, self.steps])})
 
-    def load_states(self, path: str, made: Plan, names: Iterable[str]) -> None:
-        """Go on with what `save_states` wrote; names: the variables that are trained."""
+    def load_states(self, path: str, made: Plan) -> None:
+        """Go on with what `save_states` wrote; ConfigError if it lacks something."""
         arrays, counts = load_params(path)
         if UPDATES not in counts:
             raise ConfigError(f"{path} holds no optimizer's states")
-        for name in names if arrays else ():
+        updates, steps = map(int, counts[UPDATES])
+        trained = [name for name in made.grads if name not in made.feeds]
+        for name in trained if updates else ():
             shard = made.shards.get(name)
             state = {}
             for slot in self.wanted_optimizer.slots():
@@ -118,7 +120,7 @@ class Store:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
                 state[slot] = (shard.of(arrays[key]) if shard else arrays[key]).copy()
             self.states[name] = state
-        self.updates, self.steps = map(int, counts[UPDATES])
+        self.updates, self.steps = updates, steps
 
     @property
     def wanted_optimizer(self) -> Optimizer:

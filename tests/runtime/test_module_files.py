@@ -44,6 +44,17 @@ def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
     ]  # fmt: skip
 
 
+def test_optimizer_states_of_another_kind_are_refused(tmp_path):
+    """Without momentum, nothing was kept that momentum could go on with."""
+    module, other = ready(), ready()
+    module.init_optimizer(optimizer="sgd", force_init=True)
+    module.train_batch(next(batches()))
+    module.save_optimizer_states(str(tmp_path / "x.states"))
+    module.load_optimizer_states(str(tmp_path / "x.states"))
+    with pytest.raises(ConfigError, match="x.states has no 'fc1_weight/mom'"):
+        other.load_optimizer_states(str(tmp_path / "x.states"))
+
+
 def test_parameters_of_a_file(tmp_path):
     module, other = ready(), ready(seed=5)
     module.save_params(str(tmp_path / "x.params"))
