@@ -184,7 +184,10 @@ def test_score_and_predict_leave_padding_out():
     assert whole.shape == (10, 3)
     np.testing.assert_allclose(module.predict(it), whole, rtol=1e-6)
     right = (whole.argmax(axis=1) == samples()[1]).mean()
-    assert module.score(it, "acc") == [("accuracy", pytest.approx(right))]
+    nll = -np.log(whole[np.arange(10), samples()[1]]).mean()
+    assert module.score(it, ["acc", "ce"]) == [
+        ("accuracy", pytest.approx(right)), ("cross-entropy", pytest.approx(nll, rel=1e-6)),
+    ]  # fmt: skip
     two = module.score(it, ["acc", mx.metric.CrossEntropy()], num_batch=2)
     assert [name for name, _ in two] == ["accuracy", "cross-entropy"]
     shapes = [outputs[0].shape for outputs, *_ in module.iter_predict(it)]

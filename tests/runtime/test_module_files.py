@@ -51,7 +51,7 @@ def test_optimizer_states_of_another_kind_are_refused(tmp_path):
     module.train_batch(next(batches()))
     module.save_optimizer_states(str(tmp_path / "x.states"))
     module.load_optimizer_states(str(tmp_path / "x.states"))
-    with pytest.raises(ConfigError, match="x.states has no 'fc1_weight/mom'"):
+    with pytest.raises(ConfigError, match=r"x\.states has no 'fc1_weight/mom'"):
         other.load_optimizer_states(str(tmp_path / "x.states"))
 
 
