@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from partitioner.layout import lay_out
 from runtime.agree import agree_on_plan
+from runtime.arena import reserve
 from runtime.choose import AUTO, compute_lists
 from runtime.collector import paused
-from runtime.mixing import mix
+from runtime.mixing import Mixed, mix
 from runtime.parts import Parts
 from runtime.pipeline import Options, Plan, plan
 from runtime.program import Schedule
@@ -24,13 +26,14 @@ from runtime.schedules import SCHEDULES
 from runtime.session import Arrays, Session, zero_states
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.errors import ConfigError, GraphError, RunError
+from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
 from symgraph.types import Array
+from symgraph.units import bytes_text
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
 SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
@@ -104,7 +107,11 @@ class Buckets:
         return self._plans[key]
 
     def step(self, keys: Sequence[Hashable]) -> Step:
-        """The programs of a step with one batch of each of these buckets, all planned before."""
+        """The programs of a step with one batch of each of these buckets, all planned before.
+
+        Raises GraphError for a loss that several batches cannot share, ScheduleError if they cannot
+        be in one step, or need more than the limit of memory.
+        """
         wanted = tuple(keys)
         if wanted not in self._steps:
             parts = Parts(tuple([self._plans[key] for key in wanted]))
@@ -116,6 +123,8 @@ class Buckets:
                 order = self.default.options.order if self.train else None
                 listing = partial(compute_lists, name, order)
                 mixed = mix(parts, listing, self.default.prices)
+                if self.default.options.memory is not None and self.train:
+                    _require_memory(mixed, self.default.options.memory)
                 self._steps[wanted] = Step(parts, mixed.schedule)
         return self._steps[wanted]
 
@@ -123,7 +132,7 @@ class Buckets:
         """How further buckets are planned: like the default one."""
         choice = self.default.choice
         return replace(
-            self.default.options, like=self.default, strategy=None, placement=None, memory=None,
+            self.default.options, like=self.default, strategy=None, placement=None,
             schedule=choice.schedule, time_segment=choice.time_segment, recompute=choice.recompute,
             update=update and self.default.options.update,
         )  # fmt: skip
@@ -250,6 +259,20 @@ class BucketSession(Session):
         for rank, worker in self.workers.items():
             worker.states = states[rank]
 
+    def _record(self, worker: Worker) -> None:
+        """Keep what each stage and phase took of a step, as of one body of the default bucket.
+
+        Other buckets have other time segments, and other steps other micro-batches.
+        """
+        timeline, bodies = worker.timeline, self.plan.partition.bodies
+        totals: dict[tuple[int, str], float] = {}
+        for run, start, end in timeline.tracks[worker.rank].runs():
+            at = run.stage, run.phase
+            totals[at] = totals.get(at, 0.0) + float((end - start) * timeline.unit)
+        for at, seconds in totals.items():
+            key = next(key for key in bodies if key[:2] == at)
+            self.body_seconds[key].append(seconds / len(self.plan.sizes))
+
     @property
     def held(self) -> dict[int, int]:
         """Bytes of the memory of each local rank that all buckets share."""
@@ -285,6 +308,22 @@ def _require_sums(parts: Parts) -> None:
                     f"{len(parts.plans)} batches; use normalization='valid' or 'null', or one "
                     "batch a step"
                 )
+
+
+def _require_memory(mixed: Mixed, limit: int) -> None:
+    """A step keeps within the bytes that each rank may hold."""
+    parts = mixed.parts
+    first = parts.plans[0]
+    for rank, program in enumerate(mixed.schedule.programs):
+        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
+        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
+        need = first.memory[rank].parameters + first.memory[rank].optimizer + arena.nbytes
+        if need > limit:
+            raise ScheduleError(
+                f"a step of {len(parts.plans)} batches needs {bytes_text(need)} ({need} bytes) on "
+                f"{first.partition.placement.devices[rank]}, more than the limit of "
+                f"{bytes_text(limit)}; put fewer batches into a step"
+            )
 
 
 def _described(made: Plan) -> list[DataDesc]:

@@ -120,7 +120,7 @@ def mix(parts: Parts, listing: Listing, prices: Prices | None) -> Mixed:
                 f"one on {first.rank_of}; run them in steps of their own"
             )
     union = Union.of(parts)
-    costs = _costs(parts, prices or NOMINAL)
+    costs = mixed_costs(parts, prices or NOMINAL)
     segments = 1 + max(key.segment for key in union.bodies)
     lists = [Program.of(runs) for runs in listing(first.rank_of, len(parts.mbs))]
     best: Mixed | None = None
@@ -162,7 +162,7 @@ def _own(program: Program, union: Union, stages: int) -> Program:
     return union.numbered(Program(Columns(code[keep], at[keep], mb[keep], segment[keep])), -1)
 
 
-def _costs(parts: Parts, prices: Prices) -> Costs:
+def mixed_costs(parts: Parts, prices: Prices) -> Costs:
     """Of the union: a body's as in its own partition, all else as in the first one."""
     of_kinds = [prices.costs(partition) for partition in parts.partitions.values()]
     stages = len(next(iter(parts.partitions.values())).rank_of)
@@ -174,4 +174,4 @@ def _costs(parts: Parts, prices: Prices) -> Costs:
     return replace(of_kinds[0], run=run)
 
 
-__all__ = ["NOMINAL", "Mixed", "Union", "mix"]
+__all__ = ["NOMINAL", "Mixed", "Union", "mix", "mixed_costs"]

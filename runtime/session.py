@@ -128,15 +128,19 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
-        for rank, worker in self.workers.items():
-            timeline = worker.timeline
-            for run, start, end in timeline.tracks[rank].runs():
-                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
+        for worker in self.workers.values():
+            self._record(worker)
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def outputs(self) -> list[Array]:
         """The outputs of the last step for the whole batch, in order; all ranks must be local."""
         return whole_outputs(self.plan, self.workers.values())
+
+    def _record(self, worker: Worker) -> None:
+        """Keep what the bodies of a step took."""
+        timeline = worker.timeline
+        for run, start, end in timeline.tracks[worker.rank].runs():
+            self.body_seconds[run.key].append(float((end - start) * timeline.unit))
 
     def reset_states(self) -> None:
         """Start the next step from zero states."""

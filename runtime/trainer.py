@@ -173,7 +173,8 @@ class Trainer:
         config = job.config
         data = config.data
         self.source = source(corpus.train, data, config.train.seed)
-        self.valid = source(corpus.valid, data, config.train.seed)
+        alone = data.model_copy(update={"batches_per_step": 1})  # forward only, nothing drains
+        self.valid = source(corpus.valid, alone, config.train.seed)
         cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed

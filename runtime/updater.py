@@ -68,7 +68,7 @@ class TrainStep:
         """Let the gradients of a parameter's copies be their sum."""
         if self._replicas is None:
             self._replicas = ReplicaSum(worker)
-        self._replicas.run()
+        self._replicas.run(worker)
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""

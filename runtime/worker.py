@@ -132,8 +132,8 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Bytes of its memory, parameters aside."""
-        return self._memory.nbytes + sum(a.nbytes for a in self._kept.values())
+        """Bytes of its memory, parameters aside; shared memory is counted whole."""
+        return self._shared.pool.memory.nbytes + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 

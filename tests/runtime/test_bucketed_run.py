@@ -101,3 +101,10 @@ def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
     path.write_text(path.read_text().replace("examples.lstm_lm:build", "tests.faults:build"))
     with pytest.raises(ConfigError, match="ignore_label"):
         prepare(load_config(str(path)))
+
+
+def test_times_of_stages_are_those_of_all_buckets(tmp_path):
+    """Short buckets have fewer time segments than the largest, by whose stages times are shown."""
+    path = written(tmp_path, more="blas_threads: 1\n")
+    summary, _, _ = run(path, "pipeline.time_segment=3", "train.steps=4")
+    assert all(stage["seconds"] > 0 for stage in summary["stages"])

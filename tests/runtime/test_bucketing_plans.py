@@ -12,7 +12,7 @@ from runtime.bucketing import BucketSession
 from runtime.mixing import NOMINAL
 from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
-from symgraph.errors import GraphError, RunError
+from symgraph.errors import GraphError, RunError, ScheduleError
 from tests.buckets import (
     HIDDEN,
     VOCAB,
@@ -50,20 +50,23 @@ def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
     assert len(set(ranks.values())) == 3
 
 
-def test_groups_in_shards_stay_in_shards():
-    """A decoder over both devices is that in every bucket."""
+@pytest.mark.parametrize("how", ["shards", "replicas"])
+def test_groups_on_several_devices_are_so_in_every_bucket(how):
+    """The copies of a parameter get one sum of gradients, whichever bucket they are from."""
     groups = {"embed": sg.cpu(0), "layer0": sg.cpu(0), "layer1": sg.cpu(1)}
     groups["decode"] = (sg.cpu(0), sg.cpu(1))
-    how = options(2, "1f1b", groups=groups, shards={"decode": "devices"})
-    batches = [batch(7), batch(3)]
+    made = options(2, "1f1b", groups=groups, **{how: {"decode": "devices"}})
     with ThreadCluster(2) as cluster:
-        session, _ = start(make_buckets(lstm(), batch(7), how), cluster)
-        before = {n: a.copy() for n, a in session.parameters().items()}
-        session.step_batches(batches)
-        want, _, _ = judge(lstm(), batches, before)
-        for name, value in session.parameters().items():
-            step = before[name] - 0.1 * want[name]
-            np.testing.assert_allclose(value, step, rtol=1e-10, atol=1e-12)
+        session, arrays = start(make_buckets(lstm(), batch(7), made), cluster)
+        for batches in ([batch(7)], [batch(7), batch(3)], [batch(3)]):
+            before = {n: a.copy() for n, a in session.parameters().items()}
+            session.step_batches(batches)
+            want, _, _ = judge(lstm(), batches, before)
+            for name, value in session.parameters().items():
+                step = before[name] - 0.1 * want[name]
+                np.testing.assert_allclose(value, step, rtol=1e-10, atol=1e-12)
+        both = [{n for n in own if n.startswith("decode_weight")} for own in arrays.values()]
+        assert all(len(names) == 1 for names in both)
 
 
 def with_states(length):
@@ -187,3 +190,16 @@ def test_scoring_shares_the_pool_and_changes_nothing():
         assert figures == {"nll_nll": pytest.approx(nll, rel=1e-10), "nll_count": words}
         for name, value in session.parameters().items():
             assert value.tobytes() == before[name].tobytes()
+
+
+def test_a_step_of_several_batches_keeps_to_the_memory_limit():
+    free = make_buckets(lstm(), batch(9), options(2, "gpipe", 1))
+    limit = max(m.peak for m in free.default.memory)
+    buckets = make_buckets(lstm(), batch(9), options(2, "gpipe", 1, memory=limit))
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        session.step_batches([batch(3)])
+        with pytest.raises(ScheduleError, match=r"a step of 4 batches needs .* on cpu\(\d\), more"):
+            session.step_batches([batch(9)] * 4)
+        with pytest.raises(ScheduleError, match="more than the limit"):
+            session.step_batches([batch(20)])

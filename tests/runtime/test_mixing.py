@@ -10,7 +10,7 @@ import pytest
 from runtime.choose import compute_lists
 from runtime.instructions import Run, Update
 from runtime.lower import lower
-from runtime.mixing import NOMINAL, Union, _costs, mix
+from runtime.mixing import NOMINAL, Union, mix, mixed_costs
 from runtime.parts import Kind, Parts
 from runtime.program import Schedule
 from runtime.replay import check, simulate
@@ -83,7 +83,7 @@ def test_a_run_on_another_buckets_stage_is_refused():
 def test_the_order_is_the_best_of_those_simulated(schedule, lengths):
     parts = parts_of(*lengths, schedule=schedule, micro_batches=1)
     made = mix(parts, listing(schedule), None)
-    union, costs = Union.of(parts), _costs(parts, NOMINAL)
+    union, costs = Union.of(parts), mixed_costs(parts, NOMINAL)
     lists = compute_lists(schedule, None, (0, 1), len(lengths))
     given = lower(union, [union.numbered(p) for p in lists], update=True)
     assert made.seconds <= simulate(given, union, costs).makespan * (1 + 1e-9)
