@@ -41,7 +41,9 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
         f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
     ]
-    parts[1:1] = [note for note in [plan.late] if note]
+    buckets = config.data.buckets
+    shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
+    parts[1:1] = [note for note in [shown, plan.late] if note]
     if plan.considered:
         parts.insert(-1, "placements:\n" + considered_table(plan))
         parts.insert(-1, config_block(plan))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from partitioner import Partition, Placement, group2ctx
+from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
@@ -46,10 +46,11 @@ class Options:
     take, asked for only if something is chosen automatically. whole: see symgraph.shard.
     strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to their
     devices. machine: the devices to place on; None: equal ones. keep_groups: see
-    partitioner.strategies.Constraints. placement: of another plan of the same network. shards,
-    replicas: group -> the value of that attribute for its operators, over their own. splits:
-    whether strategy `auto` may put groups that `groups` does not name on several devices.
-    objective, split_tied: see partitioner.strategies.Constraints.
+    partitioner.strategies.Constraints. placement: of another plan of the same network. like: the
+    plan of another bucket, whose placement is carried over. shards, replicas: group -> the value of
+    that attribute for its operators, over their own. splits: whether strategy `auto` may put groups
+    that `groups` does not name on several devices. objective, split_tied: see
+    partitioner.strategies.Constraints.
     """
 
     groups: Groups | None = None
@@ -70,6 +71,7 @@ class Options:
     machine: Machine | None = None
     keep_groups: bool = False
     placement: Placement | None = None
+    like: Plan | None = None
     shards: Mapping[str, str] = field(default_factory=dict)
     replicas: Mapping[str, str] = field(default_factory=dict)
     splits: bool = True
@@ -309,12 +311,17 @@ def _decide(
     constraints: Callable[[], Constraints],
     wish: Wish,
 ) -> Decision:
-    """The placement that the user gives, by groups or from another plan, or a strategy's."""
-    if options.strategy is None or options.placement is not None:
-        given = options.placement or group2ctx(
-            graph, options.groups, options.default, options.devices
-        )
+    """The placement that the user gives, by groups or by another plan, or a strategy's."""
+    given = options.placement
+    if options.like is not None:
+        other = options.like
+        parameters = frozenset(other.parameters)
+        given = carry(graph, other.network.first, other.partition.placement, parameters)
+    elif options.strategy is None and given is None:
+        given = group2ctx(graph, options.groups, options.default, options.devices)
+    if given is not None:
         return Decision(given, *choose(draft(given), wish, options.pricing))
+    assert options.strategy is not None
     limits = constraints()
     return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
 
