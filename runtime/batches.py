@@ -41,7 +41,8 @@ class Stream:
 
     def batches(self, step: int) -> list[DataBatch]:
         data, label = self._batches.batch(step % len(self))
-        return [DataBatch([data], [label], 0, None, *described(*data.shape))]
+        provide = described(*data.shape)
+        return [DataBatch([data], [label], provide_data=provide[0], provide_label=provide[1])]
 
     def tokens(self, step: int) -> int:
         return self._tokens

@@ -27,7 +27,7 @@ from runtime.session import Arrays, Session, zero_states
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
 from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
-from symgraph.io import DataBatch, DataDesc
+from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
@@ -155,7 +155,7 @@ class Buckets:
         if isinstance(made, Model):
             return made
         symbol, data_names, label_names = made
-        described = {d.name: d.feed for d in (DataDesc(*given) for given in provide)}
+        described = {d.name: d.feed for d in map(describe, provide)}
         names = (*data_names, *(label_names or ()))
         missing = [name for name in names if name not in described]
         if missing:

@@ -9,6 +9,7 @@ from partitioner.picture import group_block
 from partitioner.report import aligned, table
 from runtime.draw import chart
 from runtime.pipeline import Plan
+from runtime.placing import Considered
 from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
@@ -113,11 +114,17 @@ def considered_table(plan: Plan) -> str:
         (
             "->" if c.placed.placement == plan.partition.placement else "", c.placed.strategy,
             seconds_text(c.placed.load), seconds_text(c.placed.lower_bound),
-            f"{c.placed.gap:.1%}", "too large" if c.seconds is None else seconds_text(c.seconds),
+            f"{c.placed.gap:.1%}", _step(c),
         )
         for c in plan.considered
     ]  # fmt: skip
     return "\n".join(aligned(rows))
+
+
+def _step(considered: Considered) -> str:
+    if considered.seconds is None:
+        return "too large"
+    return ("> " if considered.at_least else "") + seconds_text(considered.seconds)
 
 
 def tried_table(plan: Plan) -> str:

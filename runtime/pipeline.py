@@ -13,6 +13,7 @@ from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
+from partitioner.strategies.types import STEP
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
 from runtime.draft import Choice, Draft
@@ -48,7 +49,8 @@ class Options:
     partitioner.strategies.Constraints. placement: of another plan of the same network. like: the
     plan of another bucket, whose placement is carried over. shards, replicas: group -> the value of
     that attribute for its operators, over their own. splits: whether strategy `auto` may put groups
-    that `groups` does not name on several devices.
+    that `groups` does not name on several devices. objective, split_tied: see
+    partitioner.strategies.Constraints.
     """
 
     groups: Groups | None = None
@@ -73,6 +75,8 @@ class Options:
     shards: Mapping[str, str] = field(default_factory=dict)
     replicas: Mapping[str, str] = field(default_factory=dict)
     splits: bool = True
+    objective: str = STEP
+    split_tied: bool = False
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -106,7 +110,8 @@ class Options:
         return Constraints(
             memory=self.memory, parameters=parameters, grads=grads, slots=self.slots,
             in_flight=min(self.micro_batches, len(devices)), keep_groups=self.keep_groups,
-            together=together, pins=pins, spread=spread,
+            together=together, pins=pins, spread=spread, objective=self.objective,
+            split_tied=self.split_tied,
         )  # fmt: skip
 
 

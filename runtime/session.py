@@ -7,7 +7,7 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
 from runtime.worker import Shared, Worker
+from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.io import DataBatch
@@ -36,6 +37,7 @@ class Session:
 
     arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
     optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
+    keep_outputs: whether all outputs of a step can be had from `outputs`.
     """
 
     carry_states = True  # the states at the end of a step are the next one's first
@@ -50,6 +52,7 @@ class Session:
         clip: float | None = None,
         seed: int = 0,
         shared: Mapping[int, Shared] | None = None,
+        keep_outputs: bool = False,
     ) -> None:
         """shared: another session's, of the same arrays, with which it takes turns."""
         if optimizer is not None and not plan.trains:
@@ -62,6 +65,7 @@ class Session:
         self.seed = seed
         self.steps = 0
         self.trains = optimizer is not None
+        self._keeps_outputs = keep_outputs
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, TrainStep] = {}
@@ -84,8 +88,10 @@ class Session:
         programs: Collection[Program] | None = None,
         parts: Parts | None = None,
     ) -> Worker:
-        """A worker that keeps the figures and the next states."""
+        """A worker that keeps the figures and the next states, and all outputs if wanted."""
         wanted = {*scalars(plan).values(), *plan.states.values()}
+        if self._keeps_outputs:
+            wanted.update(plan.outputs)
         return Worker(
             plan, rank, self.arrays[rank], wanted, programs, parts=parts, shared=self.shared[rank]
         )
@@ -126,6 +132,10 @@ class Session:
             self._record(worker)
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
+    def outputs(self) -> list[Array]:
+        """The outputs of the last step for the whole batch, in order; all ranks must be local."""
+        return whole_outputs(self.plan, self.workers.values())
+
     def _record(self, worker: Worker) -> None:
         """Keep what the bodies of a step took."""
         timeline = worker.timeline
@@ -164,6 +174,13 @@ class Session:
         """
         found = {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
         return join(self.plan.shards, found)
+
+
+def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
+    """The outputs that these workers kept, put together from micro-batches: copies."""
+    found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
+    whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
+    return [array.copy() if array is first else array for array, first in whole]
 
 
 def zero_states(plan: Plan) -> dict[str, Array]:

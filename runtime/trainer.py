@@ -113,6 +113,7 @@ def _options(config: Config, pricing: Pricing) -> Options:
         strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
         machine=machine, pricing=pricing, shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
+        objective=config.partition.objective, split_tied=config.partition.split_tied,
     )  # fmt: skip
 
 

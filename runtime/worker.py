@@ -102,7 +102,7 @@ class Worker:
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
         self._env = Env()
-        self._updater: Updater | None = None
+        self.updater: Updater | None = None  # of the step under way
         self._programs = [plan.schedule.programs[rank]] if programs is None else programs
         self.bound: list[Bound] = []
         self.bind(self._programs)
@@ -154,15 +154,15 @@ class Worker:
         Any error is told to the other ranks, and raised as RunError that names rank,
         instruction and node.
         """
-        if not self.bound:
-            self.bind(self._programs)
-        self._updater = updater
+        self.updater = updater
         self.begin(feeds, train=train, seed=seed, step=step)
         for bound in self.bound:
             self.run(transport, bound)
 
     def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
+        if not self.bound:
+            self.bind(self._programs)
         self._tickets.clear()
         self.outputs = {}
         self.step_count = step
@@ -289,14 +289,14 @@ class Worker:
                 ticket.wait()
 
     def _finish(self, instruction: Update | Collective) -> None:
-        if self._updater is not None:
+        if self.updater is not None:
             if isinstance(instruction, Update):
-                self._updater.update(self, instruction.stage)
+                self.updater.update(self, instruction.stage)
             elif instruction.tag == REPLICAS:
-                self._updater.sum_replicas(self)
+                self.updater.sum_replicas(self)
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
-                self._updater.reduce(self)
+                self.updater.reduce(self)
 
 
 class _Bind:

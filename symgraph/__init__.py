@@ -15,15 +15,18 @@ from symgraph import ops as ops  # isort: split
 
 from symgraph import (
     attribute,
+    callback,
     errors,
     init,
     io,
     lr_scheduler,
     metric,
+    mod,
     name,
     optimizer,
     rnn,
     sym,
+    viz,
 )
 from symgraph.attribute import AttrScope
 from symgraph.batching import Feed
@@ -36,6 +39,8 @@ from symgraph.types import TensorType
 __version__ = "0.1.0"
 
 initializer = init
+module = mod
+visualization = viz
 symbol = sym  # MXNet's two names of one namespace; the class is in the module symgraph.symbol
 
 __all__ = [
@@ -47,6 +52,7 @@ __all__ = [
     "SymgraphError",
     "TensorType",
     "attribute",
+    "callback",
     "cpu",
     "errors",
     "gpu",
@@ -55,9 +61,13 @@ __all__ = [
     "io",
     "lr_scheduler",
     "metric",
+    "mod",
+    "module",
     "name",
     "optimizer",
     "rnn",
     "sym",
     "symbol",
+    "visualization",
+    "viz",
 ]

@@ -150,6 +150,10 @@ def _adjust(
 ) -> None:
     """Set what an operator must know of the whole batch."""
     size, whole = sizes
+    first = outs[0]
+    if not ins and isinstance(first, Split) and node.types[0].shape[first.axis] != size:
+        mixes(node.site, f"has a 0 in its shape for an axis of length "
+              f"{node.types[0].shape[first.axis]}, which is not the batch's")  # fmt: skip
     split = any(isinstance(layout, Split) for layout in ins)
     if op.count is not None and split and (op.loss or outs[0] is PARTIAL):
         own = op.count(node.attrs, graph.types_of(node.inputs))

@@ -144,6 +144,11 @@ class PartitionConfig(Section):
     group2ctx."""
     keep_groups: bool = False
     """Whether a strategy keeps the nodes of one ctx_group together."""
+    objective: Literal["step", "throughput", "latency"] = "step"
+    """What strategy auto makes small: the step of all micro-batches, the load of the slowest device
+    (as in a pipeline that never ends), or the time of one micro-batch alone."""
+    split_tied: bool = False
+    """Whether a strategy may send a parameter to other devices than its own."""
     split: Literal["auto", "none"] = "auto"
     """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
     its operators in shards or the whole replicated."""

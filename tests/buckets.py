@@ -65,7 +65,9 @@ def padded(sentences: Sequence[np.ndarray], length: int, pad: int = PAD) -> Data
     label = np.full_like(data, pad)
     label[:, :-1] = data[:, 1:]
     names = DataDesc("data", data.shape, "int32"), DataDesc("softmax_label", data.shape, "int32")
-    return DataBatch([data], [label], 0, length, names[:1], names[1:])
+    return DataBatch(
+        [data], [label], bucket_key=length, provide_data=names[:1], provide_label=names[1:]
+    )
 
 
 def halves(layers: int = 2, devices: int = 2) -> dict[str, sg.Context]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from symgraph.errors import ConfigError, nearest
-from symgraph.io import DataBatch, DataDesc
+from symgraph.io import DataBatch, DataDesc, DataIter
 from symgraph.types import Array
 
 LAYOUTS = ("NT", "TN")
@@ -63,7 +63,7 @@ def encode_sentences(
     return [[code(word) for word in sentence] for sentence in sentences], table
 
 
-class BucketSentenceIter:
+class BucketSentenceIter(DataIter):
     """Batches of sentences of about one length, in random order (`mx.rnn.BucketSentenceIter`).
 
     sentences: lists of ids. A sentence goes to the smallest bucket that it fits into; buckets None
@@ -97,8 +97,8 @@ class BucketSentenceIter:
             raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; it must be 1 or more")
-        self.batch_size, self.layout, self.dtype = batch_size, layout, dtype
-        self.invalid_label = invalid_label
+        super().__init__(batch_size)
+        self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
         self.major_axis = layout.find("N")
         self._shuffle, self._seed = shuffle, seed
@@ -167,10 +167,7 @@ class BucketSentenceIter:
             self._plan = [self._plan[i] for i in rng.permutation(len(self._plan))]
         self._next = 0
 
-    def __iter__(self) -> Iterator[DataBatch]:
-        return self
-
-    def __next__(self) -> DataBatch:
+    def next(self) -> DataBatch:
         if self._next == len(self._plan):
             raise StopIteration
         self._next += 1
@@ -182,10 +179,6 @@ class BucketSentenceIter:
         if epoch != self._epoch:
             self._begin(epoch)
         return self._batch(*self._plan[at])
-
-    def next(self) -> DataBatch:
-        """The next batch; StopIteration at the end of the epoch."""
-        return self.__next__()
 
     def _batch(self, bucket: int, start: int) -> DataBatch:
         length = self.buckets[bucket]
@@ -200,8 +193,9 @@ class BucketSentenceIter:
         if self.layout == "TN":
             data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
         return DataBatch(
-            [data], [label], self.batch_size - len(chosen), length,
-            [self._describe(self.data_name, length)], [self._describe(self.label_name, length)],
+            [data], [label], self.batch_size - len(chosen), bucket_key=length,
+            provide_data=[self._describe(self.data_name, length)],
+            provide_label=[self._describe(self.label_name, length)],
         )  # fmt: skip
 
 

@@ -276,7 +276,10 @@ def pair(source, target):
         for n, a in zip(("source", "target", "label"), arrays, strict=True)
     ]
     key = (source, target)
-    return sg.io.DataBatch(arrays[:2], arrays[2:], 0, key, described[:2], described[2:])
+    return sg.io.DataBatch(
+        arrays[:2], arrays[2:], bucket_key=key, provide_data=described[:2],
+        provide_label=described[2:],
+    )  # fmt: skip
 
 
 def test_two_axes_of_which_no_bucket_has_the_longest_of_both():

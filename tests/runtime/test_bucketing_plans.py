@@ -95,13 +95,13 @@ def test_states_go_on_only_where_they_are_asked_to(carry):
     text = batch(8, pad=-2)
     chunks = [
         sg.io.DataBatch(
-            [text.data[0][:, a:b]], [text.label[0][:, a:b]], 0, b - a,
-            text.provide_data, text.provide_label,
+            [text.data[0][:, a:b]], [text.label[0][:, a:b]], bucket_key=b - a,
+            provide_data=text.provide_data, provide_label=text.provide_label,
         )
         for a, b in ((0, 3), (3, 8))
     ]  # fmt: skip
-    chunks = [c._replace(data=[c.data[0] % VOCAB], label=[c.label[0] % VOCAB]) for c in chunks]
-    whole = text._replace(data=[text.data[0] % VOCAB], label=[text.label[0] % VOCAB])
+    chunks = [replace(c, data=[c.data[0] % VOCAB], label=[c.label[0] % VOCAB]) for c in chunks]
+    whole = replace(text, data=[text.data[0] % VOCAB], label=[text.label[0] % VOCAB])
     buckets = make_buckets(with_states, whole, options(1, groups=None))
     rest = {"optimizer": sg.optimizer.create("sgd", learning_rate=0.0)}
     with ThreadCluster(1) as cluster:
@@ -138,7 +138,7 @@ def test_a_parameter_that_a_bucket_lacks_is_named():
 def test_a_name_that_the_batch_does_not_provide_is_named():
     given = batch(5)
     with pytest.raises(GraphError, match="bucket 5: sym_gen names 'softmax_label', but the batch"):
-        make_buckets(lstm(), given._replace(label=[], provide_label=[]), options(1, groups=None))
+        make_buckets(lstm(), replace(given, label=[], provide_label=[]), options(1, groups=None))
 
 
 def test_a_parameter_stays_where_the_default_bucket_has_it():
