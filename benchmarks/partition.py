@@ -79,7 +79,7 @@ def published(folder: Path) -> Iterator[Row]:
     """A row for each published problem, and for l = 0 and 1 where both are published."""
     with PUBLISHED.open(encoding="utf-8") as lines:
         known = list(csv.DictReader(lines))
-    for line in track(known, "published problems", Console(stderr=True)):
+    for line in track(known, "published problems", console=Console(stderr=True)):
         for cpus in (1, 0):
             optimum = line[f"optimum l={cpus}"]
             if optimum:
@@ -238,7 +238,7 @@ def large_table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--workloads", type=Path, help="folder of the published problems")
-    parser.add_argument("--steps", type=int, nargs="+", default=[130, 260, 520],
+    parser.add_argument("--steps", type=int, nargs="+", default=[210, 420, 840],
                         help="time steps of the large graphs")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--solve", nargs=3, help=argparse.SUPPRESS)

@@ -138,7 +138,9 @@ def _body(
         inputs = tuple([
             v if owner[v.node] == key else Value(str(v)) for v in node.inputs
         ])  # fmt: skip
-        inside.append(Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags))
+        if node.origin is not None or inputs != node.inputs:
+            node = Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags)
+        inside.append(node)
     made = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
     kept = tuple([v for v in (*imports.values(), *made) if lasts.get((key.stage, v), key) != key])
     asked = dict.fromkeys(graph.outputs)

@@ -12,11 +12,15 @@ scratch: its roots are packed by when the body's calls need them, and gone when 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import itemgetter
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from partitioner.cut import run_order, runs_before
 from partitioner.packing import Need, aligned, pack
@@ -79,6 +83,9 @@ class Layout:
         return {key: tuple(numbers) for key, numbers in found.items()}
 
 
+_KNOWN: WeakKeyDictionary[Partition, dict[object, Layout]] = WeakKeyDictionary()
+
+
 def lay_out(
     partition: Partition,
     rank: int,
@@ -88,15 +95,21 @@ def lay_out(
     """The layout of one rank.
 
     fixed: variables that have arrays of their own; other variables are copied in. lasting: values
-    that are read after the last run.
+    that are read after the last run. Remembered as long as the partition is there: the memory
+    plan's layout is the worker's.
     """
     own = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
-    bodies = sorted(own, key=lambda b: turn(b.key))
-    builder = _Builder(partition, bodies, frozenset(fixed), frozenset(lasting))
-    builder.make_places()
-    builder.join()
-    builder.write_over()
-    return builder.finish()
+    here = {n.name for b in own for n in b.graph.variables if n.name not in b.imports}
+    key = rank, frozenset(here.intersection(fixed)), frozenset(lasting)
+    known = _KNOWN.setdefault(partition, {})
+    if key not in known:
+        bodies = sorted(own, key=lambda b: turn(b.key))
+        builder = _Builder(partition, bodies, *key[1:])
+        builder.make_places()
+        builder.join()
+        builder.write_over()
+        known[key] = builder.finish()
+    return known[key]
 
 
 def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:
@@ -110,6 +123,40 @@ class _Use(NamedTuple):
 
     body: BodyKey
     at: int
+
+
+class _Inside:
+    """The keys in one root, to be found by where they lie: of each size, sorted by their begin.
+
+    A root has a value a time step and a few of all steps, so it has few sizes and many keys.
+    """
+
+    def __init__(self) -> None:
+        self._of_size: dict[int, list[tuple[int, int, Key]]] = {}
+        self._count = 0  # so that keys are never compared
+
+    def add(self, key: Key, begin: int, size: int) -> None:
+        self._count += 1
+        insort(self._of_size.setdefault(size, []), (begin, self._count, key))
+
+    def __iter__(self) -> Iterator[Key]:
+        return (key for found in self._of_size.values() for _, _, key in found)
+
+    def forget(self, begin: int, end: int) -> None:
+        """Drop those that lie in [begin, end)."""
+        for size, found in self._of_size.items():
+            first = bisect_left(found, begin, key=itemgetter(0))
+            last = bisect_left(found, end - size + 1, key=itemgetter(0))
+            del found[first:last]
+
+    def within(self, begin: int, end: int) -> Iterator[Key]:
+        """Those that share a byte with [begin, end)."""
+        for size, found in self._of_size.items():
+            first = bisect_left(found, begin - size + 1, key=itemgetter(0))
+            for start, _, key in islice(found, first, None):
+                if start >= end:
+                    break
+                yield key
 
 
 class _Builder:
@@ -243,9 +290,10 @@ class _Builder:
         if not found:
             return
         sent = {(e.src.stage, e.value) for e in self.partition.edges if self.partition.crosses(e)}
-        inside: dict[int, list[Key]] = {}
+        inside: defaultdict[int, _Inside] = defaultdict(_Inside)
         for key in self.places:
-            inside.setdefault(self.where(key).root, []).append(key)
+            root, offset = self.where(key)
+            inside[root].add(key, offset, self.size(key))
         placed: set[Key] = set()
         for body, at, node, (out, source) in found:
             over = node.inputs[source]
@@ -254,11 +302,14 @@ class _Builder:
             if new not in placed and self._may_take(body, at, old, new, inside, sent):
                 (root, offset), (mine, _) = self.where(old), self.where(new)
                 self.parent[mine] = root, offset
-                inside[root] += inside.pop(mine)
+                # Their uses come before the new value's, so before whatever takes its place.
+                inside[root].forget(offset, offset + self.size(new))
+                for key in inside.pop(mine):
+                    inside[root].add(key, self.where(key).offset, self.size(key))
                 placed.add(new)
 
     def _may_take(
-        self, body: Body, at: int, old: Key, new: Key, inside: Mapping[int, list[Key]],
+        self, body: Body, at: int, old: Key, new: Key, inside: Mapping[int, _Inside],
         sent: Collection[Key],
     ) -> bool:  # fmt: skip
         (root, begin), (mine, offset) = self.where(old), self.where(new)
@@ -267,15 +318,13 @@ class _Builder:
         if not alone or self.size(old) != size or self.name[root] is not None:
             return False
         stage = body.key.stage
-        for key in inside[root]:
-            start = self.where(key).offset
-            if start < begin + size and begin < start + self.size(key):
-                stays = key[1] in body.results or key[1] in self.lasting
-                if key in sent or stays or key[0] != stage:
-                    return False
-                uses = (*self.reads.get(key, ()), self.made[key])
-                if not all(_before(use, body.key, at) for use in uses):
-                    return False
+        for key in inside[root].within(begin, begin + size):
+            stays = key[1] in body.results or key[1] in self.lasting
+            if key in sent or stays or key[0] != stage:
+                return False
+            uses = (*self.reads.get(key, ()), self.made[key])
+            if not all(_before(use, body.key, at) for use in uses):
+                return False
         return True
 
     # -- the result ------------------------------------------------------------------------------

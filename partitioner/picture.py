@@ -18,6 +18,7 @@ from symgraph.attribute import lookup
 from symgraph.context import Context
 from symgraph.graph import Graph
 from symgraph.merge import home_of
+from symgraph.pieces import place_of
 from symgraph.types import Value
 from symgraph.units import bytes_text
 
@@ -55,15 +56,15 @@ def dot(graph: Graph, placement: Placement) -> str:
     lines = ["digraph placement {", "  rankdir=LR; node [shape=box, style=filled];"]
     for stage in range(placement.stages):
         device = placement.devices[placement.rank_of[stage]]
-        lines += [f"  subgraph cluster_{stage} {{", f"    label={_quoted(_title(stage, device))};"]
+        lines += [f"  subgraph cluster_{stage} {{", f"    label={quoted(_title(stage, device))};"]
         lines += [
-            f'    b{i} [label={_quoted(_text(box))}, fillcolor="{_colour(placement, stage)}"];'
+            f'    b{i} [label={quoted(_text(box))}, fillcolor="{_colour(placement, stage)}"];'
             for i, box in enumerate(boxes) if box.stage == stage
         ]  # fmt: skip
         lines.append("  }")
     for arrow in arrows:
         bold = ", penwidth=2" if _crosses(arrow, boxes, placement) else ", color=gray"
-        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={_quoted(_flow(arrow))}{bold}];")
+        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={quoted(_flow(arrow))}{bold}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -102,20 +103,42 @@ def svg(graph: Graph, placement: Placement) -> str:
 def group_block(graph: Graph, placement: Placement) -> str:
     """The placement as lines of a config: each ctx_group and its device.
 
-    A group on several devices gets the one that has most of it; what the block cannot say (split
-    groups, nodes without a group) is said in comments.
+    A group in pieces gets the list of their devices, another one on several devices the one that
+    has most of it; what the block cannot say (groups that are cut, nodes without a group) is said
+    in comments.
     """
     where = group_devices(graph, placement)
+    pieces = _devices_of_pieces(graph, placement)
     lost = sum(where.pop("", {}).values())
     lines = ["group2ctx:"] if where else ["group2ctx: {}"]
     for group, devices in where.items():
-        device = next(iter(devices))
         names = ", ".join(f"{count} nodes on {d}" for d, count in sorted(devices.items()))
-        note = f"  # split: {names}; use keep_groups" if len(devices) > 1 else ""
-        lines.append(f"  {yaml.safe_dump({group: str(device)}).strip()}{note}")
+        cut = len(devices) > 1 and group not in pieces
+        note = f"  # split: {names}; use keep_groups" if cut else ""
+        device = f"[{', '.join(pieces[group])}]" if group in pieces else next(iter(devices))
+        text = f"{yaml.safe_dump(group).splitlines()[0]}: {device}"
+        lines.append(f"  {text}{note}")
     if lost:
         lines.append(f"  # {lost} nodes are in no group and follow their inputs")
     return "\n".join(lines) + "\n"
+
+
+def _devices_of_pieces(graph: Graph, placement: Placement) -> dict[str, list[str]]:
+    """The devices of each group's shards or replicas, where each of those is on one device."""
+    found: dict[str, dict[int, set[Context]]] = {}
+    counts: dict[str, int] = {}
+    for node in graph:
+        place = place_of(node)
+        if place and node.origin is None and not node.is_variable:
+            group = lookup(node.tags, "ctx_group") or ""
+            devices = found.setdefault(group, {}).setdefault(place[0], set())
+            devices.add(placement.device_of(home_of(node)))
+            counts[group] = place[1]
+    return {
+        group: [str(next(iter(pieces[i]))) for i in range(counts[group])]
+        for group, pieces in found.items()
+        if len(pieces) == counts[group] and all(len(on) == 1 for on in pieces.values())
+    }
 
 
 def group_devices(graph: Graph, placement: Placement) -> dict[str, dict[Context, int]]:
@@ -216,6 +239,6 @@ def _short(label: str, most: int = 26) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string of the DOT language."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -12,7 +12,7 @@ from symgraph.context import Context
 from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 
 Groups = Mapping[str, Context | Sequence[Context]]  # several devices: one for each shard
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symgraph.graph import Graph
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 
 Unit = tuple[int, int, tuple[int, int] | None]  # level, rank, which shard its nodes are of
 

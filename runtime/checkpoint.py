@@ -31,7 +31,7 @@ from runtime.transports import Transport
 from symgraph.batching import assemble
 from symgraph.errors import ConfigError
 from symgraph.ops.layout import Split
-from symgraph.shard import Shard, join
+from symgraph.pieces import Shard, join
 from symgraph.types import Array
 
 ABOUT = "checkpoint.json"
@@ -119,7 +119,7 @@ def restore(session: Session, path: Path) -> None:
             worker.states = {
                 name: list(_split(session, name, reader.read("state/{}", name)))
                 for name in session.plan.states
-                if session.plan.rank_of(name) == rank
+                if session.carry_states and session.plan.rank_of(name) == rank
             }
 
     session.cluster.run(work)

@@ -150,9 +150,7 @@ def _list_scheduled(
 
 
 def _lowered(partition: Partition, lists: ComputeLists, wish: Wish) -> Schedule:
-    return lower(
-        partition, lists, update=wish.update, replicas=bool(copies_of(partition.graph))
-    )
+    return lower(partition, lists, update=wish.update, replicas=bool(copies_of(partition.graph)))
 
 
 def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
@@ -161,7 +159,7 @@ def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
     if Path(name).suffix in SUFFIXES:
         lists = load_schedule_file(name)
     else:
-        lists = _compute_lists(name, wish.order, draft.placement.rank_of, len(draft.sizes))
+        lists = compute_lists(name, wish.order, draft.placement.rank_of, len(draft.sizes))
     programs = lists.programs if isinstance(lists, Schedule) else lists
     split = any(
         isinstance(i, Run) and i.phase in (INPUT, WEIGHT) for program in programs for i in program
@@ -176,7 +174,8 @@ def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
     return Choice(name, split, scheduled, steps)
 
 
-def _compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+def compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+    """What ranks run by the schedule of that name; order: of gpipe's backward phase, or None."""
     if order is not None and name != "gpipe":
         raise ConfigError(f"pipeline.order is for the schedule gpipe, not for {name}")
     if name == FORWARD_ONLY:

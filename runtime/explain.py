@@ -9,6 +9,7 @@ from partitioner.picture import group_block
 from partitioner.report import aligned, table
 from runtime.draw import chart
 from runtime.pipeline import Plan
+from runtime.placing import Considered
 from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
@@ -44,11 +45,12 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         + "\n"
         + _bound(plan, timeline),
     ]
-    parts[1:1] = [note for note in [plan.late] if note]
+    buckets = config.data.buckets
+    shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
+    parts[1:1] = [note for note in [shown, plan.late] if note]
     if plan.considered:
-        parts.insert(-1, "placements:\n" + considered_table(plan) + "\n\n" + group_block(
-            plan.partition.graph, plan.partition.placement
-        ))  # fmt: skip
+        parts.insert(-1, "placements:\n" + considered_table(plan))
+        parts.insert(-1, config_block(plan))
     if plan.compared:
         parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
     if len(plan.tried) > 1:
@@ -79,6 +81,13 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
         f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
         f"the predicted step is {gap} above"
     )
+
+
+def config_block(plan: Plan) -> str:
+    """What a config would say to have the plan's placement."""
+    groups = group_block(plan.partition.graph, plan.partition.placement)
+    marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
+    return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
 
 
 def _basis(prices: Prices) -> str:
@@ -122,11 +131,17 @@ def considered_table(plan: Plan) -> str:
         (
             "->" if c.placed.placement == plan.partition.placement else "", c.placed.strategy,
             seconds_text(c.placed.load), seconds_text(c.placed.lower_bound),
-            f"{c.placed.gap:.1%}", "too large" if c.seconds is None else seconds_text(c.seconds),
+            f"{c.placed.gap:.1%}", _step(c),
         )
         for c in plan.considered
     ]  # fmt: skip
     return "\n".join(aligned(rows))
+
+
+def _step(considered: Considered) -> str:
+    if considered.seconds is None:
+        return "too large"
+    return ("> " if considered.at_least else "") + seconds_text(considered.seconds)
 
 
 def tried_table(plan: Plan) -> str:

@@ -18,11 +18,7 @@ from symgraph.errors import ScheduleError
 
 
 def lower(
-    topology: Topology,
-    compute_lists: ComputeLists,
-    *,
-    update: bool = False,
-    replicas: bool = False,
+    topology: Topology, compute_lists: ComputeLists, *, update: bool = False, replicas: bool = False
 ) -> Schedule:
     """Wrap each run in the receives its body wants and the sends it feeds, and free what it leaves.
 

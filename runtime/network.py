@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from symgraph.batching import Feed, MicroBatched, batch_size, micro_batch, prologue, split_sizes
@@ -16,8 +15,9 @@ from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
+from symgraph.pieces import Shard, mark
 from symgraph.replicate import REPLICATE, replica_counts, replicate
-from symgraph.shard import Shard, Sharded, mark, shard
+from symgraph.shard import Sharded, shard
 from symgraph.simplify import fold
 from symgraph.symbol import Symbol
 from symgraph.types import Value
@@ -33,6 +33,12 @@ class Asked:
     heads: bool
     shapes: Mapping[str, Any]
     dtypes: Mapping[str, Any]
+
+    def lowered(self, size: int) -> Graph:
+        """The forward graph for a batch of that many samples."""
+        fed = {name: feed.part(size).shape for name, feed in self.feeds.items()}
+        kinds = {name: feed.type.dtype for name, feed in self.feeds.items()}
+        return lower(self.symbol, {**self.shapes, **fed}, {**self.dtypes, **kinds})
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,7 @@ def make_network(
 
     @cache
     def lowered(size: int) -> Sharded:
-        fed = {name: feed.part(size).shape for name, feed in feeds.items()}
-        kinds = {name: feed.type.dtype for name, feed in feeds.items()}
-        graph = lower(asked.symbol, {**asked.shapes, **fed}, {**asked.dtypes, **kinds})
-        graph = mark(mark(graph, shards), replicas, REPLICATE)
+        graph = mark(mark(asked.lowered(size), shards), replicas, REPLICATE)
         return shard(graph, asked.symbol.list_outputs(), feeds, devices=devices, whole=whole)
 
     @cache
@@ -102,25 +105,16 @@ def make_network(
     early = prologue(full.graph, axes)
     fixed = {*feeds, *(v.node for v in early.outputs)}
     counts = replica_counts(full.graph, devices) if feeds else {}
-    dealt = {size: replicate(counts, size, ready, fixed) for size in dict.fromkeys(sizes)}
+    dealt = {size: replicate(counts, size, ready, fixed, sizes) for size in dict.fromkeys(sizes)}
     first = dealt[sizes[0]]
     wrt = first.variables(full.variables(asked.wrt))
     both = {n: gradients(fold(d.graph), wrt, heads=asked.heads) for n, d in dealt.items()}
-    _, grads, heads = both[sizes[0]]
-    graph = both[sizes[0]].graph
+    graph, grads, heads = both[sizes[0]]
     outputs = tuple([first.values.get(v, v) for v in full.graph.outputs])
     layouts = {first.values.get(v, v): layout for v, layout in first.layouts.items()}
     fed = {*fixed, *heads.values()}
+    parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
     return Network(
-        feeds=MappingProxyType(dict(feeds)),
-        graphs={size: b.graph for size, b in both.items()},
-        sizes=sizes,
-        prologue=early,
-        outputs=outputs,
-        names=full.names,
-        layouts={v: layouts[v] for v in outputs},
-        grads=grads,
-        heads=heads,
-        shards=MappingProxyType({**full.shards, **first.copies}),
-        parameters=frozenset(n.name for n in graph.variables if n.name not in fed),
-    )
+        dict(feeds), {size: b.graph for size, b in both.items()}, sizes, early, outputs, full.names,
+        {v: layouts[v] for v in outputs}, grads, heads, {**full.shards, **first.copies}, parameters,
+    )  # fmt: skip

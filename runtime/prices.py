@@ -11,7 +11,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from partitioner import Partition
-from partitioner.cost import CostTable, Speed
+from partitioner.cost import CostTable, Measured, Speed
 from partitioner.machine import Machine
 from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
@@ -82,6 +82,21 @@ def measured_prices(graph: Graph, known: Prices | None = None) -> Prices:
             return Prices(new, measure_link())
     measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
     return replace(known, bodies=replace(old, measured=measured, failed=failed))
+
+
+def consistent(pricing: Pricing) -> Pricing:
+    """The same, but each kernel at the price that it had first: to compare several graphs."""
+    known: dict[str, Measured] = {}
+
+    def priced(graph: Graph) -> Prices:
+        prices = pricing(graph)
+        if not isinstance(prices.bodies, CostTable):
+            return prices
+        measured = {**prices.bodies.measured, **known}
+        known.update(measured)
+        return replace(prices, bodies=replace(prices.bodies, measured=measured))
+
+    return priced
 
 
 def versions(graph: Graph) -> list[Graph]:

@@ -103,8 +103,14 @@ class DataConfig(Section):
     """Held-out text of kind text; null: the last 5 % of the lines of path."""
     batch_size: Count
     """Sequences a step, all micro-batches together."""
-    sequence_length: Count
-    """Time steps a sequence is unrolled for."""
+    sequence_length: Count | None = None
+    """Time steps a sequence is unrolled for; the text is one stream, and states go on."""
+    buckets: Annotated[tuple[Count, ...], ListOf] | None = None
+    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: lines of the text are
+    sentences of their own, padded to the next length. The model gets sequence_length, a length of
+    these, and ignore_label, the label of pads."""
+    batches_per_step: Count = 1
+    """Batches of a step, which may be of different buckets."""
     vocab: Annotated[int, Field(ge=3)] = 10_000
     """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 
@@ -138,6 +144,11 @@ class PartitionConfig(Section):
     group2ctx."""
     keep_groups: bool = False
     """Whether a strategy keeps the nodes of one ctx_group together."""
+    objective: Literal["step", "throughput", "latency"] = "step"
+    """What strategy auto makes small: the step of all micro-batches, the load of the slowest device
+    (as in a pipeline that never ends), or the time of one micro-batch alone."""
+    split_tied: bool = False
+    """Whether a strategy may send a parameter to other devices than its own."""
     split: Literal["auto", "none"] = "auto"
     """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
     its operators in shards or the whole replicated."""

@@ -33,6 +33,10 @@ class Node:
     types: tuple[TensorType, ...] = ()
     origin: str | None = None
     tags: Mapping[str, str] = field(default_factory=nothing)
+    # The input types for which `types` was found right: passes check a node many times.
+    _checked: list[list[TensorType]] = field(
+        init=False, default_factory=list, compare=False, repr=False
+    )
 
     @property
     def site(self) -> Site:
@@ -69,7 +73,7 @@ class Graph:
             table[node.name] = node
         graph = cls(MappingProxyType(table), tuple(outputs))
         for value in graph.outputs:
-            _look_up(table, value, "the list of outputs")
+            _look_up(table, value, None)
         return graph
 
     def __iter__(self) -> Iterator[Node]:
@@ -116,14 +120,17 @@ class Graph:
         return "\n".join([*lines, "outputs: " + ", ".join(map(str, self.outputs))])
 
 
-def _look_up(table: Mapping[str, Node], value: Value, who: str) -> TensorType:
+def _look_up(table: Mapping[str, Node], value: Value, reader: Node | None) -> TensorType:
+    """The type of a value that a node, or the list of outputs, reads."""
     node = table.get(value.node)
+    if node is not None and 0 <= value.index < len(node.types):
+        return node.types[value.index]
+    who = f"{reader.op} {reader.name!r}" if reader else "the list of outputs"
     if node is None:
         raise GraphError(f"{who} reads {value.node!r}, which no earlier node makes")
-    if not 0 <= value.index < len(node.types):
-        raise GraphError(f"{who} reads output {value.index} of {value.node!r}, which has "
-                         f"{len(node.types)}")  # fmt: skip
-    return node.types[value.index]
+    raise GraphError(
+        f"{who} reads output {value.index} of {value.node!r}, which has {len(node.types)}"
+    )
 
 
 def _check(node: Node, table: Mapping[str, Node]) -> None:
@@ -135,10 +142,13 @@ def _check(node: Node, table: Mapping[str, Node]) -> None:
             raise GraphError(f"variable {node.name!r} has one type and no inputs")
         return
     op = find(node.op)
-    ins = [_look_up(table, v, f"{node.op} {node.name!r}") for v in node.inputs]
+    ins = [_look_up(table, v, node) for v in node.inputs]
+    if node._checked == [ins]:
+        return
     least = len(op.input_names(node.attrs))
     if len(ins) < least:
         raise GraphError(f"{node.op} {node.name!r} takes {least} inputs, not {len(ins)}")
     types = infer(op, node.site, ins)
     if types != node.types:
         raise GraphError(f"{node.op} {node.name!r} gives {types}, not {node.types}")
+    node._checked[:] = [ins]

@@ -273,7 +273,7 @@ def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) ->
         with (
             StepLog(log if 0 in cluster.ranks else None) as lines,
             console.progress(
-                trainer.total_steps, config.train.seconds, step=done, tokens=done * job.tokens
+                trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
             ) as progress,
         ):
 
@@ -316,9 +316,20 @@ def _show(summary: dict[str, Any], console: Console) -> None:
         "tokens": summary["tokens"],
         "tokens a second": summary["tokens_per_second"],
         "step": seconds_text(summary["step_seconds"]),
+        **_predicted(summary),
+    })  # fmt: skip
+
+
+def _predicted(summary: dict[str, Any]) -> dict[str, str]:
+    """What is known of steps that are all alike."""
+    from symgraph.units import seconds_text
+
+    if summary["predicted_step_seconds"] is None:
+        return {}
+    return {
         "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
-    })  # fmt: skip
+    }
 
 
 def _report(error: BaseException, with_traceback: bool) -> int:

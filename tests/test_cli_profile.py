@@ -40,6 +40,8 @@ def test_a_profile_with_all_its_files(config, tmp_path):
     (["--steps=3"], "--steps goes with --profile"),
     (["--trace=x.json"], "--trace goes with --profile"),
     (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
+    (["--profile", "data.buckets=[3, 5]", "data.sequence_length=null"],
+     "data.buckets: only batches of one shape can be profiled"),
     (["--plan", "--profile"], "--plan or --profile? one at a time"),
 ])  # fmt: skip
 def test_arguments_that_do_not_go_together(config, arguments, message):

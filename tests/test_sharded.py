@@ -23,7 +23,7 @@ from symgraph.config import load_config
 from symgraph.context import cpu
 from symgraph.errors import ConfigError, PlacementError
 from symgraph.ops.registry import find
-from symgraph.shard import join
+from symgraph.pieces import join
 from tests.mpi.launch import launch, needs_mpi
 from tests.pipelines import (
     Case,

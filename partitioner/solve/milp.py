@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix, csr_matrix
 
 from partitioner.solve.budget import Budget
 from partitioner.solve.elements import Elements
+from partitioner.solve.highs import Row, minimise
 from partitioner.solve.problem import Array
 
 LARGEST = 12_000  # variables: beyond, nothing is proven in reasonable time
@@ -39,11 +39,11 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
         return None
     times = core.times[kind_of].T
     top = _allowed(core, times <= bound)
-    found = milp(
+    found = minimise(
         np.eye(1, count, count - 1)[0],
+        _constraints(core, np.where(np.isfinite(times), times, 0.0), kind_of, count),
+        np.concatenate([top, np.ones(nets * k), [bound]]),
         integrality=np.repeat([1, 0], [n * k, count - n * k]),
-        bounds=Bounds(0, np.concatenate([top, np.ones(nets * k), [bound]])),
-        constraints=_constraints(core, np.where(np.isfinite(times), times, 0.0), kind_of, count),
         options={
             "mip_rel_gap": 1e-6,
             "time_limit": min(budget.seconds, UNLIMITED),
@@ -71,9 +71,7 @@ def _allowed(core: Elements, runs: Array) -> Array:
     return top.ravel()
 
 
-def _constraints(
-    core: Elements, times: Array, kind_of: Array, count: int
-) -> list[LinearConstraint]:
+def _constraints(core: Elements, times: Array, kind_of: Array, count: int) -> list[Row]:
     n, k = len(core), core.problem.devices
     once = [(v, v * k + d, 1.0) for v in range(n) for d in range(k)]
     load = [(d, v * k + d, times[v, d]) for v in range(n) for d in range(k)]
@@ -91,18 +89,18 @@ def _constraints(
                 ring += [(rows, v * k + d, 1.0), (rows, w * k + d, -1.0)]
                 ring.append((rows, n * k + e * k + d, -1.0))
                 rows += 1
-    found = [
-        LinearConstraint(_matrix(once, n, count), 1, 1),
-        LinearConstraint(_matrix(load, k, count), -np.inf, 0),
+    found: list[Row] = [
+        (_matrix(once, n, count), 1, 1),
+        (_matrix(load, k, count), -np.inf, 0),
     ]
     if rows:
-        found.append(LinearConstraint(_matrix(ring, rows, count), -np.inf, 0))
+        found.append((_matrix(ring, rows, count), -np.inf, 0))
     limits = core.limits[kind_of]
     tight = [d for d in range(k) if core.memory.sum() > limits[d]]
     if tight:
         size = [(i, v * k + d, core.memory[v] / max(limits[d], 1e-300))
                 for i, d in enumerate(tight) for v in range(n)]  # fmt: skip
-        found.append(LinearConstraint(_matrix(size, len(tight), count), -np.inf, 1))
+        found.append((_matrix(size, len(tight), count), -np.inf, 1))
     return found
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
+
+from partitioner.solve.highs import minimise
 
 Array = npt.NDArray[Any]
 
@@ -37,13 +38,11 @@ def best_prices(times: Array, counts: Array) -> Array:
         (len(g), nodes + kinds),
     )
     spent = np.concatenate([np.zeros(nodes), counts])[None]
-    found = milp(
+    found = minimise(
         np.concatenate([-np.ones(nodes), np.zeros(kinds)]),
-        bounds=Bounds(0, np.inf),
-        constraints=[
-            LinearConstraint(cheaper.tocsr(), -np.inf, 0.0), LinearConstraint(spent, 1.0, 1.0)
-        ],
-    )  # fmt: skip
+        [(cheaper.tocsr(), -np.inf, 0.0), (spent, 1.0, 1.0)],
+        np.inf,
+    )
     if found.x is None:
         return np.ones(kinds)
     price: Array = np.maximum(0.0, found.x[nodes:])

@@ -26,7 +26,7 @@ from symgraph.attribute import lookup
 from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
-from symgraph.shard import place_of
+from symgraph.pieces import place_of
 from symgraph.types import Array, Value
 
 Pairs = list[tuple[int, int]]  # of nodes that stay together

@@ -87,7 +87,7 @@ def compare(
     for name, trial in trials.items():
         profile = trial.profile()
         summary = trial.summary(profile)
-        figures = _figures(profile, summary, trial.job.tokens)
+        figures = _figures(profile, summary, trial.tokens)
         found.append(Compared(name, configs[name], profile, summary, figures))
     return sorted(found, key=lambda c: -c.figures.tokens_per_second)
 

@@ -96,15 +96,15 @@ class Recorder:
         self._walls: list[tuple[int, int]] = []
         self._kept: dict[int, list[tuple[Ints, ...]]] = {r: [] for r in trainer.training.workers}
         self._figures: dict[str, float] = {}
-        self._batches = trainer.feeds(trainer.training.steps)
+        self._batches = trainer.steps(trainer.training.steps)
         self.run(warm_up, keep=False)
 
     def run(self, steps: int, *, keep: bool = True) -> None:
         """Do so many steps. keep: whether they are part of the record."""
         session = self.trainer.training
-        for _, feeds in islice(self._batches, steps):
+        for _, batches in islice(self._batches, steps):
             begun = time.perf_counter_ns()
-            self._figures = session.step(feeds)
+            self._figures = session.step_batches(batches)
             wall = begun, time.perf_counter_ns()
             laps = {r: (w, _stopwatch(w).laps()) for r, w in session.workers.items()}
             if keep:

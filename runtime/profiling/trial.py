@@ -102,6 +102,11 @@ class Trial:
     def plan(self) -> Plan:
         return self.job.training
 
+    @property
+    def tokens(self) -> int:
+        """Words of a step."""
+        return self.recorder.trainer.source.tokens(0)
+
     def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
         """Do so many steps more. keep: whether they are measured."""
         with limit_blas(self.threads):
@@ -120,8 +125,8 @@ class Trial:
         return {
             "train_loss": profile.record.loss,
             "steps": profile.record.steps,
-            "tokens": profile.record.steps * job.tokens,
-            "tokens_per_second": job.tokens / profile.step,
+            "tokens": profile.record.steps * self.tokens,
+            "tokens_per_second": self.tokens / profile.step,
             "schedule": plan.choice.schedule,
             "micro_batches": len(plan.sizes),
             "time_segment": plan.choice.time_segment,

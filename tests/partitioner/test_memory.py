@@ -177,6 +177,46 @@ def test_the_last_reader_may_write_over_its_input():
     assert at["b"] not in (at["a"], at["third"])
 
 
+def test_what_is_still_read_is_not_written_over():
+    """P7, nnvm's test_plan_memory: addk is read again by add2, which then may take mapk's place."""
+    x = sym.elemwise_add(sym.Variable("x"), sym.Variable("x2"), name="addk")
+    y = sym.elemwise_add(sym.tanh(x, name="mapk"), x, name="add2")
+    out = sym.sin(sym.elemwise_add(y, y, name="double"), name="out")
+    graph = lower(out, {"x": (4, 2)})
+    layout = lay_out(cut(graph, group2ctx(graph, None, cpu(0))), 0, ["x", "x2"])
+    at = {n: layout.places[0, Value(n)] for n in ("addk", "mapk", "add2", "double")}
+    assert at["mapk"] != at["addk"]
+    assert at["add2"] in (at["mapk"], at["addk"])
+    assert at["double"] == at["add2"]
+
+
+def test_stages_share_no_memory():
+    """P7: never across stages; a value that goes from one to the other has a place on each."""
+    with AttrScope(ctx_group="g0"):
+        x = sym.tanh(sym.Variable("x"), name="first")
+    with AttrScope(ctx_group="g1"):
+        out = sym.sin(sym.elemwise_mul(x, x, name="second"), name="out")
+    graph = lower(out, {"x": (4, 2)})
+    partition = cut(graph, group2ctx(graph, {"g0": cpu(0), "g1": cpu(1)}, cpu(0)))
+    layouts = [lay_out(partition, rank, ["x"]) for rank in (0, 1)]
+    assert (0, Value("second")) not in layouts[0].places
+    assert (1, Value("first")) in layouts[1].places
+    assert {stage for stage, _ in layouts[1].places} == {1}
+
+
+def test_a_stopped_gradient_leaves_nothing_to_keep():
+    """P7, nnvm's test_zero_prop: what no gradient goes through is not kept for backward."""
+    kept = []
+    for stop in (lambda x: x, sym.BlockGrad):
+        hidden = sym.sin(sym.FullyConnected(sym.Variable("x"), num_hidden=6, name="early"))
+        late = sym.FullyConnected(stop(hidden), num_hidden=2, no_bias=True, name="fc")
+        graph = lower(sym.MakeLoss(late), {"x": (8, 4)})
+        both = gradients(graph, ["fc_weight", "early_weight", "early_bias"]).graph
+        partition = cut(both, group2ctx(both, None, cpu(0)))
+        kept.append(sum(m.kept for m in plan_of(partition).bodies.values() if m.kept > 0))
+    assert kept[1] < kept[0]
+
+
 # -- which outputs share memory ------------------------------------------------------------------
 
 VIEWS = [

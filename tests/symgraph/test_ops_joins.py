@@ -15,7 +15,7 @@ from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
 from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
-EVERY = {"SliceChannel", "Concat", "stack"}
+EVERY = {"_join_shares", "SliceChannel", "Concat", "stack"}
 
 
 @pytest.fixture
@@ -122,8 +122,9 @@ def test_slice_channel_infers_both_ways(data, outs, squeeze, data_then, out_then
 def test_concat(shapes, dim, rng):
     arrays = [rng.standard_normal(s) for s in shapes]
     attrs = {"num_args": len(arrays), "dim": dim}
-    np.testing.assert_array_equal(run_op("Concat", *arrays, **attrs), np.concatenate(arrays, dim))
-    check_op("Concat", *arrays, **attrs)
+    for op in ("Concat", "_join_shares"):
+        np.testing.assert_array_equal(run_op(op, *arrays, **attrs), np.concatenate(arrays, dim))
+        check_op(op, *arrays, **attrs)
 
 
 def test_concat_defaults():

@@ -15,8 +15,9 @@ from symgraph.errors import GraphError
 from symgraph.gradients import gradients
 from symgraph.lower import lower
 from symgraph.ops.registry import find
+from symgraph.pieces import Shard, join, place_of
 from symgraph.reference import evaluate
-from symgraph.shard import Shard, join, place_of, shard
+from symgraph.shard import shard
 from symgraph.testing import check_grads
 
 RNG = np.random.default_rng(23)

@@ -12,7 +12,8 @@ from symgraph import sym
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.errors import GraphError
-from symgraph.shard import join, place_of, shard
+from symgraph.pieces import join, place_of
+from symgraph.shard import shard
 from symgraph.sym import Convolution, Variable
 from tests.pipelines import (
     Case,
