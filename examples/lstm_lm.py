@@ -35,6 +35,7 @@ def build(
     dropout: float = 0.0,
     residual: bool = True,
     decode_shards: int | str = "devices",
+    ignore_label: int | None = None,
     dtype: str = "float32",
 ) -> Model:
     """A language model on time-major word ids `data` (T, B), to predict `label` (T, B).
@@ -42,8 +43,10 @@ def build(
     residual: each layer's input is added to its output where the sizes are equal, as in GNMT;
     deep stacks learn much sooner so. decode_shards: pieces that the decoder and its softmax are
     split in, or their proportion ("3:2"), for as many devices; by default one for each that
-    group2ctx maps `decode` to. Outputs: the softmax loss, the summed negative log-likelihood with
-    the number of words, and the last states of every layer, from which the next batch starts.
+    group2ctx maps `decode` to. ignore_label: the label of pads, which do not count; with it, the
+    loss is the mean over all other words of a step. Outputs: the softmax loss, the summed negative
+    log-likelihood with the number of words, and the last states of every layer, from which the next
+    batch starts.
     """
     feeds = {
         n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")
@@ -79,6 +82,8 @@ def build(
         rows = sg.sym.Reshape(top, shape=(-1, hidden), name="rows")
         scores = sg.sym.FullyConnected(rows, num_hidden=vocab, name="decode")
         label = sg.sym.Reshape(sg.sym.Variable("label"), shape=(-1,), name="labels")
-        loss = sg.sym.SoftmaxOutput(scores, label, normalization="batch", name="softmax")
-        figures = sg.sym.nll_stats(loss, label, name="nll")
+        ignore = {} if ignore_label is None else {"use_ignore": True, "ignore_label": ignore_label}
+        how = "valid" if ignore else "batch"
+        loss = sg.sym.SoftmaxOutput(scores, label, normalization=how, name="softmax", **ignore)
+        figures = sg.sym.nll_stats(loss, label, name="nll", **ignore)
     return Model(sg.sym.Group([loss, figures, *last]), feeds, states)

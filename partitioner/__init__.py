@@ -1,5 +1,6 @@
 """The partitioner: which node runs where, and what that costs. No arrays here."""
 
+from partitioner.carry import carry
 from partitioner.chain import chain
 from partitioner.cut import cut
 from partitioner.memory import BodyMemory, MemoryPlan, plan_memory
@@ -15,6 +16,7 @@ __all__ = [
     "Partition",
     "Placement",
     "Topology",
+    "carry",
     "chain",
     "cut",
     "group2ctx",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from partitioner.cost import CostTable, signature
+from partitioner.cost import CostTable, is_free, signature
 from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
@@ -86,7 +86,7 @@ class Consistency:
         found = []
         if abs(self.off) > TOLERANCE:
             why = "measured one by one they are slower than together" if self.off > 0 else (
-                "some of the step is in no node, or they wait for each other"
+                "some of the step is in no node, or other work slows them down"
             )  # fmt: skip
             found.append(
                 f"the nodes' times add up to {seconds_text(self.nodes)}, the step took "
@@ -101,22 +101,23 @@ class Consistency:
         return tuple(found)
 
 
-def consistency(table: CostTable, graph: Graph, measured_step: float) -> Consistency:
-    """Check costs against the whole step of a graph with gradients, in seconds, of one device.
+def consistency(table: CostTable, graph: Graph, measured_step: float, runs: int = 1) -> Consistency:
+    """Check costs against a whole step, in seconds, in which a graph with gradients runs.
 
-    Nodes without gradient nodes are not compared.
+    measured_step: what one device computes, or all together. runs: of the graph in the step.
+    Nodes without gradient nodes, and those that take no time themselves, are not compared.
     """
     kinds: dict[str, str] = {}
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
     total = 0.0
     for node in graph:
-        seconds = table.seconds_of(node, graph)
+        seconds = runs * table.seconds_of(node, graph)
         total += seconds
         if node.is_variable:
             continue
         served = node if node.origin is None else graph[node.origin]
-        if served.is_variable:
+        if served.is_variable or is_free(served, graph):
             continue
         name = signature(served, graph)
         kinds[name] = served.op

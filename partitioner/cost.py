@@ -66,6 +66,13 @@ def _listed(types: tuple[TensorType, ...]) -> str:
     return " ".join(f"{count}*{type_}" if count > 1 else str(type_) for type_, count in runs)
 
 
+def touched_bytes(node: Node, graph: Graph) -> int:
+    """Bytes that a call reads and writes."""
+    given = sum(t.nbytes for t in node.types)
+    ins = graph.types_of(node.inputs)
+    return given + sum(min(t.nbytes, given) if node.op in PICK else t.nbytes for t in ins)
+
+
 class Costs(Protocol):
     """Seconds of one call of a node: a CostTable, a Speed, or whatever else counts."""
 
@@ -92,9 +99,11 @@ class Speed:
             return 0.0
         ins = graph.types_of(node.inputs)
         operations = find(node.op).flops(node.attrs, ins, node.types)
-        given = sum(t.nbytes for t in node.types)
-        read = sum(min(t.nbytes, given) if node.op in PICK else t.nbytes for t in ins)
-        return self.call + max(operations / self.flops, (given + read) / self.bandwidth)
+        return self.call + self.roofline(operations, touched_bytes(node, graph))
+
+    def roofline(self, flops: float, nbytes: float) -> float:
+        """The least seconds for so many operations on so many bytes."""
+        return max(flops / self.flops, nbytes / self.bandwidth)
 
     def seconds(self, body: Body) -> float:
         """Time of one run of a body."""

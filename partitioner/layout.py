@@ -20,6 +20,7 @@ from functools import cached_property
 from itertools import islice, pairwise
 from operator import itemgetter
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from partitioner.cut import run_order, runs_before
 from partitioner.packing import Need, aligned, pack
@@ -82,6 +83,9 @@ class Layout:
         return {key: tuple(numbers) for key, numbers in found.items()}
 
 
+_KNOWN: WeakKeyDictionary[Partition, dict[object, Layout]] = WeakKeyDictionary()
+
+
 def lay_out(
     partition: Partition,
     rank: int,
@@ -91,15 +95,21 @@ def lay_out(
     """The layout of one rank.
 
     fixed: variables that have arrays of their own; other variables are copied in. lasting: values
-    that are read after the last run.
+    that are read after the last run. Remembered as long as the partition is there: the memory
+    plan's layout is the worker's.
     """
     own = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
-    bodies = sorted(own, key=lambda b: turn(b.key))
-    builder = _Builder(partition, bodies, frozenset(fixed), frozenset(lasting))
-    builder.make_places()
-    builder.join()
-    builder.write_over()
-    return builder.finish()
+    here = {n.name for b in own for n in b.graph.variables if n.name not in b.imports}
+    key = rank, frozenset(here.intersection(fixed)), frozenset(lasting)
+    known = _KNOWN.setdefault(partition, {})
+    if key not in known:
+        bodies = sorted(own, key=lambda b: turn(b.key))
+        builder = _Builder(partition, bodies, *key[1:])
+        builder.make_places()
+        builder.join()
+        builder.write_over()
+        known[key] = builder.finish()
+    return known[key]
 
 
 def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:

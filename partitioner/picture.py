@@ -56,15 +56,15 @@ def dot(graph: Graph, placement: Placement) -> str:
     lines = ["digraph placement {", "  rankdir=LR; node [shape=box, style=filled];"]
     for stage in range(placement.stages):
         device = placement.devices[placement.rank_of[stage]]
-        lines += [f"  subgraph cluster_{stage} {{", f"    label={_quoted(_title(stage, device))};"]
+        lines += [f"  subgraph cluster_{stage} {{", f"    label={quoted(_title(stage, device))};"]
         lines += [
-            f'    b{i} [label={_quoted(_text(box))}, fillcolor="{_colour(placement, stage)}"];'
+            f'    b{i} [label={quoted(_text(box))}, fillcolor="{_colour(placement, stage)}"];'
             for i, box in enumerate(boxes) if box.stage == stage
         ]  # fmt: skip
         lines.append("  }")
     for arrow in arrows:
         bold = ", penwidth=2" if _crosses(arrow, boxes, placement) else ", color=gray"
-        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={_quoted(_flow(arrow))}{bold}];")
+        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={quoted(_flow(arrow))}{bold}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -239,6 +239,6 @@ def _short(label: str, most: int = 26) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string of the DOT language."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -21,7 +21,11 @@ SAME = {
 }  # fmt: skip
 SAME_IF_UNCHANGED = {"Cast", "broadcast_to", "broadcast_axis", "_broadcast_axes", "_sum_to"}
 SLICES = {"SliceChannel", "slice_axis"}
-JOINS = {"Concat": "dim", "stack": "axis"}  # operator -> the attribute that names its axis
+JOINS = {
+    "Concat": "dim",
+    "_join_shares": "dim",
+    "stack": "axis",
+}  # operator -> the attribute that names its axis
 
 # Operator -> pairs of an output and an input of the same size that it may be written over.
 IN_PLACE: Mapping[str, Sequence[tuple[int, int]]] = {

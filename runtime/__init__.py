@@ -1,6 +1,7 @@
 """The runtime: schedules, their proof and simulation, and the workers that run them."""
 
 from runtime.breakdown import breakdown, critical_path
+from runtime.bucketing import Buckets, BucketSession
 from runtime.executor import Executor
 from runtime.lower import lower
 from runtime.pipeline import Options, Plan, plan
@@ -13,6 +14,8 @@ from runtime.transports import ThreadCluster, make_cluster
 
 __all__ = [
     "SCHEDULES",
+    "BucketSession",
+    "Buckets",
     "Costs",
     "Event",
     "Executor",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
-from runtime.pipeline import Plan
 from runtime.transports import Transport
 from symgraph.errors import PeerFailed, RunError
 
@@ -25,7 +24,14 @@ def agree(transport: Transport, mine: Any, complaint: Callable[[int, Any, Any], 
         raise RunError(complaint(others[0], values[others[0]], values[0]))
 
 
-def agree_on_plan(transport: Transport, plan: Plan) -> None:
+class Digested(Protocol):
+    """A plan, or whatever else ranks compare by a hash."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+def agree_on_plan(transport: Transport, plan: Digested) -> None:
     """All ranks run one plan, or all of them say who differs."""
     transport.waiting_for("the start: comparing plans")
     agree(

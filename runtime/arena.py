@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from partitioner.types import PHASES, BodyKey
 from runtime.instructions import FREE, RECV, SEND
 from runtime.program import Program
 from runtime.sums import Join, Keep, TreeSum
-from symgraph.types import TensorType, Value
+from symgraph.types import TensorType
 
 Array = npt.NDArray[Any]
 
@@ -36,23 +36,34 @@ class Region(NamedTuple):
     lasts: bool
 
 
-Gradients = Mapping[BodyKey, Mapping[Value, int]]  # those that a body completes, and their bytes
+class Kind(NamedTuple):
+    """What micro-batches that run the same bodies have in common.
+
+    part: the first batch of the step whose bucket is theirs. size: samples.
+    """
+
+    part: int
+    size: int
+
+
+# Of each kind of micro-batch, the variables whose gradients a body completes, and their bytes.
+Gradients = Mapping[Kind, Mapping[BodyKey, Mapping[str, int]]]
 
 
 class Arena(NamedTuple):
     """Where everything begins, in bytes.
 
-    at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (gradient,
+    at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (variable,
     partial sum) -> offset. adding: (body, micro-batch) -> what to do with the gradients that it
-    completes. totals: gradient -> the partial sum that ends up as the whole one.
+    completes. totals: variable -> the partial sum that ends up as its gradient.
     """
 
     nbytes: int
     at: Mapping[tuple[int, int], int]
     scratch: Mapping[tuple[BodyKey, int], int]
-    sums: Mapping[tuple[Value, int], int]
-    adding: Mapping[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]]
-    totals: Mapping[Value, int]
+    sums: Mapping[tuple[str, int], int]
+    adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
+    totals: Mapping[str, int]
 
 
 class _Touches(NamedTuple):
@@ -74,37 +85,37 @@ class _Span(NamedTuple):
 
 def reserve(
     programs: Iterable[Program],
-    layouts: Mapping[int, Layout],
-    sizes: Sequence[int],
+    layouts: Mapping[Kind, Layout],
+    kinds: Sequence[Kind],
     gradients: Gradients,
 ) -> Arena:
     """Memory for programs of one rank that run one after the other, as one step.
 
-    layouts: micro-batch size -> layout. sizes: of all micro-batches. gradients: to be added up
+    layouts: of every kind of micro-batch. kinds: of all micro-batches. gradients: to be added up
     over micro-batches.
     """
-    touches = {size: _touches(layout) for size, layout in layouts.items()}
-    lives, runs, end = _walk(programs, touches, sizes)
-    adding, totals, held = _sums(runs, gradients, len(sizes), end)
+    touches = {kind: _touches(layout) for kind, layout in layouts.items()}
+    lives, runs, end = _walk(programs, touches, kinds)
+    adding, totals, held = _sums(runs, gradients, kinds, end)
     needs = list(held.values())
     for (mb, number), (first, last) in lives.items():
-        region = touches[sizes[mb]].regions[number]
+        region = touches[kinds[mb]].regions[number]
         needs.append(Need(first, end if region.lasts else last, region.nbytes))
-    needs += [Need(r.now, r.now, layouts[sizes[r.mb]].scratch[r.key]) for r in runs]
+    needs += [Need(r.now, r.now, layouts[kinds[r.mb]].scratch[r.key]) for r in runs]
     places, total = pack(needs)
     offsets = iter(places)
     sums = {which: next(offsets) for which in held}
     at = {}
     for mb, number in lives:
         begin = next(offsets)
-        for root, inside in touches[sizes[mb]].regions[number].roots.items():
+        for root, inside in touches[kinds[mb]].regions[number].roots.items():
             at[mb, root] = begin + inside
     scratch = {(run.key, run.mb): next(offsets) for run in runs}
     return Arena(total, at, scratch, sums, adding, totals)
 
 
 def _walk(
-    programs: Iterable[Program], touches: Mapping[int, _Touches], sizes: Sequence[int]
+    programs: Iterable[Program], touches: Mapping[Kind, _Touches], kinds: Sequence[Kind]
 ) -> tuple[dict[tuple[int, int], list[int]], list[_Span], int]:
     """(micro-batch, region) -> first and last moment; the runs; the moment after the last one."""
     lives: dict[tuple[int, int], list[int]] = {}
@@ -117,38 +128,38 @@ def _walk(
             touched: Sequence[int] = ()
             if code < SEND:
                 key = BodyKey(at, PHASES[code % len(PHASES)], segment)
-                found = touches[sizes[mb]]
+                found = touches[kinds[mb]]
                 touched = (found.by_run if code < FREE else found.by_free).get(key, ())
                 if code < FREE:
                     runs.append(_Span(key, mb, now))
             elif code == RECV:
-                touched = touches[sizes[mb]].by_message.get(at, ())
+                touched = touches[kinds[mb]].by_message.get(at, ())
             for region in touched:
                 lives.setdefault((mb, region), [now, now])[1] = now
     return lives, runs, now + 1
 
 
 def _sums(
-    runs: Iterable[_Span], gradients: Gradients, mbs: int, end: int
+    runs: Iterable[_Span], gradients: Gradients, kinds: Sequence[Kind], end: int
 ) -> tuple[
-    dict[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]],
-    dict[Value, int],
-    dict[tuple[Value, int], Need],
+    dict[tuple[BodyKey, int], list[tuple[str, Keep | Join]]],
+    dict[str, int],
+    dict[tuple[str, int], Need],
 ]:
     """What to add up when, see Arena, and from when to when each partial sum is needed."""
-    adding: dict[tuple[BodyKey, int], list[tuple[Value, Keep | Join]]] = {}
-    trees = {value: TreeSum(mbs) for values in gradients.values() for value in values}
-    needs: dict[tuple[Value, int], Need] = {}
+    adding: dict[tuple[BodyKey, int], list[tuple[str, Keep | Join]]] = {}
+    trees: dict[str, TreeSum] = {}
+    needs: dict[tuple[str, int], Need] = {}
     for key, mb, now in runs:
-        for value, nbytes in gradients.get(key, {}).items():
-            for step in trees[value].add(mb):
-                adding.setdefault((key, mb), []).append((value, step))
+        for name, nbytes in gradients.get(kinds[mb], {}).get(key, {}).items():
+            for step in trees.setdefault(name, TreeSum(len(kinds))).add(mb):
+                adding.setdefault((key, mb), []).append((name, step))
                 if isinstance(step, Keep):
-                    needs[value, step.number] = Need(now, end, nbytes)
+                    needs[name, step.number] = Need(now, end, nbytes)
                 elif step.ends:
-                    ended = needs[value, step.number]
-                    needs[value, step.number] = ended._replace(last=now)
-    totals = {value: tree.waiting[0] for value, tree in trees.items() if tree.waiting}
+                    ended = needs[name, step.number]
+                    needs[name, step.number] = ended._replace(last=now)
+    totals = {name: tree.waiting[0] for name, tree in trees.items() if tree.waiting}
     return adding, totals, needs
 
 
@@ -174,6 +185,30 @@ def _touches(layout: Layout) -> _Touches:
             by_message[tag].append(len(regions))
         regions.append(Region(total, inside, root.lasts))
     return _Touches(regions, by_run, by_free, by_message)
+
+
+class Pool:
+    """The memory that several users have one after the other: as much as the largest of them needs.
+
+    Nothing in it lasts from one user's turn to another's. When it has to grow, all who hold views
+    of the old memory are told to drop them first, so that old and new are never there together.
+    """
+
+    def __init__(self) -> None:
+        self.memory = allocate(0)
+        self._drops: list[Callable[[], None]] = []
+
+    def take(self, nbytes: int, drop: Callable[[], None]) -> Array:
+        """At least that many bytes. drop: lets go of the memory, and wants a new turn."""
+        if nbytes > self.memory.nbytes:
+            for other in self._drops:
+                other()
+            self._drops = []
+            self.memory = allocate(0)
+            self.memory = allocate(nbytes)
+        if drop not in self._drops:
+            self._drops.append(drop)
+        return self.memory
 
 
 def give_back() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 # OpenBLAS's names of kernels, by the widest vector instructions that they use.
 WIDTHS = {
@@ -19,6 +20,22 @@ CORE_TYPE = "OPENBLAS_CORETYPE"
 def limit_blas(threads: int) -> Any:
     """Let matrix products use that many threads in this process (a context manager)."""
     return threadpool_limits(limits=threads, user_api="blas")
+
+
+class SharedCores:
+    """This process's cores shared out among ranks, for matrix products; cheap to enter each step.
+
+    Products use no more threads than they were allowed before.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._controller = ThreadpoolController().select(user_api="blas")
+        allowed = [library["num_threads"] for library in self._controller.info()]
+        self.threads = max(1, min([os.cpu_count() or 1, *allowed]) // ranks)
+
+    def limit(self) -> Any:
+        """A context manager, inside of which products use `threads` threads."""
+        return self._controller.limit(limits=self.threads)
 
 
 def slowed_down(

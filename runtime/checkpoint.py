@@ -119,7 +119,7 @@ def restore(session: Session, path: Path) -> None:
             worker.states = {
                 name: list(_split(session, name, reader.read("state/{}", name)))
                 for name in session.plan.states
-                if session.plan.rank_of(name) == rank
+                if session.carry_states and session.plan.rank_of(name) == rank
             }
 
     session.cluster.run(work)

@@ -24,7 +24,7 @@ from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
 from runtime.schedules.auto import Listed, list_schedule
 from runtime.text import load_schedule_file
-from symgraph.errors import ConfigError, ScheduleError
+from symgraph.errors import ConfigError, LimitError
 from symgraph.replicate import copies_of
 from symgraph.units import bytes_text
 
@@ -70,7 +70,7 @@ def choose(
 ) -> tuple[Made, tuple[Tried, ...], Prices | None]:
     """The best way to run a draft that the wish allows, all that were tried, and their prices.
 
-    pricing: asked only if there is a choice. Raises ConfigError for unknown names, ScheduleError if
+    pricing: asked only if there is a choice. Raises ConfigError for unknown names, LimitError if
     no allowed way keeps within the memory limit, naming the smallest limit that works.
     """
     prices = cache(lambda: pricing(draft.first))
@@ -94,7 +94,7 @@ def choose(
                 best = seconds or 0.0, made
     if best is None:
         assert least is not None
-        raise ScheduleError(_too_large(least, draft, wish))
+        raise LimitError(_too_large(least, draft, wish))
     return best[1], tuple(tried), prices() if is_open else None
 
 
@@ -159,7 +159,7 @@ def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
     if Path(name).suffix in SUFFIXES:
         lists = load_schedule_file(name)
     else:
-        lists = _compute_lists(name, wish.order, draft.placement.rank_of, len(draft.sizes))
+        lists = compute_lists(name, wish.order, draft.placement.rank_of, len(draft.sizes))
     programs = lists.programs if isinstance(lists, Schedule) else lists
     split = any(
         isinstance(i, Run) and i.phase in (INPUT, WEIGHT) for program in programs for i in program
@@ -174,7 +174,8 @@ def _named(name: str, wish: Wish, draft: Draft, steps: int | None) -> Choice:
     return Choice(name, split, scheduled, steps)
 
 
-def _compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+def compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+    """What ranks run by the schedule of that name; order: of gpipe's backward phase, or None."""
     if order is not None and name != "gpipe":
         raise ConfigError(f"pipeline.order is for the schedule gpipe, not for {name}")
     if name == FORWARD_ONLY:

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups
-from partitioner.types import FORWARD
-from runtime.instructions import Free, Instruction, Recv, Run, Send
+from runtime.phases import split_phases
 from runtime.pipeline import Options, Plan, plan
-from runtime.program import Schedule
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Worker
 from symgraph.context import Context, cpu
@@ -61,14 +59,14 @@ class Executor:
         pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}
         arrays = args | aux | pieces  # pieces are views: what is assigned to arguments is theirs
         ranks = range(self._cluster.size)
-        halves = split_phases(self.plan)
+        halves = split_phases(self.plan)[:2]
         self._trainers = [
             Worker(self.plan, r, arrays, programs=[half.programs[r] for half in halves])
             for r in ranks
         ]
         self._readers = [Worker(self._inference, r, arrays) for r in ranks]
         self._ready = False  # a training forward has run, so backward may
-        self._steps = 0
+        self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
 
     # -- running -----------------------------------------------------------------------------
 
@@ -85,10 +83,11 @@ class Executor:
                 worker.begin({}, train=True, seed=0, step=step)
                 worker.run(transport, worker.bound[0])
         else:
-            workers = self._readers
+            workers, step = self._readers, self._reads
+            self._reads += 1
 
             def work(transport: Transport) -> None:
-                self._readers[transport.rank].step(transport, {}, train=False)
+                self._readers[transport.rank].step(transport, {}, train=False, step=step)
 
         self._ready = False
         self._cluster.run(work)
@@ -203,25 +202,6 @@ class Executor:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def split_phases(plan: Plan) -> tuple[Schedule, Schedule]:
-    """The schedule in two: what forward bodies run, send and have received, and the rest.
-
-    The frees of a half come last, when nobody waits for this rank any more: so no half can hang.
-    """
-    edges = {e.tag: e for e in plan.partition.edges}
-
-    def forward(instruction: Instruction) -> bool:
-        if isinstance(instruction, (Run, Free)):
-            return instruction.phase == FORWARD
-        assert isinstance(instruction, (Send, Recv))
-        return edges[instruction.tag].src.phase == FORWARD
-
-    ordered = [sorted(p, key=lambda i: isinstance(i, Free)) for p in plan.schedule.programs]
-    first = [[i for i in p if forward(i)] for p in ordered]
-    second = [[i for i in p if not forward(i)] for p in ordered]
-    return Schedule.of(first), Schedule.of(second)
 
 
 def simple_bind(

@@ -9,9 +9,11 @@ from partitioner.picture import group_block
 from partitioner.report import aligned, table
 from runtime.draw import chart
 from runtime.pipeline import Plan
+from runtime.placing import Considered
 from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
+from runtime.timeline import Timeline
 from runtime.trainer import Job, machine_of
 from symgraph.units import bytes_text, seconds_text
 
@@ -38,9 +40,14 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
         "memory at the worst moment:\n" + memory_table(plan),
         f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
-        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n" + chart(timeline),
+        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
+        + chart(timeline)
+        + "\n"
+        + _bound(plan, timeline),
     ]
-    parts[1:1] = [note for note in [plan.late] if note]
+    buckets = config.data.buckets
+    shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
+    parts[1:1] = [note for note in [shown, plan.late] if note]
     if plan.considered:
         parts.insert(-1, "placements:\n" + considered_table(plan))
         parts.insert(-1, config_block(plan))
@@ -61,6 +68,19 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "stages": plan_rows(plan),
     }
     return "\n\n".join(parts), figures
+
+
+def _bound(plan: Plan, timeline: Timeline) -> str:
+    """How far the step is from what no order of its runs can beat, and the gap in words."""
+    busy = timeline.busy()
+    rank = max(range(len(busy)), key=busy.__getitem__)
+    least = busy[rank]
+    gap = f"{timeline.makespan / least - 1:.1%}" if least else "-"
+    device = plan.partition.placement.devices[rank]
+    return (
+        f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
+        f"the predicted step is {gap} above"
+    )
 
 
 def config_block(plan: Plan) -> str:
@@ -111,11 +131,17 @@ def considered_table(plan: Plan) -> str:
         (
             "->" if c.placed.placement == plan.partition.placement else "", c.placed.strategy,
             seconds_text(c.placed.load), seconds_text(c.placed.lower_bound),
-            f"{c.placed.gap:.1%}", "too large" if c.seconds is None else seconds_text(c.seconds),
+            f"{c.placed.gap:.1%}", _step(c),
         )
         for c in plan.considered
     ]  # fmt: skip
     return "\n".join(aligned(rows))
+
+
+def _step(considered: Considered) -> str:
+    if considered.seconds is None:
+        return "too large"
+    return ("> " if considered.at_least else "") + seconds_text(considered.seconds)
 
 
 def tried_table(plan: Plan) -> str:

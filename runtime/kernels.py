@@ -238,6 +238,7 @@ def next_states(body: Body) -> Iterator[tuple[str, Value]]:
     for node in body.graph:
         if not node.is_variable and AGAIN not in node.tags:
             op = find(node.op)
-            states = node.inputs[len(node.inputs) - len(op.aux) :]
-            for v, index in zip(states, op.aux_outputs, strict=True):
-                yield body.imports.get(v.node, v).node, Value(node.name, index)
+            if op.aux:
+                states = node.inputs[-len(op.aux) :]
+                for v, index in zip(states, op.aux_outputs, strict=True):
+                    yield body.imports.get(v.node, v).node, Value(node.name, index)

@@ -105,7 +105,7 @@ def make_network(
     early = prologue(full.graph, axes)
     fixed = {*feeds, *(v.node for v in early.outputs)}
     counts = replica_counts(full.graph, devices) if feeds else {}
-    dealt = {size: replicate(counts, size, ready, fixed) for size in dict.fromkeys(sizes)}
+    dealt = {size: replicate(counts, size, ready, fixed, sizes) for size in dict.fromkeys(sizes)}
     first = dealt[sizes[0]]
     wrt = first.variables(full.variables(asked.wrt))
     both = {n: gradients(fold(d.graph), wrt, heads=asked.heads) for n, d in dealt.items()}

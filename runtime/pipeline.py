@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from partitioner import Partition, Placement, group2ctx
+from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, devices_of
 from partitioner.strategies import Constraints
+from partitioner.strategies.types import STEP
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
 from runtime.draft import Choice, Draft
@@ -45,9 +46,11 @@ class Options:
     take, asked for only if something is chosen automatically. whole: see symgraph.shard.
     strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to their
     devices. machine: the devices to place on; None: equal ones. keep_groups: see
-    partitioner.strategies.Constraints. placement: of another plan of the same network. shards,
-    replicas: group -> the value of that attribute for its operators, over their own. splits:
-    whether strategy `auto` may put groups that `groups` does not name on several devices.
+    partitioner.strategies.Constraints. placement: of another plan of the same network. like: the
+    plan of another bucket, whose placement is carried over. shards, replicas: group -> the value of
+    that attribute for its operators, over their own. splits: whether strategy `auto` may put groups
+    that `groups` does not name on several devices. objective, split_tied: see
+    partitioner.strategies.Constraints.
     """
 
     groups: Groups | None = None
@@ -68,16 +71,20 @@ class Options:
     machine: Machine | None = None
     keep_groups: bool = False
     placement: Placement | None = None
+    like: Plan | None = None
     shards: Mapping[str, str] = field(default_factory=dict)
     replicas: Mapping[str, str] = field(default_factory=dict)
     splits: bool = True
+    objective: str = STEP
+    split_tied: bool = False
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
         name = self.schedule if train else FORWARD_ONLY
         again = self.recompute if train else ()
         limit = self.memory if train else None
-        return Wish(name, self.order, self.time_segment, again, limit, self.update)
+        order = self.order if train else None
+        return Wish(name, order, self.time_segment, again, limit, self.update)
 
     def machine_of(self, prices: Prices) -> Machine:
         """The devices that a strategy places on."""
@@ -103,7 +110,8 @@ class Options:
         return Constraints(
             memory=self.memory, parameters=parameters, grads=grads, slots=self.slots,
             in_flight=min(self.micro_batches, len(devices)), keep_groups=self.keep_groups,
-            together=together, pins=pins, spread=spread,
+            together=together, pins=pins, spread=spread, objective=self.objective,
+            split_tied=self.split_tied,
         )  # fmt: skip
 
 
@@ -226,7 +234,9 @@ def plan(
     None: all arguments that are not fed; (): forward only. shapes, dtypes: of other variables,
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
-    _require_cpus(options)
+    if options.machine is None:
+        grouped = [d for given in (options.groups or {}).values() for d in devices_of(given)]
+        require_cpus([options.default, *options.devices, *grouped])
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
     asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
@@ -304,19 +314,24 @@ def _decide(
     constraints: Callable[[], Constraints],
     wish: Wish,
 ) -> Decision:
-    """The placement that the user gives, by groups or from another plan, or a strategy's."""
-    if options.strategy is None or options.placement is not None:
-        given = options.placement or group2ctx(
-            graph, options.groups, options.default, options.devices
-        )
+    """The placement that the user gives, by groups or by another plan, or a strategy's."""
+    given = options.placement
+    if options.like is not None:
+        other = options.like
+        parameters = frozenset(other.parameters)
+        given = carry(graph, other.network.first, other.partition.placement, parameters)
+    elif options.strategy is None and given is None:
+        given = group2ctx(graph, options.groups, options.default, options.devices)
+    if given is not None:
         return Decision(given, *choose(draft(given), wish, options.pricing))
+    assert options.strategy is not None
     limits = constraints()
     return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
 
 
-def _require_cpus(options: Options) -> None:
-    grouped = (d for given in (options.groups or {}).values() for d in devices_of(given))
-    for device in (options.default, *options.devices, *grouped):
+def require_cpus(devices: Iterable[Context]) -> None:
+    """PlacementError for devices that nothing runs on; plans for a machine file may have them."""
+    for device in devices:
         if device.kind != "cpu":
             raise PlacementError(
                 f"{device} cannot be used: this version runs on cpu(0), cpu(1), ..."

@@ -6,6 +6,7 @@ simulated, and the shortest step is taken, unless the user wants something else 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from partitioner.cost import CostTable
 from partitioner.machine import Machine
 from partitioner.merging import MergedCosts
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
-from partitioner.strategies.types import LATENCY, THROUGHPUT
+from partitioner.strategies.types import LATENCY, STEP, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
 from runtime.draft import Draft, Made
 from runtime.prices import Prices, Pricing
@@ -31,10 +32,14 @@ NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
 
 
 class Considered(NamedTuple):
-    """A strategy's placement: predicted seconds of a step; None: no schedule kept to the limit."""
+    """A strategy's placement: predicted seconds of a step; None: no schedule kept to the limit.
+
+    at_least: no schedule was looked for, since no step could be shorter than this.
+    """
 
     placed: Placed
     seconds: float | None
+    at_least: bool = False
 
 
 class Decision(NamedTuple):
@@ -75,33 +80,62 @@ def decide(
     prices = pricing(graph)
     devices = machine(prices)
     costs = MergedCosts(prices.bodies, graph)
-    decisions: list[tuple[Placed, Decision]] = []
-    considered: list[Considered] = []
+    placed: list[Placed] = []
     failed: PlacementError | ScheduleError | None = None
     for name, limits in _candidates(strategy, graph, constraints):
         try:
-            found = find_strategy(name)(graph, costs, devices, limits)
+            placed.append(find_strategy(name)(graph, costs, devices, limits))
         except PlacementError as error:
             failed = error
-            continue
-        decision = next((d for _, d in decisions if d.placement == found.placement), None)
-        if decision is None:
-            try:
-                made, tried, _ = choose(draft(found.placement), wish, lambda graph: prices)
-            except ScheduleError as error:
-                failed = error
-                considered.append(Considered(found, None))
-                continue
-            decision = Decision(found.placement, made, tried, prices)
-            decisions.append((found, decision))
-        considered.append(Considered(found, step_seconds(decision.made, prices)))
-    if not decisions:
-        assert failed is not None
-        raise failed
+    steps = _Steps(draft, wish, prices, hurry=constraints.objective == STEP)
+    for number in sorted(range(len(placed)), key=lambda i: placed[i].load):
+        steps.add(number, placed[number])
+    if not steps.decisions:
+        raise steps.failed or failed or PlacementError("no strategy found a placement")
+    _, best = min(
+        steps.decisions, key=lambda d: _score(d[0], d[1], constraints.objective, draft, wish)
+    )
+    considered = tuple([steps.considered[i] for i in range(len(placed))])
+    return best._replace(considered=considered, weights=weigh(graph, costs))
 
-    objective = constraints.objective
-    _, best = min(decisions, key=lambda d: _score(d[0], d[1], objective, draft, wish))
-    return best._replace(considered=tuple(considered), weights=weigh(graph, costs))
+
+class _Steps:
+    """The schedules of placements, as they come.
+
+    considered: by the placement's number. decisions: those that keep to the limits. hurry: leave
+    out what cannot be the shortest step: a device is busy for its load in every micro-batch.
+    """
+
+    def __init__(
+        self, draft: Callable[[Placement], Draft], wish: Wish, prices: Prices, *, hurry: bool
+    ) -> None:
+        self.draft, self.wish, self.prices, self.hurry = draft, wish, prices, hurry
+        self.considered: dict[int, Considered] = {}
+        self.decisions: list[tuple[Placed, Decision]] = []
+        self.shortest = math.inf
+        self.failed: ScheduleError | None = None
+
+    def add(self, number: int, found: Placed) -> None:
+        """Choose a placement's schedule, unless another has the same or it cannot be the best."""
+        for known in self.considered.values():
+            if known.placed.placement == found.placement and not known.at_least:
+                self.considered[number] = known._replace(placed=found)
+                return
+        draft = self.draft(found.placement)
+        least = found.load * len(draft.sizes)
+        if self.hurry and least > self.shortest:
+            self.considered[number] = Considered(found, least, at_least=True)
+            return
+        try:
+            made, tried, _ = choose(draft, self.wish, lambda graph: self.prices)
+        except ScheduleError as error:
+            self.failed = error
+            self.considered[number] = Considered(found, None)
+            return
+        decision = Decision(found.placement, made, tried, self.prices)
+        self.decisions.append((found, decision))
+        self.considered[number] = Considered(found, seconds := decision.seconds)
+        self.shortest = min(self.shortest, seconds)
 
 
 def _candidates(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
@@ -20,6 +23,7 @@ from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.replicas import reduction_seconds
 from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.errors import ConfigError
 from symgraph.graph import Graph
 
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
@@ -68,10 +72,16 @@ def quick_prices() -> Prices:
         return Prices(measure_speed(), measure_link())
 
 
-def measured_prices(graph: Graph) -> Prices:
-    """From a profile of the graph's kernels, one thread each."""
+def measured_prices(graph: Graph, known: Prices | None = None) -> Prices:
+    """From a profile of the graph's kernels, one thread each. known: what was measured before."""
+    old = known.bodies if known is not None and isinstance(known.bodies, CostTable) else None
     with threadpool_limits(limits=1, user_api="blas"):
-        return Prices(profile.measure(versions(graph), seconds=PROFILE_SECONDS), measure_link())
+        seen = {*old.measured, *old.failed} if old else set()
+        new = profile.measure(versions(graph), seconds=PROFILE_SECONDS, known=seen)
+        if known is None or old is None:
+            return Prices(new, measure_link())
+    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
+    return replace(known, bodies=replace(old, measured=measured, failed=failed))
 
 
 def consistent(pricing: Pricing) -> Pricing:
@@ -100,14 +110,17 @@ def segment_lengths(steps: int) -> list[int]:
     return list(dict.fromkeys(-(-steps // part) for part in parts))
 
 
-def shared_prices(graph: Graph, cluster: Cluster) -> Prices:
-    """The prices that rank 0 measures, on every rank of a cluster: all choose the same."""
+def shared_prices(graph: Graph, cluster: Cluster, known: Prices | None = None) -> Prices:
+    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
+
+    known: see measured_prices.
+    """
 
     def work(transport: Transport) -> Prices:
         transport.waiting_for("rank 0's profile of the network")
         own = None
         if transport.rank == 0:
-            prices = measured_prices(graph)
+            prices = measured_prices(graph, known)
             assert isinstance(prices.bodies, CostTable)
             own = [
                 prices.bodies.to_json(),
@@ -125,3 +138,32 @@ def measure_link() -> Link:
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
     return Link(level.latency, level.bandwidth)
+
+
+def save_prices(prices: Prices, path: str | Path) -> None:
+    """Write measured prices as JSON: a table of costs, with the link of this machine.
+
+    ConfigError if nothing was measured, or the file cannot be written.
+    """
+    if not isinstance(prices.bodies, CostTable) or prices.machine is not None:
+        raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
+    latency, bandwidth = float(prices.link.latency), float(prices.link.bandwidth)
+    found = json.loads(prices.bodies.to_json())
+    found["link"] = {"latency": latency, "bandwidth": bandwidth}
+    try:
+        text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the costs to {path}: {error.strerror}") from None
+
+
+def load_prices(path: str | Path) -> Prices:
+    """What `save_prices` wrote, or a table of costs alone; ConfigError if it is neither."""
+    table = CostTable.load(path)
+    link = json.loads(Path(path).read_text(encoding="utf-8")).get(
+        "link", {"latency": 0, "bandwidth": inf}
+    )
+    try:
+        return Prices(table, Link(float(link["latency"]), float(link["bandwidth"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: link: expected latency and bandwidth, not {error}") from None

@@ -18,7 +18,7 @@ import os
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,19 +49,21 @@ def measure(
     graphs: Iterable[Graph],
     *,
     seconds: float = 20.0,
+    known: Collection[str] = (),
     progress: Callable[[float], None] = lambda used: None,
 ) -> CostTable:
     """The costs of all kernels of these graphs, on made-up data, with the caller's BLAS threads.
 
+    known: signatures that need not be measured.
     Ends when they are known well or the time is up, but not before every kernel is measured.
     progress: told after each pass which part of the time is used, and 1 at the end. Kernels that
     fail on made-up data are listed in the table's `failed`, and estimated.
     """
     begun = time.perf_counter()
     speed = measure_speed()
-    uses: Counter[str] = Counter()
+    uses = Counter(dict.fromkeys(known, CALLS))
     failed: dict[str, str] = {}
-    excerpts = [_prepare(graph, uses, failed) for graph in graphs]
+    excerpts = [_prepare(graph, uses, failed) for graph in graphs if _is_new(graph, uses)]
     idle = _Excerpt.idle()
     samples: Samples = defaultdict(list)
     idling: Samples = defaultdict(list)
@@ -163,6 +165,11 @@ class _Excerpt:
         start = time.perf_counter()
         self.body.run()
         return (time.perf_counter() - start) / len(self.calls)
+
+
+def _is_new(graph: Graph, uses: Counter[str]) -> bool:
+    """Whether some call has not been measured often enough."""
+    return any(uses[signature(n, graph)] < CALLS for n in graph if not n.is_variable)
 
 
 def _prepare(graph: Graph, uses: Counter[str], failed: dict[str, str]) -> _Excerpt:

@@ -9,6 +9,7 @@ import numpy as np
 from partitioner.replicas import Copies, all_copies
 from partitioner.types import Partition
 from runtime.replay import Link
+from runtime.transports.base import Transport
 from symgraph.types import Array
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class ReplicaSum:
     """Makes all copies' gradients their sum, in place; the same bits on every rank."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        """worker: any of the rank; all have the same copies."""
         partition, rank = worker.plan.partition, worker.rank
         grads = worker.plan.grads
         self._copies = [c for c in all_copies(partition) if c.names[0] in grads]
@@ -39,14 +40,14 @@ class ReplicaSum:
         scratch = max((c.scratch(rank) for c in self._copies), default=0)
         self._scratch = np.empty(scratch, np.uint8)
 
-    def run(self) -> None:
+    def run(self, worker: Worker) -> None:
         """Sum the gradients of all parameters that have copies; every rank takes part."""
         for number, copies in enumerate(self._copies):
-            if self._worker.rank in copies.ranks:
-                self._sum(copies, self._first_tag + number)
+            if worker.rank in copies.ranks:
+                self._sum(worker, copies, self._first_tag + number)
 
-    def _sum(self, copies: Copies, tag: int) -> None:
-        worker, rank = self._worker, self._worker.rank
+    def _sum(self, worker: Worker, copies: Copies, tag: int) -> None:
+        rank = worker.rank
         transport = worker.transport
         transport.waiting_for(
             f"C1 (step {worker.step_count}): the gradients of {copies.parameter!r}'s copies"
@@ -64,7 +65,7 @@ class ReplicaSum:
         ]  # fmt: skip
         for begin, end, at in pieces:
             if at == rank:
-                total = self._total(copies, own, begin, end, tag)
+                total = self._total(transport, copies, own, begin, end, tag)
                 for array in own.values():
                     array[begin:end] = total
         for ticket in tickets:
@@ -83,8 +84,9 @@ class ReplicaSum:
             ticket.wait()
 
     def _total(
-        self, copies: Copies, own: dict[int, Array], begin: int, end: int, tag: int
-    ) -> Array:
+        self, transport: Transport, copies: Copies, own: dict[int, Array], begin: int, end: int,
+        tag: int,
+    ) -> Array:  # fmt: skip
         """The sum of one piece, in the order of the copies."""
         like = next(iter(own.values()))
         half = (end - begin) * like.itemsize
@@ -97,7 +99,7 @@ class ReplicaSum:
                 if i == 0:
                     total[...] = into
             else:
-                self._worker.transport.recv(into, at, tag)
+                transport.recv(into, at, tag)
             if i:
                 total += into
         return total

@@ -7,19 +7,24 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.pipeline import Plan
+from runtime.parts import Parts
+from runtime.pipeline import Plan, require_cpus
+from runtime.program import Program
+from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
-from runtime.worker import Worker
+from runtime.worker import Shared, Worker
+from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
+from symgraph.io import DataBatch
 from symgraph.optimizer import Optimizer
 from symgraph.pieces import join
 from symgraph.types import Array
@@ -33,7 +38,11 @@ class Session:
 
     arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
     optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
+    keep_outputs: whether all outputs of a step can be had from `outputs`. timed: whether workers
+    have stopwatches.
     """
+
+    carry_states = True  # the states at the end of a step are the next one's first
 
     def __init__(
         self,
@@ -44,36 +53,53 @@ class Session:
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
+        shared: Mapping[int, Shared] | None = None,
+        keep_outputs: bool = False,
+        timed: bool = False,
     ) -> None:
+        """shared: another session's, of the same arrays, with which it takes turns."""
         if optimizer is not None and not plan.trains:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
             )
+        require_cpus(plan.partition.placement.devices)
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays
         self.seed = seed
         self.steps = 0
         self.trains = optimizer is not None
+        self._keeps_outputs, self._timed = keep_outputs, timed
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, TrainStep] = {}
-        self._zeros = {
-            name: np.zeros(plan.feeds[name].type.shape, plan.feeds[name].type.dtype)
-            for name in plan.states
-        }  # the first step's states; later ones stay on their ranks
-        wanted = {*scalars(plan).values(), *plan.states.values()}
+        self.shared = {rank: Shared() for rank in cluster.ranks} if shared is None else shared
+        self._zeros = zero_states(plan)
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
             agree_on_plan(transport, plan)
-            self.workers[transport.rank] = Worker(
-                plan, transport.rank, arrays[transport.rank], wanted
-            )
+            self.workers[transport.rank] = self._worker(transport.rank, plan)
             if optimizer is not None:
                 self.updaters[transport.rank] = TrainStep(plan, optimizer, clip)
 
         cluster.run(start)
+
+    def _worker(
+        self,
+        rank: int,
+        plan: Plan,
+        programs: Collection[Program] | None = None,
+        parts: Parts | None = None,
+    ) -> Worker:
+        """A worker that keeps the figures and the next states, and all outputs if wanted."""
+        wanted = {*scalars(plan).values(), *plan.states.values()}
+        if self._keeps_outputs:
+            wanted.update(plan.outputs)
+        return Worker(
+            plan, rank, self.arrays[rank], wanted, programs, parts=parts, shared=self.shared[rank],
+            stopwatch=Stopwatch() if self._timed else None,
+        )  # fmt: skip
 
     def step(self, feeds: Mapping[str, Array], *, stop: bool = False) -> dict[str, float]:
         """Run one step on the whole batch; the figures of this step (training only).
@@ -81,8 +107,16 @@ class Session:
         feeds: the fed variables that are no states. stop: this process's wish to end; the
         figure `stop` is positive on every rank if any rank wished so.
         """
+        return self._run([{**self._zeros, **feeds}], stop)
+
+    def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
+        """`step` on a batch; a plan has no more than one."""
+        (batch,) = batches
+        return self.step(batch.feeds, stop=stop)
+
+    def _run(self, values: list[dict[str, Array]], stop: bool) -> dict[str, float]:
+        """One step of the workers on the values of each of its batches; its figures."""
         train = self.trains
-        values = {**self._zeros, **feeds}
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
@@ -99,11 +133,19 @@ class Session:
 
         self.cluster.run(work)
         self.steps += 1
-        for rank, worker in self.workers.items():
-            timeline = worker.timeline
-            for run, start, end in timeline.tracks[rank].runs():
-                self.body_seconds[run.key].append(float((end - start) * timeline.unit))
+        for worker in self.workers.values():
+            self._record(worker)
         return next((dict(u.figures) for u in self.updaters.values()), {})
+
+    def outputs(self) -> list[Array]:
+        """The outputs of the last step for the whole batch, in order; all ranks must be local."""
+        return whole_outputs(self.plan, self.workers.values())
+
+    def _record(self, worker: Worker) -> None:
+        """Keep what the bodies of a step took."""
+        timeline = worker.timeline
+        for run, start, end in timeline.tracks[worker.rank].runs():
+            self.body_seconds[run.key].append(float((end - start) * timeline.unit))
 
     def reset_states(self) -> None:
         """Start the next step from zero states."""
@@ -137,6 +179,19 @@ class Session:
         """
         found = {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
         return join(self.plan.shards, found)
+
+
+def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
+    """The outputs that these workers kept, put together from micro-batches: copies."""
+    found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
+    whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
+    return [array.copy() if array is first else array for array, first in whole]
+
+
+def zero_states(plan: Plan) -> dict[str, Array]:
+    """The first step's states; later ones stay on their ranks."""
+    types = {name: plan.feeds[name].type for name in plan.states}
+    return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:

@@ -18,7 +18,7 @@ from symgraph.shard import SPLIT
 from symgraph.units import seconds_text
 
 SHARDS, REPLICAS = "shards", "replicas"
-WORTH = 0.25  # of a device's even share: lighter groups are not worth splitting
+WORTH = 0.6  # of a device's even share: lighter groups find a place whole
 GAIN = 0.97  # the predicted step must be this much shorter: whole groups send less
 
 

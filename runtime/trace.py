@@ -4,56 +4,103 @@
                                      messages   sends, receives (as long as they wait) and frees
 
 An arrow leads from the end of the run before each send to the start of the run after its receive.
-Predicted and measured timelines give files of the same form, so that they can be laid side by side.
+Several timelines, such as a measured and a predicted one, have rows below each other in one file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from partitioner.types import CommEdge
 from runtime.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
 from runtime.timeline import Timeline, Track
 
 RUNS, MESSAGES = 0, 1  # thread ids
+ROWS, FLOWS = 2, 1 << 24  # ids that each timeline of a trace has for rows and for arrows
 NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 TraceEvent = dict[str, Any]
 
 
+class Slice(NamedTuple):
+    """Something inside of a run: a node's call. Ticks of its timeline; args: shown in a viewer."""
+
+    name: str
+    start: int
+    end: int
+    args: dict[str, Any]
+
+
+class Shown(NamedTuple):
+    """A timeline in a trace.
+
+    label: in the names of its rows. edges: by tag, to say what messages carry. slices: of each
+    rank, shown below its runs.
+    """
+
+    timeline: Timeline
+    label: str = ""
+    edges: Mapping[int, CommEdge] = MappingProxyType({})
+    slices: Mapping[int, Iterable[Slice]] = MappingProxyType({})
+
+
 def write_trace(timeline: Timeline, path: str | Path) -> None:
     """Write the trace; open it at https://ui.perfetto.dev or chrome://tracing."""
+    write_traces([Shown(timeline)], path)
+
+
+def write_traces(shown: Iterable[Shown], path: str | Path) -> None:
+    """Write one trace of several timelines."""
+    events = (event for at, one in enumerate(shown) for event in shown_events(one, at))
     with open(path, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for number, event in enumerate(trace_events(timeline)):
+        for number, event in enumerate(events):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
 
 
 def trace_events(timeline: Timeline) -> Iterator[TraceEvent]:
     """The events of the trace; times in microseconds, as the format wants them."""
+    return shown_events(Shown(timeline))
+
+
+def shown_events(shown: Shown, number: int = 0) -> Iterator[TraceEvent]:
+    """The events of the number-th timeline of a trace."""
+    timeline, label, edges, slices = shown
     microseconds = float(timeline.unit * 1_000_000)
     begin, _ = timeline.ticks
+    first = number * ROWS
+    title = f"{label} " if label else ""
     flows: dict[tuple[int, int], int] = {}  # (tag, micro-batch) -> number of its arrow
     for rank, track in enumerate(timeline.tracks):
-        yield _metadata("process_name", rank, RUNS, {"name": f"rank {rank}"})
-        yield _metadata("process_sort_index", rank, RUNS, {"sort_index": rank})
-        yield _metadata("thread_name", rank, RUNS, {"name": "runs"})
-        yield _metadata("thread_name", rank, MESSAGES, {"name": "messages"})
+        if not number:
+            yield _metadata("process_name", rank, RUNS, {"name": f"rank {rank}"})
+            yield _metadata("process_sort_index", rank, RUNS, {"sort_index": rank})
+        for row, name in ((RUNS, "runs"), (MESSAGES, "messages")):
+            yield _metadata("thread_name", rank, first + row, {"name": title + name})
         for instruction, start, end in _entries(track, begin):
+            row = RUNS if isinstance(instruction, Run | Collective | Update) else MESSAGES
             yield {
-                "name": str(instruction), "ph": "X", "pid": rank,
-                "tid": RUNS if isinstance(instruction, Run | Collective | Update) else MESSAGES,
+                "name": str(instruction), "ph": "X", "pid": rank, "tid": first + row,
                 "ts": start * microseconds, "dur": (end - start) * microseconds,
-                **_meaning(instruction),
+                **_meaning(instruction, edges),
+            }  # fmt: skip
+        for name, start, end, args in slices.get(rank, ()):
+            yield {
+                "name": name, "cat": "node", "ph": "X", "pid": rank, "tid": first + RUNS,
+                "ts": (start - begin) * microseconds, "dur": (end - start) * microseconds,
+                "args": args,
             }  # fmt: skip
         for message, leaves, ts in _arrow_ends(track, begin):
+            arrow = flows.setdefault((message.tag, message.mb), len(flows))
             yield {
                 "name": "message", "cat": "message", "ph": "s" if leaves else "f", "bp": "e",
-                "id": flows.setdefault((message.tag, message.mb), len(flows)),
-                "pid": rank, "tid": RUNS, "ts": ts * microseconds,
+                "id": arrow + number * FLOWS, "pid": rank, "tid": first + RUNS,
+                "ts": ts * microseconds,
             }  # fmt: skip
 
 
@@ -67,15 +114,18 @@ def _entries(track: Track, begin: int) -> Iterator[tuple[Instruction, int, int]]
     return zip(track.program, start, end, strict=True)
 
 
-def _meaning(instruction: Instruction) -> dict[str, Any]:
+def _meaning(instruction: Instruction, edges: Mapping[int, CommEdge]) -> dict[str, Any]:
     """The category and arguments of an instruction's event."""
     match instruction:
         case Run(stage, phase, mb, segment):
-            args = {"stage": stage, "micro-batch": mb, "segment": segment}
+            args: dict[str, Any] = {"stage": stage, "micro-batch": mb, "segment": segment}
             return {"cat": NAMES[phase], "args": args}
         case Send(tag, mb) | Recv(tag, mb):
             kind = "send" if isinstance(instruction, Send) else "receive"
-            return {"cat": kind, "args": {"edge": tag, "micro-batch": mb}}
+            args = {"edge": tag, "micro-batch": mb}
+            if tag in edges:
+                args |= {"value": str(edges[tag].value), "bytes": edges[tag].type.nbytes}
+            return {"cat": kind, "args": args}
         case Free():
             return {"cat": "free"}
         case Update(stage):

@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,37 +16,38 @@ import numpy as np
 from partitioner.machine import Machine, load_machine
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
+from runtime.batches import IGNORED, source
+from runtime.bucketing import Buckets, BucketSession
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, machine_prices, measured_prices
-from runtime.session import RECENT, Session, initialize
+from runtime.prices import Pricing, load_prices, machine_prices, measured_prices
+from runtime.session import RECENT, Arrays, Session, initialize
 from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
 from runtime.updater import scalars
 from symgraph import init, lr_scheduler, optimizer
 from symgraph.config_keys import Config
 from symgraph.context import Context
-from symgraph.corpus import CORPORA, Corpus, TimeMajorBatches
+from symgraph.corpus import CORPORA, Corpus
 from symgraph.errors import ConfigError, RunError
+from symgraph.io import DataBatch
 from symgraph.model import Model, load_model
-from symgraph.types import Array
 
 NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
 
 
 @dataclass(frozen=True)
 class Job:
-    """A config made ready: its model and the plans to train and to evaluate it."""
+    """A config made ready: the plans to train and to evaluate its model.
+
+    buckets, scoring: where the data is in buckets; then the plans are those of the largest.
+    """
 
     config: Config
-    model: Model
     training: Plan
     evaluation: Plan
     figures: tuple[str, str]
-
-    @property
-    def tokens(self) -> int:
-        """Words a step."""
-        return self.config.data.batch_size * self.config.data.sequence_length
+    buckets: Buckets | None = None
+    scoring: Buckets | None = None
 
 
 @dataclass(frozen=True)
@@ -65,45 +66,94 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
 
     pricing: for what the config leaves to be chosen; ranks must use equal ones.
     """
-    devices = tuple(Context.parse(d) for d in config.devices)
+    if config.data.buckets is None:
+        return job_of(config, *training_plan(config, pricing))
+    given = {**_given(config), "ignore_label": IGNORED}
+
+    def build(length: int) -> Model:
+        return load_model(config.model, **{**given, "sequence_length": length}, **config.args)
+
+    options, dtype = _options(config, pricing), config.train.dtype
+    buckets = Buckets(build, max(config.data.buckets), (), options, dtype=dtype)
+    scoring = buckets.scoring()
+    return _with_figures(Job(config, buckets.default, scoring.default, ("", ""), buckets, scoring))
+
+
+def training_plan(config: Config, pricing: Pricing = measured_prices) -> tuple[Model, Plan]:
+    """The model of a config whose batches have one shape, and the plan to train it."""
+    if config.data.buckets is not None:
+        raise ConfigError(
+            "data.buckets: only batches of one shape can be profiled, compared or searched for; "
+            "give data.sequence_length instead"
+        )
+    model = load_model(config.model, **_given(config), **config.args)
+    options = replace(_options(config, pricing), states=model.states)
+    dtypes = _dtypes(config, model)
+    return model, plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
+
+
+def job_of(config: Config, model: Model, training: Plan) -> Job:
+    """The job of a plan: evaluation runs on the same placement and time segments."""
+    options = replace(
+        training.options, time_segment=training.choice.time_segment, update=False,
+        placement=training.partition.placement,
+    )  # fmt: skip
+    evaluation = plan(model.symbol, model.feeds, options, dtypes=_dtypes(config, model))
+    return _with_figures(Job(config, training, evaluation, ("", "")))
+
+
+def _with_figures(job: Job) -> Job:
+    """The job with the names of the model's figures."""
+    figures = tuple(scalars(job.training))
+    if len(figures) != NLL:
+        raise ConfigError(
+            f"model: {job.config.model} must report the two outputs of nll_stats, but its summed "
+            f"outputs with one element are {list(figures)}"
+        )
+    return replace(job, figures=(figures[0], figures[1]))
+
+
+def _given(config: Config) -> dict[str, Any]:
+    """What a model's function gets from the config besides `args`."""
     data = config.data
-    given = {
+    given: dict[str, Any] = {
         "batch_size": data.batch_size, "sequence_length": data.sequence_length,
         "vocab": data.vocab, "dtype": config.train.dtype,
     }  # fmt: skip
-    for name in given.keys() & config.args.keys():
+    known = {*given, "ignore_label"} if data.buckets is not None else {*given}
+    for name in known & config.args.keys():
         section = "train" if name == "dtype" else "data"
         raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
-    model = load_model(config.model, **given, **config.args)
+    return given
+
+
+def _options(config: Config, pricing: Pricing) -> Options:
+    """How a config's network is cut and scheduled."""
+    devices = tuple(Context.parse(d) for d in config.devices)
     pipeline = config.pipeline
     machine = machine_of(config)
     if machine is not None:
         fixed = machine_prices(machine)
         pricing = lambda graph: fixed  # noqa: E731
-    options = Options(
+    elif config.partition.costs is not None:
+        saved = load_prices(config.partition.costs)
+        pricing = lambda graph: saved  # noqa: E731
+    return Options(
         config.groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
-        model.states, update=True, order=pipeline.order, time_segment=pipeline.time_segment,
+        update=True, order=pipeline.order, time_segment=pipeline.time_segment,
         recompute=pipeline.recompute, memory=config.partition.memory,
         slots=len(create_optimizer(config).slots()), whole=False,
         strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
         machine=machine, pricing=pricing, shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
+        objective=config.partition.objective, split_tied=config.partition.split_tied,
     )  # fmt: skip
-    dtypes = dict.fromkeys(model.symbol.list_arguments(), config.train.dtype)
-    dtypes = {n: d for n, d in dtypes.items() if n not in model.feeds}
-    training = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
-    options = replace(
-        training.options, time_segment=training.choice.time_segment, update=False,
-        placement=training.partition.placement,
-    )  # fmt: skip
-    evaluation = plan(model.symbol, model.feeds, options, dtypes=dtypes)
-    figures = tuple(scalars(training))
-    if len(figures) != NLL:
-        raise ConfigError(
-            f"model: {config.model} must report the two outputs of nll_stats, but its summed "
-            f"outputs with one element are {list(figures)}"
-        )
-    return Job(config, model, training, evaluation, (figures[0], figures[1]))
+
+
+def _dtypes(config: Config, model: Model) -> dict[str, str]:
+    """The types of what is not fed."""
+    names = model.symbol.list_arguments()
+    return {name: config.train.dtype for name in names if name not in model.feeds}
 
 
 def machine_of(config: Config) -> Machine | None:
@@ -141,24 +191,20 @@ def agree_on_config(config: Config, cluster: Cluster) -> None:
 class Trainer:
     """Trains a job on a cluster; `fit` is the whole run.
 
-    Every process of an MPI run does the same; figures are the same on all of them.
+    Every process of an MPI run does the same; figures are the same on all of them. timed: whether
+    the calls of training steps are timed, for a profile.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus) -> None:
-        self.job = job
-        config = job.config
-        data = config.data
-        self.batches = TimeMajorBatches(corpus.train, data.batch_size, data.sequence_length)
-        self.valid = TimeMajorBatches(corpus.valid, data.batch_size, data.sequence_length)
+    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
+        self.job, config, data = job, job.config, job.config.data
+        self.source = source(corpus.train, data, config.train.seed)
+        alone = data.model_copy(update={"batches_per_step": 1})  # forward only, nothing drains
+        self.valid = source(corpus.valid, alone, config.train.seed)
         cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
         )
-        self.training = Session(
-            job.training, cluster, arrays, optimizer=create_optimizer(config),
-            clip=config.train.clip_global_norm, seed=config.train.seed,
-        )  # fmt: skip
-        self.evaluation = Session(job.evaluation, cluster, arrays, seed=config.train.seed)
+        self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
@@ -167,7 +213,7 @@ class Trainer:
     def total_steps(self) -> int | None:
         """Steps after which training ends; None if only time limits it."""
         train = self.job.config.train
-        limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.batches)]
+        limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.source)]
         return min((n for n in limits if n is not None), default=None)
 
     def fit(
@@ -180,18 +226,20 @@ class Trainer:
         start = time.perf_counter()
         every = config.evaluate.every
         spent = 0.0  # in evaluations
-        first = self.training.steps
-        for number, feeds in self._feeds(first):
+        tokens = before_this = self.tokens(self.training.steps)
+        for number, batches in self.steps(self.training.steps):
             begun = time.perf_counter()
             limit = config.train.seconds
-            figures = self.training.step(feeds, stop=limit is not None and begun - start >= limit)
+            figures = self.training.step_batches(
+                batches, stop=limit is not None and begun - start >= limit
+            )
             self.step_seconds.append(time.perf_counter() - begun)
-            tokens = (number + 1) * self.job.tokens
-            done = tokens - first * self.job.tokens
+            tokens += self.source.tokens(number)
+            done = tokens - before_this
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
                 number + 1, elapsed, tokens, done / elapsed,
-                _mean(figures, self.job.figures),
+                mean_loss(figures, self.job.figures),
             )  # fmt: skip
             on_step(self.last)
             if figures["stop"] > 0:
@@ -233,35 +281,42 @@ class Trainer:
             self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
         return path
 
-    def _feeds(self, first: int) -> Iterator[tuple[int, dict[str, Array]]]:
+    def tokens(self, steps: int) -> int:
+        """Words of so many steps from the start."""
+        return sum(self.source.tokens(step) for step in range(steps))
+
+    def steps(self, first: int) -> Iterator[tuple[int, Sequence[DataBatch]]]:
+        """The number and the batches of every step from `first` to the limit."""
         total = self.total_steps
         number = first
         while total is None or number < total:
-            at = number % len(self.batches)
-            if at == 0:
+            if number % len(self.source) == 0:
                 self.training.reset_states()
-            data, label = self.batches.batch(at)
-            yield number, {"data": data, "label": label}
+            yield number, self.source.batches(number)
             number += 1
 
     def evaluate(self) -> float:
         """The mean negative log-likelihood of the held-out words, states carried along."""
         limit = self.job.config.evaluate.tokens
-        count = len(self.valid)
-        if limit is not None:
-            count = max(1, min(count, limit // self.job.tokens))
+        left = math.inf if limit is None else limit
         self.evaluation.reset_states()
-        for at in range(count):
-            data, label = self.valid.batch(at)
-            self.evaluation.step({"data": data, "label": label})
-        return _mean(self.evaluation.collect(), self.job.figures)
+        for step in range(len(self.valid)):
+            left -= self.valid.tokens(step)
+            if step and left < 0:
+                break
+            self.evaluation.step_batches(self.valid.batches(step))
+        return mean_loss(self.evaluation.collect(), self.job.figures)
 
     def summary(self, loss: float) -> dict[str, Any]:
-        """The figures of the run, with the keys of `--json`; see README.md."""
+        """The figures of the run, with the keys of `--json`; see README.md.
+
+        Steps of several buckets have no one prediction, nor one bubble: these are None then.
+        """
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self)
         ranks = job.training.partition.placement.ranks
+        bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
             "loss": loss,
             "perplexity": exp(loss),
@@ -271,8 +326,8 @@ class Trainer:
             "tokens_per_second": self.last.tokens_per_second,
             "seconds": self.last.seconds,
             "step_seconds": median,
-            "predicted_step_seconds": predicted,
-            "bubble_fraction": max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0,
+            "predicted_step_seconds": None if job.buckets else predicted,
+            "bubble_fraction": None if job.buckets else bubble,
             "schedule": job.training.choice.schedule,
             "micro_batches": config.pipeline.micro_batches,
             "time_segment": job.training.choice.time_segment,
@@ -284,14 +339,28 @@ class Trainer:
         }
 
 
+def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
+    """To train and to evaluate."""
+    train = job.config.train
+    optimizer, clip, seed = create_optimizer(job.config), train.clip_global_norm, train.seed
+    if job.buckets is None or job.scoring is None:
+        training = Session(
+            job.training, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
+        )
+        return training, Session(job.evaluation, cluster, arrays, seed=seed)
+    buckets = BucketSession(job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed)
+    return buckets, BucketSession(job.scoring, cluster, arrays, seed=seed, shared=buckets.shared)
+
+
 def exp(loss: float) -> float:
     """Perplexity of a mean negative log-likelihood; infinite where it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 FIXED = (
-    ("model",), ("args",), ("data", "batch_size"), ("data", "sequence_length"), ("data", "vocab"),
-    ("data", "kind"), ("train", "optimizer"), ("train", "dtype"), ("train", "seed"),
+    ("model",), ("args",), ("data", "batch_size"), ("data", "sequence_length"),
+    ("data", "buckets"), ("data", "batches_per_step"), ("data", "vocab"), ("data", "kind"),
+    ("train", "optimizer"), ("train", "dtype"), ("train", "seed"),
 )  # fmt: skip
 
 
@@ -310,7 +379,7 @@ def _require_same_run(old: Mapping[str, Any], config: Config, path: Path) -> Non
             )
 
 
-def _mean(figures: Mapping[str, float], names: tuple[str, str]) -> float:
+def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
     total, count = (figures[n] for n in names)
     if not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")

@@ -56,7 +56,7 @@ class TrainStep:
         self.stop = False  # whether this rank wants training to end after this step
         self.scale = 1.0
         self.figures: dict[str, float] = {}
-        self._names = list(plan.grads)
+        self._names = [name for name in plan.grads if name not in plan.feeds]
         self._scalars = list(scalars(plan))
         graph, shards = plan.partition.graph, plan.shards
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
@@ -68,7 +68,7 @@ class TrainStep:
         """Let the gradients of a parameter's copies be their sum."""
         if self._replicas is None:
             self._replicas = ReplicaSum(worker)
-        self._replicas.run()
+        self._replicas.run(worker)
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""

@@ -16,18 +16,19 @@ import numpy as np
 
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
-from runtime.arena import Arena, allocate, reserve, view
+from runtime.arena import Arena, Kind, Pool, reserve, view
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
+from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program
+from runtime.stopwatch import Stopwatch
 from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
-from symgraph.reference import evaluate
 from symgraph.types import Array, TensorType, Value
 
 NANOSECOND = Fraction(1, 1_000_000_000)
@@ -38,6 +39,15 @@ class Bound(NamedTuple):
 
     program: Program
     calls: list[Callable[[], None]]
+
+
+class Shared:
+    """What workers of one rank have together, if they take turns: memory, and packed parameters."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.packs = Packs()
+        self.clock = Clock()
 
 
 class Updater(Protocol):
@@ -68,11 +78,21 @@ class Worker:
         arrays: Mapping[str, Array],
         wanted: Collection[Value] | None = None,
         programs: Collection[Program] | None = None,
+        *,
+        parts: Parts | None = None,
+        shared: Shared | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
-        """programs: what a step consists of, by default the plan's program of this rank."""
+        """programs: what a step consists of, by default the plan's program of this rank.
+
+        parts: the plans of the batches of a step that has several; `plan` is the first of them, by
+        whose names outputs are known. shared: what workers of the same rank and arrays share.
+        """
         self.plan = plan
+        self.stopwatch = stopwatch
         self.rank = rank
         self.arrays = arrays
+        self.parts = Parts((plan,)) if parts is None else parts
         self.wanted = frozenset(plan.outputs if wanted is None else wanted)
         self.outputs: dict[Value, list[Any]] = {}
         self.grads: dict[str, Array] = {}
@@ -81,91 +101,92 @@ class Worker:
         self.step_count = 0
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
-        self._feeds: Mapping[str, Array] = {}
-        self._early: dict[str, Array] = {}
-        self._clock = Clock()
+        self._feeds: Sequence[Feeds] = ()
+        self._early: list[dict[str, Array]] = []
+        self._shared = Shared() if shared is None else shared
         self._env = Env()
-        self._packs = Packs()
-        self._starts = [sum(plan.sizes[:m]) for m in range(len(plan.sizes))]
-        self._updater: Updater | None = None
+        self.updater: Updater | None = None  # of the step under way
+        self._programs = [plan.schedule.programs[rank]] if programs is None else programs
         self.bound: list[Bound] = []
-        self.bind([plan.schedule.programs[rank]] if programs is None else programs)
+        self.bind(self._programs)
 
     def bind(self, programs: Collection[Program]) -> None:
         """Make a step of programs that run one after the other, on the memory that they need."""
-        plan, rank = self.plan, self.rank
+        self._programs, rank, shared = programs, self.rank, self._shared
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
-        one = len(plan.sizes) == 1
-        lasting = plan.grads.values() if one else ()
-        layouts = {s: lay_out(p, rank, fixed, lasting) for s, p in plan.partitions.items()}
-        arena = reserve(programs, layouts, plan.sizes, {} if one else self._gradients())
-        self._memory = allocate(arena.nbytes)
+        kinds = self.parts.kinds
+        one = len(kinds) == 1
+        lasting = self.plan.grads.values() if one else ()
+        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in self.parts.partitions.items()}
+        arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
+        self._memory = shared.pool.take(arena.nbytes, self._drop)
         arrays = {name: self.arrays[name] for name in fixed}
-        known = frozenset(plan.parameters)
+        known = frozenset(self.plan.parameters)
         binders = {
-            size: Binder(layout, arrays, known, self._memory, self._packs, self._clock)
-            for size, layout in layouts.items()
+            kind: Binder(layout, arrays, known, self._memory, shared.packs, shared.clock)
+            for kind, layout in layouts.items()
         }
         bind = _Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
 
-    def _gradients(self) -> dict[BodyKey, dict[Value, int]]:
-        """The gradients that each body of this rank completes, and their bytes."""
-        partition, asked = self.plan.partition, {*self.plan.grads.values()}
-        return {
-            key: {v: partition.graph.type_of(v).nbytes for v in body.results if v in asked}
-            for key, body in partition.bodies.items() if partition.rank(key) == self.rank
-        }  # fmt: skip
+    def _drop(self) -> None:
+        """Let go of the memory; the next step takes it anew."""
+        self.bound, self.grads, self._memory = [], {}, np.empty(0, np.uint8)
 
     @property
     def held(self) -> int:
-        """Bytes of its memory, parameters aside."""
-        return self._memory.nbytes + sum(a.nbytes for a in self._kept.values())
+        """Bytes of its memory, parameters aside; shared memory is counted whole."""
+        return self._shared.pool.memory.nbytes + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 
     def step(
         self,
         transport: Transport,
-        feeds: Mapping[str, Array],
+        feeds: Feeds | Sequence[Feeds],
         *,
         train: bool = True,
         seed: int = 0,
         step: int = 0,
         updater: Updater | None = None,
     ) -> None:
-        """Run the whole program once on these values of the fed variables (the whole batch).
+        """Run the whole program once on these values of the fed variables.
+
+        feeds: of the whole batch, or of each of the step's batches.
 
         Any error is told to the other ranks, and raised as RunError that names rank,
         instruction and node.
         """
-        self._updater = updater
+        self.updater = updater
         self.begin(feeds, train=train, seed=seed, step=step)
         for bound in self.bound:
             self.run(transport, bound)
 
-    def begin(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
+    def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
+        if not self.bound:
+            self.bind(self._programs)
         self._tickets.clear()
         self.outputs = {}
         self.step_count = step
         self._env = Env(np, train, seed, step, 0)
-        self._packs.refresh()
+        self._shared.packs.refresh()
         self.feed(feeds)
 
-    def feed(self, feeds: Mapping[str, Array]) -> None:
+    def feed(self, feeds: Feeds | Sequence[Feeds]) -> None:
         """Values of fed variables for the runs to come; GraphError for one that does not fit."""
-        for name, (type_, _) in self.plan.feeds.items():
-            array = feeds.get(name)
-            if array is None:
-                raise GraphError(f"no value is given for {name!r} of {type_}")
-            if TensorType(array.shape, str(array.dtype)) != type_:
-                raise GraphError(f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}")
-        self._feeds = feeds
-        early = self.plan.prologue
-        if early.outputs:
-            values = evaluate(early, {n.name: feeds[n.name] for n in early.variables})
-            self._early = {v.node: a for v, a in zip(early.outputs, values, strict=True)}
+        given = [feeds] if isinstance(feeds, Mapping) else feeds
+        for plan, values in zip(self.parts.plans, given, strict=True):
+            for name, (type_, _) in plan.feeds.items():
+                array = values.get(name)
+                if array is None:
+                    raise GraphError(f"no value is given for {name!r} of {type_}")
+                if TensorType(array.shape, str(array.dtype)) != type_:
+                    raise GraphError(
+                        f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}"
+                    )
+        self._feeds = given
+        self._early = self.parts.early(given)
 
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
@@ -204,7 +225,7 @@ class Worker:
     def _run(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             array[...] = self._fed(name, mb)
-        self._clock.env = self._env._replace(sample=self._starts[mb])
+        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
@@ -216,19 +237,19 @@ class Worker:
 
     def _fed(self, name: str, mb: int) -> Array:
         """The value of a variable for one micro-batch."""
-        early = self._early.get(name)
+        part, kind, start, _ = self.parts.mbs[mb]
+        early = self._early[part].get(name)
         if early is not None:
             return early
         state = self.states.get(name)
         if state is not None:
             return state[mb]
-        feed = self.plan.feeds.get(name)
+        feed = self.parts.plans[part].feeds.get(name)
         if feed is None:
             array = self.arrays.get(name)
-            return self._feeds[name] if array is None else array
-        start = self._starts[mb]
-        at = (slice(None),) * feed.axis + (slice(start, start + self.plan.sizes[mb]),)
-        return self._feeds[name][at]
+            return self._feeds[part][name] if array is None else array
+        at = (slice(None),) * feed.axis + (slice(start, start + kind.size),)
+        return self._feeds[part][name][at]
 
     def carry_states(self) -> None:
         """Let the states that this step made be the next step's initial ones."""
@@ -240,20 +261,25 @@ class Worker:
         return self.grads[name]
 
     def _result(self, value: Value, mb: int, array: Array) -> None:
+        kind = self.parts.mbs[mb].kind
+        value = self.parts.outputs[kind].get(value, value)
         if value in self.wanted:
             kept = self._kept.get((value, mb))
             if kept is None:
                 kept = self._kept[value, mb] = np.empty_like(array)
             kept[...] = array
-            self.outputs.setdefault(value, [None] * len(self.plan.sizes))[mb] = kept
+            self.outputs.setdefault(value, [None] * len(self.parts.mbs))[mb] = kept
+
+    def _rank(self, key: BodyKey, mb: int) -> int:
+        return self.parts.partitions[self.parts.mbs[mb].kind].rank(key)
 
     def _send(self, edge: CommEdge, array: Array, mb: int) -> None:
-        destination = self.plan.partition.rank(edge.dst)
+        destination = self._rank(edge.dst, mb)
         ticket = self.transport.send(array, destination, edge.tag)
         self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
 
     def _recv(self, edge: CommEdge, array: Array, mb: int) -> None:
-        source = self.plan.partition.rank(edge.src)
+        source = self._rank(edge.src, mb)
         where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
         self.transport.waiting_for(where)
         self.transport.recv(array, source, edge.tag)
@@ -266,23 +292,23 @@ class Worker:
                 ticket.wait()
 
     def _finish(self, instruction: Update | Collective) -> None:
-        if self._updater is not None:
+        if self.updater is not None:
             if isinstance(instruction, Update):
-                self._updater.update(self, instruction.stage)
+                self.updater.update(self, instruction.stage)
             elif instruction.tag == REPLICAS:
-                self._updater.sum_replicas(self)
+                self.updater.sum_replicas(self)
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
-                self._updater.reduce(self)
+                self.updater.reduce(self)
 
 
 class _Bind:
     """Makes the calls of instructions; bodies at the same places are bound once."""
 
-    def __init__(self, worker: Worker, arena: Arena, binders: Mapping[int, Binder]) -> None:
+    def __init__(self, worker: Worker, arena: Arena, binders: Mapping[Kind, Binder]) -> None:
         self.worker, self.arena, self.binders = worker, arena, binders
-        self.partitions = worker.plan.partitions
-        self.edges = {size: {e.tag: e for e in p.edges} for size, p in self.partitions.items()}
+        self.kinds, self.partitions = worker.parts.kinds, worker.parts.partitions
+        self.edges = {kind: {e.tag: e for e in p.edges} for kind, p in self.partitions.items()}
         self.made: dict[object, BoundBody] = {}
 
     def instruction(self, instruction: Instruction) -> Callable[[], None]:
@@ -292,10 +318,13 @@ class _Bind:
         mb = instruction.mb
         if isinstance(instruction, Run):
             body = self._body(instruction.key, mb)
-            return partial(worker._run, body, mb, self._adding(body, mb))
+            adding = self._adding(body, mb)
+            if worker.stopwatch is not None:
+                body, adding = worker.stopwatch.watch(body, mb, adding)
+            return partial(worker._run, body, mb, adding)
         if isinstance(instruction, Free):
             return partial(worker._free, instruction.key, mb)
-        edge = self.edges[worker.plan.sizes[mb]][instruction.tag]
+        edge = self.edges[self.kinds[mb]][instruction.tag]
         if isinstance(instruction, Send):
             return partial(worker._send, edge, self._array(edge, edge.src, mb), mb)
         return partial(worker._recv, edge, self._array(edge, edge.dst, mb), mb)
@@ -303,44 +332,43 @@ class _Bind:
     def _adding(self, body: BoundBody, mb: int) -> list[Step]:
         """The calls that add the gradients of a run to what other micro-batches gave."""
         terms = dict(body.results)
-        names = {value: name for name, value in self.worker.plan.grads.items()}
-        for value in terms.keys() & names.keys():
-            self.worker.grads[names[value]] = terms[value]  # if there is but one micro-batch
+        gradients = self.worker.parts.plans[self.kinds[mb].part].grads
+        for name, value in gradients.items():
+            if value in terms:
+                self.worker.grads[name] = terms[value]  # if there is but one micro-batch
         steps = []
-        for value, step in self.arena.adding.get((body.key, mb), ()):
-            term = terms[value]
+        for name, step in self.arena.adding.get((body.key, mb), ()):
+            term = terms[gradients[name]]
             if isinstance(step, Keep):
-                steps.append(
-                    Step(value.node, np.copyto, (self._sum(value, step.number, term), term))
-                )
+                steps.append(Step(name, np.copyto, (self._sum(name, step.number, term), term)))
             else:
-                total = self._sum(value, step.into, term)
-                more = self._sum(value, step.number, term) if step.ends else term
-                steps.append(Step(value.node, np.add, (total, more, total)))
-            whole = self._sum(value, self.arena.totals[value], term)
-            self.worker.grads[names[value]] = whole
+                total = self._sum(name, step.into, term)
+                more = self._sum(name, step.number, term) if step.ends else term
+                steps.append(Step(name, np.add, (total, more, total)))
+            whole = self._sum(name, self.arena.totals[name], term)
+            self.worker.grads[name] = whole
         return steps
 
-    def _sum(self, value: Value, index: int, like: Array) -> Array:
+    def _sum(self, name: str, index: int, like: Array) -> Array:
         type_ = TensorType(like.shape, str(like.dtype))
-        return view(self.worker._memory, self.arena.sums[value, index], type_)
+        return view(self.worker._memory, self.arena.sums[name, index], type_)
 
     def _bases(self, roots: Iterable[int], mb: int) -> dict[int, int]:
         found = {root: self.arena.at.get((mb, root)) for root in roots}
         return {root: base for root, base in found.items() if base is not None}
 
     def _array(self, edge: CommEdge, end: BodyKey, mb: int) -> Array:
-        binder = self.binders[self.worker.plan.sizes[mb]]
+        binder = self.binders[self.kinds[mb]]
         key = end.stage, edge.value
         bases = self._bases([binder.layout.places[key].root], mb)
         return binder.array(key, edge.type, bases, 0)
 
     def _body(self, key: BodyKey, mb: int) -> BoundBody:
-        size = self.worker.plan.sizes[mb]
-        binder, scratch = self.binders[size], self.arena.scratch[key, mb]
+        kind = self.kinds[mb]
+        binder, scratch = self.binders[kind], self.arena.scratch[key, mb]
         bases = self._bases(binder.layout.touched[key], mb)
-        place = key, size, scratch, tuple(bases.items())
+        place = key, kind, scratch, tuple(bases.items())
         if place not in self.made:
-            body = self.partitions[size].bodies[key]
+            body = self.partitions[kind].bodies[key]
             self.made[place] = binder.bind(body, bases, scratch)
         return self.made[place]

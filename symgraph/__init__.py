@@ -15,14 +15,18 @@ from symgraph import ops as ops  # isort: split
 
 from symgraph import (
     attribute,
+    callback,
     errors,
     init,
+    io,
     lr_scheduler,
     metric,
+    mod,
     name,
     optimizer,
     rnn,
     sym,
+    viz,
 )
 from symgraph.attribute import AttrScope
 from symgraph.batching import Feed
@@ -35,6 +39,8 @@ from symgraph.types import TensorType
 __version__ = "0.1.0"
 
 initializer = init
+module = mod
+visualization = viz
 symbol = sym  # MXNet's two names of one namespace; the class is in the module symgraph.symbol
 
 __all__ = [
@@ -46,16 +52,22 @@ __all__ = [
     "SymgraphError",
     "TensorType",
     "attribute",
+    "callback",
     "cpu",
     "errors",
     "gpu",
     "init",
     "initializer",
+    "io",
     "lr_scheduler",
     "metric",
+    "mod",
+    "module",
     "name",
     "optimizer",
     "rnn",
     "sym",
     "symbol",
+    "visualization",
+    "viz",
 ]

@@ -51,6 +51,11 @@ def lookup(attrs: Mapping[str, str], key: str) -> str | None:
     return attrs.get(key)
 
 
+def both_spellings(attrs: Mapping[str, str]) -> dict[str, str]:
+    """The attributes, and those of the executor's own keys under their plain names as well."""
+    return {**attrs, **{k: attrs[hide(k)] for k in HIDDEN if hide(k) in attrs}}
+
+
 def inherited(attrs: Mapping[str, str]) -> dict[str, str]:
     """The `__x__` attributes: those that variables created by an operator take from it."""
     return {k: v for k, v in canonical(attrs).items() if k.startswith("__") and k.endswith("__")}

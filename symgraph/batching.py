@@ -9,7 +9,7 @@ before the first micro-batch and fed as a variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +18,9 @@ from symgraph.build import Builder
 from symgraph.errors import MicroBatchError
 from symgraph.graph import Graph, Node
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
-from symgraph.ops.registry import VARIABLE, OpDef, find
+from symgraph.ops.registry import VARIABLE, OpDef, find, run
 from symgraph.passes import prune
+from symgraph.reference import PLAIN, evaluate
 from symgraph.types import Array, TensorType, Value
 
 
@@ -81,6 +82,34 @@ def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
     return prune(graph, wanted)
 
 
+def early_values(
+    prologues: Sequence[Graph], feeds: Sequence[Mapping[str, Array]]
+) -> list[dict[str, Array]]:
+    """What the prologues of a step's batches give, by name.
+
+    Batches of several buckets differ in shape, so each prologue's inputs are made of its own batch,
+    and then an operator, which only counts, sees those of all batches as one flat array.
+    """
+    if len(prologues) == 1:
+        (early,), (values,) = prologues, feeds
+        made = evaluate(early, {n.name: values[n.name] for n in early.variables})
+        return [{v.node: a for v, a in zip(early.outputs, made, strict=True)}]
+    read: list[list[list[Array]]] = []  # of each batch, of each operator: the inputs, flat
+    for early, values in zip(prologues, feeds, strict=True):
+        ins = prune(early, [v for out in early.outputs for v in early[out.node].inputs])
+        made = evaluate(ins, {n.name: values[n.name] for n in ins.variables})
+        flat = iter([array.reshape(-1) for array in made])
+        read.append([[next(flat) for _ in early[out.node].inputs] for out in early.outputs])
+    found: list[dict[str, Array]] = [{} for _ in prologues]
+    for index, columns in enumerate(zip(*read, strict=True)):
+        node = prologues[0][prologues[0].outputs[index].node]
+        joined = [np.concatenate(arrays) for arrays in zip(*columns, strict=True)]
+        (value,) = run(find(node.op), PLAIN, node.attrs, joined)
+        for into, early in zip(found, prologues, strict=True):
+            into[early.outputs[index].node] = value
+    return found
+
+
 def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
     """Prepare a forward graph that is typed for `size` of the `whole` batch's samples.
 
@@ -121,6 +150,10 @@ def _adjust(
 ) -> None:
     """Set what an operator must know of the whole batch."""
     size, whole = sizes
+    first = outs[0]
+    if not ins and isinstance(first, Split) and node.types[0].shape[first.axis] != size:
+        mixes(node.site, f"has a 0 in its shape for an axis of length "
+              f"{node.types[0].shape[first.axis]}, which is not the batch's")  # fmt: skip
     split = any(isinstance(layout, Split) for layout in ins)
     if op.count is not None and split and (op.loss or outs[0] is PARTIAL):
         own = op.count(node.attrs, graph.types_of(node.inputs))

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from symgraph.errors import ConfigError, SymgraphError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):

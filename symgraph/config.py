@@ -62,6 +62,11 @@ def _contradictions(
     yield from _device_mistakes(data)
     if isinstance(machine := data.get("machine"), str):
         yield from _file_mistakes(("machine",), machine)
+    if isinstance(costs := partition.get("costs"), str):
+        if machine is not None:
+            message = "are this machine's, but `machine` describes another; leave out one of them"
+            yield ("partition", "costs"), message
+        yield from _file_mistakes(("partition", "costs"), costs)
     yield from _schedule_name_mistakes(pipeline, schedules)
     if partition.get("strategy") != "auto":
         yield from _unknown(("partition", "strategy"), partition, strategies)
@@ -101,6 +106,13 @@ def _data_mistakes(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     kind = corpus.get("kind", DataConfig.model_fields["kind"].default)
     if kind == "text" and corpus.get("path") is None:
         yield ("data", "kind"), "kind text needs the key data.path: a UTF-8 file to train on"
+    lengths = [key for key in ("sequence_length", "buckets") if corpus.get(key) is not None]
+    if len(lengths) == 2:
+        yield ("data", "buckets"), "stands beside data.sequence_length; remove one of them"
+    if not lengths and corpus:
+        yield ("data",), "sequence_length or buckets is missing: the time steps to unroll for"
+    if "buckets" not in lengths and corpus.get("batches_per_step", 1) != 1:
+        yield ("data", "batches_per_step"), "is for data.buckets; remove this key"
     for key in ("path", "valid_path"):
         path = corpus.get(key)
         if not isinstance(path, str):

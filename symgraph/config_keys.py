@@ -103,8 +103,14 @@ class DataConfig(Section):
     """Held-out text of kind text; null: the last 5 % of the lines of path."""
     batch_size: Count
     """Sequences a step, all micro-batches together."""
-    sequence_length: Count
-    """Time steps a sequence is unrolled for."""
+    sequence_length: Count | None = None
+    """Time steps a sequence is unrolled for; the text is one stream, and states go on."""
+    buckets: Annotated[tuple[Count, ...], ListOf] | None = None
+    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: lines of the text are
+    sentences of their own, padded to the next length. The model gets sequence_length, a length of
+    these, and ignore_label, the label of pads."""
+    batches_per_step: Count = 1
+    """Batches of a step, which may be of different buckets."""
     vocab: Annotated[int, Field(ge=3)] = 10_000
     """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 
@@ -138,6 +144,11 @@ class PartitionConfig(Section):
     group2ctx."""
     keep_groups: bool = False
     """Whether a strategy keeps the nodes of one ctx_group together."""
+    objective: Literal["step", "throughput", "latency"] = "step"
+    """What strategy auto makes small: the step of all micro-batches, the load of the slowest device
+    (as in a pipeline that never ends), or the time of one micro-batch alone."""
+    split_tied: bool = False
+    """Whether a strategy may send a parameter to other devices than its own."""
     split: Literal["auto", "none"] = "auto"
     """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
     its operators in shards or the whole replicated."""
@@ -148,6 +159,9 @@ class PartitionConfig(Section):
     """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
+    costs: str | None = None
+    """File of measured kernel times that --save-costs wrote, to plan with; null: they are measured
+    when they are wanted."""
 
 
 class Warmup(Section):
@@ -301,6 +315,8 @@ class Config(Section):
     """When to measure on held-out text."""
     checkpoint: CheckpointConfig | None = None
     """Saving and resuming; null: neither."""
+    candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
+    """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
     transport: Literal["auto", "threads", "mpi"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"

@@ -35,7 +35,7 @@ class Console:
     def __init__(
         self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.clock = clock
+        self.clock, self.quiet = clock, quiet
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self.rich = RichConsole(
             file=stream, quiet=quiet, force_terminal=self.is_terminal, force_jupyter=False,

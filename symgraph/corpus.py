@@ -188,6 +188,12 @@ class TimeMajorBatches:
         return self._data[rows], self._label[rows]
 
 
+def sentences(ids: Ids) -> list[Ids]:
+    """The lines of a stream, each with its `<eos>`; what follows the last one is a line too."""
+    ends = np.flatnonzero(ids == EOS) + 1
+    return [line for line in np.split(ids, ends) if len(line)]
+
+
 def _time_major(ids: Ids, batch_size: int) -> Ids:
     array = np.ascontiguousarray(ids.reshape(batch_size, -1).T)
     array.setflags(write=False)

@@ -34,6 +34,10 @@ class ScheduleError(SymgraphError, ValueError):
     """A schedule is malformed, breaks an order, or would hang."""
 
 
+class LimitError(PlacementError, ScheduleError):
+    """Nothing keeps to the memory limit; the message names the smallest limit that works."""
+
+
 class ConfigError(SymgraphError, ValueError):
     """A config file or command line is not valid; the message names key, line and nearest key."""
 

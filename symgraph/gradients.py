@@ -36,10 +36,10 @@ class Differentiated(NamedTuple):
 def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differentiated:
     """Add the gradients of all outputs with respect to the variables `wrt`.
 
-    Outputs of loss operators start the backward pass themselves. Every other float output gets a
-    variable `<output>_head_grad` of its own type if `heads`, or else no gradient (MXNet's
-    `out_grads`); one that no gradient depends on, behind a BlockGrad, needs none. A variable that
-    no output depends on has a zero gradient.
+    Outputs of loss operators start the backward pass themselves (SoftmaxOutput not with
+    out_grad=True). Every other float output gets a variable `<output>_head_grad` of its own type
+    if `heads`, or else no gradient (MXNet's `out_grads`); one that no gradient depends on, behind
+    a BlockGrad, needs none. A variable that no output depends on has a zero gradient.
     """
     wrt = list(wrt)
     for name in wrt:
@@ -77,8 +77,8 @@ def _seed(
     fed: dict[int, str] = {}
     for index, value in enumerate(graph.outputs):
         node, type_ = graph[value.node], graph.type_of(value)
-        no_loss = node.is_variable or not find(node.op).loss
-        if no_loss and value.node in active and is_float(type_.dtype):
+        waits = node.is_variable or not find(node.op).loss or node.attrs.get("out_grad", False)
+        if waits and value.node in active and is_float(type_.dtype):
             name = f"{value.node}_head_grad{index}"
             _add(value, builder.variable(name, type_, origin=node.name), sums)
             fed[index] = name

@@ -11,7 +11,7 @@ from symgraph.errors import DTypeError, GraphError, ShapeError, nearest
 from symgraph.ops.params import literal
 from symgraph.ops.registry import Partial, Site, complete
 from symgraph.symnode import Outputs, SymNode, walk
-from symgraph.types import DTYPES
+from symgraph.types import DTYPES, dtype_name
 
 Key = tuple[int, int]  # id of a SymNode, output
 
@@ -114,8 +114,10 @@ def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> boo
     return changed
 
 
-def infer_dtypes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
+def infer_dtypes(symbol: Outputs, given: Mapping[str, Any], *, partial: bool = False) -> Inferred:
     """The dtype of every value; float32 where nothing says otherwise. Raises DTypeError.
+
+    partial: None where nothing says otherwise.
 
     Rules go from inputs to outputs. In between, dtypes that are known of outputs alone are taken
     back to the inputs: a state that meets the data's projection has the data's dtype.
@@ -125,7 +127,7 @@ def infer_dtypes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
     for node in nodes:
         if node.op is None:
             hint = given.get(node.name, node.attrs.get("__dtype__"))
-            values[id(node), 0] = None if hint is None else _dtype(node.name, hint)
+            values[id(node), 0] = None if hint is None else dtype_of(node.name, hint)
     calls = [n for n in nodes if n.op is not None]
     for node in calls:
         if any(d is not None for d in _input_dtypes(node, values)):
@@ -133,9 +135,11 @@ def infer_dtypes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
     for node in reversed(calls):
         _backward_dtypes(node, values)
     for node in calls:
-        _forward_dtypes(node, values, _input_dtypes(node, values))
+        ins = _input_dtypes(node, values)
+        if not partial or not ins or any(d is not None for d in ins):
+            _forward_dtypes(node, values, ins)
     for node in nodes:
-        if node.op is None and values[id(node), 0] is None:
+        if node.op is None and values[id(node), 0] is None and not partial:
             values[id(node), 0] = "float32"
     return _by_name(nodes, values)
 
@@ -171,8 +175,11 @@ def _backward_dtypes(node: SymNode, values: dict[Key, Any]) -> None:
             _forward_dtypes(node, values, known[:1] * len(ins))
 
 
-def _dtype(name: str, raw: Any) -> str:
-    text = raw if isinstance(raw, str) else getattr(raw, "__name__", None) or str(raw)
-    if text not in DTYPES:
-        raise GraphError(f"variable {name!r}: no dtype {text!r}; {nearest(text, DTYPES)}")
-    return text
+def dtype_of(name: str, raw: Any) -> str:
+    """The dtype of a variable by its name, numpy type or MXNet's number; GraphError if none."""
+    try:
+        return dtype_name(raw)
+    except KeyError as error:
+        text = error.args[0]
+        known = nearest(text, DTYPES)
+        raise GraphError(f"variable {name!r}: no dtype {text!r}; {known}") from None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from symgraph.attribute import canonical, hide
+from symgraph.attribute import canonical, hide, inherited
 from symgraph.errors import GraphError, nearest
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import ALIASES, OPS, find
 from symgraph.symnode import Entry, Outputs, SymNode, walk
 
 VERSION = ["int", 10901]  # the MXNet release whose layout this is
+OLD_KEYS = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 
 
 def attr_strings(node: SymNode) -> dict[str, str]:
@@ -50,35 +51,76 @@ def dumps(symbol: Outputs) -> str:
 
 
 def loads(text: str) -> list[Entry]:
-    """The outputs of a symbol from its JSON text.
+    """The outputs of a symbol from its JSON text, of MXNet 0.8 or later.
 
-    An operator that is not known raises GraphError naming it and its node.
+    An operator, or a value of a parameter, that is not known raises GraphError naming it and its
+    node.
     """
     try:
         layout = json.loads(text)
         rows, heads = layout["nodes"], layout["heads"]
+        named = _named_attributes(rows)
         made: list[SymNode] = []
-        for row in rows:
-            inputs = tuple(Entry(made[i], port) for i, port, *_ in row["inputs"])
-            made.append(_node(row, inputs))
+        for i, row in enumerate(rows):
+            inputs = [Entry(made[j], port) for j, port, *_ in row["inputs"]]
+            made.append(_node(row, inputs, named.get(i, {})))
         return [Entry(made[i], port) for i, port, *_ in heads]
     except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
         raise GraphError(f"not a symbol in JSON: {type(error).__name__}: {error}") from error
 
 
-def _node(row: dict[str, Any], inputs: Any) -> SymNode:
-    name, op_name = row["name"], row["op"]
-    given = {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
-    if op_name == "null":
-        return SymNode(name, None, canonical(given))
-    if op_name not in OPS and op_name not in ALIASES:
-        known = nearest(op_name, [*OPS, *ALIASES])
-        raise GraphError(f"node {name!r} is a {op_name!r}, which is not supported; {known}")
-    op = find(op_name)
+def _node(row: dict[str, Any], inputs: list[Entry], more: dict[str, str]) -> SymNode:
+    """One node; `more` are attributes that another node has for it."""
+    name = row["name"]
+    named = _by_input(row)
+    given = {k: v for k, v in _given(row).items() if k not in named}
+    if row["op"] == "null":
+        return SymNode(name, None, canonical({**given, **more}))
+    if row["op"] not in OPS and row["op"] not in ALIASES:
+        known = nearest(row["op"], [*OPS, *ALIASES])
+        raise GraphError(f"node {name!r} is a {row['op']!r}, which is not supported; {known}")
+    op = find(row["op"])
     own = {k: v for k, v in given.items() if k in op.params or not hide(k).startswith("__")}
     params = parse_params(op.name, name, op.params, own)
     attrs = canonical({k: v for k, v in given.items() if k not in own})
-    return SymNode(name, op, attrs, params, inputs)
+    names = op.input_names(params)
+    if len(inputs) > len(names):
+        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(inputs)} are given")
+    for arg in names[len(inputs) :]:  # MXNet 0.x leaves auxiliary states out
+        inputs = [*inputs, Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))]
+    return SymNode(name, op, attrs, params, tuple(inputs))
+
+
+def _given(row: dict[str, Any]) -> dict[str, str]:
+    """Parameters and attributes, which MXNet 0.x wrote as `param` and `attr`."""
+    return {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
+
+
+def _by_input(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """`weight_lr_mult`, MXNet 0.x' way of giving the input `weight` an attribute, in two."""
+    if "attrs" in row:
+        return {}
+    return {
+        key: (key.removesuffix(f"_{hidden}"), hidden)
+        for key in _given(row)
+        for hidden in OLD_KEYS
+        if key.endswith(f"_{hidden}")
+    }
+
+
+def _named_attributes(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
+    """Number of a node -> the attributes that those it is an input of have for it by name."""
+    found: dict[int, dict[str, str]] = {}
+    for row in rows:
+        named = _by_input(row)
+        if not named or row["op"] == "null":
+            continue
+        names = _node(row, [], {}).input_names
+        for key, (arg, hidden) in named.items():
+            if arg in names:
+                node = row["inputs"][names.index(arg)][0]
+                found.setdefault(node, {})[hidden] = _given(row)[key]
+    return found
 
 
 def listing(symbol: Outputs) -> str:

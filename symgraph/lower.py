@@ -7,14 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 from symgraph.attribute import canonical
-from symgraph.errors import ShapeError
 from symgraph.graph import Graph, Node
 from symgraph.infer import infer_dtypes, infer_shapes
 from symgraph.ops.loss import hidden_inputs
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import VARIABLE, Site, find, infer
 from symgraph.symnode import Outputs, SymNode
-from symgraph.types import TensorType, Value
+from symgraph.types import Shape, TensorType, Value
 
 
 def lower(
@@ -40,7 +39,7 @@ def lower(
             nodes[name] = Node(name, VARIABLE, types=(type_,), tags=tags)
         else:
             name = _free(sym_node.name, taken)
-            _lower_call(sym_node, name, named, nodes, taken)
+            _lower_call(sym_node, name, found.values[id(sym_node), 0], named, nodes, taken)
         named[id(sym_node)] = name
     return Graph.of(nodes.values(), [Value(named[id(e.node)], e.port) for e in symbol.entries])
 
@@ -58,6 +57,7 @@ def _free(name: str, taken: set[str]) -> str:
 def _lower_call(
     sym_node: SymNode,
     name: str,
+    shape: Shape,
     named: dict[int, str],
     nodes: dict[str, Node],
     taken: set[str],
@@ -66,10 +66,7 @@ def _lower_call(
     assert op is not None
     attrs = dict(sym_node.params)
     if not sym_node.inputs and 0 in attrs.get("shape", ()):
-        raise ShapeError(
-            f"{op.name} {name!r}: shape={attrs['shape']} has unknown dimensions; use zeros_like "
-            "or ones_like of a value of that shape, or a cell's begin_state"
-        )
+        attrs.update(_settled(Site(op.name, name, attrs), shape))
     if op.random:
         attrs["stream"] = name
     tags = MappingProxyType(canonical(sym_node.attrs))
@@ -80,6 +77,17 @@ def _lower_call(
         helper_name = _free(f"{name}_{arg}", taken)
         inputs.append(_add(helper_name, helper, given, read, tags, nodes))
     _add(name, op.name, attrs, tuple(inputs), tags, nodes)
+
+
+def _settled(site: Site, shape: Shape) -> dict[str, Any]:
+    """The parameters of a value without inputs whose `shape` holds a 0: the batch's axis."""
+    wanted = site.attrs["shape"]
+    if wanted.count(0) > 1:
+        site.fail(
+            f"shape={wanted} has several unknown dimensions, but only the batch's may be left out; "
+            "use zeros_like or ones_like of a value of that shape, or a cell's begin_state"
+        )
+    return {"shape": shape, "axis": wanted.index(0)}
 
 
 def _add(

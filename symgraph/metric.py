@@ -7,60 +7,15 @@ means, so it does not depend on how the samples were cut into batches.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from symgraph.errors import GraphError, ShapeError, nearest
-
-Array = npt.NDArray[Any]
-
-
-class EvalMetric(ABC):
-    """A running average: `sum_metric` over `num_inst` (`mx.metric.EvalMetric`)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.sum_metric = 0.0
-        self.num_inst = 0
-
-    def add(self, sum_metric: float, num_inst: int) -> None:
-        """Take in a sum and a count from elsewhere: another rank's metric, or a loss node."""
-        self.sum_metric += sum_metric
-        self.num_inst += num_inst
-
-    def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
-        """Take in a batch: one array, or as many arrays of labels as of predictions."""
-        pairs = _listed(labels), _listed(preds)
-        if len(pairs[0]) != len(pairs[1]):
-            raise ShapeError(
-                f"metric {self.name!r}: {len(pairs[0])} arrays of labels for {len(pairs[1])} of "
-                f"predictions"
-            )
-        for label, pred in zip(*pairs, strict=True):
-            self.add(*self.measure(label, pred))
-
-    def get(self) -> tuple[str, float]:
-        """(name, value); the value is nan while there is nothing counted."""
-        return self.name, self.value(self.sum_metric / self.num_inst) if self.num_inst else math.nan
-
-    def get_name_value(self) -> list[tuple[str, float]]:
-        return [self.get()]
-
-    def value(self, mean: float) -> float:
-        """The metric, from the mean of what was measured."""
-        return mean
-
-    @abstractmethod
-    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        """(sum, count) of one batch."""
+from symgraph.eval_metric import EvalMetric, Names, listed
+from symgraph.types import Array
 
 
 class Accuracy(EvalMetric):
@@ -69,8 +24,8 @@ class Accuracy(EvalMetric):
     A prediction is a class, or a score for each class along `axis` of which the best is taken.
     """
 
-    def __init__(self, axis: int = 1, name: str = "accuracy") -> None:
-        super().__init__(name)
+    def __init__(self, axis: int = 1, name: str = "accuracy", **names: Names) -> None:
+        super().__init__(name, **names)
         self.axis = axis
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -91,8 +46,10 @@ class Perplexity(EvalMetric):
     taken as less than 1e-10.
     """
 
-    def __init__(self, ignore_label: int | None, axis: int = -1, name: str = "perplexity") -> None:
-        super().__init__(name)
+    def __init__(
+        self, ignore_label: int | None, axis: int = -1, name: str = "perplexity", **names: Names
+    ) -> None:
+        super().__init__(name, **names)
         self.ignore_label = ignore_label
         self.axis = axis
 
@@ -107,8 +64,8 @@ class Perplexity(EvalMetric):
 class CrossEntropy(EvalMetric):
     """The mean of -log(p(label) + eps) (`mx.metric.CrossEntropy`), classes along the last axis."""
 
-    def __init__(self, eps: float = 1e-12, name: str = "cross-entropy") -> None:
-        super().__init__(name)
+    def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Names) -> None:
+        super().__init__(name, **names)
         self.eps = eps
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -116,19 +73,213 @@ class CrossEntropy(EvalMetric):
         return -float(np.log(p + self.eps).sum()), p.size
 
 
+class NegativeLogLikelihood(CrossEntropy):
+    """`CrossEntropy` under another name (`mx.metric.NegativeLogLikelihood`)."""
+
+    def __init__(self, eps: float = 1e-12, name: str = "nll-loss", **names: Names) -> None:
+        super().__init__(eps, name, **names)
+
+
+class TopKAccuracy(EvalMetric):
+    """The share of labels among the `top_k` best scores (`mx.metric.TopKAccuracy`).
+
+    Predictions are (N, classes); between equal scores the last class counts as the better one.
+    """
+
+    def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Names) -> None:
+        super().__init__(f"{name}_{top_k}", **names)
+        if top_k < 2:
+            raise GraphError(f"TopKAccuracy: top_k is {top_k}; use Accuracy for less than 2")
+        self.top_k = top_k
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        if pred.ndim != 2 or len(pred) != label.size:
+            raise ShapeError(
+                f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
+            )
+        best = np.argsort(pred, axis=1, kind="stable")[:, -self.top_k :]
+        right = best == label.reshape(-1, 1).astype(np.int64)
+        return float(np.count_nonzero(right)), label.size
+
+
+class F1(EvalMetric):
+    """2 / (1 / precision + 1 / recall) of class 1 of two, over all samples (`mx.metric.F1`).
+
+    As MXNet's with average="micro". Predictions are (N, 2) scores.
+    """
+
+    def __init__(self, name: str = "f1", **names: Names) -> None:
+        super().__init__(name, **names)
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        """Twice the true positives, over all that are positive or predicted so."""
+        truth = label.reshape(-1).astype(np.int64)
+        if pred.shape != (truth.size, 2) or not np.isin(truth, (0, 1)).all():
+            raise ShapeError(
+                f"metric {self.name!r}: labels {label.shape} of 0 and 1 are wanted with scores of "
+                f"two classes, not {pred.shape}"
+            )
+        found = pred.argmax(axis=1)
+        right = np.count_nonzero(truth & found)
+        return 2.0 * right, int(truth.sum() + found.sum())
+
+
+class _Difference(EvalMetric):
+    """Something of the differences between labels and predictions, averaged over elements."""
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        if label.size != pred.size:
+            raise ShapeError(
+                f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
+            )
+        difference = label.reshape(-1).astype(np.float64) - pred.reshape(-1)
+        return float(self.error(difference).sum()), label.size
+
+    @abstractmethod
+    def error(self, difference: Array) -> Array:
+        """What is averaged."""
+
+
+class MAE(_Difference):
+    """The mean absolute error, over elements (`mx.metric.MAE`)."""
+
+    def __init__(self, name: str = "mae", **names: Names) -> None:
+        super().__init__(name, **names)
+
+    def error(self, difference: Array) -> Array:
+        return np.abs(difference)
+
+
+class MSE(_Difference):
+    """The mean squared error, over elements (`mx.metric.MSE`)."""
+
+    def __init__(self, name: str = "mse", **names: Names) -> None:
+        super().__init__(name, **names)
+
+    def error(self, difference: Array) -> Array:
+        return np.square(difference)
+
+
+class RMSE(MSE):
+    """The root of the mean squared error of all elements, whatever the batches (MXNet: RMSE)."""
+
+    def __init__(self, name: str = "rmse", **names: Names) -> None:
+        super().__init__(name, **names)
+
+    def value(self, mean: float) -> float:
+        return math.sqrt(mean)
+
+
+class Loss(EvalMetric):
+    """The mean of the outputs' elements, without labels (`mx.metric.Loss`)."""
+
+    def __init__(self, name: str = "loss", **names: Names) -> None:
+        super().__init__(name, **names)
+
+    def update(self, labels: Any, preds: Array | Sequence[Array]) -> None:
+        for pred in listed(preds):
+            self.add(*self.measure(pred, pred))
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        return float(pred.sum(dtype=np.float64)), pred.size
+
+
+class CustomMetric(EvalMetric):
+    """The mean of `feval(label, pred)`, a value a batch or (sum, count) (`mx.metric.CustomMetric`).
+
+    allow_extra_outputs: whether there may be more predictions than labels, or fewer.
+    """
+
+    def __init__(
+        self,
+        feval: Callable[[Array, Array], float | tuple[float, int]],
+        name: str | None = None,
+        allow_extra_outputs: bool = False,
+        **names: Names,
+    ) -> None:
+        own = str(getattr(feval, "__name__", type(feval).__name__))
+        super().__init__(name or (f"custom({own})" if "<" in own else own), **names)
+        self._feval = feval
+        self._extra = allow_extra_outputs
+
+    def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
+        labels, preds = listed(labels), listed(preds)
+        count = min(len(labels), len(preds)) if self._extra else None
+        super().update(labels[:count], preds[:count])
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        found = self._feval(label, pred)
+        return found if isinstance(found, tuple) else (float(found), 1)
+
+
+class CompositeEvalMetric(EvalMetric):
+    """Several metrics of the same batches (`mx.metric.CompositeEvalMetric`)."""
+
+    def __init__(
+        self, metrics: Iterable[Metric] = (), name: str = "composite", **names: Names
+    ) -> None:
+        self.metrics = [create(metric) for metric in metrics]
+        super().__init__(name, **names)
+
+    def reset(self) -> None:
+        for metric in self.metrics:
+            metric.reset()
+
+    def reset_local(self) -> None:
+        for metric in self.metrics:
+            metric.reset_local()
+
+    def update_dict(self, labels: Mapping[str, Array], preds: Mapping[str, Array]) -> None:
+        for metric in self.metrics:
+            metric.update_dict(labels, preds)
+
+    def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
+        for metric in self.metrics:
+            metric.update(labels, preds)
+
+    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
+        raise GraphError("a composite metric has no measure of its own: ask its `metrics`")
+
+    def get_name_value(self) -> list[tuple[str, float]]:
+        return [pair for metric in self.metrics for pair in metric.get_name_value()]
+
+    def get_global_name_value(self) -> list[tuple[str, float]]:
+        return [pair for metric in self.metrics for pair in metric.get_global_name_value()]
+
+
 METRICS: dict[str, type[EvalMetric]] = {
     "accuracy": Accuracy,
     "acc": Accuracy,
     "perplexity": Perplexity,
     "crossentropy": CrossEntropy,
+    "cross-entropy": CrossEntropy,
     "ce": CrossEntropy,
+    "negativeloglikelihood": NegativeLogLikelihood,
+    "nll_loss": NegativeLogLikelihood,
+    "topkaccuracy": TopKAccuracy,
+    "top_k_accuracy": TopKAccuracy,
+    "top_k_acc": TopKAccuracy,
+    "f1": F1,
+    "mae": MAE,
+    "mse": MSE,
+    "rmse": RMSE,
+    "loss": Loss,
 }
+Metric = str | EvalMetric | Callable[[Array, Array], Any]
 
 
-def create(metric: str | EvalMetric, **arguments: Any) -> EvalMetric:
-    """The metric itself, or a new one of that name in any case; GraphError if unknown."""
+def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
+    """The metric itself, or a new one (`mx.metric.create`).
+
+    metric: a name in any case, a function of a label and a prediction, or a list of metrics.
+    Raises GraphError for an unknown name.
+    """
     if isinstance(metric, EvalMetric):
         return metric
+    if isinstance(metric, list):
+        return CompositeEvalMetric(metric, **arguments)
+    if not isinstance(metric, str):
+        return CustomMetric(metric, **arguments)
     known = METRICS.get(metric.lower())
     if known is None:
         raise GraphError(f"unknown metric {metric!r}: {nearest(metric.lower(), METRICS)}")
@@ -155,8 +306,3 @@ def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int 
         )
     picked: Array = rows.reshape(-1, classes)[where, wanted].astype(np.float64)
     return picked
-
-
-def _listed(arrays: Array | Sequence[Array]) -> list[Array]:
-    listed = arrays if isinstance(arrays, (list, tuple)) else [arrays]
-    return [a.get() if hasattr(a, "get") else np.asarray(a) for a in listed]  # get(): from a GPU

@@ -1,4 +1,7 @@
-"""Models: a symbol together with what training feeds it, and their builders by name."""
+"""Models: a symbol together with what training feeds it, and their builders by name.
+
+MXNet's `mx.model` has checkpoints, so they are found here too.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symgraph.batching import Feed
+from symgraph.callback import BatchEndParam
 from symgraph.errors import ConfigError, GraphError, nearest
+from symgraph.params_file import load_checkpoint, save_checkpoint
 from symgraph.symbol import Symbol
+
+__all__ = ["BatchEndParam", "Model", "load_checkpoint", "load_model", "save_checkpoint"]
 
 
 @dataclass(frozen=True)

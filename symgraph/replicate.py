@@ -105,13 +105,17 @@ def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
 
 
 def replicate(
-    counts: Counts, size: int, micro_batch: Callable[[int], MicroBatched], fed: Iterable[str]
+    counts: Counts,
+    size: int,
+    micro_batch: Callable[[int], MicroBatched],
+    fed: Iterable[str],
+    sizes: Iterable[int],
 ) -> Replicated:
     """Replace operators of a micro-batch of that many samples by their replicas.
 
     micro_batch: the same graph, ready for that many samples of the batch. fed: variables that are
-    no parameters. Raises MicroBatchError for samples that cannot be dealt out, GraphError for
-    parameters that also others read.
+    no parameters. sizes: of all micro-batches, whose graphs have the same nodes. Raises
+    MicroBatchError for samples that cannot be dealt out.
     """
     whole = micro_batch(size)
     if not counts:
@@ -124,9 +128,10 @@ def replicate(
                 f"a micro-batch of {size} samples cannot be dealt out to {count} replicas of "
                 f"{name!r}; use fewer micro-batches or replicas"
             )
-        sizes = split_sizes(size, count)
-        rewriter.shares[count] = sizes
-        rewriter.parts[count] = [micro_batch(n).graph for n in sizes]
+        shares = split_sizes(size, count)
+        rewriter.shares[count] = shares
+        rewriter.even[count] = not any(n % count for n in sizes)
+        rewriter.parts[count] = [micro_batch(n).graph for n in shares]
     for node in whole.graph:
         rewriter.rewrite(node)
     outputs = [rewriter.whole_of(v) for v in whole.graph.outputs]
@@ -138,7 +143,8 @@ def replicate(
 class _Rewriter:
     """The rewritten nodes so far.
 
-    shares: number of replicas -> the samples of each. parts: number of replicas -> each one's
+    shares: number of replicas -> the samples of each. even: whether these are equal in all
+    micro-batches. parts: number of replicas -> each one's
     graph. dealt: value and number of replicas -> each one's samples. joined: value of a node that
     is replicated -> all samples.
     """
@@ -150,6 +156,7 @@ class _Rewriter:
             n.name: counts[n.name] for n in self.graph if n.name in counts and not n.is_variable
         }
         self.shares: dict[int, tuple[int, ...]] = {}
+        self.even: dict[int, bool] = {}
         self.parts: dict[int, list[Graph]] = {}
         self.nodes: dict[str, Node] = {}
         self.dealt: dict[tuple[Value, int], tuple[Value, ...]] = {}
@@ -262,7 +269,7 @@ class _Rewriter:
         if layout.outer > 1:
             source = self._reshape(f"{stem}[open]", whole, _opened(shape, layout, size), tags)
             axis += 1
-        if len(set(shares)) == 1:
+        if self.even[count]:
             self._call(stem, "SliceChannel", (source,), tags, num_outputs=count, axis=axis)
             found = [Value(stem, i) for i in range(count)]
         else:
@@ -292,9 +299,10 @@ class _Rewriter:
             return pieces[0]
         if not isinstance(layout, Split):
             return self._call(name, "add_n", pieces, tags)
+        op = "Concat" if self.even[count] else "_join_shares"
         shape = node.types[value.index].shape
         if layout.outer == 1:
-            return self._call(name, "Concat", pieces, tags, dim=layout.axis)
+            return self._call(name, op, pieces, tags, dim=layout.axis)
         shares = self.shares[count]
         opened = tuple(
             self._reshape(
@@ -302,7 +310,7 @@ class _Rewriter:
             )
             for i, (v, n) in enumerate(zip(pieces, shares, strict=True))
         )
-        joined = self._call(f"{name}[join]", "Concat", opened, tags, dim=layout.axis + 1)
+        joined = self._call(f"{name}[join]", op, opened, tags, dim=layout.axis + 1)
         return self._reshape(name, joined, shape, tags)
 
     def _tags_of_join(self, node: Node) -> Mapping[str, str]:

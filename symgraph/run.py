@@ -1,10 +1,12 @@
 """The command line: train, or plan, the run that a config file describes.
 
-    python -m symgraph.run CONFIG [key.path=value ...] [--plan] [--json]
+    python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
+    python -m symgraph.run CONFIG CONFIG ... --compare
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
 
-Exit status: 0 done, 1 a failure while running, 2 bad input, 130 interrupted.
+Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,22 +17,28 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, OK, say
-from symgraph.errors import RunError, SymgraphError
+from symgraph.arguments import MODES, NEEDS, parser
+from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, NO_FIT, OK, say
+from symgraph.errors import LimitError, RunError, SymgraphError
 
 if TYPE_CHECKING:
+    from runtime.clusters import Clusters
+    from runtime.trainer import Job
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
+    from symgraph.corpus import Corpus
+
+    Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = _parser().parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     if options.keys:
         return _print_keys()
@@ -38,36 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _command(options)
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, options.traceback)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m symgraph.run",
-        description="Train the network of a config file as a pipeline over its devices.",
-        epilog="exit status: 0 done, 1 a failure while running, 2 bad input, 130 interrupted",
-    )
-    parser.add_argument("config", nargs="?", help="config file (YAML), e.g. examples/lstm_lm.yaml")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key.path=value",
-        help="change a key of the config, e.g. pipeline.micro_batches=8",
-    )  # fmt: skip
-    parser.add_argument(
-        "--plan", action="store_true",
-        help="print partition, memory, schedule and predicted timeline; run nothing",
-    )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true",
-        help="print the result as one JSON object on the last line of stdout",
-    )  # fmt: skip
-    parser.add_argument(
-        "--measure-machine", nargs="?", const="-", metavar="FILE",
-        help="measure this machine (under mpiexec: its ranks); write FILE, or print it, and exit",
-    )  # fmt: skip
-    parser.add_argument("--keys", action="store_true", help="list the keys of a config and exit")
-    parser.add_argument(
-        "--traceback", action="store_true", help="print the Python traceback of an error"
-    )
-    return parser
 
 
 def _print_keys() -> int:
@@ -84,16 +62,54 @@ def _command(options: argparse.Namespace) -> int:
     from symgraph.config import load_config
     from symgraph.errors import ConfigError
 
+    _require_one_mode(options)
     if options.measure_machine is not None:
         return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    config = load_config(
-        options.config, options.overrides, schedules=SCHEDULES, strategies=STRATEGIES
-    )
+    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES)
+    if options.compare:
+        return _run(_candidates(options, load), options, _compare)
+    config = load(options.config, options.overrides)
     if options.plan:
         return _plan(config, options)
-    return _train(config, options)
+    work = _profile if options.profile else _search if options.search else _train
+    return _run({options.config: config}, options, work)
+
+
+def _candidates(
+    options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
+) -> dict[str, Config]:
+    """The configs to compare, by name: files, or the candidates of one file."""
+    from symgraph.errors import ConfigError
+
+    words = [options.config, *options.overrides]
+    files = list(dict.fromkeys(word for word in words if "=" not in word))
+    overrides = [word for word in words if "=" in word]
+    if len(files) > 1:
+        return {file: load(file, overrides) for file in files}
+    candidates = load(files[0], overrides).candidates if files else {}
+    if len(candidates) < 2:
+        raise ConfigError(
+            "--compare needs two configs or more, or a config with `candidates:`, such as "
+            "candidates: {by hand: [], planned: [partition.strategy=auto]}"
+        )
+    return {name: load(files[0], [*overrides, *more]) for name, more in candidates.items()}
+
+
+def _require_one_mode(options: argparse.Namespace) -> None:
+    """ConfigError for arguments that do not go together."""
+    from symgraph.errors import ConfigError
+
+    asked = [mode for mode in MODES if getattr(options, mode)]
+    if len(asked) > 1:
+        raise ConfigError(f"--{asked[0]} or --{asked[1]}? one at a time")
+    if asked and options.log is not None:
+        raise ConfigError(f"--log is for training; leave out --{asked[0]}")
+    for name, modes in NEEDS.items():
+        if getattr(options, name) is not None and not set(modes) & set(asked):
+            words = " or ".join(f"--{mode}" for mode in modes)
+            raise ConfigError(f"--{name.replace('_', '-')} goes with {words}; add that")
 
 
 def _measure_machine(options: argparse.Namespace) -> int:
@@ -132,51 +148,102 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _train(config: Config, options: argparse.Namespace) -> int:
-    from runtime.transports import launched_by_mpi, make_cluster
+def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work) -> int:
+    """Do something with configs on their devices; the exit status."""
+    from runtime.clusters import Clusters
+    from runtime.trainer import agree_on_config
+    from symgraph.console import Console
 
-    transport = config.transport
-    if transport == "auto":
-        transport = "mpi" if launched_by_mpi(os.environ) else "threads"
-    cluster = make_cluster(transport, len(config.devices), config.timeout)
+    clusters = Clusters(os.environ)
     try:
-        summary = _fit(config, options, cluster) | {"transport": transport}
-        cluster.close()
+        here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
+        console = Console(sys.stderr if options.json else sys.stdout, quiet=not here)
+        _say_what_is_slow(console)
+        for config in configs.values():
+            agree_on_config(config, clusters.of(config))
+        summary = work(configs, options, clusters, console)
+        clusters.close()
     except (Exception, KeyboardInterrupt) as error:
         status = _report(error, options.traceback)
-        cluster.leave(status)
+        clusters.leave(status)
         return status
-    if 0 in cluster.ranks and options.json:
+    if here and options.json:
         print(json.dumps(summary), flush=True)
     return OK
 
 
-def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[str, Any]:
-    """Train as configured, showing progress on rank 0; the summary."""
-    from runtime.blas import limit_blas, slowed_down
-    from runtime.explain import how
+def _say_what_is_slow(console: Console) -> None:
+    """Warn of what makes this run slower than it need be."""
+    from runtime.blas import slowed_down
     from runtime.native import cached
-    from runtime.prices import shared_prices
-    from runtime.trainer import Trainer, agree_on_config, blas_threads, load_corpus, prepare
-    from symgraph.console import Console
 
-    console = Console(sys.stderr if options.json else sys.stdout, quiet=0 not in cluster.ranks)
     warning = slowed_down(dict(os.environ))
     if warning:
         console.line(f"warning: {warning}")
     compiled, folder = cached()
     if not compiled:
         console.line(f"compiling kernels, which takes half a minute, once: they stay in {folder}")
-    agree_on_config(config, cluster)
-    job = prepare(config, partial(shared_prices, cluster=cluster))
-    corpus = load_corpus(config)
+
+
+def _profile(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.clusters import transport_of
+    from runtime.profiling.commands import Outputs, profile
+    from runtime.profiling.record import STEPS
+
+    (config,) = configs.values()
+    files = Outputs(options.trace, options.save_costs, options.report)
+    steps = options.steps or STEPS
+    found = profile(config, clusters.of(config), console, steps=steps, outputs=files)
+    return found | {"transport": transport_of(config, os.environ)}
+
+
+def _compare(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.profiling.commands import compare_all
+    from runtime.profiling.record import STEPS
+
+    steps = options.steps or STEPS
+    return compare_all(configs, clusters.of, console, steps=steps, report=options.report)
+
+
+def _search(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.profiling.commands import WINNER, search_best
+    from runtime.profiling.record import STEPS
+
+    ((source, config),) = configs.items()
+    return search_best(
+        config, clusters, console, steps=options.steps or STEPS, winner=options.winner or WINNER,
+        source=source,
+    )  # fmt: skip
+
+
+def _train(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.clusters import transport_of
+
+    (config,) = configs.values()
+    summary = _fit(config, clusters.of(config), console, options.log)
+    return summary | {"transport": transport_of(config, os.environ)}
+
+
+def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
+    """Say what is going to be trained, and where."""
+    from runtime.explain import how
+
     placement = job.training.partition.placement
+    devices = ", ".join(map(str, placement.devices))
     console.line(
         f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
         f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
     )
     console.line(
-        f"{config.model}: {placement.stages} stages on {', '.join(map(str, placement.devices))}, "
+        f"{job.config.model}: {placement.stages} stages on {devices}, "
         f"{len(job.training.sizes)} micro-batches, {how(job.training)}"
     )
     if job.training.late:
@@ -184,18 +251,44 @@ def _fit(config: Config, options: argparse.Namespace, cluster: Cluster) -> dict[
     idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
     if idle:
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
+
+
+def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) -> dict[str, Any]:
+    """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.blas import limit_blas
+    from runtime.prices import shared_prices
+    from runtime.trainer import Progress as TrainProgress
+    from runtime.trainer import Trainer, blas_threads, exp, load_corpus, prepare
+    from symgraph.step_log import StepLog
+
+    job = prepare(config, partial(shared_prices, cluster=cluster))
+    corpus = load_corpus(config)
+    _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         trainer = Trainer(job, cluster, corpus)
         path = trainer.resume()
         if path is not None:
             console.line(f"going on from {path}")
         done = trainer.training.steps
-        with console.progress(
-            trainer.total_steps, config.train.seconds, step=done, tokens=done * job.tokens
-        ) as progress:
-            summary = trainer.fit(
-                lambda p: progress.update(p.step, p.tokens, p.loss), progress.evaluation
-            )
+        with (
+            StepLog(log if 0 in cluster.ranks else None) as lines,
+            console.progress(
+                trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
+            ) as progress,
+        ):
+
+            def on_step(p: TrainProgress) -> None:
+                progress.update(p.step, p.tokens, p.loss)
+                lines.write(
+                    step=p.step, seconds=p.seconds, tokens=p.tokens, loss=p.loss,
+                    perplexity=exp(p.loss), tokens_per_second=p.tokens_per_second,
+                )  # fmt: skip
+
+            def on_evaluation(step: int, perplexity: float) -> None:
+                progress.evaluation(step, perplexity)
+                lines.write(step=step, held_out_perplexity=perplexity)
+
+            summary = trainer.fit(on_step, on_evaluation)
     _show(summary, console)
     return summary | {"corpus": corpus.name}
 
@@ -223,9 +316,20 @@ def _show(summary: dict[str, Any], console: Console) -> None:
         "tokens": summary["tokens"],
         "tokens a second": summary["tokens_per_second"],
         "step": seconds_text(summary["step_seconds"]),
+        **_predicted(summary),
+    })  # fmt: skip
+
+
+def _predicted(summary: dict[str, Any]) -> dict[str, str]:
+    """What is known of steps that are all alike."""
+    from symgraph.units import seconds_text
+
+    if summary["predicted_step_seconds"] is None:
+        return {}
+    return {
         "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
-    })  # fmt: skip
+    }
 
 
 def _report(error: BaseException, with_traceback: bool) -> int:
@@ -236,6 +340,8 @@ def _report(error: BaseException, with_traceback: bool) -> int:
     if with_traceback or not isinstance(error, SymgraphError):
         traceback.print_exception(error)
     say(f"error: {error}")
+    if isinstance(error, LimitError):
+        return NO_FIT
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
     return BAD_INPUT if bad_input else FAILED
 

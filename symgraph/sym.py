@@ -1,8 +1,9 @@
 """The symbol namespace: variables, groups and every operator under MXNet's name.
 
 Operators are the entries of the registry: `sg.sym.FullyConnected(data, num_hidden=10, name="fc")`
-takes input symbols by position or name, parameters by name, `name=` and `attr=`. An input that is
-not given becomes a variable `<name>_<input>`. `help(sg.sym.FullyConnected)` lists the parameters.
+takes input symbols by position or name, parameters by name or behind the inputs, `name=` and
+`attr=`. An input that is not given becomes a variable `<name>_<input>`.
+`help(sg.sym.FullyConnected)` lists the parameters.
 `sg.sym.comm` holds the collectives between groups.
 """
 
@@ -13,14 +14,16 @@ from typing import Any
 
 import symgraph.ops
 from symgraph import comm as comm
+from symgraph import sym_random
 from symgraph.attribute import AttrScope, hide
 from symgraph.compose import call
 from symgraph.errors import ConfigError, nearest
+from symgraph.infer import dtype_of
 from symgraph.ops.params import REQUIRED
 from symgraph.ops.registry import ALIASES, OPS, find
-from symgraph.symbol import Symbol, from_json
+from symgraph.symbol import Symbol, binary, from_json
 from symgraph.symnode import Entry, SymNode
-from symgraph.types import Shape
+from symgraph.types import CODES, Shape
 
 assert symgraph.ops  # importing it registers the operators
 
@@ -33,18 +36,24 @@ def Variable(
     wd_mult: float | None = None,
     dtype: Any = None,
     init: Any = None,
+    stype: str = "default",
     **kwargs: str,
 ) -> Symbol:
     """A named input or parameter (MXNet Variable).
 
-    shape may hold 0 for unknown dimensions; a shape given to `infer_shape` wins over it. init is
-    an initializer or its name. Further keywords are attributes and look like `__key__`.
+    shape may hold 0 for unknown dimensions; a shape given to `infer_shape` wins over it. dtype:
+    by name, numpy type or MXNet's number. init is an initializer or its name. stype: arrays are
+    dense, other than "default" raises ValueError. Further keywords are attributes and look like
+    `__key__`.
     """
     if not isinstance(name, str):
         raise TypeError(f"a variable's name is a string, not {type(name).__name__}")
+    if stype != "default":
+        raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
     own: dict[str, str] = dict(attr or {})
-    hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": dtype}
-    own.update({f"__{k}__": _text(v) for k, v in hints.items() if v is not None})
+    code = None if dtype is None else CODES.index(dtype_of(name, dtype))
+    hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
+    own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:
         own["__init__"] = init if isinstance(init, str) else init.dumps()
     for key, value in kwargs.items():
@@ -54,11 +63,8 @@ def Variable(
     return Symbol([Entry(SymNode(name, None, AttrScope.current().get(own)))])
 
 
-def _text(value: Any) -> str:
-    return str(getattr(value, "__name__", value))
-
-
 var = Variable
+random = sym_random
 
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:
@@ -75,12 +81,63 @@ load_json = from_json
 
 
 def load(path: str) -> Symbol:
-    """Read a symbol that `save` wrote, or an MXNet 1.x symbol file."""
+    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9."""
     try:
         with open(path, encoding="utf-8") as file:
             return from_json(file.read())
     except FileNotFoundError:
         raise ConfigError(f"no symbol file {path!r}") from None
+
+
+# -- functions of two symbols, or of a symbol and a number -----------------------------------------
+
+
+def maximum(left: Any, right: Any) -> Symbol:
+    """The larger of both, element by element. MXNet sym.maximum."""
+    return _either("_maximum", "_maximum_scalar", "_maximum_scalar", left, right)
+
+
+def minimum(left: Any, right: Any) -> Symbol:
+    """The smaller of both, element by element. MXNet sym.minimum."""
+    return _either("_minimum", "_minimum_scalar", "_minimum_scalar", left, right)
+
+
+def power(base: Any, exp: Any) -> Symbol:
+    """base ** exp, element by element. MXNet sym.power and sym.pow."""
+    return _either("_power", "_power_scalar", "_rpower_scalar", base, exp)
+
+
+pow = power
+
+
+def modulo(left: Any, right: Any) -> Symbol:
+    """The rest of left / right, with the sign of right. MXNet sym.modulo."""
+    return _either("_mod", "_mod_scalar", "_rmod_scalar", left, right)
+
+
+def hypot(left: Any, right: Any) -> Symbol:
+    """sqrt(left ** 2 + right ** 2), element by element. MXNet sym.hypot."""
+    return _either("_hypot", "_hypot_scalar", "_hypot_scalar", left, right)
+
+
+def _either(op: str, scalar_op: str, reverse: str, left: Any, right: Any) -> Symbol:
+    """Named as MXNet does: `_maximum0`, `_maximumscalar0`, `_rpowerscalar0`."""
+    if isinstance(left, Symbol):
+        return binary(op, scalar_op, op, left, right)
+    if isinstance(right, Symbol):
+        return binary(op, reverse, reverse.removesuffix("_scalar"), right, left)
+    raise TypeError(f"{op} takes a symbol and a symbol or number, not two numbers")
+
+
+def full(
+    shape: int | Shape, val: float, dtype: Any = "float32", *, name: str | None = None, **attrs: str
+) -> Symbol:
+    """The number val in every element; a 0 in shape is the batch. MXNet sym.full."""
+    given = {"shape": shape, "value": val, "dtype": dtype, **attrs}
+    return Symbol(call("_full", "_full", (), given, name))
+
+
+HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # what MXNet names them after
 
 
 def _operator(name: str) -> Callable[..., Symbol]:
@@ -91,7 +148,7 @@ def _operator(name: str) -> Callable[..., Symbol]:
     ) -> Symbol:
         return Symbol(call(op.name, hint, args, kwargs, name, attr))
 
-    hint = name
+    hint = HINTS.get(name, name)
     inputs = op.inputs if isinstance(op.inputs, tuple) else ("*inputs",)
     shown = [
         f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")

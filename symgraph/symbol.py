@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from symgraph import json_format
-from symgraph.attribute import canonical, lookup
+from symgraph.attribute import both_spellings, lookup
 from symgraph.compose import call
 from symgraph.errors import GraphError, nearest
 from symgraph.infer import Inferred, infer_dtypes, infer_shapes
+from symgraph.ops.elementwise import COMPARISONS
 from symgraph.symnode import Entry, Outputs, SymNode, walk
 from symgraph.types import Shape
 
@@ -24,7 +25,8 @@ class Symbol(Outputs):
     """One or several outputs of a symbolic network.
 
     Calling a symbol composes it; indexing picks outputs by number, slice or output name;
-    arithmetic makes elementwise operators. Methods keep MXNet's names.
+    arithmetic makes elementwise operators, and those of FLUENT are methods: `x.sum(axis=1)`.
+    Methods keep MXNet's names.
     """
 
     __slots__ = ()
@@ -109,17 +111,17 @@ class Symbol(Outputs):
     # -- attributes --------------------------------------------------------------------------
 
     def attr(self, key: str) -> str | None:
-        """One user attribute of this symbol's node, by plain or hidden name."""
-        return lookup(self.one("attr").node.attrs, key)
+        """One parameter or attribute of this symbol's node, by plain or hidden name."""
+        return lookup(json_format.attr_strings(self.one("attr").node), key)
 
     def list_attr(self) -> dict[str, str]:
-        """The user attributes of this symbol's node."""
-        return canonical(self.one("list_attr").node.attrs)
+        """Parameters and attributes of this symbol's node, hidden ones under both spellings."""
+        return both_spellings(json_format.attr_strings(self.one("list_attr").node))
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Node name -> its parameters and attributes as strings, for nodes that have any."""
+        """Node name -> what `list_attr` tells of it, for nodes that have any."""
         found = {n.name: json_format.attr_strings(n) for n in walk(self.entries)}
-        return {name: attrs for name, attrs in found.items() if attrs}
+        return {name: both_spellings(attrs) for name, attrs in found.items() if attrs}
 
     # -- inference ---------------------------------------------------------------------------
 
@@ -146,6 +148,11 @@ class Symbol(Outputs):
         found = infer_dtypes(self, self._named("infer_type", args, kwargs))
         arguments, outputs, states = self._sorted(found)
         return arguments, outputs, states
+
+    def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[str | None], ...]:
+        """As `infer_type`, with None where nothing says the dtype."""
+        given = self._named("infer_type_partial", args, kwargs)
+        return self._sorted(infer_dtypes(self, given, partial=True))
 
     def _named(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args and kwargs:
@@ -191,58 +198,73 @@ class Symbol(Outputs):
         """An Executor on the caller's arrays; see runtime.executor."""
         return importlib.import_module(EXECUTOR).bind(self, ctx, args, **kwargs)
 
+    def eval(self, ctx: Any = None, **kwargs: Any) -> list[Any]:
+        """The outputs for these values of all arguments, as numpy arrays."""
+        with self.bind(ctx, kwargs) as executor:
+            outputs: list[Any] = executor.forward()
+        return outputs
+
     # -- arithmetic --------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Symbol:
-        return _binary("elemwise_add", "_plus_scalar", "_plus", self, other)
+        return binary("elemwise_add", "_plus_scalar", "_plus", self, other)
 
     def __radd__(self, other: Any) -> Symbol:
         return self.__add__(other)
 
     def __sub__(self, other: Any) -> Symbol:
-        return _binary("elemwise_sub", "_minus_scalar", "_minus", self, other)
+        return binary("elemwise_sub", "_minus_scalar", "_minus", self, other)
 
     def __rsub__(self, other: Any) -> Symbol:
-        return _binary("elemwise_sub", "_rminus_scalar", "_rminus", self, other)
+        return binary("elemwise_sub", "_rminus_scalar", "_rminus", self, other)
 
     def __mul__(self, other: Any) -> Symbol:
-        return _binary("elemwise_mul", "_mul_scalar", "_mul", self, other)
+        return binary("elemwise_mul", "_mul_scalar", "_mul", self, other)
 
     def __rmul__(self, other: Any) -> Symbol:
         return self.__mul__(other)
 
     def __truediv__(self, other: Any) -> Symbol:
-        return _binary("elemwise_div", "_div_scalar", "_div", self, other)
+        return binary("elemwise_div", "_div_scalar", "_div", self, other)
 
     def __rtruediv__(self, other: Any) -> Symbol:
-        return _binary("elemwise_div", "_rdiv_scalar", "_rdiv", self, other)
+        return binary("elemwise_div", "_rdiv_scalar", "_rdiv", self, other)
 
     def __pow__(self, other: Any) -> Symbol:
-        return _binary("_power", "_power_scalar", "_power", self, other)
+        return binary("_power", "_power_scalar", "_power", self, other)
 
     def __rpow__(self, other: Any) -> Symbol:
-        return _binary("_power", "_rpower_scalar", "_rpower", self, other)
+        return binary("_power", "_rpower_scalar", "_rpower_", self, other)
+
+    def __mod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_mod_scalar", "_mod", self, other)
+
+    def __rmod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_rmod_scalar", "_rmod", self, other)
+
+    def __abs__(self) -> Symbol:
+        return Symbol(call("abs", "abs", (self,), {}))
 
     def __neg__(self) -> Symbol:
         return self * -1.0
 
     def __eq__(self, other: Any) -> Any:
-        return _binary("_equal", "_equal_scalar", "_equal", self, other)
+        return binary("_equal", "_equal_scalar", "_equal", self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return _binary("_not_equal", "_not_equal_scalar", "_not_equal", self, other)
+        return binary("_not_equal", "_not_equal_scalar", "_not_equal", self, other)
 
     def __gt__(self, other: Any) -> Symbol:
-        return _binary("_greater", "_greater_scalar", "_greater", self, other)
+        return binary("_greater", "_greater_scalar", "_greater", self, other)
 
     def __ge__(self, other: Any) -> Symbol:
-        return _binary("_greater_equal", "_greater_equal_scalar", "_greater_equal", self, other)
+        return binary("_greater_equal", "_greater_equal_scalar", "_greater_equal", self, other)
 
     def __lt__(self, other: Any) -> Symbol:
-        return _binary("_lesser", "_lesser_scalar", "_lesser", self, other)
+        return binary("_lesser", "_lesser_scalar", "_lesser", self, other)
 
     def __le__(self, other: Any) -> Symbol:
-        return _binary("_lesser_equal", "_lesser_equal_scalar", "_lesser_equal", self, other)
+        return binary("_lesser_equal", "_lesser_equal_scalar", "_lesser_equal", self, other)
 
     __hash__ = object.__hash__
 
@@ -255,12 +277,49 @@ def from_json(text: str) -> Symbol:
     return Symbol(json_format.loads(text))
 
 
-def _binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symbol:
+COMPARED = {f"_{word}" for word in COMPARISONS}
+
+
+def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symbol:
+    """A call of `op` on two symbols, or of `scalar_op` on a symbol and a number.
+
+    Named from `hint` as MXNet does: `_plus0`, `_plusscalar0`, but `_greater_scalar0`.
+    """
     if isinstance(right, Symbol):
         return Symbol(call(op, hint, (left, right), {}))
     if isinstance(right, (int, float)) or hasattr(right, "__float__"):
-        return Symbol(call(scalar_op, f"{hint}scalar", (left,), {"scalar": float(right)}))
+        hint = f"{hint}_scalar" if op in COMPARED else f"{hint}scalar"
+        return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
     raise TypeError(f"{left!r} {op} {type(right).__name__}: not a symbol or number")
+
+
+FLUENT = (
+    "abs", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "argmax", "argmin",
+    "broadcast_axes", "broadcast_like", "broadcast_to", "cbrt", "ceil", "clip", "cos", "cosh",
+    "degrees", "exp", "expand_dims", "expm1", "fix", "flatten", "flip", "floor", "log", "log10",
+    "log1p", "log2", "log_softmax", "max", "mean", "min", "norm", "one_hot", "ones_like", "pad",
+    "pick", "radians", "rcbrt", "reciprocal", "relu", "repeat", "reshape", "rint", "round",
+    "rsqrt", "sigmoid", "sign", "sin", "sinh", "slice", "slice_axis", "softmax", "split", "sqrt",
+    "square", "squeeze", "sum", "swapaxes", "take", "tan", "tanh", "tile", "transpose", "trunc",
+    "zeros_like",
+)  # fmt: skip
+
+
+def _fluent(op: str, method: str) -> Callable[..., Symbol]:
+    """`x.op(...)` for `sym.op(x, ...)`."""
+
+    def operator(self: Symbol, *args: Any, **kwargs: Any) -> Symbol:
+        own = {key: kwargs.pop(key) for key in ("name", "attr") if key in kwargs}
+        return Symbol(call(op, op, (self, *args), kwargs, **own))
+
+    operator.__name__ = operator.__qualname__ = method
+    operator.__doc__ = f"`sym.{op}` of this symbol."
+    return operator
+
+
+for _name in FLUENT:
+    setattr(Symbol, _name, _fluent(_name, _name))
+Symbol.astype = _fluent("cast", "astype")  # type: ignore[attr-defined]
 
 
 def _replace(symbol: Symbol, swap: Mapping[str, Entry], name: str | None) -> Symbol:

@@ -16,6 +16,21 @@ DTYPES = (
 )  # fmt: skip
 
 
+CODES = (
+    "float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool",
+)  # fmt: skip  # MXNet's numbers of dtypes, which its files hold
+
+
+def dtype_name(raw: Any) -> str:
+    """The name of a dtype given by name, numpy type or MXNet's number; KeyError if it is none."""
+    text = raw if isinstance(raw, str) else getattr(raw, "__name__", None) or str(raw)
+    if text.isdigit() and int(text) < len(CODES):
+        return CODES[int(text)]
+    if text not in DTYPES:
+        raise KeyError(text)
+    return text
+
+
 class Value(NamedTuple):
     """One output of one node."""
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_cut_along_time_is_said(config):
 
 def test_a_memory_limit_that_is_too_small(config):
     done = run(config, "partition.memory=10kB", "--plan")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "more than the limit of 9.77 KiB; that is the smallest limit that works" in done.stderr
 
 
@@ -145,7 +145,8 @@ def test_training_lowers_the_perplexity(config):
 def test_plan_shows_partition_memory_and_timeline_and_runs_nothing(config):
     done = run(config, "--plan", "--json")
     assert done.returncode == 0, done.stderr
-    for part in ("stage", "cpu(1)", "messages a micro-batch", "memory at the worst", "rank 1  F"):
+    for part in ("stage", "cpu(1)", "messages a micro-batch", "memory at the worst", "rank 1  F",
+                 "the predicted step is"):  # fmt: skip
         assert part in done.stdout
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["predicted_step_seconds"] > 0
@@ -222,3 +223,28 @@ def test_interrupt_ends_it_cleanly(config):
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines() == ["symgraph: interrupted"]
+
+
+def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
+    log = tmp_path / "log.jsonl"
+    run_of = [config, f"--log={log}", f"checkpoint.directory={tmp_path / 'runs'}"]
+    final = figures(*run_of)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 8))
+    assert [line["tokens"] for line in steps] == [30 * n for n in range(1, 8)]
+    assert steps[-1]["loss"] == final["train_loss"]
+    assert lines[-1] == {"step": 7, "held_out_perplexity": final["perplexity"]}
+    figures(*run_of, "train.steps=9")
+    more = [json.loads(line) for line in log.read_text().splitlines()[len(lines) :]]
+    assert [line["step"] for line in more if "loss" in line] == [8, 9]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
+    (["--log=x", "--plan"], "--log is for training; leave out --plan"),
+])  # fmt: skip
+def test_logs_that_cannot_be_written(config, arguments, message):
+    done = run(config, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"symgraph: error: {message}"]

@@ -108,11 +108,17 @@ def test_every_schedule_equals_the_reference(way, schedule, micro_batches):
     assert_close(in_pipeline(case, options), judge(case))
 
 
+@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.parametrize("way", ["hidden", "everything"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_shares_need_not_be_equal(tied):
-    """Six samples in two micro-batches of three, dealt out as two and one; merged axes too."""
+def test_shares_need_not_be_equal(tied, way, micro_batches, monkeypatch):
+    """Six samples in two micro-batches of three, dealt out as two and one; merged axes too.
+
+    Ten in four are 3, 3, 2 and 2: the graphs of all sizes once had other names for their shares.
+    """
+    monkeypatch.setattr("tests.test_replicated.BATCH", 3 * micro_batches - micro_batches // 3 * 2)
     case = network(tied=tied)
-    options = replace(WAYS["everything"], micro_batches=2)
+    options = replace(WAYS[way], micro_batches=micro_batches)
     assert_close(in_pipeline(case, options), judge(case))
 
 

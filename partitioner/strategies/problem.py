@@ -27,7 +27,7 @@ from partitioner.solve.weights import weights
 from partitioner.strategies.coarse import Coarse, limits
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.types import Constraints
-from symgraph.errors import PlacementError
+from symgraph.errors import LimitError, PlacementError
 from symgraph.types import Array
 from symgraph.units import bytes_text
 
@@ -200,12 +200,12 @@ def _infeasible(coarse: Coarse, machine: Machine, constraints: Constraints) -> P
 
 def too_small(
     machine: Machine, constraints: Constraints, memory: list[int], smallest: int, who: str
-) -> PlacementError:
+) -> LimitError:
     """The error of a placement whose devices would hold that much."""
     given = limits(machine, constraints)
     over = [m - math.inf if x is None else m - x for m, x in zip(memory, given, strict=True)]
     worst = max(range(len(memory)), key=lambda d: (over[d], memory[d], -d))
-    return PlacementError(
+    return LimitError(
         f"{machine.devices[worst].context} would have to hold {memory[worst]} bytes "
         f"({bytes_text(memory[worst])}), but its limit is {given[worst]} bytes; the smallest "
         f"limit that works{who} is {smallest} bytes"

@@ -8,7 +8,7 @@ import numpy as np
 
 from runtime.chainermn.communicator import Communicator
 from symgraph.errors import RunError
-from symgraph.metric import EvalMetric
+from symgraph.eval_metric import EvalMetric
 from symgraph.optimizer import Optimizer
 from symgraph.types import Array
 

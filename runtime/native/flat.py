@@ -47,7 +47,7 @@ PAIRS: dict[str, Function] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "power": np.power,
     "maximum": maximum, "minimum": minimum, "equal": np.equal, "not_equal": np.not_equal,
     "greater": np.greater, "greater_equal": np.greater_equal, "lesser": np.less,
-    "lesser_equal": np.less_equal,
+    "lesser_equal": np.less_equal, "mod": np.mod, "hypot": np.hypot,
 }  # fmt: skip
 OF_SCALAR = {"plus": "add", "minus": "sub"}  # where SCALAR's word is not BINARY's
 UNARY: dict[str, Function] = {
@@ -65,7 +65,7 @@ def register(names: Sequence[str], function: Function) -> None:
 
 def register_scalar(key: str) -> None:
     """A number is an array without axes: numpy takes it twice as fast as a Python number."""
-    turned = key in ("rminus", "rdiv", "rpower")
+    turned = key in ("rminus", "rdiv", "rpower", "rmod")
     word = key[1:] if turned else key
     function = PAIRS[OF_SCALAR.get(word, word)]
 

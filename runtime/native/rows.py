@@ -48,7 +48,7 @@ def copies(pairs: Iterable[Pair]) -> Bound:
     return Bound(copy_all, (moved,))
 
 
-@kernel("Concat", "_shard_join")
+@kernel("Concat", "_join_shares", "_shard_join")
 def concat(task: Task) -> Bound:
     (out,), axis = task.outs, task.attrs["dim"]
     ends = np.cumsum([x.shape[axis] for x in task.ins])[:-1]

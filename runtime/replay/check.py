@@ -42,7 +42,14 @@ from symgraph.errors import ScheduleError
 Ints = npt.NDArray[Any]
 
 
-def check(schedule: Schedule, topology: Topology, mbs: int, *, capacity: int | None = 0) -> None:
+def check(
+    schedule: Schedule,
+    topology: Topology,
+    mbs: int,
+    *,
+    capacity: int | None = 0,
+    runs: npt.NDArray[np.bool_] | None = None,
+) -> None:
     """Prove that the schedule is complete, ordered and cannot hang, or raise ScheduleError.
 
     Complete: every body runs every micro-batch once and is freed once, on its stage's rank, and
@@ -53,6 +60,8 @@ def check(schedule: Schedule, topology: Topology, mbs: int, *, capacity: int | N
     and all ranks do the same collectives. Cannot hang: a walk through all programs, with
     channels of this capacity, comes to their ends. The first violation found is raised; it names
     rank, step and edge. Time and memory are linear in the instructions.
+
+    runs: [stage, micro-batch], whether the micro-batch runs there; by default all run everywhere.
     """
     if mbs < 1:
         raise ScheduleError(f"{mbs} micro-batches: there must be one or more")
@@ -61,14 +70,16 @@ def check(schedule: Schedule, topology: Topology, mbs: int, *, capacity: int | N
     facts = Facts.of(topology)
     if len(schedule.programs) != facts.ranks:
         raise ScheduleError(f"{len(schedule.programs)} programs for {facts.ranks} ranks")
-    _Check(schedule, facts, mbs).run(walk.UNBOUNDED if capacity is None else capacity)
+    _Check(schedule, facts, mbs, runs).run(walk.UNBOUNDED if capacity is None else capacity)
 
 
 class _Check:
     """One check: its arrays, what kernels do not look at, and the words for what is found."""
 
-    def __init__(self, schedule: Schedule, facts: Facts, mbs: int) -> None:
-        self.programs, self.facts, self.mbs = schedule.programs, facts, mbs
+    def __init__(
+        self, schedule: Schedule, facts: Facts, mbs: int, runs: npt.NDArray[np.bool_] | None
+    ) -> None:
+        self.programs, self.facts, self.mbs, self.runs = schedule.programs, facts, mbs, runs
         before, incoming, outgoing = facts.before, facts.incoming, facts.outgoing
         self.net = walk.Net(
             np.array(facts.rank_of, np.int32), facts.body_at,
@@ -90,6 +101,8 @@ class _Check:
             rule, *where = walk.read(rank, columns, net, mbs, steps, tape)
             if rule != walk.OK:
                 self._fail(where[0], where[1], self._misplaced(rule, *where))
+        if self.runs is not None:
+            self._leave_out(self.runs)
         self._complete()
         for rule, rank, step, other in (
             walk.order(tape, net, mbs, steps), walk.fifo(tape, net, mbs, self.sent)
@@ -148,6 +161,21 @@ class _Check:
         if ((there.at == now.stage) & (there.code < SEND)).any():
             return f"belongs to rank {owner}: stage {now.stage} cannot be on two ranks"
         return f"belongs to rank {owner}"
+
+    def _leave_out(self, runs: npt.NDArray[np.bool_]) -> None:
+        """What stages that a micro-batch does not run would do is not missing, and not there."""
+        facts, steps = self.facts, self.steps
+        home = self.net.body_stage
+        source, target = ([getattr(e, end).stage for e in facts.edges] for end in ("src", "dst"))
+        for table, stages in (
+            (steps.run, home), (steps.free, home), (steps.send, source), (steps.recv, target),
+        ):  # fmt: skip
+            steps_of, absent = table.reshape(-1, self.mbs), ~runs[stages]
+            for row, mb in np.argwhere(absent & (steps_of >= 0)).tolist():
+                stage = int(stages[row])
+                why = f"is of a micro-batch that does not run stage {stage}"
+                self._fail(facts.rank_of[stage], int(steps_of[row, mb]), why)
+            steps_of[absent] = 0
 
     def _complete(self) -> None:
         send, recv = self.steps.send, self.steps.recv

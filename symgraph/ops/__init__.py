@@ -1,11 +1,16 @@
 """Operators, one family a file; importing this package registers all of them."""
 
+from symgraph.ops import batch_dot as batch_dot
 from symgraph.ops import broadcasts as broadcasts
 from symgraph.ops import choice as choice
 from symgraph.ops import constants as constants
 from symgraph.ops import conv as conv
+from symgraph.ops import copies as copies
+from symgraph.ops import crop as crop
 from symgraph.ops import cross_entropy as cross_entropy
+from symgraph.ops import draws as draws
 from symgraph.ops import elementwise as elementwise
+from symgraph.ops import functions as functions
 from symgraph.ops import gates as gates
 from symgraph.ops import index as index
 from symgraph.ops import joins as joins
@@ -16,10 +21,12 @@ from symgraph.ops import lrn as lrn
 from symgraph.ops import messages as messages
 from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
+from symgraph.ops import normalize as normalize
 from symgraph.ops import pool as pool
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce
 from symgraph.ops import resize as resize
+from symgraph.ops import sequence as sequence
 from symgraph.ops import sharded as sharded
 from symgraph.ops import sharded_sums as sharded_sums
 from symgraph.ops import slices as slices

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.ops import params
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, linear
+from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, linear
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
     Env,
@@ -21,6 +21,11 @@ from symgraph.ops.registry import (
 from symgraph.ops.shapes import same, unify
 
 Layouts = Sequence[Layout]
+SOURCE = {
+    "shape": params.integers(),
+    "ctx": params.ignored(),
+    "dtype": params.dtype("float32"),
+}
 
 
 def given_dtype(
@@ -31,6 +36,12 @@ def given_dtype(
 
 def given_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return ins, [unify(site, site.attrs["shape"], outs[0], "output shapes")]
+
+
+def source_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """The axis whose length was 0 in the symbol is the batch's; see lower.py."""
+    axis = site.attrs["axis"]
+    return [WHOLE if axis < 0 else Split(axis)]
 
 
 for name, alias, spec, compute, doc in (
@@ -51,9 +62,11 @@ for name, alias, spec, compute, doc in (
         compute=compute,
         flops=no_flops,
         dtype=given_dtype,
-        params={"shape": params.integers(), **spec, "dtype": params.dtype("float32")},
+        batch=source_batch,
+        params={**SOURCE, **spec, "axis": params.integer(-1)},
         aliases=(alias,),
-        doc=f"{doc} in every element; zeros in `shape` are dimensions to infer. MXNet {name}.",
+        doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
+        f"`axis` then. MXNet {name}.",
     ))  # fmt: skip
 
 
@@ -89,6 +102,8 @@ register(OpDef(
         "stop": params.optional(params.number()),
         "step": params.number(1.0),
         "repeat": params.integer(1),
+        "infer_range": params.only(False),
+        "ctx": params.ignored(),
         "dtype": params.dtype("float32"),
     },
     aliases=("arange",),

@@ -31,10 +31,15 @@ def form(attrs: Attrs) -> dict[str, Any]:
     return {key: attrs[key] for key in FORM}
 
 
-def layer_params(workspace: int, no_bias: bool) -> Mapping[str, Param]:
+def layer_params(
+    workspace: int, no_bias: bool, own: Mapping[str, Param] | None = None
+) -> Mapping[str, Param]:
+    """In MXNet's order, `own` being those of one layer."""
     return {
-        **FORM,
+        **WINDOW,
+        **(own or {}),
         "num_filter": params.integer(),
+        "num_group": FORM["num_group"],
         "workspace": params.integer(workspace),
         "no_bias": params.boolean(no_bias),
         **CUDNN,
@@ -254,11 +259,9 @@ register(OpDef(
     flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
     dtype=floats,
     batch=conv_batch,
-    params={
-        **layer_params(512, True),
-        "adj": params.integers(()),
-        "target_shape": params.integers(()),
-    },
+    params=layer_params(
+        512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
+    ),
     doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
     "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
     "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "

@@ -131,6 +131,21 @@ BINARY: Mapping[str, Binary] = {
         lambda xp, x, y: xp.minimum(x, y),
         chosen_grad("lesser_equal", "greater"),
     ),
+    "mod": Binary(
+        "the rest of lhs / rhs, with the sign of rhs,",
+        lambda xp, x, y: xp.mod(x, y),
+        lambda c, f: (c.gy, -f("mul", c.gy, apply("floor", f("div", *c.x)))),
+        dtype=floats,
+    ),
+    "hypot": Binary(
+        "sqrt(lhs ** 2 + rhs ** 2)",
+        lambda xp, x, y: xp.hypot(x, y),
+        lambda c, f: (
+            f("mul", c.gy, f("div", c.x[0], c.y[0])),
+            f("mul", c.gy, f("div", c.x[1], c.y[0])),
+        ),
+        dtype=floats,
+    ),
     **{
         key: Binary(f"1 where lhs {sign} rhs, else 0, in the inputs' dtype,", f, dtype=same_dtype)
         for key, (sign, f) in COMPARISONS.items()
@@ -234,6 +249,19 @@ SCALAR: Mapping[str, Scalar] = {
     ),
     "power": Scalar("data ** scalar", lambda xp, x, s: x**s, power_scalar_grad, dtype=floats),
     "rpower": Scalar("scalar ** data", lambda xp, x, s: s**x, rpower_scalar_grad, dtype=floats),
+    "mod": Scalar("data % scalar", lambda xp, x, s: xp.mod(x, s), lambda c, s: c.gy, dtype=floats),
+    "rmod": Scalar(
+        "scalar % data",
+        lambda xp, x, s: xp.mod(s, x),
+        lambda c, s: -(c.gy * apply("floor", apply("_rdiv_scalar", c.x[0], scalar=s))),
+        dtype=floats,
+    ),
+    "hypot": Scalar(
+        "sqrt(data ** 2 + scalar ** 2)",
+        lambda xp, x, s: xp.hypot(x, s),
+        lambda c, s: c.gy * c.x[0] / c.y[0],
+        dtype=floats,
+    ),
     "maximum": Scalar(
         "max(data, scalar)",
         lambda xp, x, s: xp.maximum(x, s),
@@ -259,7 +287,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         number = x.dtype.type(a["scalar"]) if row.convert else a["scalar"]
         return row.compute(env.xp, x, number).astype(x.dtype, copy=False)
 
-    reverse = key in ("rminus", "rdiv", "rpower")
+    reverse = key in ("rminus", "rdiv", "rpower", "rmod")
     word = capitals(key[1:] if reverse else key)
     register(OpDef(
         name=f"_{key}_scalar",
@@ -269,7 +297,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
         dtype=row.dtype,
         batch=row.batch,
-        params={"scalar": params.number()},
+        params={"scalar": params.number(), "is_int": params.ignored()},
         aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
         doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
     ))  # fmt: skip

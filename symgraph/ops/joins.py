@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from symgraph.build import Ref, apply, apply_all
@@ -216,6 +217,13 @@ def concat_grad(c: Call) -> Sequence[Ref]:
     lengths = [x.shape[axis] for x in c.x]
     if len(set(lengths)) == 1:
         return apply_all("SliceChannel", c.gy, num_outputs=len(lengths), axis=axis)
+    return cut_off(c)
+
+
+def cut_off(c: Call) -> Sequence[Ref]:
+    """The gradient of a join, a slice for each input."""
+    axis = c.attrs["dim"]
+    lengths = [x.shape[axis] for x in c.x]
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
     return [
         apply("slice_axis", c.gy, axis=axis, begin=end - length, end=end)
@@ -242,7 +250,7 @@ def concat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
     return [Split(axis, sum(layout.outer for layout in splits), splits[0].inner)]
 
 
-register(OpDef(
+CONCAT = register(OpDef(
     name="Concat",
     inputs=arg_names,
     shape=concat_shape,
@@ -254,6 +262,15 @@ register(OpDef(
     variadic="num_args",
     aliases=("concat",),
     doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
+))  # fmt: skip
+
+register(replace(
+    CONCAT,
+    name="_join_shares",
+    grad=cut_off,
+    aliases=(),
+    doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares as "
+    "for others: micro-batches of all sizes must have them.",
 ))  # fmt: skip
 
 

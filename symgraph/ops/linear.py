@@ -247,6 +247,10 @@ register(OpDef(
     grad=dot_grad,
     flops=dot_flops,
     batch=dot_batch,
-    params={"transpose_a": params.boolean(False), "transpose_b": params.boolean(False)},
+    params={
+        "transpose_a": params.boolean(False),
+        "transpose_b": params.boolean(False),
+        "forward_stype": params.ignored(),
+    },
     doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
 ))  # fmt: skip

@@ -129,6 +129,8 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
             f"data of shape {data} is not (samples, classes); give preserve_shape=True for "
             "classes on the last axis or multi_output=True for classes on axis 1"
         )
+    if label is None and a["multi_output"] and complete(data):
+        label = flat_label(data)
     if label is not None and a["multi_output"] and len(label) != len(data) - 1:
         check_flat_label(site, data, label)
     else:
@@ -139,9 +141,14 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [data, label, *(expect(site, "valid", v, (1,)) for v in valid)], [data]
 
 
+def flat_label(data: Shape) -> Shape:
+    """What MXNet makes of a label of data (B, C, d, ...) of which nothing is known: (B, d*...)."""
+    return data[0], math.prod(data[2:])
+
+
 def check_flat_label(site: Site, data: Shape, label: Shape) -> None:
     """MXNet lets the label of data (B, C, d, ...) also be (B, d*...) or (B, 1, d, ...)."""
-    forms = (data[0], math.prod(data[2:])), (data[0], 1, *data[2:])
+    forms = flat_label(data), (data[0], 1, *data[2:])
     if complete(data) and complete(label) and label not in forms:
         site.fail(f"label of shape {label} does not fit data of shape {data}")
 
@@ -151,8 +158,8 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
     attrs = dict(c.attrs)
     if attrs.pop("out_grad") and c.g[0] is None:
         raise GraphError(
-            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but no operator reads its "
-            "output to give it a gradient; leave out_grad away"
+            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
+            "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
         )
     if attrs["normalization"] == "valid" and not valid:
         valid = [apply("_valid_count", label, **{k: attrs[k] for k in IGNORE})]
@@ -183,13 +190,13 @@ def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 HEAD = {
     "grad_scale": params.number(1.0),
-    **IGNORE,
+    "ignore_label": IGNORE["ignore_label"],
     "multi_output": params.boolean(False),
+    "use_ignore": IGNORE["use_ignore"],
     "preserve_shape": params.boolean(False),
     "normalization": NORMALIZATION,
-    "smooth_alpha": params.number(0.0),
-    "count": params.integer(0),
 }
+SMOOTH = {"smooth_alpha": params.number(0.0), "count": params.integer(0)}
 
 register(OpDef(
     name="SoftmaxOutput",
@@ -200,7 +207,7 @@ register(OpDef(
     flops=flops_per_element(4),
     dtype=labelled_dtype,
     batch=head_batch,
-    params={**HEAD, "out_grad": params.boolean(False)},
+    params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     aliases=("Softmax",),
@@ -208,8 +215,8 @@ register(OpDef(
     "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
     "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
     "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
-    "comes back from operators behind it, which is ignored otherwise. A third, hidden input holds "
-    "the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
+    "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
+    "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
 ))  # fmt: skip
 
 
@@ -249,7 +256,7 @@ register(OpDef(
     shape=head_shape,
     compute=softmax_output_grad,
     dtype=labelled_dtype,
-    params=HEAD,
+    params={**HEAD, **SMOOTH},
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "

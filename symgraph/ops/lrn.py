@@ -92,10 +92,10 @@ register(OpDef(
     dtype=floats,
     batch=beside_channels(elementwise),
     params={
-        "nsize": params.integer(),
         "alpha": params.number(1e-4),
         "beta": params.number(0.75),
         "knorm": params.number(2.0),
+        "nsize": params.integer(),
     },
     doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** beta; "
     "channels are axis 1. MXNet LRN.",

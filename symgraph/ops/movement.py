@@ -46,6 +46,18 @@ def by_size(one: Shape, other: Shape) -> Shape:
 
 # -- Reshape -----------------------------------------------------------------------------------
 
+
+def codes_of(site: Site) -> Shape:
+    """The codes of `shape`, or those that MXNet 0.x' target_shape and keep_highest stand for."""
+    codes: Shape | None = site.attrs["shape"]
+    if codes is not None:
+        return codes
+    target = tuple(d or -1 for d in site.attrs["target_shape"])
+    if not target:
+        site.fail("needs the parameter 'shape'")
+    return (0, *target[1:]) if site.attrs["keep_highest"] else target
+
+
 Links = list[tuple[int, int]]  # (axis of the data, axis of the output) that are the same
 
 
@@ -72,7 +84,7 @@ def walk(site: Site, data: Shape, groups: Sequence[Shape]) -> tuple[Shape, Links
         used = {-3: 2, -2: max(0, len(data) - at)}.get(code, 1)
         here = data[at : at + used]
         if len(here) < used and code in (0, -3, -4):
-            site.fail(f"shape={site.attrs['shape']} needs more axes than data of shape {data} has")
+            site.fail(f"shape={codes_of(site)} needs more axes than data of shape {data} has")
         if code in (0, -2):
             links += [(at + i, len(dims) + i) for i in range(used)]
             dims += here
@@ -92,13 +104,13 @@ def halved(site: Site, whole: int, left: int, right: int) -> Shape:
     if whole and right == -1:
         right = whole // known
     if whole and left * right != whole:
-        site.fail(f"shape={site.attrs['shape']} cuts an axis of length {whole} in {left} x {right}")
+        site.fail(f"shape={codes_of(site)} cuts an axis of length {whole} in {left} x {right}")
     return max(left, 0), max(right, 0)
 
 
 def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
     """Reshape's output for partly known data, 0 where not known."""
-    groups = grouped(site, site.attrs["shape"])
+    groups = grouped(site, codes_of(site))
     if site.attrs["reverse"]:
         backwards = [(g[0], *g[:0:-1]) for g in reversed(groups)]
         dims, links = walk(site, data[::-1], backwards)
@@ -110,14 +122,14 @@ def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
         dims = by_size(dims, data)
         if 0 in dims or math.prod(dims) != math.prod(data):
             site.fail(f"cannot reshape {data} ({math.prod(data)} elements) to "
-                      f"shape={site.attrs['shape']}")  # fmt: skip
+                      f"shape={codes_of(site)}")  # fmt: skip
     return dims, links
 
 
 def reshape_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     data, out = ins[0], outs[0]
     if data is None:
-        groups = grouped(site, site.attrs["shape"])
+        groups = grouped(site, codes_of(site))
         if any(g[0] == -2 for g in groups):
             return ins, outs
         dims = tuple(max(d, 0) for g in groups for d in (g[1:] or g))
@@ -160,11 +172,17 @@ register(OpDef(
     grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
     flops=no_flops,
     batch=reshape_batch,
-    params={"shape": params.integers(), "reverse": params.boolean(False)},
+    params={
+        "shape": params.optional(params.integers()),
+        "reverse": params.boolean(False),
+        "target_shape": params.integers(()),
+        "keep_highest": params.boolean(False),
+    },
     aliases=("reshape",),
     doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
     "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
-    "reverse=True reads both shapes from the right. MXNet Reshape.",
+    "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 is "
+    "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
 ))  # fmt: skip
 
 

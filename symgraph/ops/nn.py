@@ -130,6 +130,8 @@ register(OpDef(
         "output_mean_var": params.boolean(False),
         "axis": params.integer(1),
         "cudnn_off": params.boolean(False),
+        "min_calib_range": params.ignored(),
+        "max_calib_range": params.ignored(),
     },
     doc="(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta and "
     "the moving mean and variance are vectors along `axis`. Training takes mean and (biased) "

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symgraph.errors import GraphError, nearest
-from symgraph.types import DTYPES
+from symgraph.types import DTYPES, dtype_name
 
 REQUIRED = object()
 Attrs = Mapping[str, Any]
@@ -55,13 +55,6 @@ def _ints(raw: Any) -> tuple[int, ...]:
     return (_int(value),) if isinstance(value, int) else tuple(_int(v) for v in value)
 
 
-def _dtype(raw: Any) -> str:
-    name = raw if isinstance(raw, str) else getattr(raw, "__name__", None) or str(raw)
-    if name not in DTYPES:
-        raise ValueError
-    return name
-
-
 def integer(default: Any = REQUIRED) -> Param:
     """An int."""
     return Param(_int, default, "int")
@@ -93,7 +86,23 @@ def optional(param: Param) -> Param:
 
 def dtype(default: Any = REQUIRED) -> Param:
     """A dtype by name or numpy type."""
-    return Param(_dtype, default, "dtype, one of " + ", ".join(DTYPES))
+    return Param(dtype_name, default, "dtype, one of " + ", ".join(DTYPES))
+
+
+def ignored() -> Param:
+    """Whatever MXNet takes here makes no difference to us; accepted, and not kept."""
+    return Param(lambda raw: None, None, "value, which changes nothing")
+
+
+def only(value: Any) -> Param:
+    """A parameter of MXNet of which we offer no other value than its default."""
+
+    def parse(raw: Any) -> Any:
+        if literal(raw) != value:
+            raise ValueError
+        return value
+
+    return Param(parse, value, f"value: only {value!r} is supported")
 
 
 def choice(*names: str, default: Any = REQUIRED) -> Param:

@@ -40,6 +40,14 @@ FORM = {
 }
 
 
+POOLING = {  # in MXNet's order
+    **{key: FORM[key] for key in ("kernel", "pool_type", "global_pool")},
+    "cudnn_off": params.boolean(False),
+    **FORM,
+    "layout": CUDNN["layout"],
+}
+
+
 def form(attrs: Attrs) -> dict[str, Any]:
     """The parameters that say what is pooled, and how."""
     return {key: attrs[key] for key in FORM if attrs[key] is not None}
@@ -156,7 +164,7 @@ register(OpDef(
     flops=pool_flops,
     dtype=floats,
     batch=pool_batch,
-    params={**FORM, "cudnn_off": params.boolean(False), "layout": CUDNN["layout"]},
+    params=POOLING,
     doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
     "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
     "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "

@@ -16,6 +16,14 @@ from symgraph.ops.shapes import axes_of, same
 from symgraph.rand import key, uniform
 from symgraph.types import Array, Shape
 
+PLACE = {  # in the whole batch's random stream
+    "stream": Param(str, "", "str"),
+    "axis": params.integer(-1),
+    "outer": params.integer(1),
+    "inner": params.integer(1),
+    "first": params.integer(0),
+}
+
 
 def fraction(raw: Any) -> float:
     value = float(literal(raw))
@@ -97,11 +105,7 @@ register(OpDef(
         "mode": params.choice("training", "always", default="training"),
         "axes": params.integers(()),
         "cudnn_off": params.boolean(False),
-        "stream": Param(str, "", "str"),
-        "axis": params.integer(-1),
-        "outer": params.integer(1),
-        "inner": params.integer(1),
-        "first": params.integer(0),
+        **PLACE,
     },
     random=True,
     doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "

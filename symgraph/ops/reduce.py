@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ AXES = {
     "axis": params.optional(params.integers()),
     "keepdims": params.boolean(False),
 }
+EXCLUDING = {**AXES, "exclude": params.boolean(False)}
 AXES_DOC = (
     "axis None or () means all axes, and a full reduction gives shape (1,); exclude=True "
     "reduces the axes that are not named."
@@ -113,7 +114,7 @@ def register_reduction(
     doc: str,
     dtype: DTypeRule = floats,
     batch: BatchRule = nonlinear_batch,
-    spec: dict[str, Param] | None = None,
+    spec: Mapping[str, Param] = EXCLUDING,
     aliases: Names = (),
     count: Callable[[Attrs, Types], int] | None = None,
 ) -> None:
@@ -131,7 +132,7 @@ def register_reduction(
         flops=reduce_flops,
         dtype=dtype,
         batch=batch,
-        params={**AXES, **({"exclude": params.boolean(False)} if spec is None else spec)},
+        params=spec,
         aliases=aliases,
         count=count,
         doc=doc,
@@ -165,7 +166,7 @@ register_reduction(
     mean,
     lambda c: spread_back(c.gy / (c.attrs["count"] or mean_count(c.attrs, [c.x[0].type])), c),
     batch=sum_batch,
-    spec={"exclude": params.boolean(False), "count": params.integer(0)},
+    spec={**EXCLUDING, "count": params.integer(0)},
     count=mean_count,
     doc=f"Mean over axes; {AXES_DOC} count: what the sum is divided by, if not the number of its "
     "own elements. MXNet mean.",
@@ -226,26 +227,37 @@ register_reduction(
     "norm",
     norm,
     norm_grad,
-    spec={"ord": Param(norm_order, 2, "order of a norm (1 or 2)")},
+    spec={
+        "ord": Param(norm_order, 2, "order of a norm (1 or 2)"),
+        "axis": AXES["axis"],
+        "out_dtype": params.only(None),
+        "keepdims": AXES["keepdims"],
+    },
     doc="Sum of magnitudes (ord=1) or square root of the sum of squares (ord=2) over axes; axis "
     "None or () means all axes, and a full reduction gives shape (1,). MXNet norm.",
 )
 
 
-def argmax(env: Env, a: Attrs, x: Array) -> Any:
-    shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
-    return env.xp.argmax(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
+def register_index(name: str, which: str) -> None:
+    """argmax and argmin."""
+
+    def compute(env: Env, a: Attrs, x: Array) -> Any:
+        shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
+        return getattr(env.xp, name)(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
+
+    register(OpDef(
+        name=name,
+        inputs=("data",),
+        shape=reduce_shape,
+        compute=compute,
+        flops=reduce_flops,
+        dtype=numbers,
+        batch=nonlinear_batch,
+        params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+        doc=f"Index of the first {which} element along an axis, or in the flattened data if axis "
+        f"is None, in the data's dtype. MXNet {name}.",
+    ))  # fmt: skip
 
 
-register(OpDef(
-    name="argmax",
-    inputs=("data",),
-    shape=reduce_shape,
-    compute=argmax,
-    flops=reduce_flops,
-    dtype=numbers,
-    batch=nonlinear_batch,
-    params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
-    doc="Index of the first largest element along an axis, or in the flattened data if axis is "
-    "None, in the data's dtype. MXNet argmax.",
-))  # fmt: skip
+register_index("argmax", "largest")
+register_index("argmin", "smallest")

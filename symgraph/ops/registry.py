@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -163,8 +163,26 @@ def complete(shape: Partial) -> bool:
     return shape is not None and 0 not in shape
 
 
+MEMO = 1 << 16  # calls whose types are remembered
+_inferred: dict[Hashable, tuple[TensorType, ...]] = {}
+
+
 def infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
-    """Output types of one call whose input types are all known."""
+    """Output types of one call whose input types are all known.
+
+    Remembered, because an unrolled network makes the same few calls thousands of times, and every
+    pass over its graph asks again.
+    """
+    key = op.name, tuple(site.attrs.items()), tuple(ins)
+    found = _inferred.get(key)
+    if found is None:
+        if len(_inferred) >= MEMO:
+            _inferred.clear()
+        found = _inferred[key] = _infer(op, site, ins)
+    return found
+
+
+def _infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
     known: list[Partial] = [t.shape for t in ins]
     outputs = len(op.output_names(site.attrs))
     _, shapes = op.shape(site, known, [None] * outputs)

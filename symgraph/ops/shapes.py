@@ -10,8 +10,10 @@ from symgraph.types import Shape
 
 def unify(site: Site, a: Partial, b: Partial, what: str = "shapes") -> Partial:
     """What is known when both describe one value; a contradiction raises ShapeError."""
-    if a is None or b is None:
-        return b if a is None else a
+    if a is None or a == b:
+        return b
+    if b is None:
+        return a
     if len(a) != len(b) or any(x != y and x and y for x, y in zip(a, b, strict=True)):
         site.fail(f"{what} differ: {a} and {b}")
     return tuple(x or y for x, y in zip(a, b, strict=True))
@@ -19,7 +21,7 @@ def unify(site: Site, a: Partial, b: Partial, what: str = "shapes") -> Partial:
 
 def expect(site: Site, what: str, known: Partial, wanted: Partial, because: str = "") -> Partial:
     """`unify` for an input whose shape follows from the others: names the input."""
-    if known is not None and wanted is not None:
+    if known is not None and wanted is not None and known != wanted:
         differs = any(x != y and x and y for x, y in zip(known, wanted, strict=False))
         if len(known) != len(wanted) or differs:
             reason = f" {because}" if because else ""

@@ -22,6 +22,7 @@ from symgraph.ops.joins import concat_grad, concat_shape
 from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
 from symgraph.ops.loss import (
     HEAD,
+    SMOOTH,
     head_divisor,
     ignored,
     labelled,
@@ -172,8 +173,8 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
     attrs = dict(c.attrs)
     if attrs.pop("out_grad") and c.g[0] is None:
         raise GraphError(
-            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but no operator reads its "
-            "output to give it a gradient; leave out_grad away"
+            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
+            "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
         )
     grad = apply("_shard_softmax_output_grad", c.y[0], label, *valid, **attrs)
     if c.attrs["out_grad"]:
@@ -197,7 +198,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=with_figures_dtype,
     batch=head_batch,
-    params={**HEAD, **SHARD, "out_grad": params.boolean(False)},
+    params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
@@ -232,7 +233,7 @@ register(OpDef(
     shape=head_grad_shape,
     compute=head_grad_compute,
     dtype=labelled_dtype,
-    params={**HEAD, **SHARD},
+    params={**HEAD, **SMOOTH, **SHARD},
     doc="The shard's part of `_softmax_output_grad`.",
 ))  # fmt: skip
 

@@ -86,6 +86,8 @@ register(OpDef(
 AXIS_AND_TEMPERATURE = {
     "axis": params.integer(-1),
     "temperature": params.optional(params.number()),
+    "dtype": params.only(None),
+    "use_length": params.only(False),
 }
 
 register(OpDef(

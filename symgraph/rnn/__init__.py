@@ -1,11 +1,28 @@
 """Recurrent networks: MXNet's `mx.rnn`."""
 
+from symgraph.rnn.bidirectional import BidirectionalCell
 from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, RNNParams
-from symgraph.rnn.stacks import DropoutCell, ModifierCell, ResidualCell, SequentialRNNCell
+from symgraph.rnn.checkpoint import (
+    do_rnn_checkpoint,
+    load_rnn_checkpoint,
+    save_rnn_checkpoint,
+)
+from symgraph.rnn.fused import FusedRNNCell
+from symgraph.rnn.io import BucketSentenceIter, encode_sentences
+from symgraph.rnn.stacks import (
+    DropoutCell,
+    ModifierCell,
+    ResidualCell,
+    SequentialRNNCell,
+    ZoneoutCell,
+)
 
 __all__ = [
     "BaseRNNCell",
+    "BidirectionalCell",
+    "BucketSentenceIter",
     "DropoutCell",
+    "FusedRNNCell",
     "GRUCell",
     "LSTMCell",
     "ModifierCell",
@@ -13,4 +30,9 @@ __all__ = [
     "RNNParams",
     "ResidualCell",
     "SequentialRNNCell",
+    "ZoneoutCell",
+    "do_rnn_checkpoint",
+    "encode_sentences",
+    "load_rnn_checkpoint",
+    "save_rnn_checkpoint",
 ]

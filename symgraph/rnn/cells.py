@@ -9,17 +9,20 @@ an LSTM or GRU is one node, `<prefix>t<step>_out`, which a backend can do in one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.errors import GraphError
+from symgraph.errors import GraphError, nearest
 from symgraph.init import LSTMBias
 from symgraph.symbol import Symbol
 
 States = list[Symbol]
 Steps = Symbol | list[Symbol]  # a sequence: one symbol with a time axis, or one a time step
+PARAMETERS = (("i2h", "weight"), ("i2h", "bias"), ("h2h", "weight"), ("h2h", "bias"))
 
 
 class RNNParams:
@@ -70,6 +73,11 @@ class BaseRNNCell(ABC):
         return self._params
 
     @property
+    def can_step(self) -> bool:
+        """Whether it can be called for one time step, and not unrolled only."""
+        return True
+
+    @property
     @abstractmethod
     def state_info(self) -> list[dict[str, Any]]:
         """For each state its `shape`, with 0 for the batch, and its `__layout__`."""
@@ -86,9 +94,23 @@ class BaseRNNCell(ABC):
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, States]:
         """Make the next time step; inputs (B, I), states as `state_shape`: output and states."""
         self._require_own(states)
+        if not self.can_step:
+            raise GraphError(f"{type(self).__name__} {self._prefix!r} cannot be stepped: unroll it")
         self._counter += 1
         with AttrScope(time_step=str(self._counter)):
             return self._step(f"{self._prefix}t{self._counter}_", inputs, list(states))
+
+    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters with an array a gate in the place of this cell's (MXNet unpack_weights).
+
+        `lstm_i2h_weight` (4H, I) becomes `lstm_i2h_i_weight`, `.._f_weight`, ... of (H, I), copies.
+        Other entries stay. Raises GraphError for a parameter that is not there.
+        """
+        return dict(args)
+
+    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """What `unpack_weights` was given, from what it gave (MXNet pack_weights)."""
+        return dict(args)
 
     def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
         """The states before the first time step: zeros, or what `func` makes.
@@ -97,7 +119,7 @@ class BaseRNNCell(ABC):
         states are inputs of the network. Zeros get their batch size from the first input.
         """
         self._require_own()
-        # The shape of plain zeros must be known; these take it from an input, see `_begun`.
+        # The shape of plain zeros must be known; these take it from an input, see `begun`.
         make = sym._begin_state if func is sym.zeros else func
         states = []
         for info in self.state_info:
@@ -177,9 +199,12 @@ def time_axis(layout: str) -> int:
 
 
 class _DenseCell(BaseRNNCell):
-    """A cell of `gates` dense layers from the inputs (i2h), and as many from the state (h2h)."""
+    """A cell of dense layers from the inputs (i2h) and from the state (h2h), one a gate.
 
-    gates: int
+    gates: what stands for each in the names of unpacked parameters, in order.
+    """
+
+    gates: tuple[str, ...]
     states = 1
 
     def __init__(
@@ -198,11 +223,33 @@ class _DenseCell(BaseRNNCell):
 
     def _dense(self, kind: str, name: str, data: Symbol) -> Symbol:
         weight, bias = self._weights[kind]
-        units = self.gates * self._num_hidden
+        units = len(self.gates) * self._num_hidden
         return sym.FullyConnected(data, weight, bias, num_hidden=units, name=f"{name}{kind}")
 
+    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(args)
+        for kind, what in PARAMETERS:
+            packed = take(found, f"{self._prefix}{kind}_{what}")
+            for gate, part in zip(self.gates, np.split(packed, len(self.gates)), strict=True):
+                found[f"{self._prefix}{kind}{gate}_{what}"] = part.copy()
+        return found
 
-def _begun(state: Symbol, inputs: Symbol) -> Symbol:
+    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(args)
+        for kind, what in PARAMETERS:
+            parts = [take(found, f"{self._prefix}{kind}{gate}_{what}") for gate in self.gates]
+            found[f"{self._prefix}{kind}_{what}"] = np.concatenate(parts)
+        return found
+
+
+def take(args: MutableMapping[str, Any], name: str) -> Any:
+    """Take a parameter out of a table of them; GraphError if it is not there."""
+    if name not in args:
+        raise GraphError(f"no parameter {name!r} among those given; {nearest(name, args)}")
+    return args.pop(name)
+
+
+def begun(state: Symbol, inputs: Symbol) -> Symbol:
     """The state; if it is one of `begin_state` that is not used yet, with its batch size."""
     node = state.one("a state of a cell").node
     if node.op is None or node.op.name != "_begin_state":
@@ -220,7 +267,7 @@ class RNNCell(_DenseCell):
     activation: the `act_type` of an Activation, or a function of a symbol and a `name`.
     """
 
-    gates = 1
+    gates = ("",)
 
     def __init__(
         self,
@@ -234,7 +281,7 @@ class RNNCell(_DenseCell):
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         i2h = self._dense("i2h", name, inputs)
-        total = i2h + self._dense("h2h", name, _begun(states[0], inputs))
+        total = i2h + self._dense("h2h", name, begun(states[0], inputs))
         if isinstance(self._activation, str):
             output = sym.Activation(total, act_type=self._activation, name=f"{name}out")
         else:
@@ -249,7 +296,7 @@ class LSTMCell(_DenseCell):
     `i2h_bias`. Among the internals, c is `<prefix>t<step>_out_state`.
     """
 
-    gates = 4
+    gates = ("_i", "_f", "_c", "_o")
     states = 2
 
     def __init__(
@@ -262,7 +309,7 @@ class LSTMCell(_DenseCell):
         super().__init__(num_hidden, prefix, params, LSTMBias(forget_bias))
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        h, c = (_begun(state, inputs) for state in states)
+        h, c = (begun(state, inputs) for state in states)
         i2h, h2h = self._dense("i2h", name, inputs), self._dense("h2h", name, h)
         next_h, next_c = sym._lstm_gates(i2h, h2h, c, name=f"{name}out")
         return next_h, [next_h, next_c]
@@ -274,7 +321,7 @@ class GRUCell(_DenseCell):
     n = tanh(i2h_o + r * h2h_o) with the bias inside h2h_o; h' = (1 - z) n + z h.
     """
 
-    gates = 3
+    gates = ("_r", "_z", "_o")
 
     def __init__(
         self, num_hidden: int, prefix: str = "gru_", params: RNNParams | None = None
@@ -282,7 +329,7 @@ class GRUCell(_DenseCell):
         super().__init__(num_hidden, prefix, params)
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        h = _begun(states[0], inputs)
+        h = begun(states[0], inputs)
         inner = f"{name}_"  # MXNet's names of all inner nodes have a second underscore
         i2h, h2h = self._dense("i2h", inner, inputs), self._dense("h2h", inner, h)
         output = sym._gru_gates(i2h, h2h, h, name=f"{name}out")

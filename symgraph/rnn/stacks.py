@@ -1,26 +1,28 @@
-"""Cells made of cells: stacks, dropout between them, and residual connections."""
+"""Cells made of cells: stacks, dropout between them, zoneout and residual connections."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.rnn.cells import BaseRNNCell, States, Steps, merge_steps, split_steps
+from symgraph.errors import GraphError
+from symgraph.rnn.cells import BaseRNNCell, States, Steps, begun, merge_steps, split_steps
 from symgraph.symbol import Symbol
 
 
-class SequentialRNNCell(BaseRNNCell):
-    """Cells one on top of the other; its states are theirs, in order (MXNet SequentialRNNCell)."""
+class CellGroup(BaseRNNCell):
+    """Cells whose states and parameters go together, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, cells: Iterable[BaseRNNCell] = ()) -> None:
         self._cells: list[BaseRNNCell] = []
         super().__init__()
+        for cell in cells:
+            self._include(cell)
 
-    def add(self, cell: BaseRNNCell) -> None:
-        """Put a cell on top; one whose parameters' names are taken raises GraphError."""
+    def _include(self, cell: BaseRNNCell) -> None:
         self._params.include(cell.params)
         self._cells.append(cell)
 
@@ -30,6 +32,10 @@ class SequentialRNNCell(BaseRNNCell):
             cell.reset()
 
     @property
+    def can_step(self) -> bool:
+        return all(cell.can_step for cell in self._cells)
+
+    @property
     def state_info(self) -> list[dict[str, Any]]:
         return [info for cell in self._cells for info in cell.state_info]
 
@@ -37,11 +43,32 @@ class SequentialRNNCell(BaseRNNCell):
         self._require_own()
         return [state for cell in self._cells for state in cell.begin_state(func, **kwargs)]
 
+    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        for cell in self._cells:
+            args = cell.unpack_weights(args)
+        return dict(args)
+
+    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        for cell in self._cells:
+            args = cell.pack_weights(args)
+        return dict(args)
+
     def _shares(self, states: Sequence[Symbol]) -> Iterator[tuple[BaseRNNCell, States]]:
         """Each cell with its own states."""
         rest = iter(states)
         for cell in self._cells:
             yield cell, [next(rest) for _ in cell.state_info]
+
+
+class SequentialRNNCell(CellGroup):
+    """Cells one on top of the other; its states are theirs, in order (MXNet SequentialRNNCell)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def add(self, cell: BaseRNNCell) -> None:
+        """Put a cell on top; one whose parameters' names are taken raises GraphError."""
+        self._include(cell)
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         ends: States = []
@@ -127,6 +154,10 @@ class ModifierCell(BaseRNNCell):
         self.base_cell.reset()
 
     @property
+    def can_step(self) -> bool:
+        return self.base_cell.can_step
+
+    @property
     def state_info(self) -> list[dict[str, Any]]:
         return self.base_cell.state_info
 
@@ -134,6 +165,61 @@ class ModifierCell(BaseRNNCell):
         self._require_own()
         with self._base() as base:
             return base.begin_state(func, **kwargs)
+
+    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return self.base_cell.unpack_weights(args)
+
+    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return self.base_cell.pack_weights(args)
+
+
+class ZoneoutCell(ModifierCell):
+    """Keeps units of the last step instead of new ones (Krueger et al., arXiv:1606.01305).
+
+    zoneout_outputs, zoneout_states: the share of an output's or a state's units that keep their
+    value while training; the output before the first one is 0. Otherwise all units are new ones
+    and not an average, as in MXNet's ZoneoutCell.
+    """
+
+    def __init__(
+        self, base_cell: BaseRNNCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0
+    ) -> None:
+        if not base_cell.can_step:
+            raise GraphError(
+                f"{type(base_cell).__name__} cannot be stepped, so it has no zoneout: put "
+                "ZoneoutCell around the cells in it"
+            )
+        self._last: Symbol | None = None
+        super().__init__(base_cell)
+        self.zoneout_outputs = zoneout_outputs
+        self.zoneout_states = zoneout_states
+
+    def reset(self) -> None:
+        super().reset()
+        self._last = None
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        old = [begun(state, inputs) for state in states]
+        with self._base() as base:
+            output, new = base(inputs, old)
+        name = f"{base._prefix}{name}zoneout"
+        if self.zoneout_outputs:
+            last = (
+                sym.zeros_like(output, name=f"{name}_first") if self._last is None else self._last
+            )
+            output = _zoned(f"{name}_output", self.zoneout_outputs, output, last)
+        self._last = output
+        if self.zoneout_states:
+            pairs = enumerate(zip(new, old, strict=True))
+            new = [_zoned(f"{name}_state{i}", self.zoneout_states, n, o) for i, (n, o) in pairs]
+        return output, new
+
+
+def _zoned(name: str, share: float, new: Symbol, old: Symbol) -> Symbol:
+    """New units, or, where dropout takes a 1 away, old ones."""
+    ones = sym.ones_like(new, name=f"{name}_ones")
+    mask = sym.Dropout(ones, p=share, name=f"{name}_mask")
+    return sym.where(mask, new, old, name=name)
 
 
 class ResidualCell(ModifierCell):

@@ -29,6 +29,7 @@ from symgraph.optimizer import SGD
 from symgraph.symbol import Symbol
 from symgraph.types import TensorType
 from tests import mazur as published
+from tests.buckets import batch, lstm, make_buckets, start
 from tests.networks import random_case, random_groups
 from tests.pipelines import Case, Result, make_plan, run_step
 from tests.recurrent import lstm_case
@@ -71,7 +72,23 @@ class Training(NamedTuple):
         return found
 
 
-Run = Step | Training
+class Bucketed(NamedTuple):
+    """Steps of batches of several buckets, alone and together; arrays as in Training."""
+
+    options: Options
+
+    def __call__(self, cluster: Cluster) -> dict[int, Arrays]:
+        made = make_buckets(lstm(), batch(7), replace(self.options, update=True))
+        session, arrays = start(made, cluster)
+        steps = [(7,), (3,), (5, 7, 3), (3, 7)]
+        losses = [session.step_batches([batch(n) for n in step])["nll_nll"] for step in steps]
+        found: dict[int, Arrays] = {rank: dict(weights) for rank, weights in arrays.items()}
+        if made.default.rank_of("decode_weight") in found:
+            found[made.default.rank_of("decode_weight")]["losses"] = np.array(losses)
+        return found
+
+
+Run = Step | Training | Bucketed
 
 
 def named(result: Result) -> Arrays:
@@ -295,6 +312,11 @@ def training(micro_batches: int, clip: float | None, devices: int) -> Training:
     return Training(options(devices, spread(devices, "first", "second"), micro_batches), clip)
 
 
+def bucketed(schedule: str, devices: int) -> Bucketed:
+    groups = spread(devices, "embed", "layer0", "layer1", "decode")
+    return Bucketed(options(devices, groups, 2, schedule))
+
+
 def tied_over_time(steps: int, devices: int) -> Step:
     """R5: an LSTM stack, a layer a device, whose weights are used at every time step."""
     groups = spread(devices, "layer0", "layer1", "head")
@@ -324,4 +346,5 @@ CASES: dict[str, Callable[[int], Run]] = {
     **{f"R5-t{t}": partial(tied_over_time, t) for t in (1, 2, 9)},
     **{f"X18-m{m}": partial(training, m, None) for m in (1, 4)},
     "N5": partial(training, 2, 0.05),
+    **{f"buckets-{schedule}": partial(bucketed, schedule) for schedule in ("gpipe", "1f1b")},
 }

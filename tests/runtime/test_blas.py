@@ -1,10 +1,11 @@
-"""The warning of a BLAS that is kept below what the processor can do."""
+"""BLAS: the warning where it is kept below what the processor can do, and its threads."""
 
 from __future__ import annotations
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from runtime.blas import slowed_down
+from runtime.blas import SharedCores, slowed_down
 
 AVX512, AVX2 = {"avx", "avx2", "avx512f"}, {"avx", "avx2"}
 
@@ -22,3 +23,16 @@ def test_kernels_below_what_the_processor_can_do(kernels, flags, missing):
 def test_nothing_is_said_where_nothing_is_set():
     assert slowed_down({}, "Haswell", AVX512) == ""
     assert slowed_down({"OPENBLAS_CORETYPE": ""}, "Haswell", AVX512) == ""
+
+
+def test_ranks_share_the_threads_that_products_may_use():
+    def now() -> set[int]:
+        return {b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"}
+
+    before = now()
+    with threadpool_limits(limits=1, user_api="blas"):
+        assert SharedCores(1).threads == 1  # no more than it was allowed
+    many = SharedCores(1000)
+    with many.limit():
+        assert (many.threads, now()) == (1, {1})
+    assert now() == before

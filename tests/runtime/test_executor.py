@@ -7,7 +7,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from runtime.executor import Executor, bind, simple_bind, split_phases
+from runtime.executor import Executor, bind, simple_bind
+from runtime.phases import split_phases
 from runtime.program import Schedule
 from runtime.replay import check
 from symgraph import sym

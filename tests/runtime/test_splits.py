@@ -34,7 +34,7 @@ def language_model(vocab: int, **more: object) -> Plan:
 @pytest.mark.parametrize(("weights", "want"), [
     ({"a": Weight(1.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
     ({"a": Weight(3.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
-    ({"a": Weight(3.0, False), "b": Weight(1.0, True)},
+    ({"a": Weight(3.0, False), "b": Weight(1.5, True)},
      [SHARDS + " b", REPLICAS + " a", SHARDS + " b " + REPLICAS + " a"]),
     ({"a": Weight(3.0, False), "b": Weight(0.1, True)}, [REPLICAS + " a"]),
     ({"": Weight(9.0, True), "b": Weight(0.1, True)}, []),
@@ -46,7 +46,7 @@ def test_what_is_tried(weights, want):
 
 
 def test_groups_that_the_user_names_are_not_split():
-    weights = {"a": Weight(3.0, True), "b": Weight(1.0, True)}
+    weights = {"a": Weight(3.0, True), "b": Weight(1.5, True)}
     assert candidates(weights, ("a",), 2) == [(Split("b", SHARDS),)]
 
 
@@ -69,24 +69,33 @@ def test_a_network_that_balances_is_left_whole():
     assert not language_model(20).shards
 
 
-def chain(names: list[str]) -> Plan:
-    """Many small layers one after the other, all in one group that has to stay together."""
+def chain(**more: object) -> Plan:
+    """Layers one after the other, all in one group."""
     x = sym.Variable("data")
-    for name in names:
-        with AttrScope(ctx_group=name):
-            for i in range(4):
-                x = sym.tanh(x, name=f"{name}_{i}")
+    with AttrScope(ctx_group="only"):
+        for i in range(8):
+            x = sym.tanh(x, name=f"layer{i}")
     feeds = {"data": Feed(TensorType((8, 5000), "float32"))}
     options = Options(
-        None, cpu(0), DEVICES, strategy="auto", micro_batches=1, keep_groups=True,
-        pricing=lambda graph: PRICES,
+        None, cpu(0), DEVICES, strategy="auto", pricing=lambda graph: PRICES, **more
     )  # fmt: skip
     return plan(sg.sym.MakeLoss(x), feeds, options)
 
 
 def test_a_group_that_cannot_be_cut_is_replicated():
     """One micro-batch through a chain leaves one of two devices waiting; halves of it do not."""
-    made = chain(["only"])
+    made = chain(keep_groups=True)
     assert made.options.groups == {"only": DEVICES}
     assert made.compared[-1].splits == (Split("only", REPLICAS),)
     assert made.compared[-1].seconds < 0.6 * made.compared[0].seconds
+
+
+def test_what_is_to_be_short_is_an_option():
+    """Two devices do more layers a second, but no single micro-batch is done sooner."""
+    used = {
+        objective: len(
+            set(chain(objective=objective, splits=False, micro_batches=4).partition.rank_of)
+        )
+        for objective in ("latency", "throughput")
+    }
+    assert used == {"latency": 1, "throughput": 2}

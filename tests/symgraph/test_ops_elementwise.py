@@ -23,15 +23,13 @@ ARITHMETIC = {
     "_power": np.power,
     "_maximum": np.maximum,
     "_minimum": np.minimum,
+    "_mod": np.mod,
+    "_hypot": np.hypot,
 }
 COMPARISONS = {
-    "_equal": np.equal,
-    "_not_equal": np.not_equal,
-    "_greater": np.greater,
-    "_greater_equal": np.greater_equal,
-    "_lesser": np.less,
-    "_lesser_equal": np.less_equal,
-}
+    "_equal": np.equal, "_not_equal": np.not_equal, "_greater": np.greater,
+    "_greater_equal": np.greater_equal, "_lesser": np.less, "_lesser_equal": np.less_equal,
+}  # fmt: skip
 SCALAR = {
     "_plus_scalar": lambda x, s: x + s,
     "_minus_scalar": lambda x, s: x - s,
@@ -43,6 +41,9 @@ SCALAR = {
     "_rpower_scalar": lambda x, s: s**x,
     "_maximum_scalar": np.maximum,
     "_minimum_scalar": np.minimum,
+    "_mod_scalar": np.mod,
+    "_rmod_scalar": lambda x, s: np.mod(s, x),
+    "_hypot_scalar": np.hypot,
 }
 SCALAR_COMPARISONS = {f"{name}_scalar": f for name, f in COMPARISONS.items()}
 

@@ -15,7 +15,7 @@ from symgraph.reference import evaluate
 from symgraph.testing import check_op, op_graph, run_op
 from tests.symgraph.layouts import PARTIAL, WHOLE, Split, check_layout
 
-EVERY = {"SliceChannel", "_cut", "Concat", "stack"}
+EVERY = {"_join_shares", "SliceChannel", "_cut", "Concat", "stack"}
 
 
 @pytest.fixture
@@ -164,8 +164,9 @@ def test_cut_keeps_the_batch_axis(rng):
 def test_concat(shapes, dim, rng):
     arrays = [rng.standard_normal(s) for s in shapes]
     attrs = {"num_args": len(arrays), "dim": dim}
-    np.testing.assert_array_equal(run_op("Concat", *arrays, **attrs), np.concatenate(arrays, dim))
-    check_op("Concat", *arrays, **attrs)
+    for op in ("Concat", "_join_shares"):
+        np.testing.assert_array_equal(run_op(op, *arrays, **attrs), np.concatenate(arrays, dim))
+        check_op(op, *arrays, **attrs)
 
 
 def test_concat_defaults():

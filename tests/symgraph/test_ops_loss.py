@@ -141,8 +141,18 @@ def test_the_gradient_of_a_head_output_counts_only_with_out_grad():
         _, grad = evaluate(both.graph, {"x": x, "s_label": label, "w": weight})
         want = expected(x, label) * (weight if out_grad else 1)
         np.testing.assert_allclose(grad, want, atol=1e-12)
-    with pytest.raises(GraphError, match="'op' has out_grad=True, but no operator reads"):
-        head("SoftmaxOutput", x, label, out_grad=True)
+    graph = op_graph("SoftmaxOutput", [x, label], out_grad=True)
+    with pytest.raises(GraphError, match="'op' has out_grad=True, but neither an operator that re"):
+        gradients(graph, ["x0"], heads=False)
+
+
+def test_a_head_that_is_an_output_waits_for_its_gradient_with_out_grad():
+    """It was refused: only operators behind it could give it one."""
+    x, label, weight = normal(2, 3), labels(3, 2), normal(2, 3)
+    both = gradients(op_graph("SoftmaxOutput", [x, label], out_grad=True), ["x0"])
+    _, grad = evaluate(both.graph, {"x0": x, "x1": label, both.heads[0]: weight})
+    np.testing.assert_allclose(grad, expected(x, label) * weight, atol=1e-12)
+    assert gradients(op_graph("SoftmaxOutput", [x, label]), ["x0"]).heads == {}
 
 
 def test_softmax_output_infers_labels_and_data():
@@ -150,7 +160,7 @@ def test_softmax_output_infers_labels_and_data():
     for shape, attrs, want in (
         ((6, 5), {}, (6,)),
         ((3, 2, 5), {"preserve_shape": True}, (3, 2)),
-        ((2, 5, 3, 4), {"multi_output": True}, (2, 3, 4)),
+        ((2, 5, 3, 4), {"multi_output": True}, (2, 12)),
     ):
         symbol = sym.SoftmaxOutput(data, name="s", **attrs)
         assert infer_shapes(symbol, {"x": shape}).variables["s_label"] == want

@@ -38,8 +38,8 @@ def reduced(f, x, axis, keepdims, exclude=False):
 
 def test_every_operator_of_the_file_is_checked_here():
     here = {op.name for op in OPS.values() if op.compute.__module__.endswith(".reduce")}
-    assert here == {*REDUCTIONS, "argmax"}
-    assert OPS["argmax"].grad is None
+    assert here == {*REDUCTIONS, "argmax", "argmin"}
+    assert OPS["argmax"].grad is OPS["argmin"].grad is None
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
@@ -155,7 +155,9 @@ def test_own_count(attrs, count):
 def test_argmax(axis, keepdims, rng):
     x = rng.standard_normal((3, 4, 2)).astype("float32")
     x[:, 3] = x[:, 1]  # of equal elements the first counts
+    least = run_op("argmin", -x, axis=axis, keepdims=keepdims)
     got = run_op("argmax", x, axis=axis, keepdims=keepdims)
+    np.testing.assert_array_equal(least, got)
     want = np.argmax(x, axis=axis, keepdims=keepdims)
     assert got.dtype == "float32"
     assert got.shape == (want.shape or (1,))

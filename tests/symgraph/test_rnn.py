@@ -261,7 +261,8 @@ def test_groups_and_time_steps_go_together():
     cell = LSTMCell(3)
     with sg.AttrScope(ctx_group="layer0"):
         output, _ = cell.unroll(2, variables(2))
-    assert output[1].list_attr() == {"__ctx_group__": "layer0", "__time_step__": "1"}
+    attrs = output[1].list_attr()
+    assert (attrs["__ctx_group__"], attrs["__time_step__"]) == ("layer0", "1")
     begin = output[1].get_internals()["lstm_begin_state_0_output"]
     assert begin.attr("ctx_group") == "layer0"
 

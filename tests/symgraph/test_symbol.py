@@ -51,8 +51,10 @@ def test_variable_keeps_its_hints_as_attributes():
     assert x.list_attr() == {
         "__shape__": "(3, 0)",
         "__lr_mult__": "0.5",
+        "lr_mult": "0.5",
         "__wd_mult__": "0",
-        "__dtype__": "float64",
+        "wd_mult": "0",
+        "__dtype__": "1",
         "__init__": '["one", {}]',
         "__a__": "b",
     }

@@ -40,7 +40,10 @@ def test_nested_scopes_add_and_the_inner_one_wins():
             inner = sym.FullyConnected(outer, num_hidden=10, name="fc")
     after = sym.tanh(inner)
     assert outer.list_attr() == {"__group__": "4", "__data__": "great"}
-    assert inner.list_attr() == {"__group__": "5", "__data__": "great", "__init_bias__": "0.0"}
+    assert inner.list_attr() == {
+        "num_hidden": "10", "__group__": "5", "__data__": "great", "__init_bias__": "0.0"
+    }  # fmt: skip
+    assert inner.attr("num_hidden") == "10"
     assert after.list_attr() == {}
 
 
@@ -53,9 +56,10 @@ def test_made_variables_inherit_hidden_attributes():
             attr={"__mood__": "so so"},
             __layout__="NC",
         )
-    hidden = {"__ctx_group__": "stage1", "__mood__": "so so", "__layout__": "NC"}
+    group = {"__ctx_group__": "stage1", "ctx_group": "stage1"}
+    hidden = {**group, "__mood__": "so so", "__layout__": "NC"}
     assert net.attr_dict() == {
-        "data": {"__ctx_group__": "stage1", "mood": "angry"},
+        "data": {**group, "mood": "angry"},
         "fc_weight": hidden,
         "fc_bias": hidden,
         "fc": {"num_hidden": "1", **hidden},
@@ -71,7 +75,9 @@ def test_attr_of_a_group_asks_for_one():
 
 
 def annotated() -> sg.Symbol:
-    data = sym.Variable("data", lr_mult=0.5, attr={"mood": "angry"}, shape=(0, 8))
+    data = sym.Variable(
+        "data", lr_mult=0.5, attr={"mood": "angry", "x_ctx_group": "a"}, shape=(0, 8)
+    )
     with sg.AttrScope(ctx_group="stage1", __note__="a"):
         parts = sym.SliceChannel(data, num_outputs=2, axis=1, name="cut")
         both = sym.Concat(parts[1], parts[0], sym.sum(parts[0], axis=(1,), keepdims=True), dim=1)
@@ -94,11 +100,24 @@ def test_a_round_trip_keeps_everything(copy):
     assert again.attr_dict() == net.attr_dict()
     assert again.list_outputs() == net.list_outputs()
     assert again.list_auxiliary_states() == ["bn_moving_mean", "bn_moving_var"]
+    assert again.get_internals()["data"].attr("x_ctx_group") == "a"
     assert again["softmax_output"].attr("ctx_group") == "stage2"
     assert again.get_internals()["data"].attr("lr_mult") == "0.5"
     assert again.get_internals()["fc_weight"].attr("lr_mult") == "2"
     shapes = {"data": (4, 8)}
     assert lower(again, shapes).digest == lower(net, shapes).digest
+
+
+def test_the_cut_of_a_loaded_symbol_is_the_same():
+    """G15: placement, messages and order of nodes to the letter."""
+    net = annotated()
+    groups = {"stage1": sg.cpu(0), "stage2": sg.cpu(1)}
+    texts = set()
+    for copy in (net, sym.load_json(net.tojson()), pickle.loads(pickle.dumps(net))):
+        with copy.simple_bind(sg.cpu(), group2ctx=groups, data=(4, 8)) as executor:
+            texts.add(executor.debug_str())
+    assert len(texts) == 1
+    assert "send" in texts.pop()
 
 
 def test_save_and_load(tmp_path):

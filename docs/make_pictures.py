@@ -1,0 +1,54 @@
+"""The pictures of profiling.md, made again by the commands that the page shows.
+
+    python docs/make_pictures.py            from the root of the repository; a few minutes
+
+It wants the extra `report`, and Debian's chromium and chromium-driver for the screenshots.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+COMMANDS = {
+    "profile": ["examples/lstm_lm.yaml", "--profile"],
+    "compare": ["examples/partitions.yaml", "--compare"],
+}
+VIEWS = (  # folder, file, width, height, dark
+    ("profile", "report.png", 1280, 980, False),
+    ("profile", "report-phone-dark.png", 390, 980, True),
+    ("compare", "compare.png", 1280, 980, False),
+)
+
+
+def main() -> None:
+    """Run the commands, and take pictures of the pages they write."""
+    sys.path.insert(0, str(ROOT))
+    from tests.browser import browser
+
+    PICTURES.mkdir(exist_ok=True)
+    with TemporaryDirectory() as folder:
+        for name, arguments in COMMANDS.items():
+            command = [sys.executable, "-m", "symgraph.run", *arguments, "--report"]
+            done = subprocess.run(
+                [*command, f"{folder}/{name}"], cwd=ROOT, check=True, stdout=subprocess.PIPE
+            )
+            (PICTURES / f"{name}.txt").write_bytes(done.stdout)
+        winner = ["examples/lstm_lm.yaml", "--search", "--winner", str(PICTURES / "winner.yaml")]
+        subprocess.run([sys.executable, "-m", "symgraph.run", *winner], cwd=ROOT, check=True)
+        for picture in ("timeline.png", "memory.png"):
+            shutil.copy(Path(folder, "profile", picture), PICTURES / picture)
+        with browser() as window:
+            for name, file, width, height, dark in VIEWS:
+                window.view(width, height, dark=dark)
+                window.open(Path(folder, name, "index.html"))
+                window.screenshot(PICTURES / file, whole=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The carried placement: one decision for networks that differ in how far they are unrolled.
+
+The buckets of a network have the same groups and parameters, but not the same nodes: names that
+are given automatically are shifted, and there are fewer time steps. So nodes are known again by
+what stays: their group, their operator and the parameters that they read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable
+
+from partitioner.stages import form_stages
+from partitioner.types import Placement
+from symgraph.attribute import lookup
+from symgraph.graph import Graph, Node
+from symgraph.pieces import place_of
+
+
+def carry(
+    graph: Graph, known: Graph, placement: Placement, parameters: Collection[str]
+) -> Placement:
+    """A placement of `graph` with every parameter where `placement` of `known` has it.
+
+    parameters: the variables of `known` that are not fed. A node goes where most nodes of `known`
+    are that have its group, operator and parameters, else most of its group, else its first input,
+    else rank 0.
+    """
+    rank_of = placement.rank_of
+    votes: dict[Hashable, Counter[int]] = {}
+    for node in known:
+        if node.origin is None:
+            for mark in _marks(node, parameters):
+                votes.setdefault(mark, Counter())[rank_of[placement.stage_of[node.name]]] += 1
+    found: dict[str, int] = {}
+    for node in graph:
+        if node.origin is None:
+            known_by = [mark for mark in _marks(node, parameters) if mark in votes]
+            ranks = [votes[mark].most_common(1)[0][0] for mark in known_by]
+            ranks += [found[v.node] for v in node.inputs[:1]]
+            found[node.name] = ranks[0] if ranks else 0
+    stage_of, ranks_of_stages = form_stages(graph, found)
+    return Placement(stage_of, ranks_of_stages, placement.devices)
+
+
+def _marks(node: Node, parameters: Collection[str]) -> list[Hashable]:
+    """What a node is known by, the surest first."""
+    if node.name in parameters:
+        return [node.name]
+    group = lookup(node.tags, "ctx_group")
+    if node.is_variable:
+        return [("variable", node.name), *([("group", group)] if group else [])]
+    read = tuple([v.node for v in node.inputs if v.node in parameters])
+    marks: list[Hashable] = [(group, place_of(node), node.op, read)] if group or read else []
+    return [*marks, *([("group", group)] if group else [])]

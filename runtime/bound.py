@@ -1,0 +1,229 @@
+"""The bound network: a symbol with shapes, on a store's parameters and devices.
+
+It is planned when it is bound; what it takes to train, to evaluate or to go phase by phase is made
+when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from runtime.phases import Phases
+from runtime.pipeline import Options, Plan, plan
+from runtime.session import Session
+from runtime.store import Store
+from runtime.updater import TrainStep
+from symgraph.batching import Feed
+from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
+from symgraph.optimizer import Optimizer
+from symgraph.symbol import Symbol
+from symgraph.types import Array, TensorType
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a network is bound for: see Module.bind. requests: parameter or input -> grad_req."""
+
+    feeds: Mapping[str, Feed]
+    labels: frozenset[str]
+    requests: Mapping[str, str]
+    trains: bool
+
+
+class Bound:
+    """A symbol for one set of shapes, on a store's parameters."""
+
+    def __init__(self, symbol: Symbol, wanted: Wanted, options: Options, store: Store) -> None:
+        self.symbol, self.wanted, self.store = symbol, wanted, store
+        fed = [name for name in wanted.requests if name in wanted.feeds]
+        if fed and options.micro_batches > 1:
+            raise ConfigError(
+                f"the gradient of input {fed[0]!r} is wanted, which needs micro_batches=1"
+            )
+        wrt = [n for n in symbol.list_arguments() if wanted.requests.get(n, "null") != "null"]
+        self._dtypes = {n: str(a.dtype) for n, a in store.arrays.items()}
+        self.plan = plan(
+            symbol, wanted.feeds, replace(options, update=wanted.trains),
+            wrt=wrt if wanted.trains else (), heads=wanted.trains, dtypes=self._dtypes,
+        )  # fmt: skip
+        self.input_grads: dict[str, Array] = {}
+        self._last: Session | Phases | None = None
+        self._trainer: tuple[Optimizer, Session] | None = None
+        self._finisher: tuple[Optimizer, dict[int, TrainStep]] | None = None
+
+    @cached_property
+    def evaluation(self) -> Plan:
+        """The plan without backward phase, at the same places."""
+        if not self.wanted.trains:
+            return self.plan
+        options = replace(
+            self.plan.options, update=False, placement=self.plan.partition.placement,
+            like=None, time_segment=self.plan.choice.time_segment,
+        )  # fmt: skip
+        return plan(self.symbol, self.wanted.feeds, options, dtypes=self._dtypes)
+
+    @cached_property
+    def _reader(self) -> Session:
+        made, store = self.evaluation, self.store
+        return Session(made, store.cluster, store.of(made), shared=store.shared, keep_outputs=True)
+
+    @cached_property
+    def _phases(self) -> Phases:
+        store = self.store
+        return Phases(self.plan, store.cluster, store.of(self.plan), store.shared)
+
+    # -- running -----------------------------------------------------------------------------
+
+    def train(self, feeds: Mapping[str, Array]) -> None:
+        """One training step: all phases as one pipeline."""
+        added = [name for name, request in self.wanted.requests.items() if request == "add"]
+        if added:
+            raise ConfigError(
+                f"grad_req of {added[0]!r} is 'add', but a whole step has gradients of its own; "
+                "call forward_backward and update"
+            )
+        if self.plan.heads:
+            name = self.symbol.list_outputs()[next(iter(self.plan.heads))]
+            raise GraphError(
+                f"output {name!r} is no loss, so fit cannot train it: put it through BlockGrad or "
+                "MakeLoss, or call forward and backward with head gradients"
+            )
+        store, session = self.store, self._session()
+        session.steps = store.steps
+        with store.cores.limit():
+            session.step(self._values(feeds, train=True))
+        store.steps += 1
+        store.updates += 1
+        self._last = store.ran = session
+
+    def _session(self) -> Session:
+        """The training session; a new one if the store has another optimizer now."""
+        optimizer = self.store.wanted_optimizer
+        if self._trainer is None or self._trainer[0] is not optimizer:
+            session = Session(
+                self.plan, self.store.cluster, self.store.of(self.plan), optimizer=optimizer,
+                seed=self.store.seed, shared=self.store.shared, keep_outputs=True,
+            )  # fmt: skip
+            self._trainer = optimizer, session
+        self._align(self._trainer[1].updaters)
+        return self._trainer[1]
+
+    def _updaters(self) -> dict[int, TrainStep]:
+        """The ends of training steps that go phase by phase, likewise."""
+        optimizer = self.store.wanted_optimizer
+        if self._finisher is None or self._finisher[0] is not optimizer:
+            ranks = self.store.cluster.ranks
+            self._finisher = optimizer, {r: TrainStep(self.plan, optimizer, None) for r in ranks}
+        self._align(self._finisher[1])
+        return self._finisher[1]
+
+    def _align(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Have updaters go on from where the store is."""
+        for updater in updaters.values():
+            updater.states, updater.count = self.store.states, self.store.updates
+
+    def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
+        """Compute the outputs, in training with what `backward` needs."""
+        if not train:
+            with self.store.cores.limit():
+                self._reader.step(self._values(feeds, train=False))
+            self._reader.collect()
+            self._last = self.store.ran = self._reader
+            return
+        store = self.store
+        values = self._values(feeds, train=True)
+        with store.cores.limit():
+            self._phases.forward(values, seed=store.seed, step=store.steps)
+        store.steps += 1
+        self._last = store.ran = self._phases
+
+    def outputs(self) -> list[Array]:
+        """The outputs of the last pass, for the whole batch."""
+        if self._last is None:
+            raise RunError("there are no outputs yet: call forward")
+        return self._last.outputs()
+
+    def backward(self, out_grads: Sequence[Array | None]) -> None:
+        """Compute gradients, into the store or `input_grads`; out_grads: one an output."""
+        self._require_phases("backward")
+        heads = self._heads(out_grads)
+        with self.store.cores.limit():
+            self._phases.backward(heads)
+        written: set[str] = set()
+        for variable in self.plan.grads:
+            shard = self.plan.shards.get(variable)
+            name = shard.parameter if shard else variable
+            whole = self._gradient(name)
+            if self.wanted.requests[name] == "write" and name not in written:
+                whole[...] = 0
+                written.add(name)
+            part = shard.of(whole) if shard else whole
+            part += self._phases.gradient(variable)
+
+    def update(self) -> None:
+        """Change the parameters by the gradients in the store."""
+        self._require_phases("update")
+        updaters = self._updaters()
+        for variable in self.plan.grads:
+            shard = self.plan.shards.get(variable)
+            own, name = self._phases.gradient(variable), shard.parameter if shard else variable
+            if shard and shard.copy:
+                own[...] = 0  # copies' gradients are summed: the first one has it all
+            else:
+                own[...] = shard.of(self._gradient(name)) if shard else self._gradient(name)
+        self._phases.update(updaters)
+        self.store.updates += 1
+
+    def _require_phases(self, what: str) -> None:
+        if not isinstance(self._last, Phases):
+            raise RunError(f"{what} needs a forward(is_train=True) before it")
+        if self.store.ran is not self._last:
+            raise RunError(
+                f"{what}: another network of the same parameters has run since this one's forward; "
+                "call forward again"
+            )
+
+    def _gradient(self, name: str) -> Array:
+        """The whole gradient of a parameter or an input."""
+        if name in self.wanted.feeds:
+            type_ = self.wanted.feeds[name].type
+            return self.input_grads.setdefault(name, np.zeros(type_.shape, type_.dtype))
+        return self.store.grads.setdefault(name, np.zeros_like(self.store.arrays[name]))
+
+    def _values(self, given: Mapping[str, Array], *, train: bool) -> dict[str, Array]:
+        """The fed arrays in their types; labels that are not given are 0 unless it trains."""
+        values = {}
+        for name, feed in self.wanted.feeds.items():
+            shape, dtype = feed.type
+            if name in given:
+                values[name] = np.asarray(given[name], dtype, order="C")
+                if values[name].shape != shape:
+                    found = values[name].shape
+                    raise ShapeError(f"{name!r} has shape {found}, but {shape} is bound")
+            elif name in self.wanted.labels and not train:
+                values[name] = np.zeros(shape, dtype)
+        return values
+
+    def _heads(self, out_grads: Sequence[Array | None]) -> dict[str, Array]:
+        names, heads = self.symbol.list_outputs(), {}
+        if self.plan.heads and len(self.plan.sizes) > 1:
+            raise ConfigError("backward with head gradients needs micro_batches=1")
+        for index, variable in self.plan.heads.items():
+            given = out_grads[index] if index < len(out_grads) else None
+            if given is None:
+                raise RunError(
+                    f"output {names[index]!r} is no loss, so backward needs its head gradient in "
+                    "out_grads"
+                )
+            wanted: TensorType = self.plan.partition.graph[variable].types[0]
+            heads[variable] = np.asarray(given, wanted.dtype, order="C")
+            if heads[variable].shape != wanted.shape:
+                raise ShapeError(
+                    f"the head gradient of {names[index]!r} has shape {heads[variable].shape}, "
+                    f"not {wanted.shape}"
+                )
+        return heads

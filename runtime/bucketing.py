@@ -1,0 +1,343 @@
+"""Buckets: one network unrolled to several lengths, trained as one.
+
+All buckets have one placement, one array a parameter and optimizer state, and one pool of memory a
+device. A bucket is planned when its first batch comes, in the way that was chosen for the default
+one: nothing is searched for again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from partitioner.layout import lay_out
+from runtime.agree import agree_on_plan
+from runtime.arena import reserve
+from runtime.choose import AUTO, compute_lists
+from runtime.collector import paused
+from runtime.mixing import Mixed, mix
+from runtime.parts import Parts
+from runtime.pipeline import Options, Plan, plan
+from runtime.program import Schedule
+from runtime.schedules import SCHEDULES
+from runtime.session import Arrays, Session, zero_states
+from runtime.transports import Cluster, Transport
+from runtime.worker import Shared, Worker
+from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
+from symgraph.io import DataBatch, DataDesc, describe
+from symgraph.model import Model
+from symgraph.name import NameManager
+from symgraph.optimizer import Optimizer
+from symgraph.symbol import Symbol
+from symgraph.types import Array
+from symgraph.units import bytes_text
+
+# key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
+SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is run for a step of some buckets."""
+
+    parts: Parts
+    schedule: Schedule
+
+    @cached_property
+    def zeros(self) -> list[dict[str, Array]]:
+        """The first states of each batch."""
+        return [zero_states(plan) for plan in self.parts.plans]
+
+    @property
+    def digest(self) -> str:
+        """A hash by which ranks compare what they run."""
+        text = hashlib.sha256("".join(p.digest for p in self.parts.plans).encode())
+        for program in self.schedule.programs:
+            text.update(program.tobytes())
+        return text.hexdigest()
+
+
+class Buckets:
+    """The plans of all buckets, each made when it is first wanted.
+
+    default: the plan of the default bucket, the first to be made, whose placement and schedule the
+    others follow. It should be the largest: what is chosen by it then fits all.
+    """
+
+    def __init__(
+        self,
+        sym_gen: SymGen,
+        default_bucket_key: Hashable,
+        provide: Iterable[DataDesc],
+        options: Options,
+        *,
+        dtype: str = "float32",
+        train: bool = True,
+    ) -> None:
+        """provide: the data and labels of the default bucket. dtype: of parameters. train: whether
+        with gradients. Raises what planning raises.
+        """
+        self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
+        self.default_bucket_key = default_bucket_key
+        self.default = self._plan(default_bucket_key, provide, options)
+        self._prices = self.default.prices
+        if self.default.choice.schedule == AUTO:
+            self.default = self._plan(default_bucket_key, provide, _named(self.default))
+        self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
+        self._steps: dict[tuple[Hashable, ...], Step] = {}
+
+    def scoring(self) -> Buckets:
+        """The same buckets without gradients, placed alike."""
+        return Buckets(
+            self.sym_gen, self.default_bucket_key, _described(self.default),
+            self._options(update=False), dtype=self.dtype, train=False,
+        )  # fmt: skip
+
+    def plan(self, key: Hashable, provide: Iterable[DataDesc]) -> Plan:
+        """The plan of a bucket; provide: its data and labels, read the first time.
+
+        Raises GraphError if the bucket has other parameters or outputs than the default one.
+        """
+        if key not in self._plans:
+            with paused():
+                made = self._plan(key, provide, self._options())
+            self._require_alike(key, made)
+            self._plans[key] = made
+        return self._plans[key]
+
+    def step(self, keys: Sequence[Hashable]) -> Step:
+        """The programs of a step with one batch of each of these buckets, all planned before.
+
+        Raises GraphError for a loss that several batches cannot share, ScheduleError if they cannot
+        be in one step, or need more than the limit of memory.
+        """
+        wanted = tuple(keys)
+        if wanted not in self._steps:
+            parts = Parts(tuple([self._plans[key] for key in wanted]))
+            if len(wanted) == 1:
+                self._steps[wanted] = Step(parts, parts.plans[0].schedule)
+            else:
+                _require_sums(parts)
+                name = self.default.choice.schedule
+                order = self.default.options.order if self.train else None
+                listing = partial(compute_lists, name, order)
+                mixed = mix(parts, listing, self._prices)
+                if self.default.options.memory is not None and self.train:
+                    _require_memory(mixed, self.default.options.memory)
+                self._steps[wanted] = Step(parts, mixed.schedule)
+        return self._steps[wanted]
+
+    def _options(self, *, update: bool = True) -> Options:
+        """How further buckets are planned: like the default one."""
+        choice = self.default.choice
+        return replace(
+            self.default.options, like=self.default, strategy=None, placement=None,
+            schedule=choice.schedule, time_segment=choice.time_segment, recompute=choice.recompute,
+            update=update and self.default.options.update,
+        )  # fmt: skip
+
+    def _plan(self, key: Hashable, provide: Iterable[DataDesc], options: Options) -> Plan:
+        model = self._model(key, provide)
+        arguments = model.symbol.list_arguments()
+        dtypes = {n: self.dtype for n in arguments if n not in model.feeds}
+        return plan(
+            model.symbol, model.feeds, replace(options, states=model.states),
+            wrt=None if self.train else (), dtypes=dtypes,
+        )  # fmt: skip
+
+    def _model(self, key: Hashable, provide: Iterable[DataDesc]) -> Model:
+        # Its own names, so that a bucket's network does not depend on which were made before.
+        with NameManager():
+            made = self.sym_gen(key)
+        if isinstance(made, Model):
+            return made
+        symbol, data_names, label_names = made
+        described = {d.name: d.feed for d in map(describe, provide)}
+        names = (*data_names, *(label_names or ()))
+        missing = [name for name in names if name not in described]
+        if missing:
+            raise GraphError(
+                f"bucket {key!r}: sym_gen names {missing[0]!r}, but the batch provides "
+                f"{sorted(described)}"
+            )
+        return Model(symbol, {name: described[name] for name in names})
+
+    def _require_alike(self, key: Hashable, made: Plan) -> None:
+        default, other = f"bucket {self.default_bucket_key!r}", f"bucket {key!r}"
+        for name in sorted({*made.parameters} ^ {*self.default.parameters}):
+            has, lacks = (other, default) if name in made.parameters else (default, other)
+            raise GraphError(
+                f"{has} has a parameter {name!r}, which {lacks} has not; all buckets must have the "
+                "same parameters"
+            )
+        if made.output_names != self.default.output_names:
+            raise GraphError(
+                f"{other} has the outputs {list(made.output_names)}, {default} "
+                f"{list(self.default.output_names)}; give them the same names"
+            )
+        for name in made.parameters:
+            assert made.rank_of(name) == self.default.rank_of(name)
+            if _type_of(made, name) != _type_of(self.default, name):
+                raise GraphError(
+                    f"parameter {name!r} is {_type_of(made, name)} in {other}, but "
+                    f"{_type_of(self.default, name)} in {default}"
+                )
+
+
+class BucketSession(Session):
+    """Runs steps of batches of any buckets; see Session.
+
+    carry_states: the states at the end of a step are the next one's first (truncated
+    back-propagation through time); by default every step begins with zeros.
+    """
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        cluster: Cluster,
+        arrays: Arrays,
+        *,
+        optimizer: Optimizer | None = None,
+        clip: float | None = None,
+        seed: int = 0,
+        shared: Mapping[int, Shared] | None = None,
+        carry_states: bool = False,
+    ) -> None:
+        super().__init__(
+            buckets.default, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed,
+            shared=shared,
+        )  # fmt: skip
+        self.buckets, self.carry_states = buckets, carry_states
+        self._bound: dict[tuple[Hashable, ...], dict[int, Worker]] = {
+            (buckets.default_bucket_key,): self.workers
+        }
+
+    def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
+        """Run one step on one or more batches, which may be of different buckets.
+
+        The batches count as one large batch: a loss that divides by the number of valid labels
+        divides by that of all of them. In whatever order they are given, the larger ones count as
+        the first. stop, and the figures: see Session.step.
+        """
+        if not batches:
+            raise RunError("a step has no batch; give one or more")
+        if self.carry_states and len(batches) > 1:
+            raise RunError(
+                f"carry_states is set, but a step has {len(batches)} batches; states go on from "
+                "one batch to the next, so each must be a step of its own"
+            )
+        ordered = sorted(batches, key=_largest_first)
+        for batch in ordered:
+            self.buckets.plan(batch.bucket_key, batch.described)
+        keys = tuple([batch.bucket_key for batch in ordered])
+        self._turn(keys)
+        zeros = self.buckets.step(keys).zeros
+        values = [{**first, **b.feeds} for first, b in zip(zeros, ordered, strict=True)]
+        figures = self._run(values, stop)
+        if not self.carry_states:
+            self.reset_states()
+        return figures
+
+    def _turn(self, keys: tuple[Hashable, ...]) -> None:
+        """Let the workers of these buckets be those that run, with the states of the last ones."""
+        if keys not in self._bound:
+            step = self.buckets.step(keys)
+            workers: dict[int, Worker] = {}
+
+            def start(transport: Transport) -> None:
+                agree_on_plan(transport, step)
+                rank = transport.rank
+                programs = [step.schedule.programs[rank]]
+                workers[rank] = self._worker(rank, step.parts.plans[0], programs, step.parts)
+
+            with paused():
+                self.cluster.run(start)
+            self._bound[keys] = workers
+        states = {rank: worker.states for rank, worker in self.workers.items()}
+        self.workers = self._bound[keys]
+        for rank, worker in self.workers.items():
+            worker.states = states[rank]
+
+    def _record(self, worker: Worker) -> None:
+        """Keep what each stage and phase took of a step, as of one body of the default bucket.
+
+        Other buckets have other time segments, and other steps other micro-batches.
+        """
+        timeline, bodies = worker.timeline, self.plan.partition.bodies
+        totals: dict[tuple[int, str], float] = {}
+        for run, start, end in timeline.tracks[worker.rank].runs():
+            at = run.stage, run.phase
+            totals[at] = totals.get(at, 0.0) + float((end - start) * timeline.unit)
+        for at, seconds in totals.items():
+            key = next(key for key in bodies if key[:2] == at)
+            self.body_seconds[key].append(seconds / len(self.plan.sizes))
+
+    @property
+    def held(self) -> dict[int, int]:
+        """Bytes of the memory of each local rank that all buckets share."""
+        return {rank: shared.pool.memory.nbytes for rank, shared in self.shared.items()}
+
+
+def _largest_first(batch: DataBatch) -> tuple[int, str]:
+    return -sum(array.size for array in batch.data), repr(batch.bucket_key)
+
+
+def _named(made: Plan) -> Options:
+    """The options of a plan whose order of runs was made for it, with the best other schedule."""
+    others = [t for t in made.tried if t.schedule in SCHEDULES and t.seconds is not None]
+    if not others:
+        raise ConfigError(
+            "schedule auto: no schedule that all buckets can follow keeps within the memory limit; "
+            "raise the limit, or name a schedule"
+        )
+    best = min(others, key=lambda t: t.seconds or 0.0)
+    return replace(
+        made.options, placement=made.partition.placement, strategy=None, schedule=best.schedule,
+        time_segment=best.time_segment, recompute=best.recompute,
+    )  # fmt: skip
+
+
+def _require_sums(parts: Parts) -> None:
+    """Several batches make one only if no loss divides by the size of its own batch."""
+    for made in parts.plans:
+        for node in made.network.first:
+            if node.attrs.get("count") and node.attrs.get("normalization", "batch") == "batch":
+                raise GraphError(
+                    f"{node.op} {node.name!r} divides by the size of one batch, but a step has "
+                    f"{len(parts.plans)} batches; use normalization='valid' or 'null', or one "
+                    "batch a step"
+                )
+
+
+def _require_memory(mixed: Mixed, limit: int) -> None:
+    """A step keeps within the bytes that each rank may hold."""
+    parts = mixed.parts
+    first = parts.plans[0]
+    for rank, program in enumerate(mixed.schedule.programs):
+        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
+        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
+        need = first.memory[rank].parameters + first.memory[rank].optimizer + arena.nbytes
+        if need > limit:
+            raise ScheduleError(
+                f"a step of {len(parts.plans)} batches needs {bytes_text(need)} ({need} bytes) on "
+                f"{first.partition.placement.devices[rank]}, more than the limit of "
+                f"{bytes_text(limit)}; put fewer batches into a step"
+            )
+
+
+def _described(made: Plan) -> list[DataDesc]:
+    """The fed variables of a plan."""
+    return [
+        DataDesc(name, feed.type.shape, feed.type.dtype, " " * feed.axis + "N")
+        for name, feed in made.feeds.items()
+    ]
+
+
+def _type_of(made: Plan, name: str) -> Any:
+    return made.partition.graph[name].types[0]
+
+
+__all__ = ["BucketSession", "Buckets", "Step"]

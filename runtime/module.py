@@ -1,0 +1,399 @@
+"""The module: a network with its parameters and optimizer, bound to shapes (MXNet's Module)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from partitioner.place import Groups
+from runtime.bound import Bound, Wanted
+from runtime.module_base import RATE, BaseModule, Params, Settings
+from runtime.module_shapes import (
+    Key,
+    argument_types,
+    grad_requests,
+    guessed,
+    input_key,
+    like,
+    matched,
+    placed,
+    require_names,
+)
+from runtime.pipeline import Options, Plan
+from runtime.store import Store
+from runtime.transports import ThreadCluster
+from symgraph import optimizer as optimizers
+from symgraph.context import Context
+from symgraph.errors import ConfigError, GraphError, RunError, nearest
+from symgraph.init import Initializer, Mixed, Uniform
+from symgraph.io import DataBatch, DataDesc, describe
+from symgraph.ops.layout import WHOLE, Layout, Split
+from symgraph.optimizer import Optimizer
+from symgraph.params_file import load_checkpoint, save_checkpoint
+from symgraph.symbol import Symbol
+from symgraph.types import Array, Shape, is_float
+
+STORES = (None, "local", "device")
+
+
+class Module(BaseModule):
+    """A network that is trained and used batch by batch (MXNet Module).
+
+    context: a device, or several, over which group2ctxs (ctx_group -> device, or a list of one
+    such dict) or else the strategy places the network; results do not depend on where. A batch
+    goes through in `micro_batches` under `schedule`, cut along time if `time_segment` says so; see
+    runtime.pipeline.Options. seed: of first values and dropout. `forward`, `backward` and `update`
+    are the three parts of a step; `fit` runs steps whole, so that parts overlap.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        data_names: Sequence[str] | None = ("data",),
+        label_names: Sequence[str] | None = ("softmax_label",),
+        logger: Any = logging,
+        context: Context | Sequence[Context] | None = None,
+        fixed_param_names: Sequence[str] | None = None,
+        group2ctxs: Groups | Sequence[Groups] | None = None,
+        *,
+        micro_batches: int = 1,
+        schedule: str = "gpipe",
+        time_segment: int | str | None = None,
+        strategy: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(logger)
+        self._symbol = symbol
+        self._data_names = list(data_names or ())
+        arguments = symbol.list_arguments()
+        self._label_names = [n for n in label_names or () if n in arguments]
+        self._fixed = list(fixed_param_names or ())
+        for what, names in (("data_names", self._data_names), ("fixed_param_names", self._fixed)):
+            for name in names:
+                if name not in arguments:
+                    raise GraphError(f"{what}: no argument {name!r}; {nearest(name, arguments)}")
+        fed = {*self._data_names, *self._label_names}
+        self._param_names = [n for n in arguments if n not in fed]
+        self._aux_names = symbol.list_auxiliary_states()
+        options = Options(schedule=schedule, micro_batches=micro_batches, time_segment=time_segment)
+        self._options = placed(options, context, group2ctxs, strategy)
+        self._seed = seed
+        self._given: tuple[Params, Params] | None = None  # of a checkpoint, until it is bound
+        self._given_states: str | None = None
+        self.binded = False
+        self.for_training = self.inputs_need_grad = False
+
+    # -- names and shapes ----------------------------------------------------------------------
+
+    @property
+    def symbol(self) -> Symbol:
+        return self._symbol
+
+    @property
+    def data_names(self) -> list[str]:
+        """The names of the inputs."""
+        return self._data_names
+
+    @property
+    def label_names(self) -> list[str]:
+        return self._label_names
+
+    @property
+    def output_names(self) -> list[str]:
+        return self._symbol.list_outputs()
+
+    @property
+    def data_shapes(self) -> list[DataDesc]:
+        """The inputs as they were bound."""
+        self._require_bound()
+        return self._data_descs
+
+    @property
+    def label_shapes(self) -> list[DataDesc]:
+        """The labels as they were bound."""
+        self._require_bound()
+        return self._label_descs
+
+    @property
+    def output_shapes(self) -> list[tuple[str, Shape]]:
+        """(name, shape) of each output of the bound network."""
+        self._require_bound()
+        shapes = {d.name: d.shape for d in (*self._data_descs, *self._label_descs)}
+        return list(zip(self.output_names, self._symbol.infer_shape(**shapes)[1], strict=True))
+
+    @property
+    def params_initialized(self) -> bool:
+        return self._given is not None or (self.binded and self._store.ready)
+
+    @property
+    def optimizer_initialized(self) -> bool:
+        return self.binded and self._store.optimizer is not None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the bound network: placement, schedule, memory."""
+        return self._current().plan
+
+    # -- binding -------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        data_shapes: Sequence[Any],
+        label_shapes: Sequence[Any] | None = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Any = None,
+        grad_req: str | Mapping[str, str] = "write",
+    ) -> None:
+        """Plan the network for these shapes: DataDescs, or (name, shape[, dtype, layout]).
+
+        A bound module stays as it is unless force_rebind, which keeps the parameters.
+        shared_module: a bound module whose parameters and devices are used. grad_req: null, write
+        or add, for all parameters or by name. Raises what planning raises.
+        """
+        if self.binded and not force_rebind:
+            return
+        if inputs_need_grad and not for_training:
+            raise ConfigError("inputs_need_grad: only a module that is bound for training has them")
+        self._data_descs = [describe(d) for d in data_shapes]
+        self._label_descs = [describe(d) for d in label_shapes or ()]
+        self._label_descs = [d for d in self._label_descs if d.name in self._label_names]
+        require_names("data_shapes", self._data_descs, self._data_names)
+        self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
+        trained = [n for n in self._param_names if n not in self._fixed]
+        self._requests = grad_requests(grad_req, self._param_names, trained)
+        if inputs_need_grad:
+            floats = [d.name for d in self._data_descs if is_float(d.dtype)]
+            self._requests |= dict.fromkeys(floats, "write")
+        self._model: Plan | None = None  # what the shared module's network is planned as
+        if shared_module is not None:
+            self._store: Store = shared_module._store
+            self._model = shared_module._own.plan
+        elif not self.binded:
+            self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
+        else:
+            self._store.copies.clear()  # another placement may have others
+        self._bounds: dict[Key, Bound] = {}
+        bound = self._bind(self._data_descs, self._label_descs)
+        self._own = self._last = bound
+        self.binded = True
+        if self._given is not None:
+            self.init_params(None, *self._given)
+
+    def _bind(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> Bound:
+        """The network for these shapes, planned if it is not yet; one further batch is kept."""
+        key = input_key([*data, *labels])
+        if key not in self._bounds:
+            feeds = {d.name: d.feed for d in (*data, *labels)}
+            missing = [n for n in self._label_names if n not in feeds]
+            types = argument_types(self._symbol, feeds)
+            owned = (*self._param_names, *self._aux_names)
+            self._store.allocate({name: types[name] for name in owned})
+            feeds |= {name: guessed(name, types[name].shape, data) for name in missing}
+            wanted = Wanted(feeds, frozenset(self._label_names), self._requests, self.for_training)
+            if len(self._bounds) > 1:
+                del self._bounds[list(self._bounds)[1]]
+            self._bounds[key] = Bound(self._symbol, wanted, self._how(), self._store)
+        return self._bounds[key]
+
+    def _how(self) -> Options:
+        """How a network is planned: like the first one, or like the shared module's."""
+        if self._bounds:
+            first = self._own.plan
+            return replace(first.options, placement=first.partition.placement, like=None)
+        return self._options if self._model is None else like(self._model)
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def init_params(
+        self,
+        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        arg_params: Mapping[str, Any] | None = None,
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """First values of parameters: those given, and for the rest the initializer's.
+
+        Raises GraphError for a name that is no parameter unless allow_extra, and, if any are
+        given, for a parameter that is not given unless allow_missing.
+        """
+        self._require_bound()
+        if self._store.ready and not force_init:
+            return
+        if self._given is not None and arg_params is None:
+            arg_params, aux_params = self._given
+        attrs = self._symbol.attr_dict()
+        for names, given in ((self._param_names, arg_params), (self._aux_names, aux_params)):
+            for name in given or ():
+                if name not in names and not allow_extra:
+                    raise GraphError(f"no parameter {name!r}; {nearest(name, names)}")
+            for name in names:
+                array = self._store.arrays[name]
+                if given is not None and name in given:
+                    self._store.assign(self._own.plan, name, given[name])
+                elif given is not None and not allow_missing:
+                    raise GraphError(f"parameter {name!r} is missing among those given")
+                elif initializer is not None:
+                    value = initializer(name, array.shape, array.dtype, self._seed, attrs.get(name))
+                    self._store.assign(self._own.plan, name, value)
+        self._store.ready = True
+        self._given = None
+
+    def get_params(self) -> tuple[Params, Params]:
+        if not self.binded and self._given is not None:
+            return self._given
+        self._require_ready()
+        arrays = self._store.arrays
+        return (
+            {name: arrays[name].copy() for name in self._param_names},
+            {name: arrays[name].copy() for name in self._aux_names},
+        )
+
+    @property
+    def grad_dict(self) -> Params:
+        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to."""
+        self._require_bound()
+        return self._store.grads
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def init_optimizer(
+        self,
+        kvstore: str | None = "local",
+        optimizer: str | Optimizer = "sgd",
+        optimizer_params: Settings = RATE,
+        force_init: bool = False,
+    ) -> None:
+        """Choose the optimizer, by name or as an object; one that is chosen stays.
+
+        One by name divides gradients by the bound batch's size, unless rescale_grad is among its
+        settings (as in MXNet).
+        """
+        self._require_ready()
+        if kvstore not in STORES:
+            raise ConfigError(f"kvstore={kvstore!r}: there is none but {STORES}")
+        if self._store.optimizer is not None and not force_init:
+            return
+        if isinstance(optimizer, str):
+            feed = self._data_descs[0].feed
+            settings = {"rescale_grad": 1.0 / feed.type.shape[feed.axis]}
+            optimizer = optimizers.create(optimizer, **(settings | dict(optimizer_params)))
+        self._store.optimizer = optimizer
+        self._store.states.clear()
+        self._store.updates = 0
+        if self._given_states is not None:
+            self.load_optimizer_states(self._given_states)
+            self._given_states = None
+
+    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
+        """Compute the outputs of a batch; is_train: by default whether it is bound for training.
+
+        A batch of other shapes than the bound ones is bound by itself.
+        """
+        train = self.for_training if is_train is None else is_train
+        if train and not self.for_training:
+            raise RunError("forward(is_train=True), but the module is not bound for training")
+        self._last, feeds = self._network(data_batch)
+        self._last.forward(feeds, train)
+
+    def backward(self, out_grads: Any = None) -> None:
+        if out_grads is not None and not isinstance(out_grads, (list, tuple)):
+            out_grads = [out_grads]
+        self._current().backward(out_grads or [])
+
+    def update(self) -> None:
+        self._current().update()
+
+    def train_batch(self, data_batch: DataBatch) -> None:
+        self._last, feeds = self._network(data_batch)
+        self._last.train(feeds)
+
+    def _network(self, batch: DataBatch) -> tuple[Bound, dict[str, Any]]:
+        """The network bound to a batch's shapes, and its arrays by name."""
+        self._require_ready()
+        data = matched("data", self._data_descs, batch.data, batch.provide_data)
+        labels = matched("label", self._label_descs, batch.label, batch.provide_label)
+        labels = [(d, array) for d, array in labels if d.name in self._label_names]
+        feeds = {d.name: array for d, array in (*data, *labels)}
+        descs = [d for d, _ in data]
+        if not labels:  # as bound with labels: they are 0 where nothing trains
+            inputs = input_key(descs)
+            for key, bound in self._bounds.items():
+                if key[: len(inputs)] == inputs:
+                    return bound, feeds
+        return self._bind(descs, [d for d, _ in labels]), feeds
+
+    def _current(self) -> Bound:
+        self._require_bound()
+        return self._last
+
+    def get_outputs(self) -> list[Array]:
+        return self._current().outputs()
+
+    def get_input_grads(self) -> list[Array]:
+        """The gradients of the inputs, in the order of data_names."""
+        grads = self._current().input_grads
+        if not grads:
+            raise RunError("no gradients of inputs: bind with inputs_need_grad, call backward")
+        return [grads[name] for name in self._data_names if name in grads]
+
+    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
+        bound = self._current()
+        made, feeds = bound.plan, bound.wanted.feeds
+        first = feeds[self._data_names[0]]
+        size = first.type.shape[first.axis]
+        layouts = [made.layouts[v] for v in made.outputs]
+        types = made.partition.graph.types_of(made.outputs)
+        for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
+            if layouts[i] is WHOLE and type_.shape[:1] == (size,):
+                layouts[i] = Split(0)
+        return size, layouts, {n: feeds[n].axis for n in self._label_names if n in feeds}
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def save_checkpoint(self, prefix: str, epoch: int, save_optimizer_states: bool = False) -> None:
+        """Write `<prefix>-symbol.json`, `<prefix>-<epoch>.params` and, if wanted, `.states`."""
+        save_checkpoint(prefix, epoch, self._symbol, *self.get_params())
+        if save_optimizer_states:
+            self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
+
+    @staticmethod
+    def load(prefix: str, epoch: int, load_optimizer_states: bool = False, **kwargs: Any) -> Module:
+        """A module of a checkpoint, to be bound; keywords as for Module."""
+        symbol, *params = load_checkpoint(prefix, epoch)
+        module = Module(symbol, **kwargs)
+        states = f"{prefix}-{epoch:04d}.states" if load_optimizer_states else None
+        module.start_from((params[0], params[1]), states)
+        return module
+
+    def start_from(self, params: tuple[Params, Params], states: str | None = None) -> None:
+        """Take these parameters when it is bound; states: a file for when it has an optimizer."""
+        self._given, self._given_states = params, states
+
+    def save_optimizer_states(self, fname: str) -> None:
+        """Write the optimizer's arrays, by parameter and slot, and the number of updates."""
+        self._store.save_states(fname, self._own.plan)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Go on with what `save_optimizer_states` wrote; the optimizer must be of the same kind."""
+        self._store.load_states(fname, self._own.plan)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self.binded:
+            self._store.cluster.close()
+
+    def _require_bound(self) -> None:
+        if not self.binded:
+            raise RunError("the module is not bound to shapes: call bind")
+
+    def _require_ready(self) -> None:
+        self._require_bound()
+        if not self._store.ready:
+            raise RunError("the parameters have no values yet: call init_params")

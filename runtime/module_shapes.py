@@ -1,0 +1,120 @@
+"""What a module is bound to: devices, and the inputs by name, shape and batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from partitioner.place import Groups, devices_of
+from runtime.executor import REQUESTS
+from runtime.pipeline import Options, Plan
+from runtime.prices import quick_prices
+from symgraph.batching import Feed
+from symgraph.context import Context, cpu
+from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
+from symgraph.io import DataDesc, describe
+from symgraph.symbol import Symbol
+from symgraph.types import Shape, TensorType
+
+Key = tuple[tuple[str, Feed], ...]  # the inputs that a network is bound to
+
+
+def input_key(descs: Sequence[DataDesc]) -> Key:
+    """What tells networks apart that are bound to other inputs."""
+    return tuple([(d.name, d.feed) for d in descs])
+
+
+def placed(
+    options: Options,
+    context: Context | Sequence[Context] | None,
+    group2ctxs: Groups | Sequence[Groups] | None,
+    strategy: str,
+) -> Options:
+    """The options with where to run."""
+    devices = [cpu()] if context is None else [*devices_of(context)]
+    if isinstance(group2ctxs, Mapping):
+        groups: Groups | None = group2ctxs
+    elif group2ctxs is None or len(group2ctxs) == 1:
+        groups = group2ctxs[0] if group2ctxs else None
+    else:
+        raise ConfigError(
+            f"group2ctxs has {len(group2ctxs)} maps; give one: a batch goes through one network in "
+            "micro-batches, not through several copies of it"
+        )
+    devices += [d for given in (groups or {}).values() for d in devices_of(given)]
+    devices = list(dict.fromkeys(devices))
+    chosen = strategy if groups is None and len(devices) > 1 else None
+    return replace(
+        options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
+        pricing=lambda graph: quick_prices(),  # to bind shall not take long
+    )  # fmt: skip
+
+
+def like(made: Plan) -> Options:
+    """How to plan another network of the same parameters: nothing is searched for again."""
+    choice = made.choice
+    return replace(
+        made.options, like=made, strategy=None, placement=None, memory=None,
+        time_segment=choice.time_segment, recompute=choice.recompute,
+    )  # fmt: skip
+
+
+def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, TensorType]:
+    """The types of arguments and auxiliary states; feeds: of the inputs that are known."""
+    shapes = symbol.infer_shape(**{name: feed.type.shape for name, feed in feeds.items()})
+    dtypes = symbol.infer_type(**{name: feed.type.dtype for name, feed in feeds.items()})
+    names = symbol.list_arguments(), (), symbol.list_auxiliary_states()
+    return {
+        name: TensorType(shape, dtype)
+        for which in (0, 2)
+        for name, shape, dtype in zip(names[which], shapes[which], dtypes[which], strict=True)
+    }
+
+
+def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) -> None:
+    found = [d.name for d in descs]
+    if sorted(found) != sorted(names):
+        raise GraphError(f"{what} describes {found}, but the module's names are {list(names)}")
+
+
+def grad_requests(
+    grad_req: str | Mapping[str, str], names: Sequence[str], trained: Sequence[str]
+) -> dict[str, str]:
+    """What to do with the gradient of each parameter that is trained; GraphError for mistakes."""
+    given = dict.fromkeys(names, grad_req) if isinstance(grad_req, str) else grad_req
+    for name, request in given.items():
+        if name not in names:
+            raise GraphError(f"grad_req: no parameter {name!r}; {nearest(name, names)}")
+        if request not in REQUESTS:
+            raise GraphError(f"grad_req of {name!r}: {request!r}; {nearest(request, REQUESTS)}")
+    return {name: given.get(name, "null") for name in trained}
+
+
+def guessed(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
+    """The type of a label that nobody gives: samples along the axis along which data has them."""
+    feed = data[0].feed
+    size = feed.type.shape[feed.axis]
+    if shape[feed.axis : feed.axis + 1] != (size,):
+        raise ShapeError(
+            f"label {name!r} of shape {shape} has not the batch of {size} along axis {feed.axis}: "
+            "describe it in label_shapes"
+        )
+    return DataDesc(name, shape, "float32", "T" * feed.axis + "N").feed
+
+
+def matched(
+    what: str, bound: Sequence[DataDesc], arrays: Sequence[Any], provided: Sequence[Any]
+) -> list[tuple[DataDesc, Any]]:
+    """Each array of a batch with what it is: by the batch's own word, else in the bound order."""
+    descs = [describe(d) for d in provided or bound]
+    if not arrays or not descs:  # labels that are not given, or not wanted
+        return []
+    if len(descs) != len(arrays):
+        raise GraphError(f"a batch has {len(arrays)} {what} arrays for {[d.name for d in descs]}")
+    return [
+        (DataDesc(d.name, np.shape(a), d.dtype, d.layout), a)
+        for d, a in zip(descs, arrays, strict=True)
+    ]

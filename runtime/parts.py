@@ -1,0 +1,95 @@
+"""Parts: the batches of one step, each with the plan of its bucket, and their micro-batches.
+
+Most steps have one part. A step of several buckets has one for each batch, and the micro-batches
+of all of them are numbered through:
+
+    part          0 (60 words)   1 (8 words)   2 (60 words)
+    micro-batch   0    1         2    3        4    5
+
+Micro-batches of one plan and size are of one kind: they run the same bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from partitioner import Partition
+from partitioner.types import BodyKey
+from runtime.arena import Kind
+from runtime.pipeline import Plan
+from symgraph.batching import early_values
+from symgraph.types import Array, Value
+
+Feeds = Mapping[str, Array]
+
+
+class MicroBatch(NamedTuple):
+    """start: its first sample in its part's batch; sample: that in the whole step."""
+
+    part: int
+    kind: Kind
+    start: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The plans of a step's batches."""
+
+    plans: tuple[Plan, ...]
+
+    @cached_property
+    def mbs(self) -> tuple[MicroBatch, ...]:
+        """All micro-batches in order."""
+        found: list[MicroBatch] = []
+        sample = 0
+        for part, plan in enumerate(self.plans):
+            first = next(i for i, other in enumerate(self.plans) if other is plan)
+            start = 0
+            for size in plan.sizes:
+                found.append(MicroBatch(part, Kind(first, size), start, sample))
+                start, sample = start + size, sample + size
+        return tuple(found)
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind of each micro-batch."""
+        return [mb.kind for mb in self.mbs]
+
+    @cached_property
+    def partitions(self) -> Mapping[Kind, Partition]:
+        """The cut graph of every kind."""
+        return {k: self.plans[k.part].partitions[k.size] for k in dict.fromkeys(self.kinds)}
+
+    @cached_property
+    def outputs(self) -> Mapping[Kind, Mapping[Value, Value]]:
+        """Kind -> output -> the first part's output in its place, by which it is known."""
+        known = self.plans[0].outputs
+        return {
+            kind: dict(zip(self.plans[kind.part].outputs, known, strict=True))
+            for kind in self.partitions
+        }
+
+    def gradients(self, rank: int) -> dict[Kind, dict[BodyKey, dict[str, int]]]:
+        """The gradients that the bodies of a rank complete: variable -> bytes."""
+        return {kind: self._gradients(kind, rank) for kind in self.partitions}
+
+    def _gradients(self, kind: Kind, rank: int) -> dict[BodyKey, dict[str, int]]:
+        partition = self.partitions[kind]
+        names: dict[Value, list[str]] = {}
+        for name, value in self.plans[kind.part].grads.items():
+            names.setdefault(value, []).append(name)
+        return {
+            key: {
+                name: partition.graph.type_of(v).nbytes
+                for v in body.results for name in names.get(v, ())
+            }
+            for key, body in partition.bodies.items() if partition.rank(key) == rank
+        }  # fmt: skip
+
+    def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
+        """What is computed of all batches together before the first micro-batch, for each part."""
+        return early_values([plan.prologue for plan in self.plans], feeds)

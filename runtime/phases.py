@@ -1,0 +1,98 @@
+"""The phases of a step: forward, backward and update as three calls, for loops of the user's own.
+
+Each is a part of the plan's checked schedule, in its order, so micro-batches go through a part as
+a pipeline, and wait for each other between two parts: all activations are held then, as in gpipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitioner.types import FORWARD
+from runtime.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
+from runtime.pipeline import Plan
+from runtime.program import Schedule
+from runtime.session import Arrays, whole_outputs
+from runtime.transports import Cluster, Transport
+from runtime.updater import TrainStep
+from runtime.worker import Shared, Worker
+from symgraph.types import Array
+
+
+class Phases:
+    """A training plan on a cluster whose ranks are all local, one phase a call.
+
+    arrays, shared: as a Session's.
+    """
+
+    def __init__(
+        self, plan: Plan, cluster: Cluster, arrays: Arrays, shared: Mapping[int, Shared]
+    ) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        parts = split_phases(plan)
+        self.workers = [
+            Worker(plan, r, arrays[r], programs=[p.programs[r] for p in parts], shared=shared[r])
+            for r in cluster.ranks
+        ]
+        self._feeds: dict[str, Array] = {}
+
+    def forward(self, feeds: Mapping[str, Array], *, seed: int, step: int) -> None:
+        """Compute the outputs."""
+        self._feeds = dict(feeds)
+
+        def work(transport: Transport) -> None:
+            worker = self.workers[transport.rank]
+            worker.begin(feeds, train=True, seed=seed, step=step)
+            worker.run(transport, worker.bound[0])
+
+        self.cluster.run(work)
+
+    def outputs(self) -> list[Array]:
+        """The outputs of the last forward for the whole batch, in order."""
+        return whole_outputs(self.plan, self.workers)
+
+    def backward(self, heads: Mapping[str, Array]) -> None:
+        """Compute the gradients of the last forward; heads: the plan's head gradients by name."""
+
+        def work(transport: Transport) -> None:
+            worker = self.workers[transport.rank]
+            worker.feed({**self._feeds, **heads})
+            worker.run(transport, worker.bound[1])
+
+        self.cluster.run(work)
+
+    def gradient(self, name: str) -> Array:
+        """The summed gradient of a variable; an update takes what is in this array."""
+        return self.workers[self.plan.rank_of(name)].gradient(name)
+
+    def update(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Change the parameters by the gradients; updaters: by rank."""
+
+        def work(transport: Transport) -> None:
+            worker = self.workers[transport.rank]
+            worker.updater = updaters[transport.rank]
+            worker.run(transport, worker.bound[2])
+
+        self.cluster.run(work)
+
+
+def split_phases(plan: Plan) -> tuple[Schedule, Schedule, Schedule]:
+    """The schedule in three: what forward bodies run, send and have received; backward; updates.
+
+    The frees of a part come last, when nobody waits for this rank any more: so no part can hang.
+    """
+    edges = {e.tag: e for e in plan.partition.edges}
+
+    def part(instruction: Instruction) -> int:
+        if isinstance(instruction, (Update, Collective)):
+            return 2
+        if isinstance(instruction, (Run, Free)):
+            return int(instruction.phase != FORWARD)
+        assert isinstance(instruction, (Send, Recv))
+        return int(edges[instruction.tag].src.phase != FORWARD)
+
+    ordered = [sorted(p, key=lambda i: isinstance(i, Free)) for p in plan.schedule.programs]
+    parts = [[[i for i in p if part(i) == n] for p in ordered] for n in range(3)]
+    forward, backward, update = map(Schedule.of, parts)
+    return forward, backward, update

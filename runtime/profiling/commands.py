@@ -1,0 +1,144 @@
+"""The commands of profiling: what `--profile`, `--compare` and `--search` do and print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.clusters import Clusters
+from runtime.prices import measured_prices, save_prices
+from runtime.profiling.compare import (
+    Compared,
+    compare,
+    comparison_figures,
+    comparison_report,
+    write_comparison,
+)
+from runtime.profiling.figures import Profile
+from runtime.profiling.record import STEPS
+from runtime.profiling.report import require_report, write_report
+from runtime.profiling.search import Candidate, Found, search
+from runtime.profiling.traced import shown
+from runtime.profiling.trial import Shared, Trial, held_bytes
+from runtime.profiling.winner import evidence_lines, write_winner
+from runtime.profiling.words import memory_rows, profile_report
+from runtime.trace import write_traces
+from runtime.transports import Cluster
+from symgraph.config_keys import Config
+from symgraph.console import Console
+from symgraph.errors import ConfigError
+
+WINNER = "winner.yaml"
+MEASURED = 3  # of the candidates of a search, besides the config as given
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files that a profile is asked for; None: not wanted."""
+
+    trace: str | None = None
+    costs: str | None = None
+    report: str | None = None
+
+
+def profile(
+    config: Config, cluster: Cluster, console: Console, *, steps: int = STEPS,
+    outputs: Outputs = Outputs(),
+) -> dict[str, Any]:  # fmt: skip
+    """Measure some steps, say what they cost, and write files on rank 0; the figures of `--json`.
+
+    Every process of an MPI run does the same.
+    """
+    require_report(outputs.report)
+    trial = Trial.of(config, cluster)
+    console.line(f"{config.model}: measuring {steps} steps")
+    trial.run(steps)
+    found = trial.profile()
+    summary = trial.summary(found)
+    console.line(f"\n{profile_report(found)}\n")
+    console.line(f"memory, predicted beside measured:\n{memory_rows(summary['stages'])}")
+    if 0 in cluster.ranks:
+        _write(found, outputs, console)
+        if outputs.report is not None:
+            page = write_report(found, config, held_bytes(summary), outputs.report)
+            console.line(f"wrote the report {page}")
+    return summary
+
+
+def compare_all(
+    configs: Mapping[str, Config], clusters: Callable[[Config], Cluster], console: Console, *,
+    steps: int = STEPS, report: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure configs in alternation, rank them, write a report on rank 0; `--json`'s figures."""
+    require_report(report)
+    compared = compare(configs, clusters, steps=steps, say=console.line)
+    console.line(f"\n{comparison_report(compared)}")
+    if report is not None and not console.quiet:
+        console.line(f"wrote the report {write_comparison(compared, report)}")
+    return {"ranking": comparison_figures(compared)}
+
+
+def search_best(
+    config: Config, clusters: Clusters, console: Console, *,
+    steps: int = STEPS, winner: str = WINNER, source: str = "CONFIG",
+) -> dict[str, Any]:  # fmt: skip
+    """Search, measure the best few unless a machine file describes other devices, write the winner.
+
+    Returns the figures of `--json`. source: the user's file, for the winner's comments.
+    """
+    if len(clusters.of(config).ranks) < len(config.devices):
+        raise ConfigError(
+            "--search runs in one process: leave out mpiexec, and run the winner with it"
+        )
+    shared = Shared()
+    here = config.machine is None
+    pricing = shared.pricing(clusters.of(config)) if here else measured_prices
+    console.line("simulating:")
+    found = search(config, pricing, say=console.line)
+    compared: list[Compared] = []
+    if here:
+        best_few = [*found.candidates[:MEASURED], *([found.given] if found.given else [])]
+        few = {candidate.name: candidate for candidate in best_few}
+        compared = compare(
+            {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
+            say=console.line, planned={n: (c.model, c.plan) for n, c in few.items()},
+            shared=shared,
+        )  # fmt: skip
+        console.line(f"\n{comparison_report(compared)}")
+        best = few[compared[0].name]
+    else:
+        best = found.candidates[0]
+    lines = evidence_lines(best, found, compared)
+    if not console.quiet:
+        write_winner(best, found, compared, Path(winner), source)
+    console.line("\n" + "\n".join(lines) + f"\nwrote the winner {winner}")
+    return _search_figures(best, found, compared) | {"winner": winner}
+
+
+def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared]) -> dict[str, Any]:
+    return {
+        "best": best.name,
+        "predicted_step_seconds": best.seconds,
+        "lower_bound_seconds": best.bound,
+        "simulated": found.simulated,
+        "left_out": found.left_out,
+        "candidates": [
+            {"name": c.name, "predicted_step_seconds": c.seconds, "lower_bound_seconds": c.bound}
+            for c in found.candidates
+        ],
+        "ranking": comparison_figures(compared),
+    }
+
+
+def _write(profile: Profile, outputs: Outputs, console: Console) -> None:
+    if outputs.trace is not None:
+        try:
+            write_traces(shown(profile), outputs.trace)
+        except OSError as error:
+            raise ConfigError(f"cannot write the trace {outputs.trace}: {error.strerror}") from None
+        console.line(f"wrote the trace {outputs.trace}: open it at https://ui.perfetto.dev")
+    if outputs.costs is not None:
+        save_prices(profile.prices, outputs.costs)
+        console.line(f"wrote the costs {outputs.costs}: use them with partition.costs")

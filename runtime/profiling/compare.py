@@ -1,0 +1,166 @@
+"""The comparison: several configs measured in alternation, so that all see the same machine.
+
+A round gives every candidate a turn of some steps, forwards and backwards in alternation; the first
+step of a turn is not counted, since the others have had the caches.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.report import aligned
+from runtime.draw import chart
+from runtime.profiling.figures import Profile
+from runtime.profiling.page import Show, render
+from runtime.profiling.report import PAGE
+from runtime.profiling.trial import Planned, Shared, Trial, held_bytes
+from runtime.transports import Cluster
+from symgraph.config_keys import Config
+from symgraph.units import bytes_text, seconds_text
+
+TURN = 4  # counted steps of a turn
+
+
+class Figures(NamedTuple):
+    """What a candidate is ranked and judged by. Seconds and bytes of a step.
+
+    spread: interquartile range of tokens_per_second. bubble, imbalance: shares of all ranks' time.
+    peak: of the rank that holds the most. error: of the prediction, as a share of the step.
+    """
+
+    tokens_per_second: float
+    spread: float
+    step: float
+    bubble: float
+    imbalance: float
+    peak: int
+    bytes_sent: int
+    predicted: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A candidate after its measurement."""
+
+    name: str
+    config: Config
+    profile: Profile
+    summary: Mapping[str, Any]
+    figures: Figures
+
+
+def compare(
+    configs: Mapping[str, Config],
+    clusters: Callable[[Config], Cluster],
+    *,
+    steps: int,
+    say: Callable[[str], None] = lambda line: None,
+    planned: Mapping[str, Planned] = MappingProxyType({}),
+    shared: Shared | None = None,
+) -> list[Compared]:
+    """Measure all of them, the fastest first. steps: of each, at least.
+
+    clusters: where a config runs, made by the caller and closed by it. planned: what is planned
+    already, by name.
+    """
+    shared = shared or Shared()
+    trials: dict[str, Trial] = {}
+    for name, config in configs.items():
+        say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
+        trials[name] = Trial.of(config, clusters(config), shared=shared, planned=planned.get(name))
+    rounds = -(-steps // TURN)
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        turn = list(trials.values())
+        for trial in turn if number % 2 == 0 else turn[::-1]:
+            trial.run(1, keep=False)
+            trial.run(TURN)
+    found = []
+    for name, trial in trials.items():
+        profile = trial.profile()
+        summary = trial.summary(profile)
+        figures = _figures(profile, summary, trial.tokens)
+        found.append(Compared(name, configs[name], profile, summary, figures))
+    return sorted(found, key=lambda c: -c.figures.tokens_per_second)
+
+
+def _figures(profile: Profile, summary: Mapping[str, Any], tokens: int) -> Figures:
+    speeds = tokens / profile.record.seconds
+    low, high = np.percentile(speeds, (25, 75))
+    waits = sum(parts.time.imbalance for parts in profile.parts)
+    return Figures(
+        tokens / profile.step, float(high - low), profile.step, profile.measured.bubble_fraction,
+        waits / (len(profile.parts) * profile.parts_of), max(held_bytes(summary)),
+        sum(stage["bytes_sent"] for stage in summary["stages"]), profile.predicted.makespan,
+        profile.error,
+    )  # fmt: skip
+
+
+# -- words and pages -------------------------------------------------------------------------------
+
+HEAD = ("", "candidate", "tokens/s", "spread", "step", "of the first", "bubble", "imbalance",
+        "peak memory", "sent a step", "predicted", "error")  # fmt: skip
+
+
+def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """A row a candidate, for HEAD."""
+    best = compared[0].figures.tokens_per_second
+    return [
+        (
+            str(place), c.name, f"{f.tokens_per_second:,.0f}", f"{f.spread:,.0f}",
+            seconds_text(f.step), f"{f.tokens_per_second / best:.0%}", f"{f.bubble:.1%}",
+            f"{f.imbalance:.1%}", bytes_text(f.peak), bytes_text(f.bytes_sent),
+            seconds_text(f.predicted), f"{f.error:+.1%}",
+        )
+        for place, c in enumerate(compared, 1) for f in [c.figures]
+    ]  # fmt: skip
+
+
+def comparison_report(compared: Sequence[Compared]) -> str:
+    """The ranked table and the timelines, for the terminal."""
+    charts = [
+        f"{c.name}: {seconds_text(c.profile.measured.makespan)}\n{chart(c.profile.measured)}"
+        for c in compared
+    ]
+    return "\n\n".join(["\n".join(aligned([HEAD, *ranking(compared)])), *charts])
+
+
+def comparison_figures(compared: Iterable[Compared]) -> list[dict[str, Any]]:
+    """What `--json` says of each candidate, the fastest first."""
+    return [
+        {"name": c.name, **c.figures._asdict(), "config": c.config.model_dump(mode="json")}
+        | {key: c.summary[key] for key in KEPT}
+        for c in compared
+    ]
+
+
+KEPT = ("step_seconds", "predicted_step_seconds", "bubble_fraction", "schedule", "micro_batches",
+        "time_segment", "recompute", "strategy", "placement", "devices", "stages")  # fmt: skip
+
+
+def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
+    """Write the page with all timelines, ranking.csv and a config a candidate; the page's path."""
+    to = Path(folder)
+    shows = [
+        Show(c.profile, c.config.to_yaml(), held_bytes(c.summary), f"{place}. {c.name}", False)
+        for place, c in enumerate(compared, 1)
+    ]
+    steps = compared[0].profile.record.steps
+    about = f"{steps} steps of each, measured in alternation; the median ones are shown"
+    page = render("Partitions compared", about, shows, (HEAD, [list(r) for r in ranking(compared)]))
+    (to / PAGE).write_text(page, encoding="utf-8")
+    for place, c in enumerate(compared, 1):
+        (to / f"{place}.yaml").write_text(f"# {c.name}\n{c.config.to_yaml()}", encoding="utf-8")
+    with open(to / "ranking.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("name", *Figures._fields))
+        writer.writerows((c.name, *c.figures) for c in compared)
+    return to / PAGE

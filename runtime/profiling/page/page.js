@@ -1,0 +1,211 @@
+"use strict";
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const FULL = Math.max( // seconds: all timelines of a page have one scale
+  ...DATA.flatMap((exhibit) => Object.values(exhibit.views).map((view) => view.seconds)));
+const RUN = 24, MSG = 7, NODE = 9, GAP = 10, TOP = 22, MEM = 110;
+const tip = document.createElement("div");
+tip.className = "tip"; tip.hidden = true; document.body.append(tip);
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const time = (s) => s >= 1 ? s.toPrecision(3) + " s" : s >= 1e-3 ? (s * 1e3).toPrecision(3) + " ms"
+  : (s * 1e6).toPrecision(3) + " µs";
+const mib = (b) => b >= 2 ** 30 ? (b / 2 ** 30).toFixed(2) + " GiB" : b >= 2 ** 20
+  ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(1) + " KiB";
+
+/* A timeline of one exhibit on a canvas: runs, messages and nodes of each rank, memory below. */
+class Timeline {
+  constructor(element, exhibit) {
+    this.exhibit = exhibit; this.element = element; this.name = "measured";
+    this.full = FULL;
+    this.from = 0; this.to = this.full;
+    this.canvas = element.querySelector("canvas");
+    this.buttons = [...element.querySelectorAll("button")];
+    for (const button of this.buttons) button.addEventListener("click", () => this.press(button));
+    this.canvas.addEventListener("pointermove", (event) => this.move(event));
+    this.canvas.addEventListener("pointerdown", (event) => this.down(event));
+    this.canvas.addEventListener("pointerup", () => { this.grip = null; });
+    this.canvas.addEventListener("pointerleave", () => { tip.hidden = true; this.grip = null; });
+    this.canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.shiftKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY < 0 ? 0.8 : 1.25, this.at(event.offsetX));
+    }, { passive: false });
+    this.canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.at(event.offsetX)));
+    new ResizeObserver(() => this.draw()).observe(element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    this.draw();
+  }
+  get view() { return this.exhibit.views[this.name]; }
+  get left() { return this.canvas.clientWidth < 600 ? 8 : 96; }
+  get width() { return this.canvas.clientWidth - this.left - 8; }
+  x(seconds) { return this.left + this.width * (seconds - this.from) / (this.to - this.from); }
+  at(x) { return this.from + (this.to - this.from) * (x - this.left) / this.width; }
+  press(button) {
+    const { view, zoom } = button.dataset;
+    if (view) {
+      this.name = view;
+      for (const b of this.buttons) if (b.dataset.view) b.setAttribute("aria-pressed", b === button);
+      this.element.dataset.shown = view;
+      this.draw();
+    } else if (zoom === "reset") { this.from = 0; this.to = this.full; this.draw(); }
+    else this.zoom(Number(zoom), (this.from + this.to) / 2);
+  }
+  zoom(factor, centre) {
+    const span = Math.min(this.full, Math.max(this.full * 1e-5, (this.to - this.from) * factor));
+    const share = (centre - this.from) / (this.to - this.from);
+    this.show(centre - share * span, span);
+  }
+  show(from, span) {
+    this.from = Math.max(0, Math.min(from, this.full - span)); this.to = this.from + span;
+    this.draw();
+  }
+  lane(rank) { return TOP + rank * (RUN + MSG + NODE + GAP + (this.left < 50 ? 20 : 0)); }
+  get bottom() { return this.lane(this.exhibit.ranks.length); }
+  draw() {
+    const height = this.bottom + MEM + 34, ratio = window.devicePixelRatio || 1;
+    this.canvas.style.height = height + "px";
+    this.canvas.width = this.canvas.clientWidth * ratio; this.canvas.height = height * ratio;
+    const pen = this.pen = this.canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, this.canvas.clientWidth, height);
+    pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
+    this.axis(height);
+    this.exhibit.ranks.forEach((name, rank) => this.row(name, rank));
+    this.arrows();
+    this.memory();
+    this.element.dataset.drawn = `${this.from} ${this.to}`;
+  }
+  axis(height) {
+    const pen = this.pen, span = this.to - this.from;
+    const least = span / Math.max(2, this.width / 110), power = 10 ** Math.floor(Math.log10(least));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= least);
+    pen.strokeStyle = style("--line"); pen.fillStyle = style("--soft"); pen.lineWidth = 1;
+    pen.textAlign = "center";
+    for (let t = Math.ceil(this.from / step) * step; t <= this.to; t += step) {
+      pen.beginPath(); pen.moveTo(this.x(t), TOP - 6); pen.lineTo(this.x(t), height - 12); pen.stroke();
+      if (this.x(t) < this.canvas.clientWidth - 24) pen.fillText(t > 0 ? time(t) : "0", Math.max(10, this.x(t)), 8);
+    }
+  }
+  row(name, rank) {
+    const pen = this.pen, view = this.view, narrow = this.left < 50;
+    const y = this.lane(rank) + (narrow ? 20 : 0);
+    pen.textAlign = "left"; pen.fillStyle = style("--ink");
+    pen.fillText(name, narrow ? this.left : 4, narrow ? y - 7 : y + RUN / 2);
+    pen.fillStyle = style("--lane"); pen.fillRect(this.left, y, this.width, RUN);
+    pen.textAlign = "center";
+    const colours = Object.fromEntries([..."FBIWom"].map((k) => [k, style("--" + k)]));
+    for (const [start, end, kind, label] of view.boxes[rank]) {
+      if (end < this.from || start > this.to) continue;
+      const a = Math.max(this.left, this.x(start));
+      const b = Math.min(this.left + this.width, this.x(end)), message = kind === "m";
+      pen.fillStyle = colours[kind];
+      pen.fillRect(a, message ? y + RUN + 1 : y, Math.max(0.6, b - a - 0.4), message ? MSG - 2 : RUN);
+      if (!message && b - a > 9 * label.length) {
+        pen.fillStyle = "#111"; pen.fillText(label, (a + b) / 2, y + RUN / 2);
+      }
+    }
+    view.nodes[rank].forEach(([start, end], i) => {
+      if (end < this.from || start > this.to) return;
+      pen.fillStyle = i % 2 ? style("--soft") : style("--o");
+      const a = Math.max(this.left, this.x(start)), b = Math.min(this.left + this.width, this.x(end));
+      pen.fillRect(a, y + RUN + MSG, Math.max(0.4, b - a), NODE - 2);
+    });
+  }
+  arrows() {
+    const pen = this.pen, narrow = this.left < 50 ? 20 : 0;
+    const seen = this.view.arrows.filter(([, a, , b]) => b >= this.from && a <= this.to);
+    if (seen.length > 400) return; // a thicket says nothing: zoom in
+    pen.strokeStyle = style("--ink"); pen.globalAlpha = 0.35; pen.lineWidth = 0.8;
+    pen.save(); pen.beginPath(); pen.rect(this.left, 0, this.width, this.bottom); pen.clip();
+    for (const [source, sent, target, got] of seen) {
+      const down = source < target;
+      const y1 = this.lane(source) + narrow + (down ? RUN : 0);
+      const y2 = this.lane(target) + narrow + (down ? 0 : RUN);
+      pen.beginPath(); pen.moveTo(this.x(sent), y1); pen.lineTo(this.x(got), y2); pen.stroke();
+    }
+    pen.restore(); pen.globalAlpha = 1;
+  }
+  memory() {
+    const pen = this.pen, top = this.bottom + 18, memory = this.view.memory;
+    const most = Math.max(1, ...memory.map((m) => m.peak));
+    const level = (bytes) => top + MEM - MEM * bytes / (most * 1.05);
+    const inks = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
+    pen.textAlign = "left"; pen.fillStyle = style("--soft");
+    pen.fillText("memory", this.left < 50 ? this.left : 4, top - 4);
+    pen.save(); pen.beginPath(); pen.rect(this.left, top - 10, this.width, MEM + 20); pen.clip();
+    memory.forEach((held, rank) => {
+      pen.strokeStyle = inks[rank % inks.length]; pen.lineWidth = 1.6; pen.beginPath();
+      let y = level(held.bytes[0] || 0);
+      pen.moveTo(this.x(0), y);
+      held.at.forEach((at, i) => {
+        pen.lineTo(this.x(at), y); y = level(held.bytes[i]); pen.lineTo(this.x(at), y);
+      });
+      pen.lineTo(this.x(this.view.seconds), y); pen.stroke();
+    });
+    pen.restore();
+    memory.forEach((held, rank) => {
+      pen.fillStyle = inks[rank % inks.length];
+      pen.fillText(`${this.exhibit.ranks[rank]}: peak ${mib(held.peak)}`,
+        this.left + 4, top + MEM - 8 - 15 * rank);
+    });
+  }
+  down(event) { this.grip = { x: event.offsetX, from: this.from }; }
+  move(event) {
+    if (this.grip && event.buttons) {
+      const shift = (event.offsetX - this.grip.x) / this.width * (this.to - this.from);
+      this.show(this.grip.from - shift, this.to - this.from);
+    }
+    const lines = this.lines(event.offsetX, event.offsetY);
+    tip.hidden = !lines;
+    if (!lines) return;
+    tip.replaceChildren(...lines.map((line, i) => {
+      const part = document.createElement(i ? "div" : "b"); part.textContent = line; return part;
+    }));
+    tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 6) + "px";
+    tip.style.top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 6) + "px";
+  }
+  /* What is under the pointer, in lines of text; null: nothing. */
+  lines(x, y) {
+    const at = this.at(x), view = this.view, slack = 2 * (this.to - this.from) / this.width;
+    if (y > this.bottom) return this.held(at);
+    const narrow = this.left < 50 ? 20 : 0;
+    const rank = this.exhibit.ranks.findIndex((_, r) => y < this.lane(r + 1));
+    const inside = y - this.lane(rank) - narrow;
+    if (rank < 0 || inside < 0) return null;
+    if (inside >= RUN + MSG) {
+      const node = view.nodes[rank].find(([a, b]) => a - slack / 4 <= at && at <= b + slack / 4);
+      return node ? [node[2], node[3]] : null;
+    }
+    const message = inside >= RUN;
+    const found = view.boxes[rank].filter(([a, b, kind]) => (kind === "m") === message
+      && a - slack <= at && at <= b + slack);
+    if (!found.length) return null;
+    const [a, b, kind, , lines] = found.reduce((p, q) => q[0] <= at && at <= q[1] ? q : p);
+    if (kind === "m" || kind === "o") return lines;
+    const nodes = view.nodes[rank].filter((n) => n[0] >= a && n[1] <= b)
+      .sort((p, q) => (q[1] - q[0]) - (p[1] - p[0])).slice(0, 5);
+    return [...lines, ...nodes.map((n) => `${n[2]}: ${n[3]}`)];
+  }
+  held(at) {
+    if (at < 0 || at > this.full) return null;
+    return [`memory at ${time(at)}`, ...this.view.memory.map((m, rank) => {
+      const next = m.at.findIndex((t) => t > at);
+      const bytes = m.bytes[(next < 0 ? m.at.length : Math.max(1, next)) - 1] || 0;
+      return `${this.exhibit.ranks[rank]}: ${mib(bytes)}`;
+    })];
+  }
+}
+
+document.querySelectorAll(".timeline").forEach((element, i) => new Timeline(element, DATA[i]));
+
+/* Tables are sorted by the column whose head is clicked. */
+const value = (row, i) => row.cells[i].dataset.value ?? row.cells[i].textContent;
+document.querySelectorAll("th").forEach((head) => head.addEventListener("click", () => {
+  const body = head.closest("table").tBodies[0], i = head.cellIndex;
+  const down = head.dataset.down = head.dataset.down === "1" ? "0" : "1";
+  const rows = [...body.rows].sort((p, q) => {
+    const [a, b] = [value(p, i), value(q, i)], order = a - b || (isNaN(a - b) ? a.localeCompare(b) : 0);
+    return down === "1" ? -order : order;
+  });
+  body.append(...rows);
+}));

@@ -1,0 +1,55 @@
+"""The report: a folder with the page of a profile and everything that it is made of."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from partitioner.cost import CostTable
+from runtime.prices import save_prices
+from runtime.profiling.figures import Profile
+from runtime.profiling.page import Show, render
+from runtime.profiling.pictures import memory_png, timeline_png
+from runtime.profiling.tables import write_tables
+from runtime.profiling.traced import shown
+from runtime.trace import write_traces
+from symgraph.config_keys import Config
+from symgraph.errors import ConfigError
+
+PAGE = "index.html"
+WANTED = ("jinja2", "matplotlib")  # the extra `report`
+
+
+def require_report(folder: str | None) -> None:
+    """ConfigError if a report cannot be written there; None: none is wanted."""
+    if folder is None:
+        return
+    missing = [name for name in WANTED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"--report needs {' and '.join(missing)}: pip install 'symgraph[report]'")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write a report into {folder}: {error.strerror}") from None
+
+
+def write_report(profile: Profile, config: Config, memory: list[int], folder: str) -> Path:
+    """Write it; the page's path. config: as it was given. memory: bytes held, by rank.
+
+    index.html, config.yaml, trace.json, timeline.png, memory.png, a CSV file a table, and
+    costs.json if they were measured here.
+    """
+    to = Path(folder)
+    text = config.to_yaml()
+    (to / "config.yaml").write_text(text, encoding="utf-8")
+    if isinstance(profile.prices.bodies, CostTable) and profile.prices.machine is None:
+        save_prices(profile.prices, to / "costs.json")
+    write_traces(shown(profile), to / "trace.json")
+    write_tables(profile, to)
+    timeline_png(profile, to / "timeline.png")
+    memory_png(profile, to / "memory.png")
+    record = profile.record
+    about = f"{', '.join(config.devices)}; {record.steps} measured steps; the median one is shown"
+    page = render(f"Profile of {config.model}", about, [Show(profile, text, memory)])
+    (to / PAGE).write_text(page, encoding="utf-8")
+    return to / PAGE

@@ -1,0 +1,74 @@
+"""The tables of a profile as CSV files: operators, bodies, nodes, instructions and ranks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.profiling.exhibit import typical_seconds
+from runtime.profiling.figures import Profile
+
+Table = tuple[Sequence[str], Iterator[Sequence[Any]]]
+
+
+def write_tables(profile: Profile, folder: Path) -> None:
+    """Write a file for each table; seconds, bytes and operations are plain numbers."""
+    for name, (head, rows) in tables(profile).items():
+        with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(head)
+            writer.writerows(rows)
+
+
+def tables(profile: Profile) -> dict[str, Table]:
+    """Name -> the names of the columns, and the rows."""
+    operators, bodies = profile.operators, profile.bodies
+    return {
+        "operators": (operators[0]._fields, iter(operators)),
+        "bodies": (bodies[0]._fields, iter(bodies)),
+        "ranks": _ranks(profile),
+        "nodes": _nodes(profile),
+        "instructions": _instructions(profile),
+    }
+
+
+def _ranks(profile: Profile) -> Table:
+    rows = [
+        asdict(own.time) | {"between": own.between, "total": own.total} for own in profile.parts
+    ]
+    return ["rank", *rows[0]], ([rank, *row.values()] for rank, row in enumerate(rows))
+
+
+def _nodes(profile: Profile) -> Table:
+    """A row for each call of a step."""
+    head = ("rank", "body", "micro_batch", "node", "operator", "flops", "bytes", "median", "spread")
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for call in profile.calls:
+            low, high = np.percentile(call.seconds, (25, 75))
+            yield (call.rank, call.key, call.mb, call.node, call.op, call.flops, call.nbytes,
+                   call.median, high - low)  # fmt: skip
+
+    return head, rows()
+
+
+def _instructions(profile: Profile) -> Table:
+    """When each instruction began and ended in the median step and in the prediction."""
+    head = ("rank", "number", "instruction", "start", "end", "predicted_start", "predicted_end",
+            "median", "predicted", "difference")  # fmt: skip
+
+    def rows() -> Iterator[Sequence[Any]]:
+        for rank in range(profile.measured.ranks):
+            typical = typical_seconds(profile, rank)
+            for at, (measured, predicted) in enumerate(typical):
+                _, now, start, end = profile.measured.event(rank, at)
+                expected = profile.predicted.event(rank, at)
+                yield (rank, at, now, start, end, expected.start, expected.end, measured,
+                       predicted, predicted - measured)  # fmt: skip
+
+    return head, rows()

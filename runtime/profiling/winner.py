@@ -1,0 +1,112 @@
+"""The winner of a search, written as a config that makes the same plan without searching again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from partitioner.cost import CostTable
+from partitioner.report import aligned
+from runtime.choose import AUTO
+from runtime.pipeline import Plan
+from runtime.prices import Prices, save_prices
+from runtime.profiling.compare import Compared
+from runtime.profiling.search import Candidate, Found
+from runtime.summary import placement_of
+from runtime.trainer import training_plan
+from symgraph.config_keys import Config
+from symgraph.errors import ConfigError, SymgraphError
+from symgraph.units import seconds_text
+
+SHOWN = 12  # candidates in the evidence
+
+
+def write_winner(
+    winner: Candidate, found: Found, compared: Sequence[Compared], path: Path, source: str
+) -> Config:
+    """Write the config with the evidence as comments; what it holds. source: the user's file.
+
+    A schedule of the list scheduler goes into a file beside it, and so do the costs if the
+    placement is none that `group2ctx` can say.
+    """
+    try:
+        config = _pinned(winner, path)
+        evidence = "".join(
+            f"# {line}\n".replace("# \n", "#\n")
+            for line in [f"found by: python -m symgraph.run {source} --search", "",
+                         *evidence_lines(winner, found, compared)]
+        )  # fmt: skip
+        path.write_text(evidence + config.to_yaml(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the winner to {path}: {error.strerror}") from None
+    return config
+
+
+def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]) -> list[str]:
+    """What was tried, what was measured, and how far the winner is from what cannot be beaten."""
+    steps = {c.name: c.profile.step for c in compared}
+    rows: list[tuple[str, ...]] = [("", "candidate", "predicted", "at least", "measured")]
+    for candidate in found.candidates[:SHOWN]:
+        step = steps.get(candidate.name)
+        rows.append((
+            "->" if candidate is winner else "", candidate.name, seconds_text(candidate.seconds),
+            seconds_text(candidate.bound), "-" if step is None else seconds_text(step),
+        ))  # fmt: skip
+    partition = winner.plan.partition
+    costs = winner.prices.costs(partition)
+    runs = sum(float(costs.run(key)) for key in partition.bodies) * len(winner.plan.sizes)
+    even = runs / partition.ranks
+    lines = [
+        f"{found.simulated} plans simulated, {len(compared)} measured in alternation:",
+        *aligned(rows),
+        f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
+        f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
+        f"above its work spread evenly ({seconds_text(even)})",
+    ]
+    if found.left_out:
+        lines.append(f"{found.left_out} candidates were left out for lack of time")
+    bodies = winner.prices.bodies
+    if winner.prices.machine is None and isinstance(bodies, CostTable):
+        lines.append("on " + ", ".join(f"{key} {value}" for key, value in bodies.machine.items()))
+    return lines
+
+
+def _pinned(winner: Candidate, path: Path) -> Config:
+    """A config without open choices; tried, so that it really makes the winner's plan."""
+    choice = winner.plan.choice
+    schedule = choice.schedule
+    if schedule == AUTO:
+        schedule = str(path.with_suffix(".txt"))
+        Path(schedule).write_text(f"{winner.plan.schedule}\n", encoding="utf-8")
+    pipeline = winner.config.pipeline.model_copy(update={
+        "schedule": schedule, "time_segment": choice.time_segment,
+        "recompute": choice.recompute or "none",
+    })  # fmt: skip
+    config = winner.config.model_copy(update={"pipeline": pipeline})
+    by_groups = _by_groups(config, winner.plan)
+    if _digest(by_groups, winner.prices) == winner.plan.digest:
+        return by_groups
+    if winner.prices.machine is not None:
+        return config
+    costs = str(path.with_suffix(".costs.json"))
+    save_prices(winner.prices, costs)
+    partition = config.partition.model_copy(update={"costs": costs})
+    return config.model_copy(update={"partition": partition})
+
+
+def _by_groups(config: Config, plan: Plan) -> Config:
+    """The config with the plan's placement as `group2ctx`."""
+    groups = {
+        group: tuple(devices) if isinstance(devices, list) else devices
+        for group, devices in placement_of(plan).items()
+    }
+    partition = config.partition.model_copy(update={"strategy": None, "costs": None})
+    return config.model_copy(update={"group2ctx": groups, "partition": partition})
+
+
+def _digest(config: Config, prices: Prices) -> str:
+    """Of the plan that a config makes; "" if it makes none."""
+    try:
+        return training_plan(config, lambda graph: prices)[1].digest
+    except SymgraphError:
+        return ""

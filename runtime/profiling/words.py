@@ -1,0 +1,151 @@
+"""Profiles in words: the tables and sentences of `--profile`, and its figures for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from partitioner.report import aligned
+from runtime.draw import chart
+from runtime.profiling.figures import Profile
+from runtime.profiling.waits import reasons
+from symgraph.units import bytes_text, seconds_text, si_text
+
+MANY = 16  # rows of a table in the terminal; files have them all
+SUM_OFF = 0.05  # the operators' medians may be so far from what ranks compute
+SLOWER = 0.05  # of a step: a body that is so far from its prediction is marked
+
+
+def profile_report(profile: Profile) -> str:
+    """What `--profile` prints."""
+    return "\n\n".join([
+        how_long(profile),
+        "where the time of a step goes, in ms:\n" + parts_table(profile) + "\n"
+        + "\n".join(f"  {line}" for line in reasons(profile)),
+        "operators, all ranks, a step:\n" + operators_table(profile),
+        "bodies, measured beside predicted:\n" + bodies_table(profile),
+        f"measured step: {seconds_text(profile.measured.makespan)}\n" + chart(profile.measured),
+        f"predicted step: {seconds_text(profile.predicted.makespan)} ({profile.error:+.1%})\n"
+        + chart(profile.predicted),
+        *[f"warning: {line}" for line in warnings(profile)],
+    ])  # fmt: skip
+
+
+def warnings(profile: Profile) -> list[str]:
+    """What makes these figures doubtful, a line each; none if all is well."""
+    found = list(profile.warnings)
+    total = sum(row.seconds for row in profile.operators)
+    off = total / profile.compute - 1 if profile.compute else 0.0
+    if abs(off) > SUM_OFF:
+        found.append(
+            f"the operators' medians add up to {seconds_text(total)}, the ranks computed "
+            f"{seconds_text(profile.compute)} ({off:+.0%}): steps differ much, as when other "
+            "programs use the cores"
+        )
+    return found
+
+
+def how_long(profile: Profile) -> str:
+    """The step in one line, beside its prediction."""
+    record = profile.record
+    low, high = np.percentile(record.seconds, (25, 75))
+    return (
+        f"{record.steps} steps, median {seconds_text(profile.step)} (half of them between "
+        f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
+        f"{seconds_text(profile.predicted.makespan)} ({profile.error:+.1%}), bubble "
+        f"{profile.measured.bubble_fraction:.1%} of all ranks' time"
+    )
+
+
+def parts_table(profile: Profile) -> str:
+    """A row a rank; its parts add up to the step."""
+    head = ("rank", "device", "compute", "communication", "warm-up", "drain", "imbalance",
+            "dispatch", "between steps", "step")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    devices = profile.record.plan.partition.placement.devices
+    for rank, own in enumerate(profile.parts):
+        t = own.time
+        parts = (t.compute, t.communication, t.warm_up, t.drain, t.imbalance, t.dispatch,
+                 own.between, own.total)  # fmt: skip
+        rows.append((str(rank), str(devices[rank]), *(_ms(seconds) for seconds in parts)))
+    return "\n".join(aligned(rows))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"
+
+
+def operators_table(profile: Profile) -> str:
+    """The slowest operators; the rest in one row."""
+    head = ("operator", "calls", "median", "spread", "a step", "share", "speed", "of roofline",
+            "bytes")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    for row in profile.operators[:MANY]:
+        speed = si_text(row.flops_a_second, "FLOP/s") if row.flops else "-"
+        rows.append((
+            row.name, f"{row.calls:,}", seconds_text(row.median), seconds_text(row.spread),
+            seconds_text(row.seconds), f"{row.share:.1%}", speed,
+            f"{row.roofline:.0%}" if row.nbytes else "-",
+            bytes_text(row.nbytes) if row.nbytes else "-",
+        ))  # fmt: skip
+    rest = profile.operators[MANY:]
+    if rest:
+        seconds = seconds_text(sum(row.seconds for row in rest))
+        share = f"{sum(row.share for row in rest):.1%}"
+        calls = f"{sum(row.calls for row in rest):,}"
+        rows.append((f"({len(rest)} others)", calls, "", "", seconds, share, "", "", ""))
+    return "\n".join(aligned(rows))
+
+
+def bodies_table(profile: Profile) -> str:
+    """The bodies that take most of the step, with the error of their predictions."""
+    head = ("body", "rank", "runs", "median", "spread", "predicted", "error a step", "share",
+            "speed")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    for row in profile.bodies[:MANY]:
+        error = row.calls * (row.predicted - row.median)
+        mark = " <-" if abs(error) > SLOWER * profile.step else ""
+        speed = si_text(row.flops / row.median, "FLOP/s") if row.flops and row.median else "-"
+        rows.append((
+            str(row.key), str(row.rank), str(row.calls), seconds_text(row.median),
+            seconds_text(row.spread), seconds_text(row.predicted), f"{error * 1e3:+.2f} ms{mark}",
+            f"{row.share:.1%}", speed,
+        ))  # fmt: skip
+    if len(profile.bodies) > MANY:
+        rest = profile.bodies[MANY:]
+        error = sum(row.calls * (row.predicted - row.median) for row in rest)
+        runs, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        rows.append((f"({len(rest)} others)", "", str(runs), "", "", "", f"{error * 1e3:+.2f} ms",
+                     f"{share:.1%}", ""))  # fmt: skip
+    return "\n".join(aligned(rows))
+
+
+def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
+    """Bytes of each rank, predicted beside held."""
+    rows: list[tuple[str, ...]] = [("rank", "device", "predicted", "measured", "error")]
+    ranks = {row["rank"]: row for row in stages}
+    for rank, row in sorted(ranks.items()):
+        want, held = row["peak_bytes_predicted"], row["peak_bytes_measured"]
+        error = f"{want / held - 1:+.1%}" if held else "-"
+        rows.append((str(rank), row["device"], bytes_text(want), bytes_text(held), error))
+    return "\n".join(aligned(rows))
+
+
+def figures(profile: Profile) -> dict[str, Any]:
+    """The keys that `--profile --json` adds to those of a run."""
+    seconds = profile.record.seconds
+    return {
+        "step_seconds": profile.step,
+        "step_seconds_all": seconds.tolist(),
+        "predicted_step_seconds": profile.predicted.makespan,
+        "bubble_fraction": profile.measured.bubble_fraction,
+        "ranks": [asdict(p.time) | {"between": p.between, "total": p.total} for p in profile.parts],
+        "parts_of_seconds": profile.parts_of,
+        "operators": [row._asdict() for row in profile.operators],
+        "bodies": [row._asdict() | {"key": str(row.key)} for row in profile.bodies],
+        "reasons": reasons(profile),
+        "warnings": warnings(profile),
+    }

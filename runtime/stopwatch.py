@@ -1,0 +1,75 @@
+"""The stopwatch: when each call of a rank's runs began and ended, taken while steps run.
+
+A worker that is given one is bound with a stamp before each call and after the last; one that is
+not is bound as ever, so that a run without a profile pays nothing. A stamp takes a tenth of a
+microsecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.types import BodyKey
+from runtime.kernels import BoundBody, Step
+
+
+class Watched(NamedTuple):
+    """A run that is timed: names of its nodes' calls, and of those that add up gradients."""
+
+    key: BodyKey
+    mb: int
+    calls: tuple[str, ...]
+    adding: tuple[str, ...]
+
+
+class Laps(NamedTuple):
+    """Start and end of every call of a step, in the order of `Stopwatch.runs`: int64 ns."""
+
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+
+
+class Stopwatch:
+    """Times of one worker; `runs` are in the order of its program."""
+
+    def __init__(self) -> None:
+        self.runs: list[Watched] = []
+        self._stamps: list[int] = []
+
+    def watch(
+        self, body: BoundBody, mb: int, adding: Sequence[Step]
+    ) -> tuple[BoundBody, list[Step]]:
+        """A run's calls with stamps between them; to be asked in the order of the program."""
+        names = tuple([s.name for s in body.steps]), tuple([s.name for s in adding])
+        self.runs.append(Watched(body.key, mb, *names))
+        return body._replace(steps=tuple(self._timed(body.steps))), self._timed(adding)
+
+    def _timed(self, steps: Sequence[Step]) -> list[Step]:
+        """A stamp before each step, and one after the last."""
+        found = []
+        for step in steps:
+            found += [Step(step.name, self._stamp, ()), step]
+        return [*found, Step(steps[-1].name, self._stamp, ())] if steps else []
+
+    def _stamp(self) -> None:
+        self._stamps.append(time.perf_counter_ns())
+
+    def laps(self) -> Laps:
+        """The calls of the step since the last time this was asked."""
+        stamps = np.array(self._stamps, np.int64)
+        self._stamps.clear()
+        first = np.ones(len(stamps), bool)  # stamps that begin a call
+        at = -1
+        for run in self.runs:
+            for count in (len(run.calls), len(run.adding)):
+                if count:
+                    at += count + 1
+                    first[at] = False
+        assert at + 1 == len(stamps), "one whole step since the last time"
+        begin = np.flatnonzero(first)
+        return Laps(stamps[begin], stamps[begin + 1])

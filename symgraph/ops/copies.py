@@ -1,0 +1,199 @@
+"""Elements repeated and turned round: tile, repeat, reverse, broadcast_like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from symgraph.build import Ref, apply
+from symgraph.ops import params
+from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
+from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import (
+    Call,
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+    same_dtype,
+)
+from symgraph.ops.shapes import axes_of, same, unify
+from symgraph.types import Array, Shape
+
+Layouts = Sequence[Layout]
+
+
+def beside(site: Site, layout: Layout, axes: Sequence[int]) -> None:
+    if isinstance(layout, Split) and layout.axis in axes:
+        mixes(site, f"works along axis {layout.axis}, where the batch lies")
+
+
+# -- tile --------------------------------------------------------------------------------------
+
+
+def tiling(reps: Shape, data: Shape) -> tuple[Shape, Shape]:
+    """Repetitions and lengths, one each an axis of the output."""
+    rank = max(len(reps), len(data))
+    return padded(reps, rank), padded(data, rank)
+
+
+def tile_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, reps = ins[0], site.attrs["reps"]
+    if min(reps, default=1) < 1:
+        site.fail(f"reps={reps} must be 1 or more")
+    if data is None:
+        return ins, outs
+    counts, lengths = tiling(reps, data)
+    made = tuple(r * d for r, d in zip(counts, lengths, strict=True))
+    out = unify(site, made, outs[0], "output shapes")
+    assert out is not None
+    known = [n // r for n, r in zip(out, counts, strict=True)][len(out) - len(data) :]
+    return [tuple(d or k for d, k in zip(data, known, strict=True))], [out]
+
+
+def tile_grad(c: Call) -> Sequence[Ref]:
+    counts, lengths = tiling(c.attrs["reps"], c.x[0].shape)
+    pairs = tuple(n for pair in zip(counts, lengths, strict=True) for n in pair)
+    parts = apply("Reshape", c.gy, shape=pairs)
+    total = apply("sum", parts, axis=tuple(range(0, len(pairs), 2)))
+    return (apply("Reshape", total, shape=c.x[0].shape),)
+
+
+def tile_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    layout = ins[0]
+    if not isinstance(layout, Split):
+        return [layout]
+    counts, lengths = tiling(site.attrs["reps"], in_types[0].shape)
+    axis = layout.axis + len(lengths) - len(in_types[0].shape)
+    beside(site, layout, [layout.axis] if counts[axis] > 1 else [])
+    return [Split(axis, layout.outer, layout.inner)]
+
+
+register(OpDef(
+    name="tile",
+    inputs=("data",),
+    shape=tile_shape,
+    compute=lambda env, a, x: env.xp.tile(x, a["reps"]),
+    grad=tile_grad,
+    flops=no_flops,
+    batch=tile_batch,
+    params={"reps": params.integers()},
+    doc="The whole of data reps[i] times along axis i; reps and axes align from the right. MXNet "
+    "tile.",
+))  # fmt: skip
+
+
+# -- repeat ------------------------------------------------------------------------------------
+
+
+def repeat_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, times, axis = ins[0], site.attrs["repeats"], site.attrs["axis"]
+    if times < 1:
+        site.fail(f"repeats={times} must be 1 or more")
+    if data is None:
+        return ins, outs
+    if axis is None:
+        return ins, [unify(site, (times * math.prod(data),), outs[0], "output shapes")]
+    (at,) = axes_of(site, axis, len(data))
+    out = unify(site, (*data[:at], times * data[at], *data[at + 1 :]), outs[0], "output shapes")
+    assert out is not None
+    return [(*out[:at], out[at] // times, *out[at + 1 :])], [out]
+
+
+def repeat_grad(c: Call) -> Sequence[Ref]:
+    shape, axis = c.x[0].shape, c.attrs["axis"]
+    after = 1 if axis is None else math.prod(shape[axis % len(shape) + 1 :])
+    parts = apply("Reshape", c.gy, shape=(-1, c.attrs["repeats"], after))
+    return (apply("Reshape", apply("sum", parts, axis=1), shape=shape),)
+
+
+def repeat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    axis, rank = site.attrs["axis"], len(in_types[0].shape)
+    beside(site, ins[0], range(rank) if axis is None else [axis % rank])
+    return [ins[0]]
+
+
+register(OpDef(
+    name="repeat",
+    inputs=("data",),
+    shape=repeat_shape,
+    compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
+    grad=repeat_grad,
+    flops=no_flops,
+    batch=repeat_batch,
+    params={"repeats": params.integer(), "axis": params.optional(params.integer())},
+    doc="Every element `repeats` times in a row along an axis; of the flattened data if axis is "
+    "None. MXNet repeat.",
+))  # fmt: skip
+
+
+# -- reverse -----------------------------------------------------------------------------------
+
+
+def reverse_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    ins, outs = same(site, ins, outs)
+    if ins[0] is not None:
+        axes_of(site, site.attrs["axis"], len(ins[0]))
+    return ins, outs
+
+
+def reverse_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    beside(site, ins[0], axes_of(site, site.attrs["axis"], len(in_types[0].shape)))
+    return [ins[0]]
+
+
+register(OpDef(
+    name="reverse",
+    inputs=("data",),
+    shape=reverse_shape,
+    compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
+    grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
+    flops=no_flops,
+    batch=reverse_batch,
+    params={"axis": params.integers()},
+    aliases=("flip",),
+    doc="The elements in reverse order along the axes. MXNet reverse, flip.",
+))  # fmt: skip
+
+
+# -- broadcast_like ----------------------------------------------------------------------------
+
+
+def like_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, like = ins[0], unify(site, ins[1], outs[0], "shapes of rhs and output")
+    if data is not None and like is not None:
+        check_fit(site, data, like)
+    return [data, like], [like]
+
+
+def like(env: Env, a: Attrs, x: Array, other: Array) -> Any:
+    return spread(env.xp, x, other.shape)
+
+
+def like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Where the data's samples are; one value for all samples lies as those of rhs do."""
+    data, other = ins
+    if isinstance(data, Split):
+        return repeated_batch(site, [data], in_types[:1], outs)
+    if isinstance(other, Split) and data is PARTIAL:
+        mixes(site, "repeats a sum over the batch for each sample")
+    return [other if data is WHOLE and isinstance(other, Split) else data]
+
+
+register(OpDef(
+    name="broadcast_like",
+    inputs=("lhs", "rhs"),
+    shape=like_shape,
+    compute=like,
+    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape), None),
+    flops=no_flops,
+    dtype=lambda site, ins: ([same_dtype(site, ins[:1])[1][0], ins[1]], [ins[0] or "float32"]),
+    batch=like_batch,
+    params={"lhs_axes": params.only(None), "rhs_axes": params.only(None)},
+    doc="lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like.",
+))  # fmt: skip

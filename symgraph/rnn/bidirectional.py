@@ -1,0 +1,64 @@
+"""The bidirectional cell: one cell reads the sequence forwards, another one backwards.
+
+The backward cell counts its own time steps, from the end of the sequence, so each cell can be cut
+along time. An output needs both cells and carries the later of its two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symgraph import sym
+from symgraph.attribute import AttrScope
+from symgraph.rnn.cells import BaseRNNCell, States, Steps, merge_steps, split_steps
+from symgraph.rnn.stacks import CellGroup
+from symgraph.symbol import Symbol
+
+
+class BidirectionalCell(CellGroup):
+    """Two cells in opposite directions, outputs joined (MXNet BidirectionalCell).
+
+    Its states are those of l_cell, then those of r_cell, in one list (MXNet returns two). Outputs
+    are called `<output_prefix>t<step>`, or `<output_prefix>out` when merged. It can be unrolled
+    only.
+    """
+
+    def __init__(
+        self, l_cell: BaseRNNCell, r_cell: BaseRNNCell, output_prefix: str = "bi_"
+    ) -> None:
+        super().__init__([l_cell, r_cell])
+        self._output_prefix = output_prefix
+
+    @property
+    def can_step(self) -> bool:
+        return False
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        raise AssertionError("a cell that cannot step was stepped")
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Symbol | Sequence[Symbol] | None = None,
+        begin_state: Sequence[Symbol] | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        input_prefix: str = "",
+    ) -> tuple[Steps, States]:
+        """As BaseRNNCell's; an output is (B, the two cells' units together)."""
+        self._require_own(begin_state)
+        self.reset()
+        begin_state = self.begin_state() if begin_state is None else begin_state
+        steps = split_steps(length, inputs, layout, input_prefix)
+        (l_cell, l_begin), (r_cell, r_begin) = self._shares(begin_state)
+        ahead, l_end = l_cell.unroll(length, steps, l_begin, layout, False)
+        back, r_end = r_cell.unroll(length, steps[::-1], r_begin, layout, False)
+        pairs = list(zip(ahead, list(back)[::-1], strict=True))
+        if merge_outputs:
+            halves = [merge_steps(half, layout) for half in zip(*pairs, strict=True)]
+            return sym.Concat(*halves, dim=2, name=f"{self._output_prefix}out"), l_end + r_end
+        outputs: list[Symbol] = []
+        for t, pair in enumerate(pairs):
+            with AttrScope(time_step=str(max(t, length - 1 - t))):
+                outputs.append(sym.Concat(*pair, dim=1, name=f"{self._output_prefix}t{t}"))
+        return outputs, l_end + r_end

@@ -1,0 +1,168 @@
+"""The fused cell: MXNet's one-vector layout of a whole stack's parameters, and that stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from symgraph import sym
+from symgraph.errors import GraphError, ShapeError, nearest
+from symgraph.rnn.bidirectional import BidirectionalCell
+from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, States, Steps, take
+from symgraph.rnn.stacks import DropoutCell, SequentialRNNCell
+from symgraph.symbol import Symbol
+from symgraph.types import Array
+
+Shape = tuple[int, ...]
+MODES: dict[str, Callable[..., LSTMCell | GRUCell | RNNCell]] = {
+    "rnn_relu": lambda hidden, prefix, bias: RNNCell(hidden, "relu", prefix),
+    "rnn_tanh": lambda hidden, prefix, bias: RNNCell(hidden, "tanh", prefix),
+    "lstm": lambda hidden, prefix, bias: LSTMCell(hidden, prefix, forget_bias=bias),
+    "gru": lambda hidden, prefix, bias: GRUCell(hidden, prefix),
+}
+
+
+class FusedRNNCell(BaseRNNCell):
+    """A stack of layers under the names of MXNet's FusedRNNCell.
+
+    In MXNet it is one cuDNN kernel with one parameter, the vector `<prefix>parameters`. Here it
+    is the stack that `unfuse` gives, with that stack's parameters, so that layers can be placed
+    and cut. `pack_weights` and `unpack_weights` are MXNet's, between that vector and an array a
+    gate: `cell.unfuse().pack_weights(cell.unpack_weights(params))` are the parameters of a network
+    from those of an MXNet network. mode: rnn_relu, rnn_tanh, lstm or gru. get_next_state: whether
+    `unroll` returns the last states; else it returns none.
+    """
+
+    def __init__(
+        self,
+        num_hidden: int,
+        num_layers: int = 1,
+        mode: str = "lstm",
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        get_next_state: bool = False,
+        forget_bias: float = 1.0,
+        prefix: str | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise GraphError(f"FusedRNNCell: unknown mode {mode!r}: {nearest(mode, MODES)}")
+        self._num_hidden = num_hidden
+        self._num_layers = num_layers
+        self._make = MODES[mode]
+        self._directions = "lr" if bidirectional else "l"
+        self._dropout = dropout
+        self._get_next_state = get_next_state
+        self._forget_bias = forget_bias
+        self._stack: SequentialRNNCell | None = None
+        super().__init__(f"{mode}_" if prefix is None else prefix)
+        self._stack = self.unfuse()
+        self._params = self._stack.params
+        self._gates = self._make(1, "", 0.0).gates
+
+    def unfuse(self) -> SequentialRNNCell:
+        """A stack of cells of its own, with parameters `<prefix>l0_i2h_weight` and so on."""
+        stack = SequentialRNNCell()
+        for layer in range(self._num_layers):
+            cells = [
+                self._make(self._num_hidden, f"{self._prefix}{d}{layer}_", self._forget_bias)
+                for d in self._directions
+            ]
+            joined = f"{self._prefix}bi_l{layer}_"
+            both = len(cells) > 1
+            stack.add(BidirectionalCell(cells[0], cells[1], joined) if both else cells[0])
+            if self._dropout > 0 and layer < self._num_layers - 1:
+                stack.add(DropoutCell(self._dropout, prefix=f"{self._prefix}_dropout{layer}_"))
+        return stack
+
+    @property
+    def can_step(self) -> bool:
+        return False
+
+    @property
+    def state_info(self) -> list[dict[str, Any]]:
+        """Of the stack: layer by layer, and not all layers in one array as in MXNet."""
+        return [] if self._stack is None else self._stack.state_info
+
+    def reset(self) -> None:
+        super().reset()
+        if self._stack is not None:
+            self._stack.reset()
+
+    def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
+        self._require_own()
+        assert self._stack is not None
+        return self._stack.begin_state(func, **kwargs)
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        raise AssertionError("a cell that cannot step was stepped")
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Symbol | Sequence[Symbol] | None = None,
+        begin_state: Sequence[Symbol] | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        input_prefix: str = "",
+    ) -> tuple[Steps, States]:
+        """As the stack's; outputs are merged unless merge_outputs is False."""
+        self._require_own(begin_state)
+        assert self._stack is not None
+        merge = merge_outputs is not False
+        made = self._stack.unroll(length, inputs, begin_state, layout, merge, input_prefix)
+        return made[0], made[1] if self._get_next_state else []
+
+    # -- MXNet's vector ----------------------------------------------------------------------
+
+    def parameter_count(self, num_input: int) -> int:
+        """The elements of the vector when the inputs are (B, num_input)."""
+        return sum(int(np.prod(shape)) for _, shape in self._pieces(num_input))
+
+    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """An array a gate in the place of the vector `<prefix>parameters`: copies."""
+        found = dict(args)
+        name = f"{self._prefix}parameters"
+        vector = take(found, name)
+        every_input = len(self._directions) * len(self._gates) * self._num_hidden
+        num_input, rest = divmod(vector.size - self.parameter_count(0), every_input)
+        if num_input < 1 or rest:
+            raise ShapeError(
+                f"parameter {name!r} has {vector.size} elements, which is not "
+                f"{self.parameter_count(0)} and {every_input} for each input of the cell"
+            )
+        for piece, part in self._cut(vector, num_input):
+            found[piece] = part.copy()
+        return found
+
+    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The vector in the place of an array a gate."""
+        found = dict(args)
+        first = f"{self._prefix}l0_i2h{self._gates[0]}_weight"
+        weight = found[first] if first in found else take(found, first)
+        vector = np.empty(self.parameter_count(weight.shape[1]), weight.dtype)
+        for piece, part in self._cut(vector, weight.shape[1]):
+            part[...] = take(found, piece)
+        found[f"{self._prefix}parameters"] = vector
+        return found
+
+    def _cut(self, vector: Array, num_input: int) -> Iterator[tuple[str, Array]]:
+        """The pieces of the vector, as views."""
+        at = 0
+        for name, shape in self._pieces(num_input):
+            size = int(np.prod(shape))
+            yield name, vector[at : at + size].reshape(shape)
+            at += size
+
+    def _pieces(self, num_input: int) -> Iterator[tuple[str, Shape]]:
+        """All weights, then all biases; each layer by layer, direction by direction."""
+        hidden = self._num_hidden
+        for what in ("weight", "bias"):
+            for layer in range(self._num_layers):
+                below = len(self._directions) * hidden if layer else num_input
+                for direction in self._directions:
+                    for kind, width in (("i2h", below), ("h2h", hidden)):
+                        shape = (hidden, width) if what == "weight" else (hidden,)
+                        for gate in self._gates:
+                            yield f"{self._prefix}{direction}{layer}_{kind}{gate}_{what}", shape

@@ -1,0 +1,228 @@
+"""Sentences in buckets: ids of words, and batches of sentences that are padded to few lengths.
+
+Names and arguments are those of MXNet's `mx.rnn`. Where MXNet drops sentences without a word, the
+counts can be read here, and ids are int32, so that all of them are exact.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from symgraph.errors import ConfigError, nearest
+from symgraph.io import DataBatch, DataDesc, DataIter
+from symgraph.types import Array
+
+LAYOUTS = ("NT", "TN")
+
+
+def encode_sentences(
+    sentences: Iterable[Iterable[Hashable]],
+    vocab: Mapping[Hashable, int] | None = None,
+    invalid_label: int = -1,
+    invalid_key: Hashable = "\n",
+    start_label: int = 0,
+    unknown_token: Hashable | None = None,
+) -> tuple[list[list[int]], dict[Hashable, int]]:
+    """Words as ids: the encoded sentences and the vocabulary (`mx.rnn.encode_sentences`).
+
+    vocab: word -> id; None makes one, which gives new words the next free id from `start_label`
+    on and `invalid_key` the id `invalid_label`. A given one is not changed: words outside it get
+    the id of `unknown_token`, which is added if it has none, and raise ConfigError without one.
+    """
+    table = {invalid_key: invalid_label} if vocab is None else dict(vocab)
+    used = {*table.values(), invalid_label}
+    free = start_label
+
+    def learn(word: Hashable) -> int:
+        nonlocal free
+        while free in used:
+            free += 1
+        used.add(free)
+        table[word] = free
+        return free
+
+    def code(word: Hashable) -> int:
+        known = table.get(word)
+        if known is not None:
+            return known
+        if vocab is None:
+            return learn(word)
+        if unknown_token is None:
+            known_words = [w for w in table if isinstance(w, str)]
+            raise ConfigError(
+                f"word {word!r} is not in the vocabulary of {len(table)} words; give unknown_token "
+                f"for such words, or correct it: {nearest(str(word), known_words)}"
+            )
+        found = table.get(unknown_token)
+        return learn(unknown_token) if found is None else found
+
+    return [[code(word) for word in sentence] for sentence in sentences], table
+
+
+class BucketSentenceIter(DataIter):
+    """Batches of sentences of about one length, in random order (`mx.rnn.BucketSentenceIter`).
+
+    sentences: lists of ids. A sentence goes to the smallest bucket that it fits into; buckets None
+    makes one of each length that fills a batch. The label is the data one step on. Both are padded
+    with `invalid_label`, the data with `data_pad` if that is given: a loss can ignore an id that is
+    none, an Embedding cannot look it up. layout: NT (batch first) or TN. Each epoch
+    (`reset`) has its own order, the same for the same seed; shuffle False keeps the given order.
+
+    discarded: sentences longer than the largest bucket, in no batch at all. dropped: sentences of
+    the last, incomplete batch of a bucket, left out of this epoch; with pad_tail it is filled up
+    with sentences of pads instead. Raises ConfigError if there is no batch.
+    """
+
+    def __init__(
+        self,
+        sentences: Iterable[Sequence[int] | Array],
+        batch_size: int,
+        buckets: Iterable[int] | None = None,
+        invalid_label: int = -1,
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        dtype: str = "int32",
+        layout: str = "NT",
+        *,
+        pad_tail: bool = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        data_pad: int | None = None,
+    ) -> None:
+        if layout not in LAYOUTS:
+            raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}; it must be 1 or more")
+        super().__init__(batch_size)
+        self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
+        self.data_name, self.label_name = data_name, label_name
+        self.major_axis = layout.find("N")
+        self._shuffle, self._seed = shuffle, seed
+        self._pad_tail, self._data_pad = pad_tail, data_pad
+        rows = [np.asarray(s, dtype).reshape(-1) for s in sentences]
+        lengths = [len(row) for row in rows]
+        self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
+        self.default_bucket_key = self.buckets[-1]
+        places = np.searchsorted(self.buckets, lengths)
+        self.data = [
+            _padded([rows[i] for i in np.flatnonzero(places == b)], length, invalid_label, dtype)
+            for b, length in enumerate(self.buckets)
+        ]
+        self.discarded = int(np.count_nonzero(places == len(self.buckets)))
+        if self.discarded:
+            warnings.warn(
+                f"{self.discarded} of {len(rows)} sentences are longer than the largest bucket "
+                f"({self.default_bucket_key}) and are left out; add a bucket of {max(lengths)}",
+                stacklevel=2,
+            )
+        sizes = [len(array) for array in self.data]
+        self.dropped = 0 if pad_tail else sum(size % batch_size for size in sizes)
+        if not len(self):
+            raise ConfigError(
+                f"no bucket has the {batch_size} sentences of a batch (sentences by bucket: "
+                f"{dict(zip(self.buckets, sizes, strict=True))}); lower batch_size or set pad_tail"
+            )
+        self._begin(0)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return sum(self._batches(len(array)) for array in self.data)
+
+    def _batches(self, sentences: int) -> int:
+        return -(-sentences // self.batch_size) if self._pad_tail else sentences // self.batch_size
+
+    @property
+    def provide_data(self) -> list[DataDesc]:
+        """The data of the default bucket."""
+        return [self._describe(self.data_name, self.default_bucket_key)]
+
+    @property
+    def provide_label(self) -> list[DataDesc]:
+        """The label of the default bucket."""
+        return [self._describe(self.label_name, self.default_bucket_key)]
+
+    def _describe(self, name: str, length: int) -> DataDesc:
+        shape = (self.batch_size, length) if self.layout == "NT" else (length, self.batch_size)
+        return DataDesc(name, shape, self.dtype, self.layout)
+
+    def reset(self) -> None:
+        """Begin the next epoch, with its own order of sentences and batches."""
+        self._begin(self._epoch + 1)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        rng = np.random.default_rng((self._seed, epoch))
+        self._orders = [np.arange(len(array)) for array in self.data]
+        self._plan = [
+            (bucket, at * self.batch_size)
+            for bucket, array in enumerate(self.data) for at in range(self._batches(len(array)))
+        ]  # fmt: skip
+        if self._shuffle:
+            for order in self._orders:
+                rng.shuffle(order)
+            self._plan = [self._plan[i] for i in rng.permutation(len(self._plan))]
+        self._next = 0
+
+    def next(self) -> DataBatch:
+        if self._next == len(self._plan):
+            raise StopIteration
+        self._next += 1
+        return self._batch(*self._plan[self._next - 1])
+
+    def batch(self, number: int) -> DataBatch:
+        """A batch by its number, counted over epochs; the iteration is then in its epoch."""
+        epoch, at = divmod(number, len(self))
+        if epoch != self._epoch:
+            self._begin(epoch)
+        return self._batch(*self._plan[at])
+
+    def _batch(self, bucket: int, start: int) -> DataBatch:
+        length = self.buckets[bucket]
+        chosen = self.data[bucket][self._orders[bucket][start : start + self.batch_size]]
+        shape = (self.batch_size, length)
+        data = np.full(shape, self.invalid_label, self.dtype)
+        data[: len(chosen)] = chosen
+        label = np.full(shape, self.invalid_label, self.dtype)
+        label[:, :-1] = data[:, 1:]
+        if self._data_pad is not None:
+            data[data == self.invalid_label] = self._data_pad
+        if self.layout == "TN":
+            data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
+        return DataBatch(
+            [data], [label], self.batch_size - len(chosen), bucket_key=length,
+            provide_data=[self._describe(self.data_name, length)],
+            provide_label=[self._describe(self.label_name, length)],
+        )  # fmt: skip
+
+
+def _bucket_lengths(
+    lengths: Sequence[int], batch_size: int, given: Iterable[int] | None, pad_tail: bool
+) -> list[int]:
+    """The buckets' lengths, rising."""
+    if given is not None:
+        found = sorted(set(given))
+        if not found or found[0] < 1:
+            raise ConfigError(f"buckets are {found}; give lengths of 1 or more")
+        return found
+    counts = Counter(lengths)
+    least = 1 if pad_tail else batch_size
+    found = sorted(length for length, count in counts.items() if length and count >= least)
+    if not found:
+        most = max(counts.values(), default=0)
+        raise ConfigError(
+            f"no length of sentence fills a batch of {batch_size} (the most common one has {most} "
+            "sentences), so there are no buckets; give buckets, or lower batch_size"
+        )
+    return found
+
+
+def _padded(rows: Sequence[Array], length: int, pad: int, dtype: str) -> Array:
+    """Sentences as rows of one length."""
+    found = np.full((len(rows), length), pad, dtype)
+    for into, row in zip(found, rows, strict=True):
+        into[: len(row)] = row
+    return found

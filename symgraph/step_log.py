@@ -1,0 +1,45 @@
+"""The log of a training run: a JSON object a line, one for each step and each evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from symgraph.errors import ConfigError
+
+
+class StepLog:
+    """Appends to a file, so that a run that goes on from a checkpoint goes on here; None: nowhere.
+
+    As a context manager it closes the file. ConfigError if that cannot be written.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._open = ExitStack()
+        self._file: TextIO | None = None
+        if path is not None:
+            try:
+                file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - by _open
+                self._file = self._open.enter_context(file)
+            except OSError as error:
+                raise ConfigError(f"cannot write the log {path}: {error.strerror}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def write(self, **figures: float) -> None:
+        """Write a line; what is no finite number is null."""
+        if self._file is not None:
+            plain: dict[str, Any] = {k: v if math.isfinite(v) else None for k, v in figures.items()}
+            self._file.write(json.dumps(plain) + "\n")

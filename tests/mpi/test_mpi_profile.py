@@ -1,0 +1,48 @@
+"""Profiles under mpiexec: every rank's steps are in the figures that rank 0 prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.mpi.launch import launch, needs_mpi
+from tests.small_lm import write_config
+
+pytestmark = needs_mpi
+
+
+@pytest.fixture
+def config(tmp_path):
+    return write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
+
+
+def test_a_profile_over_two_processes(config, tmp_path):
+    trace = tmp_path / "trace.json"
+    ended = launch(
+        2, "symgraph.run", config, "--profile", "--steps=3", "--json", f"--trace={trace}"
+    )
+    assert ended.status == 0, ended
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["transport"] == "mpi"
+    for rank in found["ranks"]:
+        assert rank["compute"] > 0
+        assert rank["total"] == pytest.approx(found["parts_of_seconds"])
+    assert all(stage["peak_bytes_measured"] > 0 for stage in found["stages"])
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event.get("cat") == "node"} == {0, 1}
+
+
+def test_a_comparison_over_two_processes(config):
+    with open(config, "a", encoding="utf-8") as file:
+        file.write("candidates: {a: [], b: [pipeline.schedule=gpipe]}\n")
+    ended = launch(2, "symgraph.run", config, "--compare", "--steps=4", "--json")
+    assert ended.status == 0, ended
+    ranking = json.loads(ended.stdout.splitlines()[-1])["ranking"]
+    assert {row["schedule"] for row in ranking} == {"1f1b", "gpipe"}
+
+
+def test_a_search_is_for_one_process(config):
+    ended = launch(2, "symgraph.run", config, "--search")
+    assert ended.status == 2
+    assert "--search runs in one process" in ended.stderr

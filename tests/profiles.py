@@ -1,0 +1,38 @@
+"""A profile of a small language model, measured once for all tests of profiling."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from partitioner.cost import CostTable, Speed
+from runtime.profiling.figures import Profile
+from runtime.profiling.trial import Trial
+from runtime.transports import ThreadCluster
+from symgraph.config import load_config
+from symgraph.config_keys import Config
+from tests.small_lm import write_config
+
+STEPS = 5
+
+
+def config(folder: Path, *overrides: str) -> Config:
+    """The small model's config, with costs that need not be measured."""
+    costs = folder / "costs.json"
+    table = json.loads(CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {}).to_json())
+    costs.write_text(json.dumps(table))
+    path = write_config(folder, "optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0")
+    return load_config(str(path), [f"partition.costs={costs}", "blas_threads=1", *overrides])
+
+
+@cache
+def small_profile(*overrides: str) -> Profile:
+    """Some steps of the small model on two devices."""
+    with TemporaryDirectory() as folder:
+        given = config(Path(folder), *overrides)
+        with ThreadCluster(len(given.devices)) as cluster:
+            trial = Trial.of(given, cluster, warm_up=1)
+            trial.run(STEPS)
+            return trial.profile()

@@ -1,0 +1,181 @@
+"""Modules beside their numbers: checkpoints, callbacks, and what mistakes are told."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import symgraph as mx
+from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
+from symgraph.io import DataBatch
+from tests.modules import GROUPS, batches, network, ready, same_bits
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
+    """The same bits as without a pause, on another placement."""
+    prefix = str(tmp_path / "net")
+    settings = {"learning_rate": 0.1}
+
+    def train(module: mx.mod.Module, steps: int) -> None:
+        it = batches()
+        module.bind(it.provide_data, it.provide_label)
+        module.init_params(mx.init.Xavier())
+        module.init_optimizer(optimizer=optimizer, optimizer_params=settings)
+        for _ in range(steps):
+            it.reset()
+            for batch in it:
+                module.train_batch(batch)
+
+    straight, paused = mx.mod.Module(network(0.5)), mx.mod.Module(network(0.5))
+    train(straight, 4)
+    train(paused, 2)
+    paused.save_checkpoint(prefix, 2, save_optimizer_states=True)
+    again = mx.mod.Module.load(prefix, 2, load_optimizer_states=True, group2ctxs=GROUPS)
+    assert same_bits(again.get_params()[0], paused.get_params()[0])
+    train(again, 2)
+    assert same_bits(again.get_params()[0], straight.get_params()[0])
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "net-0002.params", "net-0002.states", "net-symbol.json",
+    ]  # fmt: skip
+
+
+def test_optimizer_states_of_another_kind_are_refused(tmp_path):
+    """Without momentum, nothing was kept that momentum could go on with."""
+    module, other = ready(), ready()
+    module.init_optimizer(optimizer="sgd", force_init=True)
+    module.train_batch(next(batches()))
+    module.save_optimizer_states(str(tmp_path / "x.states"))
+    module.load_optimizer_states(str(tmp_path / "x.states"))
+    with pytest.raises(ConfigError, match=r"x\.states has no 'fc1_weight/mom'"):
+        other.load_optimizer_states(str(tmp_path / "x.states"))
+
+
+def test_parameters_of_a_file(tmp_path):
+    module, other = ready(), ready(seed=5)
+    module.save_params(str(tmp_path / "x.params"))
+    other.load_params(str(tmp_path / "x.params"))
+    assert same_bits(module.get_params()[0], other.get_params()[0])
+    with pytest.raises(ConfigError, match="holds no optimizer's states"):
+        other.load_optimizer_states(str(tmp_path / "x.params"))
+
+
+def test_given_parameters_must_fit():
+    module = ready()
+    params = module.get_params()[0]
+    with pytest.raises(GraphError, match="no parameter 'fc1_wieght'; did you mean 'fc1_weight'"):
+        module.set_params({**params, "fc1_wieght": 1})
+    module.set_params({**params, "other": 1}, allow_extra=True)
+    with pytest.raises(GraphError, match="parameter 'fc1_bias' is missing among those given"):
+        module.set_params({"fc1_weight": params["fc1_weight"]})
+    module.set_params({"fc1_weight": params["fc1_weight"]}, allow_missing=True)
+    with pytest.raises(ShapeError, match=r"'fc1_bias' is given \(1,\), but is \(8,\)"):
+        module.set_params({**params, "fc1_bias": np.zeros(1)})
+    assert same_bits(module.get_params()[0], params)
+
+
+# -- callbacks -----------------------------------------------------------------------------------
+
+
+def test_callbacks_log_and_save(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    epochs: list[int] = []
+    with mx.mod.Module(network()) as module:
+        module.fit(
+            batches(24), batches(8), num_epoch=2,
+            batch_end_callback=[
+                mx.callback.Speedometer(4, 2), mx.callback.log_train_metric(3),
+                mx.callback.ProgressBar(6, 10),
+            ],
+            epoch_end_callback=[
+                mx.callback.do_checkpoint(str(tmp_path / "a"), 2),
+                mx.callback.module_checkpoint(module, str(tmp_path / "b"), 1, True),
+                lambda epoch, symbol, args, aux: epochs.append(epoch),
+            ],
+            eval_end_callback=mx.callback.LogValidationMetricsCallback(),
+        )  # fmt: skip
+    lines = [record.getMessage() for record in caplog.records]
+    assert epochs == [0, 1]
+    speed = [line for line in lines if "samples/sec" in line]
+    assert [line.split("\t")[0] for line in speed] == [
+        f"Epoch[{epoch}] Batch [{k}-{k + 2}]" for epoch in (0, 1) for k in (0, 2)
+    ]
+    assert "accuracy=" in speed[0]
+    assert sum("Validation-accuracy" in line for line in lines) == 4
+    assert "[==========] 100%" in lines
+    assert sum(line.startswith("Iter[1] Batch[3] Train-accuracy=") for line in lines) == 1
+    names = {p.name for p in tmp_path.iterdir()}
+    assert {"a-0002.params", "b-0001.params", "b-0002.states"} < names
+    assert "a-0001.params" not in names
+
+
+def test_metrics_of_an_epoch_are_of_the_whole_epoch(caplog):
+    """Speedometer lets the metric begin anew, which must not change what an epoch reports."""
+    caplog.set_level(logging.INFO)
+    with mx.mod.Module(network()) as module:
+        module.fit(
+            batches(24), num_epoch=1, optimizer_params={"learning_rate": 0.0},
+            batch_end_callback=mx.callback.Speedometer(4, 1), initializer=mx.init.Xavier(),
+        )  # fmt: skip
+        (scored,) = module.score(batches(24), "acc")
+    (line,) = [r.getMessage() for r in caplog.records if "Train-accuracy" in r.getMessage()]
+    assert float(line.split("=")[1]) == pytest.approx(scored[1], abs=1e-6)
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+def test_what_must_come_before_is_named():
+    module = mx.mod.Module(network())
+    for call in (module.init_params, module.get_outputs, lambda: module.data_shapes):
+        with pytest.raises(RunError, match="not bound to shapes: call bind"):
+            call()
+    module.bind([("data", (4, 4))], [("softmax_label", (4,))])
+    with pytest.raises(RunError, match="parameters have no values yet: call init_params"):
+        module.forward(next(batches()))
+    module.init_params()
+    with pytest.raises(RunError, match="there is no optimizer yet: call init_optimizer"):
+        module.train_batch(next(batches()))
+    with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before"):
+        module.backward()
+    with pytest.raises(RunError, match="there are no outputs yet"):
+        module.get_outputs()
+    with pytest.raises(GraphError, match="no value is given for 'softmax_label'"):
+        module.forward(DataBatch([np.zeros((4, 4))]), is_train=True)
+
+
+def test_wrong_names_and_settings_are_refused():
+    with pytest.raises(GraphError, match="data_names: no argument 'dat'; did you mean 'data'"):
+        mx.mod.Module(network(), data_names=["dat"])
+    with pytest.raises(GraphError, match="fixed_param_names: no argument 'fc1'"):
+        mx.mod.Module(network(), fixed_param_names=["fc1"])
+    with pytest.raises(ConfigError, match="group2ctxs has 2 maps; give one"):
+        mx.mod.Module(network(), group2ctxs=[GROUPS, GROUPS])
+    module = mx.mod.Module(network())
+    with pytest.raises(GraphError, match=r"data_shapes describes \['x'\], but .* \['data'\]"):
+        module.bind([("x", (4, 4))])
+    with pytest.raises(GraphError, match="grad_req: no parameter 'fc3'; known: 'fc1_bias'"):
+        module.bind([("data", (4, 4))], grad_req={"fc3": "add"})
+    with pytest.raises(GraphError, match="grad_req of 'fc1_bias': 'ad'; did you mean 'add'"):
+        module.bind([("data", (4, 4))], grad_req={"fc1_bias": "ad"})
+    with pytest.raises(ConfigError, match="inputs_need_grad: only a module that is bound for"):
+        module.bind([("data", (4, 4))], for_training=False, inputs_need_grad=True)
+    wide = mx.mod.Module(network(), micro_batches=2)
+    with pytest.raises(ConfigError, match="gradient of input 'data' is wanted, which needs micro"):
+        wide.bind([("data", (4, 4))], inputs_need_grad=True)
+    with pytest.raises(ConfigError, match="num_epoch is missing"):
+        module.fit(batches())
+    with pytest.raises(ConfigError, match="unknown optimizer 'sdg': did you mean 'sgd'"):
+        mx.mod.Module(network()).fit(batches(), optimizer="sdg", num_epoch=1)
+    with pytest.raises(ConfigError, match="kvstore='dist_sync'"):
+        mx.mod.Module(network()).fit(batches(), kvstore="dist_sync", num_epoch=1)
+    with pytest.raises(AttributeError, match=r"mod has no 'Modul'; did you mean 'Module'"):
+        mx.mod.Modul  # noqa: B018
+    used = batches()
+    list(used)
+    with pytest.raises(RunError, match="train_data gave no batch in epoch 0: call its reset"):
+        mx.mod.Module(network()).fit(used, num_epoch=1)

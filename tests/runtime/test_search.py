@@ -1,0 +1,94 @@
+"""Searches: what is found is best by simulation, proved, and made again by the winner's config."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.prices import load_prices
+from runtime.profiling.search import Found, search
+from runtime.profiling.winner import evidence_lines, write_winner
+from runtime.trainer import training_plan
+from symgraph.config import load_config
+from symgraph.config_keys import Config
+from symgraph.errors import LimitError
+from tests.profiles import config
+
+NARROW = "partition.memory=1kB"
+SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
+
+
+def found_for(given: Config, **limits: float) -> Found:
+    prices = load_prices(str(given.partition.costs))
+    return search(given, lambda graph: prices, **limits)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> Config:
+    return config(tmp_path_factory.mktemp("search"), *SMALL)
+
+
+@pytest.fixture(scope="module")
+def found(given) -> Found:
+    return found_for(given)
+
+
+def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
+    seconds = [candidate.seconds for candidate in found.candidates]
+    assert seconds == sorted(seconds)
+    assert len({c.name for c in found.candidates}) == len(found.candidates) >= 2
+    for candidate in found.candidates:
+        assert 0 < candidate.bound <= candidate.seconds * (1 + 1e-9)
+    assert {1, 2} <= {len(c.plan.sizes) for c in found.candidates}
+    assert found.simulated > 40
+    assert found.left_out == 0
+
+
+def test_the_users_own_placement_takes_part(given, found):
+    assert found.given is not None
+    assert found.given.plan.digest == training_plan(given)[1].digest
+    assert found.given in found.candidates
+    assert found.candidates[0].seconds <= found.given.seconds
+    assert found.given.name.endswith("as given")
+
+
+def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
+    pinned = config(tmp_path, *SMALL, "group2ctx={embed: cpu(1)}", "partition.strategy=optimal",
+                    "partition.split=none")  # fmt: skip
+    searched = found_for(pinned)
+    assert searched.given is None
+    for candidate in searched.candidates:
+        placement = candidate.plan.partition.placement
+        assert str(placement.device_of("embed")) == "cpu(1)"
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
+    """With the costs and the schedule in files of their own where that is wanted."""
+    winner, path = found.candidates[at], tmp_path / "winner.yaml"
+    write_winner(winner, found, (), path, "config.yaml")
+    again = load_config(str(path), (), schedules=None, strategies=None)
+    assert training_plan(again)[1].digest == winner.plan.digest
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
+    assert f"# {evidence_lines(winner, found, ())[0]}" in lines
+    assert [line for line in lines if line.startswith("# ->")] or at == -1
+
+
+def test_no_time_is_one_candidate(given):
+    hurried = found_for(given, seconds=0.0)
+    assert len([c for c in hurried.candidates if not c.given]) == 1
+    assert hurried.left_out > 0
+
+
+def test_a_limit_that_nothing_keeps_to(tmp_path):
+    with pytest.raises(LimitError, match="smallest limit that works"):
+        found_for(config(tmp_path, *SMALL, NARROW))
+
+
+def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
+    """Candidates that are too large are left out, others run forward again."""
+    peaks = [max(m.peak for m in c.plan.memory) for c in found.candidates]
+    limit = min(peaks)
+    narrow = config(tmp_path, *SMALL, f"partition.memory={limit}", "partition.split=none")
+    for candidate in found_for(narrow).candidates:
+        assert max(m.peak for m in candidate.plan.memory) <= limit

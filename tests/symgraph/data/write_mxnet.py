@@ -1,0 +1,107 @@
+"""What MXNet 1.9.1 makes of recurrent cells, modules and parameter files, as test data.
+
+    PYTHON_WITH_MXNET tests/symgraph/data/write_mxnet.py
+
+Writes mxnet_rnn.npz, mxnet_module.npz and mxnet.params beside itself. Needs MXNet 1.9.1 alone.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+np.bool = bool  # what MXNet 1.9.1 asks of numpy has gone since
+import mxnet as mx  # noqa: E402
+
+HERE = Path(__file__).parent
+FUSED = {
+    "lstm": {"mode": "lstm", "num_layers": 2, "bidirectional": True, "prefix": "a_"},
+    "gru": {"mode": "gru", "num_layers": 2, "bidirectional": False, "prefix": "b_"},
+    "rnn": {"mode": "rnn_relu", "num_layers": 1, "bidirectional": True, "prefix": "c_"},
+}
+HIDDEN, INPUT, STEPS, BATCH = 3, 4, 3, 2
+
+
+def main():
+    """Unpack a vector of 0, 1, 2, ... / 100, and run the unfused stack with those weights."""
+    data = np.random.RandomState(0).normal(size=(BATCH, STEPS, INPUT)).astype("float32")
+    arrays = {"data": data}
+    names = {}
+    for key, settings in FUSED.items():
+        cell = mx.rnn.FusedRNNCell(HIDDEN, **settings)
+        layers, both = settings["num_layers"], 1 + settings["bidirectional"]
+        gates = {"lstm": 4, "gru": 3}.get(settings["mode"], 1)
+        size = (INPUT + HIDDEN + 2) * HIDDEN * gates * both
+        size += (layers - 1) * gates * HIDDEN * (HIDDEN + both * HIDDEN + 2) * both
+        vector = np.sin(np.arange(size)).astype("float32")
+        unpacked = cell.unpack_weights({cell._prefix + "parameters": mx.nd.array(vector)})
+        packed = cell.unfuse().pack_weights(unpacked)
+        outputs, _ = cell.unfuse().unroll(STEPS, mx.sym.Variable("data"), merge_outputs=True)
+        steps, _ = cell.unfuse().unroll(STEPS, mx.sym.Variable("data"), merge_outputs=False)
+        executor = outputs.simple_bind(mx.cpu(), data=data.shape)
+        executor.copy_params_from(packed)
+        (made,) = executor.forward(is_train=True, data=mx.nd.array(data))
+        executor.backward(mx.nd.ones(made.shape))
+        names[key] = {
+            "arguments": outputs.list_arguments(),
+            "merged": outputs.list_outputs(),
+            "outputs": mx.sym.Group(steps).list_outputs(),
+            "unpacked": sorted(unpacked),
+        }
+        arrays[f"{key}/vector"] = vector
+        arrays[f"{key}/output"] = made.asnumpy()
+        arrays |= {f"{key}/unpacked/{n}": a.asnumpy() for n, a in unpacked.items()}
+        arrays |= {f"{key}/packed/{n}": a.asnumpy() for n, a in packed.items()}
+        arrays |= {f"{key}/grad/{n}": a.asnumpy() for n, a in executor.grad_dict.items()}
+    arrays["names"] = np.array(json.dumps(names))
+    np.savez_compressed(HERE / "mxnet_rnn.npz", **arrays)
+    mx.nd.save(
+        str(HERE / "mxnet.params"),
+        {
+            "arg:fc_weight": mx.nd.array(np.arange(6).reshape(2, 3)),
+            "arg:ids": mx.nd.array([[1, 2]], dtype="int64"),
+            "arg:half": mx.nd.array([0.5], dtype="float16"),
+            "aux:bn_moving_mean": mx.nd.array([1.5, 2.5], dtype="float64"),
+        },
+    )
+
+    np.savez_compressed(HERE / "mxnet_module.npz", **trained())
+
+
+def trained():
+    """Two epochs of `fit` from given parameters, for each optimizer; what it then predicts."""
+    rng = np.random.RandomState(1)
+    data = rng.normal(size=(10, 4)).astype("float32")
+    label = rng.randint(0, 3, 10).astype("float32")
+    first = {
+        "fc1_weight": rng.normal(size=(8, 4)), "fc1_bias": rng.normal(size=8),
+        "fc2_weight": rng.normal(size=(3, 8)), "fc2_bias": rng.normal(size=3),
+    }  # fmt: skip
+    arrays = {"data": data, "label": label} | {f"first/{n}": a for n, a in first.items()}
+    optimizers = {
+        "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
+        "adam": {"learning_rate": 0.05},
+        "rmsprop": {"learning_rate": 0.01, "clip_gradient": 0.1},
+    }
+    for kind, settings in optimizers.items():
+        x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=8, name="fc1")
+        x = mx.sym.Activation(x, act_type="tanh", name="act")
+        x = mx.sym.FullyConnected(x, num_hidden=3, name="fc2")
+        module = mx.mod.Module(mx.sym.SoftmaxOutput(x, name="softmax"))
+        batches = mx.io.NDArrayIter(data, label, batch_size=4)
+        figures = []
+        module.fit(
+            batches, eval_metric=["acc", "ce"], optimizer=kind, optimizer_params=settings,
+            num_epoch=2, arg_params={n: mx.nd.array(a) for n, a in first.items()},
+            batch_end_callback=lambda p, figures=figures: figures.append(
+                [value for _, value in p.eval_metric.get_name_value()]
+            ),
+        )  # fmt: skip
+        arrays[f"{kind}/figures"] = np.array(figures)
+        arrays[f"{kind}/settings"] = np.array(json.dumps(settings))
+        arrays[f"{kind}/predicted"] = module.predict(batches).asnumpy()
+        arrays |= {f"{kind}/{n}": a.asnumpy() for n, a in module.get_params()[0].items()}
+    return arrays
+
+
+main()
