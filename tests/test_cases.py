@@ -2,7 +2,9 @@
 
 Others stand where they belong: G4-G7 in partitioner/test_place.py, G1, G2, G8 and S4 in
 runtime/test_executor.py, G9 and P2 in partitioner/test_cut.py, N3 in runtime/test_replay.py, N5 in
-runtime/test_session.py.
+runtime/test_session.py, X1-X3, X6, X7 in symgraph/test_chain_list.py, X4, X5, X16 in
+symgraph/test_local_view.py, X8 in symgraph/test_comm.py, X9-X11, X14 in chainermn/, X18 in
+test_examples.py.
 """
 
 from __future__ import annotations
