@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runtime.batches import source
+from runtime.choose import compute_lists
 from runtime.clusters import Clusters
-from runtime.mixing import NOMINAL
+from runtime.mixing import NOMINAL, mix
 from runtime.profiling import compare as module
 from runtime.profiling.bucket_trial import predicted_seconds, sent_bytes
 from runtime.profiling.compare import (
@@ -174,6 +176,20 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
     assert predicted_seconds(step, prices) == pytest.approx(alone)
     rows = plan_rows(plan)
     assert sent_bytes(step) == sum(row["bytes_sent"] for row in rows) > 0
+
+
+def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
+    """What is chosen by and what is said afterwards is one simulation, but for the updates, which
+    the order's has of every length."""
+    buckets = prepare(load_config(str(written(tmp_path)))).buckets
+    for length in (4, 12):
+        buckets.plan(length, ())
+    step = buckets.step([12, 4])
+    mixed = mix(step.parts, partial(compute_lists, buckets.default.choice.schedule, None), NOMINAL)
+    assert [*step.schedule.programs] == [*mixed.schedule.programs]
+    assert predicted_seconds(step, NOMINAL) == pytest.approx(mixed.seconds, rel=0.01)
+    longest = buckets.step([12, 12])
+    assert predicted_seconds(longest, NOMINAL) > predicted_seconds(step, NOMINAL)
 
 
 def test_the_report_of_buckets_has_the_table(bucketed, tmp_path):
