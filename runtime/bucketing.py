@@ -229,7 +229,7 @@ class BucketSession(Session):
                 f"carry_states is set, but a step has {len(batches)} batches; states go on from "
                 "one batch to the next, so each must be a step of its own"
             )
-        ordered = sorted(batches, key=_largest_first)
+        ordered = largest_first(batches)
         for batch in ordered:
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
@@ -281,8 +281,9 @@ class BucketSession(Session):
         return {rank: shared.pool.memory.nbytes for rank, shared in self.shared.items()}
 
 
-def _largest_first(batch: DataBatch) -> tuple[int, str]:
-    return -sum(array.size for array in batch.data), repr(batch.bucket_key)
+def largest_first(batches: Iterable[DataBatch]) -> list[DataBatch]:
+    """The batches in the order in which they count in a step."""
+    return sorted(batches, key=lambda b: (-sum(a.size for a in b.data), repr(b.bucket_key)))
 
 
 def _named(made: Plan) -> Options:
@@ -340,4 +341,4 @@ def _type_of(made: Plan, name: str) -> Any:
     return made.partition.graph[name].types[0]
 
 
-__all__ = ["BucketSession", "Buckets", "Step"]
+__all__ = ["BucketSession", "Buckets", "Step", "largest_first"]

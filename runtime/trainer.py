@@ -83,8 +83,8 @@ def training_plan(config: Config, pricing: Pricing = measured_prices) -> tuple[M
     """The model of a config whose batches have one shape, and the plan to train it."""
     if config.data.buckets is not None:
         raise ConfigError(
-            "data.buckets: only batches of one shape can be profiled, compared or searched for; "
-            "give data.sequence_length instead"
+            "data.buckets: only batches of one shape can be profiled or searched for; give "
+            "data.sequence_length instead, or measure with --compare"
         )
     model = load_model(config.model, **_given(config), **config.args)
     options = replace(_options(config, pricing), states=model.states)

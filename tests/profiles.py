@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +19,16 @@ STEPS = 5
 
 def config(folder: Path, *overrides: str) -> Config:
     """The small model's config, with costs that need not be measured."""
-    costs = folder / "costs.json"
-    table = json.loads(CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {}).to_json())
-    costs.write_text(json.dumps(table))
     path = write_config(folder, "optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0")
-    return load_config(str(path), [f"partition.costs={costs}", "blas_threads=1", *overrides])
+    priced = f"partition.costs={costs(folder)}"
+    return load_config(str(path), [priced, "blas_threads=1", *overrides])
+
+
+def costs(folder: Path) -> Path:
+    """A file of costs that are estimated from counts of operations."""
+    path = folder / "costs.json"
+    path.write_text(CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {}).to_json())
+    return path
 
 
 @cache

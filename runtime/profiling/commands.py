@@ -17,11 +17,12 @@ from runtime.profiling.compare import (
     write_comparison,
 )
 from runtime.profiling.figures import Profile
+from runtime.profiling.outcome import held_bytes
 from runtime.profiling.record import STEPS
 from runtime.profiling.report import require_report, write_report
 from runtime.profiling.search import Candidate, Found, search
 from runtime.profiling.traced import shown
-from runtime.profiling.trial import Shared, Trial, held_bytes
+from runtime.profiling.trial import Shared, Trial
 from runtime.profiling.winner import evidence_lines, write_winner
 from runtime.profiling.words import memory_rows, profile_report
 from runtime.trace import write_traces

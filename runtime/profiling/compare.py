@@ -11,39 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from partitioner.report import aligned
 from runtime.draw import chart
-from runtime.profiling.figures import Profile
+from runtime.profiling.bucket_trial import BucketTrial
+from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.page import Show, render
 from runtime.profiling.report import PAGE
-from runtime.profiling.trial import Planned, Shared, Trial, held_bytes
+from runtime.profiling.trial import Planned, Shared, Trial
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.units import bytes_text, seconds_text
 
 TURN = 4  # counted steps of a turn
-
-
-class Figures(NamedTuple):
-    """What a candidate is ranked and judged by. Seconds and bytes of a step.
-
-    spread: interquartile range of tokens_per_second. bubble, imbalance: shares of all ranks' time.
-    peak: of the rank that holds the most. error: of the prediction, as a share of the step.
-    """
-
-    tokens_per_second: float
-    spread: float
-    step: float
-    bubble: float
-    imbalance: float
-    peak: int
-    bytes_sent: int
-    predicted: float
-    error: float
 
 
 @dataclass(frozen=True)
@@ -52,9 +33,11 @@ class Compared:
 
     name: str
     config: Config
-    profile: Profile
-    summary: Mapping[str, Any]
-    figures: Figures
+    outcome: Outcome
+
+    @property
+    def figures(self) -> Figures:
+        return self.outcome.figures
 
 
 def compare(
@@ -72,36 +55,23 @@ def compare(
     already, by name.
     """
     shared = shared or Shared()
-    trials: dict[str, Trial] = {}
+    rounds = -(-steps // TURN)
+    trials: dict[str, Trial | BucketTrial] = {}
     for name, config in configs.items():
         say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
-        trials[name] = Trial.of(config, clusters(config), shared=shared, planned=planned.get(name))
-    rounds = -(-steps // TURN)
+        cluster = clusters(config)
+        if config.data.buckets is None:
+            trials[name] = Trial.of(config, cluster, shared=shared, planned=planned.get(name))
+        else:
+            trials[name] = BucketTrial(config, cluster, steps=rounds * (1 + TURN), shared=shared)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         turn = list(trials.values())
         for trial in turn if number % 2 == 0 else turn[::-1]:
             trial.run(1, keep=False)
             trial.run(TURN)
-    found = []
-    for name, trial in trials.items():
-        profile = trial.profile()
-        summary = trial.summary(profile)
-        figures = _figures(profile, summary, trial.tokens)
-        found.append(Compared(name, configs[name], profile, summary, figures))
+    found = [Compared(name, configs[name], trial.outcome()) for name, trial in trials.items()]
     return sorted(found, key=lambda c: -c.figures.tokens_per_second)
-
-
-def _figures(profile: Profile, summary: Mapping[str, Any], tokens: int) -> Figures:
-    speeds = tokens / profile.record.seconds
-    low, high = np.percentile(speeds, (25, 75))
-    waits = sum(parts.time.imbalance for parts in profile.parts)
-    return Figures(
-        tokens / profile.step, float(high - low), profile.step, profile.measured.bubble_fraction,
-        waits / (len(profile.parts) * profile.parts_of), max(held_bytes(summary)),
-        sum(stage["bytes_sent"] for stage in summary["stages"]), profile.predicted.makespan,
-        profile.error,
-    )  # fmt: skip
 
 
 # -- words and pages -------------------------------------------------------------------------------
@@ -117,8 +87,8 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
         (
             str(place), c.name, f"{f.tokens_per_second:,.0f}", f"{f.spread:,.0f}",
             seconds_text(f.step), f"{f.tokens_per_second / best:.0%}", f"{f.bubble:.1%}",
-            f"{f.imbalance:.1%}", bytes_text(f.peak), bytes_text(f.bytes_sent),
-            seconds_text(f.predicted), f"{f.error:+.1%}",
+            "-" if f.imbalance is None else f"{f.imbalance:.1%}", bytes_text(f.peak),
+            bytes_text(f.bytes_sent), seconds_text(f.predicted), f"{f.error:+.1%}",
         )
         for place, c in enumerate(compared, 1) for f in [c.figures]
     ]  # fmt: skip
@@ -127,8 +97,9 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 def comparison_report(compared: Sequence[Compared]) -> str:
     """The ranked table and the timelines, for the terminal."""
     charts = [
-        f"{c.name}: {seconds_text(c.profile.measured.makespan)}\n{chart(c.profile.measured)}"
-        for c in compared
+        f"{name}: {seconds_text(timeline.makespan)}\n{chart(timeline)}"
+        for name, timeline in [(c.name, c.outcome.timeline) for c in compared]
+        if timeline is not None
     ]
     return "\n\n".join(["\n".join(aligned([HEAD, *ranking(compared)])), *charts])
 
@@ -137,7 +108,7 @@ def comparison_figures(compared: Iterable[Compared]) -> list[dict[str, Any]]:
     """What `--json` says of each candidate, the fastest first."""
     return [
         {"name": c.name, **c.figures._asdict(), "config": c.config.model_dump(mode="json")}
-        | {key: c.summary[key] for key in KEPT}
+        | {key: c.outcome.summary[key] for key in KEPT}
         for c in compared
     ]
 
@@ -147,14 +118,20 @@ KEPT = ("step_seconds", "predicted_step_seconds", "bubble_fraction", "schedule",
 
 
 def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
-    """Write the page with all timelines, ranking.csv and a config a candidate; the page's path."""
+    """Write the page, ranking.csv and a config a candidate; the page's path.
+
+    The page has the timelines of all that have a profile.
+    """
     to = Path(folder)
-    shows = [
-        Show(c.profile, c.config.to_yaml(), held_bytes(c.summary), f"{place}. {c.name}", False)
-        for place, c in enumerate(compared, 1)
-    ]
-    steps = compared[0].profile.record.steps
-    about = f"{steps} steps of each, measured in alternation; the median ones are shown"
+    shows = []
+    for place, c in enumerate(compared, 1):
+        if c.outcome.profile is not None:
+            memory, name = held_bytes(c.outcome.summary), f"{place}. {c.name}"
+            shows.append(Show(c.outcome.profile, c.config.to_yaml(), memory, name, False))
+    steps = compared[0].outcome.steps
+    about = f"{steps} steps of each, measured in alternation"
+    if shows:
+        about += "; the median ones are shown"
     page = render("Partitions compared", about, shows, (HEAD, [list(r) for r in ranking(compared)]))
     (to / PAGE).write_text(page, encoding="utf-8")
     for place, c in enumerate(compared, 1):

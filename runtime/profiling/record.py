@@ -139,7 +139,7 @@ def _exchange(
 ) -> list[RankRecord]:
     """All ranks' records; transports exchange what JSON can say."""
     transport.waiting_for("the record of the measured steps")
-    offset = _offset(transport)
+    offset = clock_offset(transport)
     times = [walls, *(list(rows) for rows in zip(*kept, strict=True))]
     own = {
         "times": [(np.array(rows, np.int64) - offset).tolist() for rows in times],
@@ -157,7 +157,7 @@ def _parsed(row: dict[str, Any]) -> RankRecord:
     return RankRecord(wall, start, end, Laps(*laps), tuple(runs))
 
 
-def _offset(transport: Transport) -> int:
+def clock_offset(transport: Transport) -> int:
     """This rank's clock less that of rank 0, in ns: hosts begin to count when they start.
 
     Ranks of one host have one clock. Others read theirs when an exchange ends, which is right to

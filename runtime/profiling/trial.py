@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from runtime.calibrate import measure_speed
 from runtime.pipeline import Plan
 from runtime.prices import Prices, Pricing, shared_prices
 from runtime.profiling.figures import Profile, profile_of
+from runtime.profiling.outcome import Outcome, profiled
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
 from runtime.profiling.words import figures
 from runtime.summary import placement_of, stage_rows
@@ -63,10 +63,20 @@ def prices_of(plan: Plan) -> Prices:
     return plan.prices or plan.options.pricing(plan.network.first)
 
 
-def held_bytes(summary: Mapping[str, Any]) -> list[int]:
-    """What each rank held, from a summary's stages; a rank without stages holds nothing."""
-    ranks = {row["rank"]: row["peak_bytes_measured"] for row in summary["stages"]}
-    return [ranks.get(rank, 0) for rank in range(len(summary["devices"]))]
+def about(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """The keys of `--json` that say what was run, and its stages."""
+    plan = job.training
+    stages, _, _ = stage_rows(trainer)
+    return {
+        "schedule": plan.choice.schedule,
+        "micro_batches": len(plan.sizes),
+        "time_segment": plan.choice.time_segment,
+        "recompute": list(plan.choice.recompute),
+        "strategy": job.config.partition.strategy,
+        "placement": placement_of(plan),
+        "devices": list(job.config.devices),
+        "stages": stages,
+    }
 
 
 @dataclass(frozen=True)
@@ -120,19 +130,14 @@ class Trial:
 
     def summary(self, profile: Profile) -> dict[str, Any]:
         """The keys of `--json` that a profile knows, and its own."""
-        job, plan = self.job, self.plan
-        stages, _, _ = stage_rows(self.recorder.trainer)
         return {
             "train_loss": profile.record.loss,
             "steps": profile.record.steps,
             "tokens": profile.record.steps * self.tokens,
             "tokens_per_second": self.tokens / profile.step,
-            "schedule": plan.choice.schedule,
-            "micro_batches": len(plan.sizes),
-            "time_segment": plan.choice.time_segment,
-            "recompute": list(plan.choice.recompute),
-            "strategy": job.config.partition.strategy,
-            "placement": placement_of(plan),
-            "devices": list(job.config.devices),
-            "stages": stages,
-        } | figures(profile)
+        } | about(self.job, self.recorder.trainer) | figures(profile)  # fmt: skip
+
+    def outcome(self) -> Outcome:
+        """What a comparison says of all measured steps."""
+        profile = self.profile()
+        return profiled(profile, self.summary(profile), self.tokens)

@@ -44,7 +44,7 @@ def write_winner(
 
 def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]) -> list[str]:
     """What was tried, what was measured, and how far the winner is from what cannot be beaten."""
-    steps = {c.name: c.profile.step for c in compared}
+    steps = {c.name: c.figures.step for c in compared}
     rows: list[tuple[str, ...]] = [("", "candidate", "predicted", "at least", "measured")]
     for candidate in found.candidates[:SHOWN]:
         step = steps.get(candidate.name)

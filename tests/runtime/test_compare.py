@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from runtime.batches import source
+from runtime.choose import compute_lists
 from runtime.clusters import Clusters
+from runtime.mixing import NOMINAL, mix
 from runtime.profiling import compare as module
+from runtime.profiling.bucket_trial import predicted_seconds, sent_bytes
 from runtime.profiling.compare import (
     Compared,
     compare,
@@ -16,10 +21,15 @@ from runtime.profiling.compare import (
     comparison_report,
     write_comparison,
 )
+from runtime.profiling.outcome import held_bytes
 from runtime.profiling.trial import Trial
+from runtime.replay import simulate
+from runtime.summary import plan_rows
+from runtime.trainer import load_corpus, prepare
 from symgraph.config import load_config
 from tests import browser as web
-from tests.profiles import config
+from tests.profiles import config, costs
+from tests.runtime.test_bucketed_run import written
 
 ONE = ["devices=[cpu(0)]", "group2ctx={}", "pipeline.micro_batches=1"]
 
@@ -39,10 +49,10 @@ def test_the_fastest_is_first_and_all_did_as_many_steps(compared):
     assert {c.name for c in compared} == {"one", "two"}
     speeds = [c.figures.tokens_per_second for c in compared]
     assert speeds == sorted(speeds, reverse=True)
-    assert [c.profile.record.steps for c in compared] == [8, 8]  # whole turns
+    assert [c.outcome.steps for c in compared] == [8, 8]  # whole turns
     for c in compared:
-        assert c.figures.step == c.profile.step
-        assert c.figures.tokens_per_second == pytest.approx(30 / c.profile.step)
+        assert c.figures.step == c.outcome.profile.step
+        assert c.figures.tokens_per_second == pytest.approx(30 / c.outcome.profile.step)
         assert (c.figures.bytes_sent > 0) == (c.name == "two")
         assert c.figures.peak > 0
         assert 0 <= c.figures.imbalance < 1
@@ -85,6 +95,110 @@ def test_the_page_shows_all_timelines(compared, tmp_path):
     assert text.count('class="timeline"') == 2
     if None not in (web.CHROMIUM, web.DRIVER):
         shown(page)
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bucketed(tmp_path_factory) -> list[Compared]:
+    """By hand on two devices, and on one; seven steps are two turns of four."""
+    folder = tmp_path_factory.mktemp("bucketed")
+    priced = f"partition.costs={costs(folder)}"
+    path = str(written(folder))
+    configs = {
+        "two": load_config(path, [priced, "blas_threads=1"]),
+        "one": load_config(path, [priced, "blas_threads=1", *ONE]),
+    }
+    clusters = Clusters({})
+    try:
+        return compare(configs, clusters.of, steps=7)
+    finally:
+        clusters.close()
+
+
+def test_candidates_with_buckets_run_the_same_words(bucketed):
+    """Each turn begins with a step that does not count, so steps 0 and 5 of the run do not."""
+    given = bucketed[0].config
+    batches = source(load_corpus(given).train, given.data, given.train.seed)
+    assert len({batches.tokens(n) for n in range(10)}) > 1
+    words = sum(batches.tokens(n) for n in (1, 2, 3, 4, 6, 7, 8, 9))
+    assert [c.outcome.summary["tokens"] for c in bucketed] == [words, words]
+    assert [c.outcome.steps for c in bucketed] == [8, 8]
+    assert {c.name for c in bucketed} == {"one", "two"}
+
+
+def test_the_figures_of_buckets_add_up(bucketed):
+    speeds = [c.figures.tokens_per_second for c in bucketed]
+    assert speeds == sorted(speeds, reverse=True)
+    given = bucketed[0].config
+    batches = source(load_corpus(given).train, given.data, given.train.seed)
+    for c in bucketed:
+        f, summary = c.figures, c.outcome.summary
+        seconds, predicted = summary["step_seconds_all"], summary["predicted_step_seconds_all"]
+        turns = [
+            sum(batches.tokens(n) for n in range(first, first + 4)) / sum(seconds[at : at + 4])
+            for first, at in ((1, 0), (6, 4))
+        ]
+        assert f.tokens_per_second == pytest.approx(sum(turns) / 2)
+        assert f.spread == pytest.approx(abs(turns[0] - turns[1]) / 2)
+        assert f.step == pytest.approx(sum(seconds) / 8)
+        assert f.predicted == pytest.approx(sum(predicted) / 8)
+        assert f.error == pytest.approx(sum(predicted) / sum(seconds) - 1)
+        assert 0 < f.bubble < 1
+        assert f.imbalance is None
+        assert (f.bytes_sent > 0) == (c.name == "two")
+        assert f.peak == max(held_bytes(summary)) > 0
+
+
+def test_steps_of_equal_buckets_have_equal_predictions_and_longer_ones_longer(bucketed):
+    given = bucketed[0].config
+    batches = source(load_corpus(given).train, given.data, given.train.seed)
+    kinds = [
+        tuple(sorted(b.bucket_key for b in batches.batches(n))) for n in (1, 2, 3, 4, 6, 7, 8, 9)
+    ]
+    for c in bucketed:
+        found: dict[tuple[int, ...], set[float]] = {}
+        for kind, seconds in zip(kinds, c.outcome.summary["predicted_step_seconds_all"],
+                                 strict=True):  # fmt: skip
+            found.setdefault(kind, set()).add(seconds)
+        assert len(found) > 1
+        assert all(len(seconds) == 1 for seconds in found.values())
+        assert max(found, key=sum) == max(found, key=lambda kind: max(found[kind]))
+
+
+def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
+    """A step of one bucket, in micro-batches of one size, is a mixture of one kind."""
+    buckets = prepare(load_config(str(written(tmp_path)), ["pipeline.micro_batches=3"])).buckets
+    step = buckets.step([buckets.default_bucket_key])
+    plan, prices = buckets.default, NOMINAL
+    alone = simulate(plan.schedule, plan.partition, prices.costs(plan.partition)).makespan
+    assert predicted_seconds(step, prices) == pytest.approx(alone)
+    rows = plan_rows(plan)
+    assert sent_bytes(step) == sum(row["bytes_sent"] for row in rows) > 0
+
+
+def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
+    """What is chosen by and what is said afterwards is one simulation, but for the updates, which
+    the order's has of every length."""
+    buckets = prepare(load_config(str(written(tmp_path)))).buckets
+    for length in (4, 12):
+        buckets.plan(length, ())
+    step = buckets.step([12, 4])
+    mixed = mix(step.parts, partial(compute_lists, buckets.default.choice.schedule, None), NOMINAL)
+    assert [*step.schedule.programs] == [*mixed.schedule.programs]
+    assert predicted_seconds(step, NOMINAL) == pytest.approx(mixed.seconds, rel=0.01)
+    longest = buckets.step([12, 12])
+    assert predicted_seconds(longest, NOMINAL) > predicted_seconds(step, NOMINAL)
+
+
+def test_the_report_of_buckets_has_the_table(bucketed, tmp_path):
+    assert "rank 1" in comparison_report(bucketed)
+    pytest.importorskip("jinja2", reason="needs the extra `report`")
+    text = write_comparison(bucketed, str(tmp_path)).read_text()
+    assert text.count('class="timeline"') == 0
+    for c in bucketed:
+        assert f"<td>{c.name}</td>" in text
 
 
 def shown(page: Path) -> None:
