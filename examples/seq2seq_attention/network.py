@@ -1,7 +1,7 @@
-"""The network: a GRU that reads both ways, and a GRU that writes and looks back (Luong et al. 2015).
+"""The network: a GRU that reads both ways, and one that writes and looks back (Luong et al. 2015).
 
-Groups `encoder` and `decoder`. Padding changes nothing: the encoder's second direction begins at the
-last real word, attention is among real words, and labels of pads do not count.
+Groups `encoder` and `decoder`. Padding changes nothing: the encoder's second direction begins at
+the last real word, attention is among real words, and labels of pads do not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
 def encode(steps: int, length: Symbol, units: int) -> tuple[Symbol, Symbol]:
     """States of both directions (N, T, 2 * units), and the decoder's first state (N, units)."""
     ends = {"sequence_length": length, "use_sequence_length": True}
-    words = embedded("source", units).swapaxes(0, 1)
+    words = sym.SwapAxis(embedded("source", units), dim1=0, dim2=1)
     ahead, _ = reader("ahead", units).unroll(steps, words, layout="TNC", merge_outputs=True)
     turned = sym.SequenceReverse(words, name="turned", **ends)
     back, _ = reader("back", units).unroll(steps, turned, layout="TNC", merge_outputs=True)
@@ -50,7 +50,7 @@ def encode(steps: int, length: Symbol, units: int) -> tuple[Symbol, Symbol]:
     last = sym.SequenceLast(sym.Concat(ahead, back, dim=2), name="last", **ends)
     first = sym.FullyConnected(last, num_hidden=units, name="first")
     first = sym.Activation(first, act_type="tanh", name="first_tanh")
-    return states.swapaxes(0, 1), first
+    return sym.SwapAxis(states, dim1=0, dim2=1), first
 
 
 def decode(steps: int, units: int, first: Symbol) -> Symbol:
@@ -59,6 +59,7 @@ def decode(steps: int, units: int, first: Symbol) -> Symbol:
     states, _ = reader("write", units).unroll(
         steps, words, begin_state=[first], layout="NTC", merge_outputs=True
     )
+    assert isinstance(states, Symbol)  # merged
     return states
 
 
@@ -75,8 +76,8 @@ def attend(states: Symbol, memory: Symbol, length: Symbol, units: int) -> Symbol
 
 def right_answers(loss: Symbol, label: Symbol, steps: int) -> Symbol:
     """The number of samples without a wrong word; those of pads alone do not count."""
-    best = sym.argmax(loss, axis=1, name="best").reshape((-1, steps))
-    label = label.astype("float32")
+    best = sym.Reshape(sym.argmax(loss, axis=1), shape=(-1, steps))
+    best, label = (sym.Cast(ids, dtype="float32") for ids in (best, label))
     real = label != PAD
     wrong = sym.sum((best != label) * real, axis=1)
     return sym.BlockGrad(sym.sum((wrong == 0) * (sym.sum(real, axis=1) > 0)), name="right")
@@ -84,9 +85,7 @@ def right_answers(loss: Symbol, label: Symbol, steps: int) -> Symbol:
 
 def embedded(name: str, units: int) -> Symbol:
     data = sym.Variable(name)
-    return sym.Embedding(
-        data, input_dim=len(VOCABULARY), output_dim=units, name=f"{name}_embed"
-    )
+    return sym.Embedding(data, input_dim=len(VOCABULARY), output_dim=units, name=f"{name}_embed")
 
 
 def reader(name: str, units: int) -> rnn.GRUCell:

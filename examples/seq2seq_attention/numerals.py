@@ -17,10 +17,10 @@ from symgraph.io import DataBatch, DataDesc
 from symgraph.types import Array
 
 SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = ("<pad>", "<begin>", "<end>", *"0123456789", *SMALL, *TENS, "hundred", "thousand")
 IDS = {token: i for i, token in enumerate(VOCABULARY)}
@@ -44,13 +44,14 @@ def spell(number: int) -> list[str]:
     return [*spell(number // unit), name, *rest]
 
 
-def pairs(count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """So many (source, target) pairs to learn from, and a tenth of that whose numbers are others.
+def pairs(count: int, seed: int, digits: int = DIGITS) -> tuple[list[Pair], list[Pair]]:
+    """The pairs of `count` drawn numbers, each once: to learn from, and a tenth to be held out.
 
-    All lengths of numbers are about equally frequent, as far as there are so many numbers.
+    A number has 1 to `digits` digits, all equally probable; one that is drawn twice counts once.
     """
     rng = np.random.default_rng(seed)
-    drawn = [int(rng.integers(10 ** (n - 1), 10**n)) for n in rng.integers(1, DIGITS + 1, count)]
+    lengths = rng.integers(1, digits + 1, count)
+    drawn = [int(rng.integers(10 ** (n - 1), 10**n)) for n in lengths]
     numbers = sorted(set(drawn))
     rng.shuffle(numbers)
     held_out = set(numbers[: len(numbers) // 10])
