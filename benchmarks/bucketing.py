@@ -4,22 +4,23 @@
 
 Epochs of the variants alternate, since other work on the machine hits them all alike. The losses of
 the first epoch are compared bit by bit between two devices and one. Memory is what a process holds
-after a step of every bucket, or of the largest alone. `key.path=value` changes all configs.
+after a step of every bucket, or of the largest alone. `key.path=value` changes all configs. Steps hold one
+batch and follow zb-h1; "cores" is the processor time that an epoch got, divided by its seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
-import resource
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
 
@@ -57,13 +58,22 @@ def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Tr
     return Trainer(prepare(config), cluster, corpus)
 
 
-def epoch(trainer: Trainer) -> tuple[float, list[float]]:
-    """Seconds, and the summed negative log-likelihood of each step."""
-    begun, losses = time.perf_counter(), []
+class Epoch(NamedTuple):
+    """Seconds, the share of a processor's time in them, and each step's summed loss."""
+
+    seconds: float
+    cores: float
+    losses: list[float]
+
+
+def epoch(trainer: Trainer) -> Epoch:
+    begun, used = time.perf_counter(), time.process_time()
+    losses = []
     for step in range(len(trainer.source)):
         figures = trainer.training.step_batches(trainer.source.batches(step))
         losses.append(figures["nll_nll"])
-    return time.perf_counter() - begun, losses
+    seconds = time.perf_counter() - begun
+    return Epoch(seconds, (time.process_time() - used) / seconds, losses)
 
 
 def blank(trainer: Trainer, length: int) -> DataBatch:
@@ -76,13 +86,15 @@ def blank(trainer: Trainer, length: int) -> DataBatch:
 
 
 def held(options: argparse.Namespace, lengths: Sequence[int]) -> tuple[int, int]:
-    """Bytes of the pools and of the process at its largest, after a step of these buckets."""
+    """Bytes of the pools and of the whole process after steps of these buckets."""
     with ExitStack() as stack, limit_blas(1):
         trainer = make_trainer(HAND, options, stack)
         for length in [*lengths, *lengths]:
             trainer.training.step_batches([blank(trainer, length)])
         pools = sum(shared.pool.memory.nbytes for shared in trainer.training.shared.values())
-        return pools, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pools, pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def further(options: argparse.Namespace) -> tuple[float, float]:
@@ -93,6 +105,7 @@ def further(options: argparse.Namespace) -> tuple[float, float]:
         trainer = make_trainer(HAND, options, stack)
         batch, buckets = blank(trainer, LONGEST), trainer.job.buckets
         assert buckets is not None
+        trainer.training.step_batches([blank(trainer, LONGEST + 1)])
         begun = time.perf_counter()
         buckets.plan(LONGEST, batch.described)
         planned = time.perf_counter() - begun
@@ -114,20 +127,21 @@ def compare_epochs(options: argparse.Namespace, console: Console) -> None:
     """Print seconds of an epoch of each variant, and whether their losses are equal."""
     with ExitStack() as stack, limit_blas(1):
         trainers = {name: make_trainer(name, options, stack) for name in VARIANTS}
-        first = {name: epoch(trainer)[1] for name, trainer in trainers.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
+        first = {name: epoch(trainer).losses for name, trainer in trainers.items()}
+        epochs: dict[str, list[Epoch]] = {name: [] for name in VARIANTS}
         for _ in range(options.rounds):
             for name, trainer in trainers.items():
-                seconds[name].append(epoch(trainer)[0])
+                epochs[name].append(epoch(trainer))
         source = trainers[PLANNED].source
         words = sum(source.tokens(step) for step in range(len(source)))
     table = Table(title=f"an epoch of {words} words, median of {options.rounds}")
-    for heading in ("", "steps", "seconds", "words a second", f"times {PADDED}"):
+    for heading in ("", "steps", "seconds", "cores", "words a second", f"times {PADDED}"):
         table.add_column(heading, justify="right")
-    for name, own in seconds.items():
-        ratio = median(b / a for a, b in zip(own, seconds[PADDED], strict=True))
-        row = (len(first[name]), f"{median(own):.2f}", f"{words / median(own):.0f}", f"{ratio:.2f}")
-        table.add_row(name, *map(str, row))
+    for name, own in epochs.items():
+        seconds, cores = median(e.seconds for e in own), median(e.cores for e in own)
+        ratio = median(b.seconds / a.seconds for a, b in zip(own, epochs[PADDED], strict=True))
+        figures = f"{seconds:.2f}", f"{cores:.2f}", f"{words / seconds:.0f}", f"{ratio:.2f}"
+        table.add_row(name, str(len(first[name])), *figures)
     console.print(table)
     for name in (PLANNED, HAND):
         equal = "equal bits" if first[name] == first[ALONE] else "DIFFERENT"
