@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from partitioner.layout import lay_out
+from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
 from runtime.arena import reserve
 from runtime.choose import AUTO, compute_lists
@@ -264,16 +265,21 @@ class BucketSession(Session):
     def _record(self, worker: Worker) -> None:
         """Keep what each stage and phase took of a step, as of one body of the default bucket.
 
-        Other buckets have other time segments, and other steps other micro-batches.
+        Other buckets have other time segments, and other steps other micro-batches. What the
+        default bucket has not on this rank is left out.
         """
-        timeline, bodies = worker.timeline, self.plan.partition.bodies
+        timeline, cut = worker.timeline, self.plan.partition
+        bodies: dict[tuple[int, str], BodyKey] = {}
+        for key in cut.bodies:
+            if cut.rank(key) == worker.rank:
+                bodies.setdefault((key.stage, key.phase), key)
         totals: dict[tuple[int, str], float] = {}
         for run, start, end in timeline.tracks[worker.rank].runs():
             at = run.stage, run.phase
             totals[at] = totals.get(at, 0.0) + float((end - start) * timeline.unit)
         for at, seconds in totals.items():
-            key = next(key for key in bodies if key[:2] == at)
-            self.body_seconds[key].append(seconds / len(self.plan.sizes))
+            if at in bodies:
+                self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))
 
     @property
     def held(self) -> dict[int, int]:

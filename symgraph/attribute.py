@@ -16,6 +16,7 @@ HIDDEN = (
     "ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step", "shard",
     "replicate",
 )  # fmt: skip
+SPELLINGS = {spelt: (f"__{k}__", k) for k in HIDDEN for spelt in (f"__{k}__", k)}
 
 
 def hide(key: str) -> str:
@@ -45,10 +46,10 @@ def canonical(attrs: Mapping[str, str]) -> dict[str, str]:
 
 def lookup(attrs: Mapping[str, str], key: str) -> str | None:
     """The value of a key under either spelling of it, or None."""
-    for hidden in HIDDEN:
-        if key in (hidden, hide(hidden)):
-            return attrs.get(hide(hidden), attrs.get(hidden))
-    return attrs.get(key)
+    for spelt in SPELLINGS.get(key, (key,)):
+        if spelt in attrs:
+            return attrs[spelt]
+    return None
 
 
 def both_spellings(attrs: Mapping[str, str]) -> dict[str, str]:

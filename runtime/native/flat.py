@@ -25,11 +25,13 @@ from symgraph.types import Array
 
 Function = Callable[..., Any]
 
+FLOAT_TYPES = {np.dtype(name) for name in FLOATS}
+
 
 def floating(*values: Array) -> bool:
     """Whether all are of one float dtype that has kernels."""
-    names = {value.dtype.name for value in values}
-    return len(names) == 1 and names <= set(FLOATS)
+    kinds = {value.dtype for value in values}  # not their names, which numpy makes each time
+    return len(kinds) == 1 and kinds <= FLOAT_TYPES
 
 
 # -- numpy's own -------------------------------------------------------------------------------

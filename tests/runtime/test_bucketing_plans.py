@@ -50,6 +50,52 @@ def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
     assert len(set(ranks.values())) == 3
 
 
+def test_labels_are_not_taken_for_words():
+    """Both are reshaped in one group. A planner had put the one on device 0 and the other on 1, and
+    in further buckets both went to device 0: more stages, and no step with the default bucket."""
+    marked = options(2, "1f1b")
+    given = make_buckets(lstm(), batch(9), marked).default
+    placed = given.partition.placement
+    nodes = [n for n in given.network.first if n.op == "Reshape" and n.origin is None]
+    assert len(nodes) == 2
+    label_side = {"softmax_label", *(n.name for n in nodes if n.inputs[0].node == "softmax_label")}
+    late = {"softmax", "nll"}
+    stages = {n: int(n in label_side or n in late) for n in placed.stage_of}
+    apart = replace(placed, stage_of=stages, rank_of=(0, 1))
+    how = options(2, "1f1b", groups=None, placement=apart)
+    buckets = make_buckets(lstm(), batch(9), how)
+    assert buckets.default.partition.rank_of == (0, 1)
+    for length in (4, 6):
+        assert buckets.plan(length, batch(length).described).partition.rank_of == (0, 1)
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        assert session.step_batches([batch(9), batch(4)])["nll_count"] > 0
+
+
+def test_a_bucket_with_other_stages_is_a_step_of_its_own():
+    """Its times have no place among the default bucket's; looking for one ended the run."""
+
+    def sym_gen(length):
+        loss, data, label = lstm()(length)
+        if length < 9:
+            with sg.AttrScope(ctx_group="embed"):
+                back = sg.sym.BlockGrad(sg.sym.identity(loss[0]), name="back")
+            return sg.sym.Group([loss[0], sg.sym.sum(back, name="nll")]), data, label
+        with sg.AttrScope(ctx_group="decode"):
+            total = sg.sym.sum(sg.sym.BlockGrad(loss[0]), name="nll")
+        return sg.sym.Group([loss[0], total]), data, label
+
+    buckets = make_buckets(sym_gen, batch(9), options(2, "1f1b"))
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        for length in (9, 5, 9):
+            session.step_batches([batch(length)])
+        assert buckets.plan(5, ()).partition.rank_of == (0, 1, 0)
+        with pytest.raises(ScheduleError, match="run them in steps of their own"):
+            session.step_batches([batch(9), batch(5)])
+        assert {key.stage for key in session.body_seconds} == {0, 1}
+
+
 @pytest.mark.parametrize("how", ["shards", "replicas"])
 def test_groups_on_several_devices_are_so_in_every_bucket(how):
     """The copies of a parameter get one sum of gradients, whichever bucket they are from."""

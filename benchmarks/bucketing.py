@@ -1,0 +1,177 @@
+"""Buckets against padding everything to the longest: examples/lstm_ptb on a piece of its text.
+
+    python -m benchmarks.bucketing [--tokens 5000] [--rounds 3] [--text FILE] [key.path=value ...]
+
+Epochs of the variants alternate, since other work on the machine hits them all alike. The losses of
+the first epoch are compared bit by bit between two devices and one. Memory is what a process holds
+after a step of every bucket, or of the largest alone. `key.path=value` changes all configs. Steps hold one
+batch and follow zb-h1; "cores" is the processor time that an epoch got, divided by its seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from runtime.blas import limit_blas
+from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.transports import make_cluster
+from symgraph.config import load_config
+from symgraph.io import DataBatch, DataDesc
+from symgraph.units import bytes_text
+
+FOLDER = Path(__file__).parent.parent / "examples" / "lstm_ptb"
+PLANNED, HAND, PADDED, ALONE = "planner's", "by hand", "padded to 60", "by hand, one device"
+LONGEST = 60
+VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    PLANNED: ("bucketed.yaml", ()),
+    HAND: ("hand.yaml", ()),
+    PADDED: ("hand.yaml", (f"data.buckets=[{LONGEST}]",)),
+    ALONE: ("hand.yaml", ("devices=[cpu(0)]", "group2ctx={}")),
+}
+
+
+def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Trainer:
+    """A variant's trainer on the first tokens of the text."""
+    file, own = VARIANTS[name]
+    text = ("data.kind=text", f"data.path={options.text}") if options.text else ()
+    given = ("data.batches_per_step=1", "pipeline.schedule=zb-h1", *text, *options.overrides, *own)
+    config = load_config(str(FOLDER / file), given)
+    corpus = load_corpus(config)
+    corpus = replace(corpus, train=corpus.train[: options.tokens])
+    cluster = stack.enter_context(make_cluster("threads", len(config.devices)))
+    return Trainer(prepare(config), cluster, corpus)
+
+
+class Epoch(NamedTuple):
+    """Seconds, the share of a processor's time in them, and each step's summed loss."""
+
+    seconds: float
+    cores: float
+    losses: list[float]
+
+
+def epoch(trainer: Trainer) -> Epoch:
+    begun, used = time.perf_counter(), time.process_time()
+    losses = []
+    for step in range(len(trainer.source)):
+        figures = trainer.training.step_batches(trainer.source.batches(step))
+        losses.append(figures["nll_nll"])
+    seconds = time.perf_counter() - begun
+    return Epoch(seconds, (time.process_time() - used) / seconds, losses)
+
+
+def blank(trainer: Trainer, length: int) -> DataBatch:
+    """A batch of one word again and again, for any length."""
+    ids = np.full((length, trainer.job.config.data.batch_size), 2, np.int32)
+    described = [DataDesc(n, ids.shape, "int32", "TN") for n in ("data", "label")]
+    return DataBatch(
+        [ids], [ids], bucket_key=length, provide_data=described[:1], provide_label=described[1:]
+    )
+
+
+def held(options: argparse.Namespace, lengths: Sequence[int]) -> tuple[int, int]:
+    """Bytes of the pools and of the whole process after steps of these buckets."""
+    with ExitStack() as stack, limit_blas(1):
+        trainer = make_trainer(HAND, options, stack)
+        for length in [*lengths, *lengths]:
+            trainer.training.step_batches([blank(trainer, length)])
+        pools = sum(shared.pool.memory.nbytes for shared in trainer.training.shared.values())
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pools, pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def further(options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds to plan a bucket of 60 steps after that of 61, and to bind it."""
+    options = argparse.Namespace(**vars(options))
+    options.overrides = [*options.overrides, f"data.buckets=[{LONGEST}, {LONGEST + 1}]"]
+    with ExitStack() as stack, limit_blas(1):
+        trainer = make_trainer(HAND, options, stack)
+        batch, buckets = blank(trainer, LONGEST), trainer.job.buckets
+        assert buckets is not None
+        trainer.training.step_batches([blank(trainer, LONGEST + 1)])
+        begun = time.perf_counter()
+        buckets.plan(LONGEST, batch.described)
+        planned = time.perf_counter() - begun
+        seconds = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            trainer.training.step_batches([batch])
+            seconds.append(time.perf_counter() - begun)
+        return planned, seconds[0] - min(seconds[1:])
+
+
+def apart(function: Any, *arguments: Any) -> Any:
+    """A function's result in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def compare_epochs(options: argparse.Namespace, console: Console) -> None:
+    """Print seconds of an epoch of each variant, and whether their losses are equal."""
+    with ExitStack() as stack, limit_blas(1):
+        trainers = {name: make_trainer(name, options, stack) for name in VARIANTS}
+        first = {name: epoch(trainer).losses for name, trainer in trainers.items()}
+        epochs: dict[str, list[Epoch]] = {name: [] for name in VARIANTS}
+        for _ in range(options.rounds):
+            for name, trainer in trainers.items():
+                epochs[name].append(epoch(trainer))
+        source = trainers[PLANNED].source
+        words = sum(source.tokens(step) for step in range(len(source)))
+    table = Table(title=f"an epoch of {words} words, median of {options.rounds}")
+    for heading in ("", "steps", "seconds", "cores", "words a second", f"times {PADDED}"):
+        table.add_column(heading, justify="right")
+    for name, own in epochs.items():
+        seconds, cores = median(e.seconds for e in own), median(e.cores for e in own)
+        ratio = median(b.seconds / a.seconds for a, b in zip(own, epochs[PADDED], strict=True))
+        figures = f"{seconds:.2f}", f"{cores:.2f}", f"{words / seconds:.0f}", f"{ratio:.2f}"
+        table.add_row(name, str(len(first[name])), *figures)
+    console.print(table)
+    for name in (PLANNED, HAND):
+        equal = "equal bits" if first[name] == first[ALONE] else "DIFFERENT"
+        console.print(f"losses of {len(first[name])} steps, {name} and {ALONE}: {equal}")
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bucketing", description=__doc__, formatter_class=form
+    )
+    parser.add_argument("--tokens", type=int, default=5000, help="of the text, for an epoch")
+    parser.add_argument("--rounds", type=int, default=3, help="epochs of each variant")
+    parser.add_argument("--text", type=Path, help="a text of one sentence a line")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value")
+    options = parser.parse_args()
+    console = Console(width=100)
+    planned, bound = apart(further, options)
+    console.print(
+        f"a further bucket of {LONGEST} steps: {planned:.2f} s to plan, {bound:.2f} s to bind"
+    )
+    lengths = load_config(str(FOLDER / "hand.yaml"), options.overrides).data.buckets
+    every, largest = apart(held, options, lengths), apart(held, options, [max(lengths or ())])
+    for what, a, b in zip(("pools", "the process"), every, largest, strict=True):
+        console.print(
+            f"memory of {what}: {bytes_text(a)} with all buckets, {bytes_text(b)} with the largest "
+            f"alone ({a / b - 1:+.1%})"
+        )
+    compare_epochs(options, console)
+
+
+if __name__ == "__main__":
+    main()

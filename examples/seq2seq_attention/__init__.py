@@ -1,0 +1,1 @@
+"""Numbers translated into words and back: an encoder and a decoder with attention, in buckets."""
