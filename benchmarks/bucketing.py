@@ -4,8 +4,9 @@
 
 Epochs of the variants alternate, since other work on the machine hits them all alike. The losses of
 the first epoch are compared bit by bit between two devices and one. Memory is what a process holds
-after a step of every bucket, or of the largest alone. `key.path=value` changes all configs. Steps hold one
-batch and follow zb-h1; "cores" is the processor time that an epoch got, divided by its seconds.
+after a step of every bucket, or of the largest alone. Steps hold one batch and follow zb-h1.
+"cores" is the processor time that an epoch got, divided by its seconds. `key.path=value` changes
+all configs.
 """
 
 from __future__ import annotations
