@@ -246,6 +246,8 @@ class ThreadCluster(Cluster):
             ThreadPoolExecutor(1, initializer=_name_thread, initargs=(rank,))
             for rank in range(size)
         ]
+        # All are there before any run: Ctrl-C while a pool starts its thread would lose the thread.
+        self._await_idle()
 
     @property
     def ranks(self) -> range:
