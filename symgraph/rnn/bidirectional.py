@@ -6,11 +6,9 @@ along time. An output needs both cells and carries the later of its two steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.rnn.cells import BaseRNNCell, States, Steps, merge_steps, split_steps
+from symgraph.rnn.cells import BaseRNNCell, Inputs, States, Steps, merge_steps, split_steps
 from symgraph.rnn.stacks import CellGroup
 from symgraph.symbol import Symbol
 
@@ -36,25 +34,17 @@ class BidirectionalCell(CellGroup):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         raise AssertionError("a cell that cannot step was stepped")
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
-        begin_state: Sequence[Symbol] | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        input_prefix: str = "",
-    ) -> tuple[Steps, States]:
-        """As BaseRNNCell's; an output is (B, the two cells' units together)."""
-        self._require_own(begin_state)
-        self.reset()
-        begin_state = self.begin_state() if begin_state is None else begin_state
-        steps = split_steps(length, inputs, layout, input_prefix)
-        (l_cell, l_begin), (r_cell, r_begin) = self._shares(begin_state)
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
+        """An output is (B, the two cells' units together)."""
+        steps = split_steps(length, inputs, layout, prefix)
+        (l_cell, l_begin), (r_cell, r_begin) = self._shares(states)
         ahead, l_end = l_cell.unroll(length, steps, l_begin, layout, False)
         back, r_end = r_cell.unroll(length, steps[::-1], r_begin, layout, False)
         pairs = list(zip(ahead, list(back)[::-1], strict=True))
-        if merge_outputs:
+        if merge:
             halves = [merge_steps(half, layout) for half in zip(*pairs, strict=True)]
             return sym.Concat(*halves, dim=2, name=f"{self._output_prefix}out"), l_end + r_end
         outputs: list[Symbol] = []

@@ -22,6 +22,7 @@ from symgraph.symbol import Symbol
 
 States = list[Symbol]
 Steps = Symbol | list[Symbol]  # a sequence: one symbol with a time axis, or one a time step
+Inputs = Symbol | Sequence[Symbol] | None  # a sequence that is given; None: variables
 PARAMETERS = (("i2h", "weight"), ("i2h", "bias"), ("h2h", "weight"), ("h2h", "bias"))
 
 
@@ -132,7 +133,7 @@ class BaseRNNCell(ABC):
     def unroll(
         self,
         length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
+        inputs: Inputs = None,
         begin_state: Sequence[Symbol] | None = None,
         layout: str = "NTC",
         merge_outputs: bool | None = None,
@@ -148,11 +149,18 @@ class BaseRNNCell(ABC):
         self._require_own(begin_state)
         self.reset()
         states = self.begin_state() if begin_state is None else list(begin_state)
+        return self._unroll(length, inputs, states, layout, merge_outputs, input_prefix)
+
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
+        """`unroll` from these first states, which fit; cells that unroll otherwise override it."""
         outputs = []
-        for step in split_steps(length, inputs, layout, input_prefix):
+        for step in split_steps(length, inputs, layout, prefix):
             output, states = self(step, states)
             outputs.append(output)
-        return (merge_steps(outputs, layout) if merge_outputs else outputs), states
+        return (merge_steps(outputs, layout) if merge else outputs), states
 
     def _require_own(self, states: Sequence[Symbol] | None = None) -> None:
         who = f"{type(self).__name__} {self._prefix!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from symgraph import sym
 from symgraph.errors import GraphError, ShapeError, nearest
 from symgraph.rnn.bidirectional import BidirectionalCell
-from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, States, Steps, take
+from symgraph.rnn.cells import BaseRNNCell, GRUCell, Inputs, LSTMCell, RNNCell, States, Steps, take
 from symgraph.rnn.stacks import DropoutCell, SequentialRNNCell
 from symgraph.symbol import Symbol
 from symgraph.types import Array
@@ -98,20 +98,13 @@ class FusedRNNCell(BaseRNNCell):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         raise AssertionError("a cell that cannot step was stepped")
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
-        begin_state: Sequence[Symbol] | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        input_prefix: str = "",
-    ) -> tuple[Steps, States]:
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
         """As the stack's; outputs are merged unless merge_outputs is False."""
-        self._require_own(begin_state)
         assert self._stack is not None
-        merge = merge_outputs is not False
-        made = self._stack.unroll(length, inputs, begin_state, layout, merge, input_prefix)
+        made = self._stack.unroll(length, inputs, states, layout, merge is not False, prefix)
         return made[0], made[1] if self._get_next_state else []
 
     # -- MXNet's vector ----------------------------------------------------------------------

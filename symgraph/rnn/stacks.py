@@ -9,7 +9,7 @@ from typing import Any
 from symgraph import sym
 from symgraph.attribute import AttrScope
 from symgraph.errors import GraphError
-from symgraph.rnn.cells import BaseRNNCell, States, Steps, begun, merge_steps, split_steps
+from symgraph.rnn.cells import BaseRNNCell, Inputs, States, Steps, begun, merge_steps, split_steps
 from symgraph.symbol import Symbol
 
 
@@ -77,24 +77,16 @@ class SequentialRNNCell(CellGroup):
             ends += end
         return inputs, ends
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
-        begin_state: Sequence[Symbol] | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        input_prefix: str = "",
-    ) -> tuple[Steps, States]:
-        """As BaseRNNCell's, layer by layer: a whole layer's nodes come before the next one's."""
-        self._require_own(begin_state)
-        self.reset()
-        begin_state = self.begin_state() if begin_state is None else begin_state
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
+        """Layer by layer: a whole layer's nodes come before the next one's."""
         steps: Any = inputs
         ends: States = []
-        for number, (cell, own) in enumerate(self._shares(begin_state), 1):
-            merge = merge_outputs if number == len(self._cells) else None
-            steps, end = cell.unroll(length, steps, own, layout, merge, input_prefix)
+        for number, (cell, own) in enumerate(self._shares(states), 1):
+            last = merge if number == len(self._cells) else None
+            steps, end = cell.unroll(length, steps, own, layout, last, prefix)
             ends += end
         return steps, ends
 
@@ -113,20 +105,14 @@ class DropoutCell(BaseRNNCell):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         return (sym.Dropout(inputs, p=self.dropout) if self.dropout > 0 else inputs), states
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
-        begin_state: Sequence[Symbol] | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        input_prefix: str = "",
-    ) -> tuple[Steps, States]:
-        """As BaseRNNCell's; a sequence in one symbol is dropped out as a whole."""
-        if isinstance(inputs, Symbol) and merge_outputs is not False:
-            self._require_own(begin_state)
-            return self._step("", inputs, [])
-        return super().unroll(length, inputs, begin_state, layout, merge_outputs, input_prefix)
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
+        """A sequence in one symbol is dropped out as a whole."""
+        if isinstance(inputs, Symbol) and merge is not False:
+            return self._step("", inputs, states)
+        return super()._unroll(length, inputs, states, layout, merge, prefix)
 
 
 class ModifierCell(BaseRNNCell):
@@ -230,21 +216,14 @@ class ResidualCell(ModifierCell):
             output, states = base(inputs, states)
         return _plus(output, inputs), states
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Symbol | Sequence[Symbol] | None = None,
-        begin_state: Sequence[Symbol] | None = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        input_prefix: str = "",
-    ) -> tuple[Steps, States]:
-        """As BaseRNNCell's, with the base cell unrolled in its own way."""
-        self._require_own(begin_state)
-        self.reset()
-        steps = split_steps(length, inputs, layout, input_prefix)
+    def _unroll(
+        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        prefix: str,
+    ) -> tuple[Steps, States]:  # fmt: skip
+        """With the base cell unrolled in its own way."""
+        steps = split_steps(length, inputs, layout, prefix)
         with self._base() as base:
-            outputs, states = base.unroll(length, steps, begin_state, layout, merge_outputs)
+            outputs, states = base.unroll(length, steps, states, layout, merge)
         if isinstance(outputs, Symbol):
             whole = inputs if isinstance(inputs, Symbol) else merge_steps(steps, layout)
             return _plus(outputs, whole), states
