@@ -47,6 +47,7 @@ class Decision(NamedTuple):
 
     made: the schedule and all that goes with it. tried: of schedules. considered: of strategies.
     prices: what was decided by; None if nothing was open. weights: of the network's groups.
+    seconds: the predicted step of a strategy's placement.
     """
 
     placement: Placement
@@ -55,11 +56,7 @@ class Decision(NamedTuple):
     prices: Prices | None
     considered: tuple[Considered, ...] = ()
     weights: Mapping[str, Weight] = NO_WEIGHTS
-
-    @property
-    def seconds(self) -> float:
-        """The predicted step."""
-        return step_seconds(self.made, self.prices) if self.prices else 0.0
+    seconds: float = 0.0
 
 
 def decide(
@@ -132,9 +129,10 @@ class _Steps:
             self.failed = error
             self.considered[number] = Considered(found, None)
             return
-        decision = Decision(found.placement, made, tried, self.prices)
+        seconds = step_seconds(made, self.prices)
+        decision = Decision(found.placement, made, tried, self.prices, seconds=seconds)
         self.decisions.append((found, decision))
-        self.considered[number] = Considered(found, seconds := decision.seconds)
+        self.considered[number] = Considered(found, seconds)
         self.shortest = min(self.shortest, seconds)
 
 
@@ -168,15 +166,15 @@ def _score(
     wish: Wish,
 ) -> float:
     """What is to be small."""
-    prices = decision.prices
-    assert prices is not None
     if objective == THROUGHPUT:
         return placed.load
     if objective == LATENCY:
+        prices = decision.prices
+        assert prices is not None
         whole = draft(placed.placement)
         alone = replace(whole, sizes=whole.sizes[:1])
         return step_seconds(choose(alone, wish, lambda graph: prices)[0], prices)
-    return step_seconds(decision.made, prices)
+    return decision.seconds
 
 
 def uniform_machine(devices: tuple[Context, ...], prices: Prices) -> Machine:
