@@ -20,7 +20,7 @@ from runtime.draft import Choice, Draft
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
 from runtime.placing import Considered, Decision, decide, uniform_machine
-from runtime.prices import Prices, Pricing, consistent, measured_prices
+from runtime.prices import Prices, Pricing, fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
@@ -65,7 +65,7 @@ class Options:
     recompute: str | tuple[int, ...] = ()
     memory: int | None = None
     slots: int = 0
-    pricing: Pricing = measured_prices
+    pricing: Pricing = field(default_factory=fresh_pricing)
     whole: bool = True
     strategy: str | None = None
     machine: Machine | None = None
@@ -248,7 +248,6 @@ def plan(
 
 def _best(asked: Asked, options: Options) -> Plan:
     """The plan, with the splits of groups that are best where they are open."""
-    options = replace(options, pricing=consistent(options.pricing))
     best = _drafted(asked, options)
     open_ = options.strategy == AUTO and options.placement is None
     if not (options.splits and open_ and asked.feeds and len(options.devices) > 1):

@@ -11,7 +11,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from partitioner import Partition
-from partitioner.cost import CostTable, Measured, Speed
+from partitioner.cost import CostTable, Speed
 from partitioner.machine import Machine
 from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
@@ -84,19 +84,28 @@ def measured_prices(graph: Graph, known: Prices | None = None) -> Prices:
     return replace(known, bodies=replace(old, measured=measured, failed=failed))
 
 
-def consistent(pricing: Pricing) -> Pricing:
-    """The same, but each kernel at the price that it had first: to compare several graphs."""
-    known: dict[str, Measured] = {}
+class PriceMemory:
+    """The prices of all kernels that were asked for: each is measured once, whatever the graph."""
 
-    def priced(graph: Graph) -> Prices:
-        prices = pricing(graph)
-        if not isinstance(prices.bodies, CostTable):
-            return prices
-        measured = {**prices.bodies.measured, **known}
-        known.update(measured)
-        return replace(prices, bodies=replace(prices.bodies, measured=measured))
+    def __init__(self) -> None:
+        self._known: Prices | None = None
+        self._graphs: set[str] = set()  # digests of those whose kernels are known
 
-    return priced
+    def pricing(self, measure: Callable[[Graph, Prices | None], Prices]) -> Pricing:
+        """Pricing with this memory. measure: measured_prices, or shared_prices on a cluster."""
+
+        def priced(graph: Graph) -> Prices:
+            if self._known is None or graph.digest not in self._graphs:
+                self._known = measure(graph, self._known)
+                self._graphs.add(graph.digest)
+            return self._known
+
+        return priced
+
+
+def fresh_pricing() -> Pricing:
+    """Measured in this process, with a memory of its own."""
+    return PriceMemory().pricing(measured_prices)
 
 
 def versions(graph: Graph) -> list[Graph]:
@@ -110,7 +119,7 @@ def segment_lengths(steps: int) -> list[int]:
     return list(dict.fromkeys(-(-steps // part) for part in parts))
 
 
-def shared_prices(graph: Graph, cluster: Cluster, known: Prices | None = None) -> Prices:
+def shared_prices(graph: Graph, known: Prices | None = None, *, cluster: Cluster) -> Prices:
     """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
 
     known: see measured_prices.

@@ -19,7 +19,7 @@ from runtime.agree import agree_on_data, agree_on_settings
 from runtime.batches import IGNORED, source
 from runtime.bucketing import Buckets, BucketSession
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, load_prices, machine_prices, measured_prices
+from runtime.prices import Pricing, fresh_pricing, load_prices, machine_prices
 from runtime.session import RECENT, Arrays, Session, initialize
 from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
@@ -61,7 +61,7 @@ class Progress:
     loss: float
 
 
-def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
+def prepare(config: Config, pricing: Pricing | None = None) -> Job:
     """Build the model and plan its training and evaluation; runs nothing.
 
     pricing: for what the config leaves to be chosen; ranks must use equal ones.
@@ -79,7 +79,7 @@ def prepare(config: Config, pricing: Pricing = measured_prices) -> Job:
     return _with_figures(Job(config, buckets.default, scoring.default, ("", ""), buckets, scoring))
 
 
-def training_plan(config: Config, pricing: Pricing = measured_prices) -> tuple[Model, Plan]:
+def training_plan(config: Config, pricing: Pricing | None = None) -> tuple[Model, Plan]:
     """The model of a config whose batches have one shape, and the plan to train it."""
     if config.data.buckets is not None:
         raise ConfigError(
@@ -127,7 +127,7 @@ def _given(config: Config) -> dict[str, Any]:
     return given
 
 
-def _options(config: Config, pricing: Pricing) -> Options:
+def _options(config: Config, pricing: Pricing | None) -> Options:
     """How a config's network is cut and scheduled."""
     devices = tuple(Context.parse(d) for d in config.devices)
     pipeline = config.pipeline
@@ -144,7 +144,7 @@ def _options(config: Config, pricing: Pricing) -> Options:
         recompute=pipeline.recompute, memory=config.partition.memory,
         slots=len(create_optimizer(config).slots()), whole=False,
         strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
-        machine=machine, pricing=pricing, shards=config.partition.shards,
+        machine=machine, pricing=pricing or fresh_pricing(), shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
         objective=config.partition.objective, split_tied=config.partition.split_tied,
     )  # fmt: skip

@@ -256,12 +256,13 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
 def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
-    from runtime.prices import shared_prices
+    from runtime.prices import PriceMemory, shared_prices
     from runtime.trainer import Progress as TrainProgress
     from runtime.trainer import Trainer, blas_threads, exp, load_corpus, prepare
     from symgraph.step_log import StepLog
 
-    job = prepare(config, partial(shared_prices, cluster=cluster))
+    pricing = PriceMemory().pricing(partial(shared_prices, cluster=cluster))
+    job = prepare(config, pricing)
     corpus = load_corpus(config)
     _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):

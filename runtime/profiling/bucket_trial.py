@@ -17,7 +17,7 @@ import numpy as np
 from runtime.blas import limit_blas
 from runtime.bucketing import BucketSession, Step, largest_first
 from runtime.mixing import Union, mixed_costs
-from runtime.prices import Prices, consistent
+from runtime.prices import Prices
 from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.record import Ints, clock_offset
 from runtime.profiling.trial import Shared, about, endless
@@ -128,7 +128,7 @@ class BucketTrial:
 
     def _prices(self, kinds: Iterable[tuple[Hashable, ...]]) -> Prices:
         """What predictions are made with: the prices of the kernels of all buckets."""
-        pricing = consistent(self.job.training.options.pricing)
+        pricing = self.job.training.options.pricing
         plans = [plan for keys in kinds for plan in self._step(keys).parts.plans]
         found = pricing(self.job.training.network.first)
         for plan in {id(plan): plan for plan in plans}.values():

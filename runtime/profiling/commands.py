@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.clusters import Clusters
-from runtime.prices import measured_prices, save_prices
+from runtime.prices import save_prices
 from runtime.profiling.compare import (
     Compared,
     compare,
@@ -95,7 +95,7 @@ def search_best(
         )
     shared = Shared()
     here = config.machine is None
-    pricing = shared.pricing(clusters.of(config)) if here else measured_prices
+    pricing = shared.pricing(clusters.of(config))  # not asked if the machine is a file's
     console.line("simulating:")
     found = search(config, pricing, say=console.line)
     compared: list[Compared] = []

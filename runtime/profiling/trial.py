@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runtime.blas import limit_blas
 from runtime.calibrate import measure_speed
 from runtime.pipeline import Plan
-from runtime.prices import Prices, Pricing, shared_prices
+from runtime.prices import PriceMemory, Prices, Pricing, shared_prices
 from runtime.profiling.figures import Profile, profile_of
 from runtime.profiling.outcome import Outcome, profiled
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
@@ -19,7 +20,6 @@ from runtime.trainer import Job, Trainer, blas_threads, job_of, load_corpus, tra
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
-from symgraph.graph import Graph
 from symgraph.model import Model
 
 
@@ -33,11 +33,11 @@ Planned = tuple[Model, Plan]  # what runtime.trainer.training_plan gives
 
 
 class Shared:
-    """What several trials need once: texts, and the prices of equal graphs."""
+    """What several trials need once: texts, and the prices of kernels."""
 
     def __init__(self) -> None:
         self._corpora: dict[str, Corpus] = {}
-        self._prices: dict[str, Prices] = {}
+        self._prices = PriceMemory()
 
     def corpus(self, config: Config) -> Corpus:
         """The config's text."""
@@ -49,13 +49,7 @@ class Shared:
     def pricing(self, cluster: Cluster) -> Pricing:
         """Prices as rank 0 of a cluster measures them, of each kernel once."""
 
-        def prices(graph: Graph) -> Prices:
-            if graph.digest not in self._prices:
-                known = next(reversed(self._prices.values()), None)
-                self._prices[graph.digest] = shared_prices(graph, cluster, known)
-            return self._prices[graph.digest]
-
-        return prices
+        return self._prices.pricing(partial(shared_prices, cluster=cluster))
 
 
 def prices_of(plan: Plan) -> Prices:
