@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from runtime.phases import Phases
+from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
 from runtime.session import Session
 from runtime.store import Store
@@ -21,7 +21,7 @@ from symgraph.batching import Feed
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
-from symgraph.types import Array, TensorType
+from symgraph.types import Array
 
 
 @dataclass(frozen=True)
@@ -209,21 +209,6 @@ class Bound:
         return values
 
     def _heads(self, out_grads: Sequence[Array | None]) -> dict[str, Array]:
-        names, heads = self.symbol.list_outputs(), {}
         if self.plan.heads and len(self.plan.sizes) > 1:
             raise ConfigError("backward with head gradients needs micro_batches=1")
-        for index, variable in self.plan.heads.items():
-            given = out_grads[index] if index < len(out_grads) else None
-            if given is None:
-                raise RunError(
-                    f"output {names[index]!r} is no loss, so backward needs its head gradient in "
-                    "out_grads"
-                )
-            wanted: TensorType = self.plan.partition.graph[variable].types[0]
-            heads[variable] = np.asarray(given, wanted.dtype, order="C")
-            if heads[variable].shape != wanted.shape:
-                raise ShapeError(
-                    f"the head gradient of {names[index]!r} has shape {heads[variable].shape}, "
-                    f"not {wanted.shape}"
-                )
-        return heads
+        return head_gradients(self.plan, self.symbol.list_outputs(), out_grads)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups
-from runtime.phases import split_phases
+from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
+from runtime.session import whole_outputs
 from runtime.transports import ThreadCluster, Transport
-from runtime.worker import Worker
+from runtime.worker import Shared, Worker
 from symgraph.context import Context, cpu
 from symgraph.errors import GraphError, RunError, nearest
 from symgraph.symbol import Symbol
@@ -59,11 +60,8 @@ class Executor:
         pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}
         arrays = args | aux | pieces  # pieces are views: what is assigned to arguments is theirs
         ranks = range(self._cluster.size)
-        halves = split_phases(self.plan)[:2]
-        self._trainers = [
-            Worker(self.plan, r, arrays, programs=[half.programs[r] for half in halves])
-            for r in ranks
-        ]
+        shared = {rank: Shared() for rank in ranks}
+        self._phases = Phases(self.plan, self._cluster, dict.fromkeys(ranks, arrays), shared)
         self._readers = [Worker(self._inference, r, arrays) for r in ranks]
         self._ready = False  # a training forward has run, so backward may
         self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
@@ -74,27 +72,27 @@ class Executor:
         """Compute the outputs; keywords are new values of arguments, copied in."""
         for name, value in inputs.items():
             self._assign(name, value)
-        if is_train:
-            workers, step = self._trainers, self._steps
-            self._steps += 1
-
-            def work(transport: Transport) -> None:
-                worker = self._trainers[transport.rank]
-                worker.begin({}, train=True, seed=0, step=step)
-                worker.run(transport, worker.bound[0])
-        else:
-            workers, step = self._readers, self._reads
-            self._reads += 1
-
-            def work(transport: Transport) -> None:
-                self._readers[transport.rank].step(transport, {}, train=False, step=step)
-
         self._ready = False
-        self._cluster.run(work)
-        self._ready = is_train
-        found = {v: a[0] for worker in workers for v, a in worker.outputs.items()}
-        self.outputs = [found[v].copy() for v in self.plan.outputs]
+        if is_train:
+            step = self._steps
+            self._steps += 1
+            self._phases.forward({}, seed=0, step=step)
+            self.outputs = self._phases.outputs()
+            self._ready = True
+        else:
+            self.outputs = self._read()
         return self.outputs
+
+    def _read(self) -> list[Array]:
+        """The outputs of a pass that does not train."""
+        step = self._reads
+        self._reads += 1
+
+        def work(transport: Transport) -> None:
+            self._readers[transport.rank].step(transport, {}, train=False, step=step)
+
+        self._cluster.run(work)
+        return whole_outputs(self._inference, self._readers)
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last `forward(is_train=True)`.
@@ -104,17 +102,10 @@ class Executor:
         """
         if not self._ready:
             raise RunError("backward needs a forward(is_train=True) before it")
-        heads = self._heads(out_grads)
-
-        def work(transport: Transport) -> None:
-            worker = self._trainers[transport.rank]
-            worker.feed(heads)
-            worker.run(transport, worker.bound[1])
-
-        self._cluster.run(work)
+        self._phases.backward(self._heads(out_grads))
         self._ready = False
         for name in self.plan.grads:
-            gradient = self._trainers[self.plan.rank_of(name)].gradient(name)
+            gradient = self._phases.gradient(name)
             shard = self.plan.shards.get(name)
             argument = shard.parameter if shard else name
             whole = self.grad_dict[argument]
@@ -126,30 +117,13 @@ class Executor:
 
     def _heads(self, out_grads: Any) -> dict[str, Array]:
         names = self.symbol.list_outputs()
-        wanted = self.plan.heads
         if out_grads is None:
             out_grads = []
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
         if len(out_grads) > len(names):
             raise GraphError(f"backward: {len(out_grads)} head gradients for {len(names)} outputs")
-        heads = {}
-        for index, variable in wanted.items():
-            given = out_grads[index] if index < len(out_grads) else None
-            if given is None:
-                raise RunError(
-                    f"output {names[index]!r} is no loss, so backward needs its head gradient in "
-                    "out_grads"
-                )
-            heads[variable] = self._checked(variable, given, f"head gradient of {names[index]!r}")
-        return heads
-
-    def _checked(self, variable: str, value: Any, what: str) -> Array:
-        type_ = self.plan.partition.graph[variable].types[0]
-        array = np.asarray(value, dtype=type_.dtype, order="C")
-        if array.shape != type_.shape:
-            raise GraphError(f"{what} has shape {array.shape}, not {type_.shape}")
-        return array
+        return head_gradients(self.plan, names, out_grads)
 
     def _assign(self, name: str, value: Any) -> None:
         if name not in self.arg_dict:

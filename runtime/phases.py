@@ -6,7 +6,10 @@ a pipeline, and wait for each other between two parts: all activations are held 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from partitioner.types import FORWARD
 from runtime.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
@@ -16,6 +19,7 @@ from runtime.session import Arrays, whole_outputs
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep
 from runtime.worker import Shared, Worker
+from symgraph.errors import RunError, ShapeError
 from symgraph.types import Array
 
 
@@ -75,6 +79,30 @@ class Phases:
             worker.run(transport, worker.bound[2])
 
         self.cluster.run(work)
+
+
+def head_gradients(plan: Plan, names: Sequence[str], given: Sequence[Any]) -> dict[str, Array]:
+    """The head gradients that a plan's backward phase is fed, by variable.
+
+    given: one an output, of which `names` are the names; those of losses are ignored and may be
+    None. Raises RunError for one that is missing, ShapeError for one that does not fit.
+    """
+    heads = {}
+    for index, variable in plan.heads.items():
+        value = given[index] if index < len(given) else None
+        if value is None:
+            raise RunError(
+                f"output {names[index]!r} is no loss, so backward needs its head gradient in "
+                "out_grads"
+            )
+        (type_,) = plan.partition.graph[variable].types
+        heads[variable] = np.asarray(value, type_.dtype, order="C")
+        if heads[variable].shape != type_.shape:
+            raise ShapeError(
+                f"the head gradient of {names[index]!r} has shape {heads[variable].shape}, not "
+                f"{type_.shape}"
+            )
+    return heads
 
 
 def split_phases(plan: Plan) -> tuple[Schedule, Schedule, Schedule]:
