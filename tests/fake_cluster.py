@@ -1,14 +1,8 @@
-"""A fake cluster: threads with bounded channels and late ranks, where a hang is an error at once.
+"""A fake cluster: the threads cluster with bounded channels and ranks that are late at random.
 
-It is the threads cluster, whose ranks are late by seeded random delays, plus two things:
-
-Capacity. Of each channel's undelivered messages the first `capacity` are copied, so that their
-tickets are done; a later one becomes one of the first when others are received. So with 0 a
-ticket is done when the message is received (rendezvous), with None at once.
-
-Hangs. A rank that waits says what for. Only a rank that does not wait can bring about what another
-one waits for: so when all ranks wait or are at their ends, and nothing that is waited for has
-come, nothing will. No clock is asked.
+Of each channel's undelivered messages the first `capacity` are copied, so that their tickets are
+done; a later one becomes one of the first when others are received. So with 0 a ticket is done
+when the message is received (rendezvous), with None at once. The delays are seeded.
 """
 
 from __future__ import annotations
@@ -22,16 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.transports import Failure, ThreadCluster, Ticket, Transport
+from runtime.transports import ThreadCluster, Ticket, Transport
 from runtime.transports.base import T
 from runtime.transports.threads import ThreadTransport
-from symgraph.errors import PeerFailed
 
 DELAY = 0.001  # seconds; the longest
-
-
-class Hung(PeerFailed):
-    """No rank can go on; raised on every rank that waits."""
 
 
 class FakeCluster(ThreadCluster):
@@ -43,51 +32,26 @@ class FakeCluster(ThreadCluster):
         self.capacity, self.seed, self.delay = capacity, seed, delay
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
-        """See `Cluster.run`; Hung if the ranks come to where none can go on."""
-        watch = _Watch(self.size)
+        """See `Cluster.run`."""
+        lock = threading.Lock()
 
         def faked(end: Transport) -> T:
             assert isinstance(end, ThreadTransport)
-            fake = _FakeTransport(end, self, watch)
+            fake = _FakeTransport(end, self, lock)
             result = work(fake)
-            fake.close()  # not after an error, which the others are about to hear of: no hang
+            fake.close()
             return result
 
         return super().run(faked)
 
 
-class _Watch:
-    """Who waits for what, and whether that is for ever."""
-
-    def __init__(self, size: int) -> None:
-        self.lock = threading.Lock()  # also held by whoever buffers messages
-        self.verdict: Failure | None = None
-        self._size = size
-        self._waits: dict[int, tuple[Callable[[], object], str]] = {}
-
-    def begin(self, rank: int, ready: Callable[[], object], why: str) -> Failure | None:
-        """The rank waits until `ready()`; why none can go on, if that is so now."""
-        with self.lock:
-            self._waits[rank] = ready, why
-            busy = len(self._waits) < self._size or any(come() for come, _ in self._waits.values())
-            if busy or self.verdict is not None:
-                return None
-            lines = [f"  rank {rank} {why}" for rank, (_, why) in sorted(self._waits.items())]
-            self.verdict = Failure(-1, "", "\n".join(["no rank can go on:", *lines]))
-            return self.verdict
-
-    def end(self, rank: int) -> None:
-        """The rank goes on."""
-        with self.lock:
-            del self._waits[rank]
-
-
 class _FakeTransport(ThreadTransport):
     """A second endpoint of a rank, used in the place of the first."""
 
-    def __init__(self, end: ThreadTransport, cluster: FakeCluster, watch: _Watch) -> None:
+    def __init__(self, end: ThreadTransport, cluster: FakeCluster, lock: threading.Lock) -> None:
+        """lock: held by whoever buffers messages."""
         super().__init__(end.rank, end._run, end.timeout)
-        self._end, self._watch = end, watch
+        self._end, self._lock = end, lock
         self._capacity, self._delay = cluster.capacity, cluster.delay
         self._random = random.Random(f"{cluster.seed} {end.rank}")
 
@@ -105,31 +69,13 @@ class _FakeTransport(ThreadTransport):
         super().waiting_for(what)
         self._end.waiting_for(what)  # from where the cluster takes it for its errors
 
-    def close(self) -> None:
-        super().close()
-        self._look(lambda: False, "is at its end")
-
-    def wait_until(self, ready: Callable[[], object], awaited: str) -> None:
+    def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
         self._dawdle()
-        at = f" ({self.what})" if self.what else ""
-        self._look(ready, f"waits for {awaited}{at}")
-        try:
-            super().wait_until(ready, awaited)
-        except PeerFailed as error:
-            if self._run.failure is self._watch.verdict:
-                raise Hung(str(error)) from None
-            raise
-        self._watch.end(self.rank)
-
-    def _look(self, ready: Callable[[], object], why: str) -> None:
-        """Rest until `ready()`; if no rank can go on then, all are told."""
-        verdict = self._watch.begin(self.rank, ready, why)
-        if verdict is not None:
-            self._run.fail(verdict)
+        super().wait_until(ready, awaited, peer)
 
     def _buffer(self, src: int, dst: int) -> None:
         """Take over what the channel has room for, so that senders need their arrays no longer."""
-        with self._watch.lock:
+        with self._lock:
             for message in list(self._run.boxes[dst].messages[src])[: self._capacity]:
                 if not message.taken:
                     message.array = np.array(message.array)

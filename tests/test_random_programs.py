@@ -1,7 +1,7 @@
 """Random runs of schedules, and random programs that are in no schedule, on the fake cluster.
 
 What the check accepts ends with the same bits, whoever is late and whatever channels hold; what
-it rejects as a deadlock hangs, every rank at the instruction that the check names.
+it rejects as a deadlock hangs, at instructions that the check names, which is found at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from runtime.schedules import SCHEDULES
 from runtime.transports import Transport
 from runtime.worker import Worker
 from symgraph.context import cpu
-from symgraph.errors import ScheduleError
-from tests.fake_cluster import FakeCluster, Hung
+from symgraph.errors import PeerFailed, ScheduleError
+from tests.fake_cluster import FakeCluster
 from tests.networks import random_case, random_groups
 from tests.pipelines import (
     Case,
@@ -219,11 +219,12 @@ def run_schedule(
 
 
 def stands(text: str) -> dict[str, str]:
-    """Rank -> the instruction at which it stands, from the check's error or the fake cluster's."""
+    """Rank -> the instruction at which it stands, from the check's error or the cluster's."""
     patterns = (
         r"  rank (\d+), step \d+: (\S+) waits",
         r"  rank (\d+) waits .* \((\S+) \(step",
-        r"  rank (\d+):? is at its (end)",
+        r"  rank (\d+): is at its (end)",
+        r"  rank (\d+) has (end)ed",
     )
     return {rank: at for pattern in patterns for rank, at in re.findall(pattern, text)}
 
@@ -240,13 +241,15 @@ def test_programs_hang_if_and_only_if_the_check_says_so(capacity):
             schedule, text = random_schedule(plan, capacity, rng)
             with FakeCluster(ranks, capacity, seed) as cluster:
                 if text:
-                    with pytest.raises(Hung) as caught:
+                    with pytest.raises(PeerFailed, match="ranks that wait for ever") as caught:
                         run_schedule(schedule, workers, case, cluster)
-                    assert stands(str(caught.value)) == stands(text)
-                    assert len(stands(text)) == ranks
+                    found, wanted = stands(str(caught.value)), stands(text)
+                    assert len(found) > 1  # not all: others may be at work when it is found
+                    assert found.items() <= wanted.items()
+                    assert len(wanted) == ranks
                     outcomes["wants room" if wants_room(schedule, plan) else "hangs"] += 1
                 else:
                     assert_same_bits(run_schedule(schedule, workers, case, cluster), alone)
                     outcomes["ends"] += 1
-    wanted = ["ends", "hangs", *([] if capacity is None else ["wants room"])]
-    assert min(outcomes[outcome] for outcome in wanted) >= 8, outcomes
+    kinds = ["ends", "hangs", *([] if capacity is None else ["wants room"])]
+    assert min(outcomes[outcome] for outcome in kinds) >= 8, outcomes

@@ -1,8 +1,9 @@
 """Groups of ranks: the calls that communicators are made of, over any transport.
 
 A subgroup shares its parent's channels. Every rank makes the same calls in the same order, so
-messages cannot be mistaken for one another; should a program be wrong, the tags, which count the
-groups, differ, and that is an error.
+messages cannot be mistaken for one another. Should a program be wrong, the tags, which count the
+groups, differ, and that is an error; so are different calls of the ranks of one group, which first
+tell each other what they call.
 """
 
 from __future__ import annotations
@@ -80,6 +81,24 @@ def summed_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
+def call_text(
+    verb: str, root: int | None = None, dtype: Any = None, shape: tuple[int, ...] = ()
+) -> str:
+    """A collective call as errors show it: "allreduce of float64(3,)"."""
+    text = verb if root is None else f"{verb} of root {root}"
+    return text if dtype is None else f"{text} of {dtype}{shape}"
+
+
+def require_same_calls(texts: Sequence[str]) -> None:
+    """Raise RunError unless all ranks of a group (texts: by rank) make the same call."""
+    for rank, text in enumerate(texts):
+        if text != texts[0]:
+            raise RunError(
+                f"rank {rank} calls {text}, but rank 0 {texts[0]}: all ranks make the same calls, "
+                "of the same types, in the same order"
+            )
+
+
 class PeerGroup(Group):
     """A group whose calls are messages between pairs; sums are in the order of the ranks."""
 
@@ -109,6 +128,10 @@ class PeerGroup(Group):
         return message
 
     def bcast(self, message: Message | None, root: int) -> Message:
+        self._meet(call_text("bcast", root))
+        return self._bcast(message, root)
+
+    def _bcast(self, message: Message | None, root: int) -> Message:
         if self.rank == root:
             assert message is not None
             self._swap({r: message for r in range(self.size) if r != root}, ())
@@ -116,6 +139,10 @@ class PeerGroup(Group):
         return self.recv(root, COLLECTIVE)
 
     def gather(self, message: Message, root: int) -> list[Message] | None:
+        self._meet(call_text("gather", root))
+        return self._gather(message, root)
+
+    def _gather(self, message: Message, root: int) -> list[Message] | None:
         if self.rank != root:
             self.send(message, root, COLLECTIVE)
             return None
@@ -123,9 +150,11 @@ class PeerGroup(Group):
         return [found.get(r) or message.copy() for r in range(self.size)]
 
     def allgather(self, message: Message) -> list[Message]:
-        return self.alltoall([message] * self.size)
+        self._meet("allgather")
+        return self._alltoall([message] * self.size)
 
     def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
+        self._meet(call_text("scatter", root))
         if self.rank != root:
             return self.recv(root, COLLECTIVE)
         assert messages is not None
@@ -133,44 +162,44 @@ class PeerGroup(Group):
         return messages[root].copy()
 
     def alltoall(self, messages: Sequence[Message]) -> list[Message]:
+        self._meet("alltoall")
+        return self._alltoall(messages)
+
+    def _alltoall(self, messages: Sequence[Message]) -> list[Message]:
         others = [r for r in range(self.size) if r != self.rank]
         found = self._swap({r: messages[r] for r in others}, others)
         return [found.get(r) or messages[r].copy() for r in range(self.size)]
 
     def allreduce(self, array: Array, out: Array) -> None:
-        terms = self.gather(Message.of(array), 0)
-        mine = None if terms is None else Message.of(self._sum(terms, array))
-        out[...] = self.bcast(mine, 0).data
+        self._meet(call_text("allreduce", None, array.dtype, array.shape))
+        terms = self._gather(Message.of(array), 0)
+        mine = None if terms is None else Message.of(_sum(terms))
+        out[...] = self._bcast(mine, 0).data
 
     def reduce(self, array: Array, root: int) -> None:
-        terms = self.gather(Message.of(array), root)
+        self._meet(call_text("reduce", root, array.dtype, array.shape))
+        terms = self._gather(Message.of(array), root)
         if terms is not None:
-            array[...] = self._sum(terms, array)
+            array[...] = _sum(terms)
 
     def reduce_scatter(self, array: Array) -> Array:
-        parts = np.split(array, self.size)
-        return self._sum(self.alltoall([Message.of(p) for p in parts]), parts[self.rank])
+        self._meet(call_text("reduce_scatter", None, array.dtype, array.shape))
+        parts = [Message.of(part) for part in np.split(array, self.size)]
+        return _sum(self._alltoall(parts))
 
     def split(self, color: int, key: int) -> PeerGroup:
         mine = Message.of(np.array([color, key, self._numbers[0]]))
-        rows = [m.data.tolist() for m in self.allgather(mine)]
+        self._meet("split")
+        rows = [m.data.tolist() for m in self._alltoall([mine] * self.size)]
         self._numbers[0] = max(row[2] for row in rows) + 1
         same = sorted((row[1], r) for r, row in enumerate(rows) if row[0] == color)
         return PeerGroup(self._transport, [self._ranks[r] for _, r in same], self._numbers)
 
-    def _sum(self, terms: Sequence[Message], like: Array) -> Array:
-        first, *rest = [term.data for term in terms]
-        for rank, term in enumerate((first, *rest)):
-            if (term.shape, term.dtype) != (like.shape, like.dtype):
-                raise RunError(
-                    f"a sum over ranks: rank {rank} gives {term.dtype}{term.shape}, but rank "
-                    f"{self.rank} {like.dtype}{like.shape}"
-                )
-        wide = summed_as(like.dtype)
-        total: Array = first.astype(wide)
-        for term in rest:
-            total += term
-        return total.astype(like.dtype, copy=False)
+    def _meet(self, text: str) -> None:
+        """All ranks tell each other what they call."""
+        mine = Message.of(np.frombuffer(text.encode(), np.uint8))
+        texts = [m.data.tobytes().decode() for m in self._alltoall([mine] * self.size)]
+        require_same_calls(texts)
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
         """Start a message; the tickets to wait for before its arrays are changed."""
@@ -189,3 +218,12 @@ class PeerGroup(Group):
         for ticket in tickets:
             ticket.wait()
         return found
+
+
+def _sum(terms: Sequence[Message]) -> Array:
+    """In the order of ranks."""
+    first, *rest = [term.data for term in terms]
+    total: Array = first.astype(summed_as(first.dtype))
+    for term in rest:
+        total += term
+    return total.astype(first.dtype, copy=False)

@@ -1,18 +1,25 @@
-"""Groups over MPI: its own collectives, on raw memory, with bounded waits."""
+"""Groups over MPI: its own collectives, on raw memory, with bounded waits.
+
+A collective begins with a meeting: all ranks come, and say which call they make and how much they
+bring. So ranks that make different calls get an error, each the same, before anything is moved,
+and who is missing is known. MPI itself would hang, or mix up the contents.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from runtime.chainermn.group import Group, summed_as
-from runtime.chainermn.messages import CODES, EAGER, Bytes, Message, begun
+from runtime.chainermn.group import Group, call_text, require_same_calls, summed_as
+from runtime.chainermn.messages import EAGER, Bytes, Message, begun
 from runtime.transports.mpi import Line
+from runtime.transports.mpi_endpoint import gather_ragged
 from symgraph.errors import RunError
-from symgraph.types import DTYPES, Array
+from symgraph.types import Array
 
 
 class MpiGroup(Group):
@@ -20,19 +27,25 @@ class MpiGroup(Group):
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._mpi, self._comm, waiter = line
+        self._mpi, self._comm, waiter = line.mpi, line.comm, line.waiter
+        self._byte, self._any_tag = line.mpi.BYTE, line.mpi.ANY_TAG
         self._until = waiter.until
         self.rank, self.size = line.comm.rank, line.comm.size
         self._status = line.mpi.Status()
-        self._eager: deque[tuple[Any, Bytes]] = deque()  # requests under way, and their buffers
+        self._splits = 0  # so far
 
     def send(self, message: Message, dst: int, tag: int) -> None:
         self._advance()
         first, rest = message.parts()
-        self._eager.append((self._comm.Isend([first, self._mpi.BYTE], dst, tag), first))
-        requests = [self._comm.Isend([part, self._mpi.BYTE], dst, tag) for part in rest]
+        request = self._comm.Isend([first, self._byte], dst, tag)
+        if not request.Test():
+            self._line.sent.append((request, first))
+        requests = [self._comm.Isend([part, self._byte], dst, tag) for part in rest]
         for request, part in zip(requests, rest, strict=True):
-            self._until(request.Test, f"rank {dst} to take a message with tag {tag}", part.size)
+            if not request.Test():
+                awaited = f"rank {dst} to take a message with tag {tag}"
+                needs = (self._line.ranks[dst],)
+                self._until(request.Test, awaited, needs, moving=part.nbytes)
 
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
         message, rest = begun(self._take(src, tag), out)
@@ -42,61 +55,57 @@ class MpiGroup(Group):
 
     def bcast(self, message: Message | None, root: int) -> Message:
         first, rest = message.parts() if message is not None else (np.empty(0, np.uint8), [])
-        size = np.array([first.size])
-        self._all(self._comm.Ibcast(size, root), "bcast")
+        sizes = self._meet(_call("bcast", root), [first.size])
         if message is None:
-            first = np.empty(int(size[0]), np.uint8)
+            first = np.empty(sizes[root][0], np.uint8)
         self._all(self._comm.Ibcast(first, root), "bcast")
         if message is None:
             message, rest = begun(first)
         for part in rest:
-            self._all(self._comm.Ibcast([part, self._mpi.BYTE], root), "bcast")
+            self._all(self._comm.Ibcast([part, self._byte], root), "bcast", part.nbytes)
         return message
 
     def gather(self, message: Message, root: int) -> list[Message] | None:
         mine, here = message.packed(), self.rank == root
-        sizes = np.empty(self.size, np.int64)
-        size = np.array([mine.size])
-        self._all(self._comm.Igather(size, sizes if here else None, root), "gather")
-        joined = np.empty(sizes.sum() if here else 0, np.uint8)
-        into = [joined, sizes.tolist()] if here else None
-        self._all(self._comm.Igatherv(mine, into, root), "gather")
+        sizes = [size for size, *_ in self._meet(_call("gather", root), [mine.size])]
+        joined = np.empty(sum(sizes) if here else 0, np.uint8)
+        into = [joined, sizes] if here else None
+        self._all(self._comm.Igatherv(mine, into, root), "gather", joined.size)
         return _split(joined, sizes) if here else None
 
     def allgather(self, message: Message) -> list[Message]:
-        mine, sizes = message.packed(), np.empty(self.size, np.int64)
-        self._all(self._comm.Iallgather(np.array([mine.size]), sizes), "allgather")
-        joined = np.empty(sizes.sum(), np.uint8)
-        self._all(self._comm.Iallgatherv(mine, [joined, sizes.tolist()]), "allgather")
-        return _split(joined, sizes)
+        mine = message.packed()
+        sizes = [size for size, *_ in self._meet(_call("allgather"), [mine.size])]
+        request, parts = gather_ragged(self._comm, mine, sizes)
+        self._all(request, "allgather", sum(sizes))
+        return [begun(part)[0] for part in parts]
 
     def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
         parts = [m.packed() for m in messages or ()]
-        sizes, size = np.array([p.size for p in parts]), np.empty(1, np.int64)
-        here = self.rank == root
-        self._all(self._comm.Iscatter(sizes if here else None, size, root), "scatter")
-        mine = np.empty(int(size[0]), np.uint8)
-        given = [np.concatenate(parts), sizes.tolist()] if here else None
-        self._all(self._comm.Iscatterv(given, mine, root), "scatter")
+        sizes = self._meet(_call("scatter", root), [p.size for p in parts])[root]
+        mine = np.empty(sizes[self.rank], np.uint8)
+        given = [np.concatenate(parts), sizes] if self.rank == root else None
+        self._all(self._comm.Iscatterv(given, mine, root), "scatter", sum(sizes))
         return begun(mine)[0]
 
     def alltoall(self, messages: Sequence[Message]) -> list[Message]:
         parts = [m.packed() for m in messages]
-        given, sizes = np.array([p.size for p in parts]), np.empty(self.size, np.int64)
-        self._all(self._comm.Ialltoall(given, sizes), "alltoall")
-        joined = np.empty(sizes.sum(), np.uint8)
-        outgoing = [np.concatenate(parts), given.tolist()]
-        self._all(self._comm.Ialltoallv(outgoing, [joined, sizes.tolist()]), "alltoall")
+        given = [p.size for p in parts]
+        sizes = [row[self.rank] for row in self._meet(_call("alltoall"), given)]
+        joined = np.empty(sum(sizes), np.uint8)
+        outgoing = [np.concatenate(parts), given]
+        request = self._comm.Ialltoallv(outgoing, [joined, sizes])
+        self._all(request, "alltoall", joined.size)
         return _split(joined, sizes)
 
     def allreduce(self, array: Array, out: Array) -> None:
         given = array.astype(summed_as(array.dtype), copy=False)
         total = out if out.dtype == given.dtype else np.empty(given.shape, given.dtype)
         term = self._mpi.IN_PLACE if total is given else given
+        self._meet(_call("allreduce", None, given.dtype, given.shape))
         if given.nbytes <= EAGER:
             self._all(self._comm.Iallreduce(term, total), "allreduce")
         else:  # MPI's call that cannot be watched is faster, and safe once all ranks have come
-            self._require_same(given)
             self._comm.Allreduce(term, total)
         if total is not out:
             out[...] = total
@@ -105,56 +114,98 @@ class MpiGroup(Group):
         wide = array.astype(summed_as(array.dtype), copy=False)
         here = self.rank == root
         given, into = (self._mpi.IN_PLACE, wide) if here else (wide, None)
-        self._all(self._comm.Ireduce(given, into, root=root), "reduce")
+        self._meet(_call("reduce", root, wide.dtype, wide.shape))
+        self._all(self._comm.Ireduce(given, into, root=root), "reduce", wide.nbytes)
         if here and wide is not array:
             array[...] = wide
 
     def reduce_scatter(self, array: Array) -> Array:
         wide = array.astype(summed_as(array.dtype), copy=False)
         part = np.empty(wide.size // self.size, wide.dtype)
-        self._all(self._comm.Ireduce_scatter_block(wide, part), "reduce_scatter")
+        self._meet(_call("reduce_scatter", None, wide.dtype, wide.shape))
+        request = self._comm.Ireduce_scatter_block(wide, part)
+        self._all(request, "reduce_scatter", wide.nbytes)
         return part.astype(array.dtype, copy=False)
 
     def split(self, color: int, key: int) -> MpiGroup:
-        self._all(self._comm.Ibarrier(), "split")  # MPI's split itself cannot be watched
-        return MpiGroup(self._line._replace(comm=self._comm.Split(color, key)))
+        self._meet(_call("split"))  # MPI's split itself cannot be watched
+        comm = self._comm.Split(color, key)
+        old, ranks = self._comm.Get_group(), self._line.ranks
+        places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
+        self._splits += 1
+        name = f"{self._line.name}.{self._splits}.{color}"
+        return MpiGroup(
+            self._line._replace(comm=comm, ranks=tuple([ranks[p] for p in places]), name=name)
+        )
 
     def _advance(self) -> None:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
-        while self._eager and self._eager[0][0].Test():
-            self._eager.popleft()
+        sent = self._line.sent
+        while sent and sent[0][0].Test():
+            sent.popleft()
 
-    def _require_same(self, array: Array) -> None:
-        mine, all_ = np.array([array.size, CODES[array.dtype]]), np.empty((self.size, 2), np.int64)
-        self._all(self._comm.Iallgather(mine, all_), "allreduce")
-        for rank, (size, code) in enumerate(all_.tolist()):
-            if (size, code) != tuple(all_[0]):
-                raise RunError(
-                    f"a sum over ranks: rank {rank} gives {size} elements of {DTYPES[code]}, but "
-                    f"rank 0 {all_[0][0]} of {DTYPES[all_[0][1]]}"
-                )
+    def _meet(self, call: tuple[int, str], numbers: Sequence[int] = ()) -> list[list[int]]:
+        """All ranks come to make this call; the numbers that each brings, one a rank or fewer."""
+        code, text = call
+        line, width = self._line, self.size + 1
+        mine, all_ = np.zeros(width, np.int64), np.empty((self.size, width), np.int64)
+        mine[0] = code
+        mine[1 : 1 + len(numbers)] = numbers
+        number = line.waiter.meet(line.name)
+        request = self._comm.Iallgather(mine, all_)
+        if not request.Test():
+            awaited = f"{text} with all ranks"
+            self._until(request.Test, awaited, line.ranks, meeting=(line.name, number))
+        rows: list[list[int]] = all_.tolist()
+        if any(row[0] != code for row in rows):
+            require_same_calls(self._exchange(text))
+        return [row[1:] for row in rows]
 
-    def _all(self, request: Any, verb: str) -> None:
-        self._until(request.Test, f"{verb} with all ranks")
+    def _exchange(self, text: str) -> list[str]:
+        """Every rank's text, on all ranks."""
+        mine, sizes = np.frombuffer(text.encode(), np.uint8), np.empty(self.size, np.int64)
+        self._all(self._comm.Iallgather(np.array([mine.size]), sizes), "a complaint")
+        request, parts = gather_ragged(self._comm, mine, sizes.tolist())
+        self._all(request, "a complaint")
+        return [part.tobytes().decode() for part in parts]
+
+    def _all(self, request: Any, verb: str, moving: int = 0) -> None:
+        """Wait for what all ranks have come to."""
+        if not request.Test():
+            self._until(request.Test, f"{verb} with all ranks", moving=moving)
 
     def _take(self, src: int, tag: int, out: Bytes | None = None) -> Bytes:
-        comm, status, any_tag = self._comm, self._status, self._mpi.ANY_TAG
-        awaited = f"a message with tag {tag} of rank {src}"
+        comm, status, any_tag = self._comm, self._status, self._any_tag
 
         def arrived() -> Any:
             self._advance()
             return comm.Improbe(src, any_tag, status)
 
-        found = self._until(arrived, awaited)
-        if status.Get_tag() != tag:
+        found = arrived()
+        awaited = f"a message with tag {tag} of rank {src}"
+        if not found:
+            found = self._until(arrived, awaited, (self._line.ranks[src],))
+        if status.tag != tag:
             raise RunError(
-                f"rank {self.rank}: the next message of rank {src} has tag {status.Get_tag()}, but "
+                f"rank {self.rank}: the next message of rank {src} has tag {status.tag}, but "
                 f"tag {tag} is asked for; receive messages in the order they are sent"
             )
-        into: Bytes = np.empty(status.Get_count(self._mpi.BYTE), np.uint8) if out is None else out
-        self._until(found.Irecv([into, self._mpi.BYTE]).Test, awaited, into.size)
+        size = status.Get_count(self._byte)
+        into: Bytes = np.empty(size, np.uint8) if out is None else out
+        request = found.Irecv([into, self._byte])
+        if not request.Test():
+            self._until(request.Test, awaited, moving=size)
         return into
 
 
-def _split(joined: Bytes, sizes: Any) -> list[Message]:
+@lru_cache(1024)
+def _call(
+    verb: str, root: int | None = None, dtype: Any = None, shape: tuple[int, ...] = ()
+) -> tuple[int, str]:
+    """A number for a call, by which ranks compare theirs, and its text."""
+    text = call_text(verb, root, dtype, shape)
+    return zlib.crc32(text.encode()), text
+
+
+def _split(joined: Bytes, sizes: Sequence[int]) -> list[Message]:
     return [begun(part)[0] for part in np.split(joined, np.cumsum(sizes)[:-1])]

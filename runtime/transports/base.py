@@ -4,7 +4,8 @@ A `Cluster` starts the ranks and hands each one its `Transport`, the rank's endp
 one (src, dst) channel arrive in the order sent, whatever their tags, because NCCL has no tags and
 MPI orders only within one: a tag is a check, never a choice. `send` never blocks, so neighbours
 may stand sending to each other. Every wait ends: with the message, with `PeerFailed`, or with
-`TransportTimeout`. `tests/contracts/transport.py` holds these rules as checks.
+`TransportTimeout`. Ranks that wait for each other, or for a rank whose work has ended, are a
+failure as well (`stalls.py`). `tests/contracts/transport.py` holds these rules as checks.
 """
 
 from __future__ import annotations
@@ -181,6 +182,23 @@ def check_reduced(array: npt.NDArray[Any], rank: int) -> None:
         raise RunError(
             f"allreduce: rank {rank} gives {type_text(array)}, but a float64 vector is summed"
         )
+
+
+def require_same_verbs(verbs: Sequence[str]) -> None:
+    """Raise `RunError` unless all ranks (verbs: by rank) have come to the same call."""
+    for rank, verb in enumerate(verbs):
+        if verb != verbs[0]:
+            raise RunError(
+                f"rank {rank} has come to {verb}, but rank 0 to {verbs[0]}: all ranks make the "
+                "same calls in the same order"
+            )
+
+
+def require_same_lengths(sizes: Sequence[int]) -> None:
+    """Raise `RunError` unless the vectors that are summed (sizes: by rank) are equally long."""
+    if len(set(sizes)) > 1:
+        lengths = ", ".join(map(str, sizes))
+        raise RunError(f"allreduce: the vectors of ranks 0..{len(sizes) - 1} have {lengths} values")
 
 
 def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:

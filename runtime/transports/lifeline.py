@@ -1,11 +1,13 @@
-"""Lifeline between processes: a TCP star that carries failures and notices deaths.
+"""Lifeline between processes: a TCP star that carries failures and notices deaths and stalls.
 
-MPI itself cannot tell a rank that another one has raised or died: the wait for its message just
-goes on. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
+MPI itself cannot tell a rank that another one has raised, died or ended: the wait for its message
+just goes on. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
 each process listens. Messages are JSON lines:
 
     {"rank": 2, "token": "…"}      a rank joins; the token came through MPI, so no stranger does
     {"failure": {…}}               the run has failed; the hub passes it on
+    {"stand": {…}, "answer": 3}    to the hub, now and then: the rank's waits and how far it is
+    {"question": 4}                the hub wants to hear that again (see stalls.py)
     {"bye": true}                  this rank is done (or leaves after a failure): its end is no loss
 
 A connection that ends without a goodbye means that the process at its other end is lost.
@@ -26,6 +28,7 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from runtime.transports.base import GRACE_SECONDS, Failure
+from runtime.transports.stalls import Judge, Stand
 from symgraph.errors import RunError
 
 __all__: list[str] = []
@@ -34,15 +37,22 @@ LOST = "its process was lost (it ended without a goodbye)"
 ORPHANED = "its process was orphaned (the MPI launcher ended or was killed)"
 HELLO_SECONDS = 5.0  # a connection that says nothing for so long is a stranger's
 ORPHAN_SECONDS = 1.0  # time for a better reason to arrive than "orphaned"
-LOOK_SECONDS = 0.25  # how often the helper looks whether the launcher lives
+LOOK_SECONDS = 0.25  # how often the helper looks up
 
 
 class Lifeline:
-    """One rank's part of the star; `failure` is the first failure heard of, or None."""
+    """One rank's part of the star.
+
+    failure: the first failure heard of, or None. stand: where this rank stands, for it to write.
+    """
 
     def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
         """`links`: connection to each peer by rank; `guard`: process id of this process's guard."""
         self.failure: Failure | None = None
+        self.stand = Stand()
+        self._told: object = None  # what was last told of it
+        self._question = 0  # the last one heard
+        self._judge = Judge()  # the hub's
         self._rank, self._links, self._guard = rank, links, guard
         self._talking = set(links)  # peers that have neither said goodbye nor gone
         self._changed = threading.Condition()  # of failure and _talking
@@ -137,13 +147,19 @@ class Lifeline:
                     if lines is None:
                         selector.unregister(key.fileobj)
                     self._hear(key.data, lines)
-                orphaned_at = self._look_up(orphaned_at)
+                orphaned_at = self._look_for_guard(orphaned_at)
+                if self.failure is None and self._links:
+                    self._judge_stalls() if self._rank == 0 else self._tell_stand()
 
     def _hear(self, peer: int, lines: list[bytes] | None) -> None:
         """Take in complete lines from a peer; None is the connection's end."""
         for message in map(json.loads, lines or []):
             if "failure" in message:
                 self._fail(Failure(**message["failure"]), heard_from=peer)
+            elif "stand" in message:
+                self._judge.hear(peer, message["stand"], message["answer"])
+            elif "question" in message:
+                self._question = message["question"]
             else:
                 self._end(peer)
         if lines is None:
@@ -156,7 +172,24 @@ class Lifeline:
             self._talking.discard(peer)
             self._changed.notify_all()
 
-    def _look_up(self, orphaned_at: float | None) -> float | None:
+    def _tell_stand(self) -> None:
+        now = {"stand": self.stand.told(), "answer": self._question}
+        if now != self._told:
+            self._told = now
+            self._tell(now)
+
+    def _judge_stalls(self) -> None:
+        """The hub's: look for ranks that wait for ever, and end the run if there are any."""
+        judge, asked = self._judge, self._judge.question
+        judge.hear(self._rank, self.stand.told(), asked)
+        closed = {*self._links} - self._talking
+        text = judge.look(closed | {self._rank} if self._closed else closed, time.monotonic())
+        if text is not None:
+            self._fail(Failure(-1, "", text), heard_from=self._rank)
+        elif judge.question != asked:
+            self._tell({"question": judge.question})
+
+    def _look_for_guard(self, orphaned_at: float | None) -> float | None:
         """End a process whose guard is gone: first by a failure, then, if it does not react, hard.
 
         Returns when the guard was first seen gone.

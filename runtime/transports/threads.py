@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,15 @@ from runtime.transports.base import (
     failure_of,
     message_from,
     peer_failed,
+    require_same_lengths,
+    require_same_verbs,
     taken_by,
     timed_out,
     type_text,
     wrong_tag,
     wrong_type,
 )
+from runtime.transports.stalls import stalled, verdict
 from symgraph.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
@@ -66,16 +69,28 @@ class _Mailbox:
             self.rings[0] += 1
             self.bell.notify()  # nobody but the rank itself waits here
 
-    def wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        """Whether it is ready before the time is over."""
+    def watch(self, ready: Callable[[], object]) -> bool:
+        """Whether it is ready soon."""
         while not self.patient:
             seen = int(self.rings[0])
             if ready():
                 return True
             if not changed(self.rings, seen):
                 break
+        return bool(ready())
+
+    def sleep(self, ready: Callable[[], object], timeout: float) -> bool:
+        """Whether it is ready before the time is over."""
         with self.bell:
             return bool(self.bell.wait_for(ready, timeout))
+
+
+class _Wait(NamedTuple):
+    """A wait of a rank that sleeps: for another rank, which alone can end it."""
+
+    ready: Callable[[], object]
+    peer: int
+    text: str
 
 
 class _Run:
@@ -87,7 +102,8 @@ class _Run:
         self.errors: list[BaseException] = []  # in the order they happened
         self.results: dict[int, Any] = {}  # rank -> result of its work
         self.ended = threading.Event()
-        self._ends = 0
+        self._waits: list[_Wait | None] = [None] * size  # by rank
+        self._over: set[int] = set()  # ranks whose work has ended
         self._lock = threading.Lock()
 
     def fail(self, failure: Failure) -> None:
@@ -108,9 +124,37 @@ class _Run:
         finally:
             endpoint.close()
             with self._lock:
-                self._ends += 1
-                if self._ends == len(self.boxes):
-                    self.ended.set()
+                self._over.add(rank)
+                last = len(self._over) == len(self.boxes)
+            self.look()
+            if last:
+                self.ended.set()
+
+    def sleep(self, rank: int, wait: _Wait, timeout: float) -> bool:
+        """Whether what a rank waits for comes before the time is over."""
+        self._waits[rank] = wait
+        try:
+            self.look()
+            return self.boxes[rank].sleep(lambda: self.failure is not None or wait.ready(), timeout)
+        finally:
+            self._waits[rank] = None
+
+    def look(self) -> None:
+        """Fail if there are ranks that wait for ever.
+
+        Those found have all been asleep while this looked, so none of them can have brought about
+        what another one waits for.
+        """
+        if self.failure is not None:
+            return
+        over = set(self._over)
+        waits = list(self._waits)
+        needs = {r: [w.peer] for r, w in enumerate(waits) if w is not None and not w.ready()}
+        found = sorted(stalled(needs, lambda _, peer: peer in over))
+        texts = {r: w.text for r in found if (w := waits[r]) is not None and w is self._waits[r]}
+        if found and len(texts) == len(found):
+            ends = over & {peer for rank in found for peer in needs[rank]}
+            self.fail(Failure(-1, "", verdict(texts, ends)))
 
     def first_error(self) -> BaseException | None:
         real = [error for error in self.errors if not isinstance(error, PeerFailed)]
@@ -132,7 +176,7 @@ class _Message:
         return self.taken
 
     def wait(self) -> None:
-        self._sender.wait_until(self.done, taken_by(self._dst, self.tag))
+        self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
 
     def take(self) -> None:
         self.taken = True
@@ -164,7 +208,7 @@ class ThreadTransport:
         self._check_open("recv")
         check_recv(out, self.rank, src, self.size)
         channel = self.box.messages[src]
-        self.wait_until(channel.__len__, message_from(src, tag))
+        self.wait_until(channel.__len__, message_from(src, tag), src)
         message = channel.popleft()
         if message.tag != tag:
             raise wrong_tag(src, self.rank, message.tag, tag)
@@ -178,11 +222,7 @@ class ThreadTransport:
         """See `Transport.allreduce`."""
         check_reduced(array, self.rank)
         rows = self._gather(array.copy(), "allreduce")
-        if any(row.shape != array.shape for row in rows):
-            lengths = ", ".join(str(row.size) for row in rows)
-            raise RunError(
-                f"allreduce: the vectors of ranks 0..{self.size - 1} have {lengths} values"
-            )
+        require_same_lengths([row.size for row in rows])
         array[:] = rows[0]
         for row in rows[1:]:
             array += row
@@ -203,24 +243,30 @@ class ThreadTransport:
         """See `Transport.close`."""
         self._closed = True
 
-    def wait_until(self, ready: Callable[[], object], awaited: str) -> None:
-        """Return once `ready()` is true; raise if the run fails or the time is over."""
+    def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
+        """Return once `ready()` is true; raise if the run fails or the time is over.
+
+        peer: the rank that makes it true.
+        """
         run = self._run
-        if not self.box.wait(lambda: run.failure is not None or ready(), self.timeout):
-            raise timed_out(self.rank, self.timeout, awaited, self.what)
+        if not self.box.watch(lambda: run.failure is not None or ready()):
+            wait = _Wait(ready, peer, f"{awaited} ({self.what})" if self.what else awaited)
+            if not run.sleep(self.rank, wait, self.timeout):
+                raise timed_out(self.rank, self.timeout, awaited, self.what)
         if run.failure is not None:
             raise peer_failed(self.rank, run.failure, awaited, self.what)
 
     def _gather(self, item: Any, verb: str) -> list[Any]:
         self._check_open(verb)
         for box in self._run.boxes:
-            box.gathered[self.rank].append(item)
+            box.gathered[self.rank].append((verb, item))
             box.ring()
         items = []
         for src, arrived in enumerate(self.box.gathered):
-            self.wait_until(arrived.__len__, f"{verb} with rank {src}")
+            self.wait_until(arrived.__len__, f"{verb} with rank {src}", src)
             items.append(arrived.popleft())
-        return items
+        require_same_verbs([verb for verb, _ in items])
+        return [item for _, item in items]
 
     def _check_open(self, verb: str) -> None:
         if self._closed:

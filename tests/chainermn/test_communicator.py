@@ -8,7 +8,7 @@ import pytest
 from runtime.chainermn import create_communicator
 from runtime.chainermn.means import buckets
 from runtime.transports import ThreadCluster
-from symgraph.errors import ConfigError, PeerFailed, RunError, TransportTimeout
+from symgraph.errors import ConfigError, PeerFailed, RunError
 from tests.chainermn.checks import CHECKS, data
 
 NAMES = ["naive", "flat", "hierarchical", "two_dimensional"]
@@ -67,8 +67,8 @@ def test_buckets():
     assert [len(b) for b in buckets(arrays, 0)] == [1] * 5
 
 
-def run_wrong(work, error, match, timeout=30.0):
-    with ThreadCluster(2, timeout=timeout) as cluster, pytest.raises(error, match=match):
+def run_wrong(work, error, match):
+    with ThreadCluster(2, timeout=30) as cluster, pytest.raises(error, match=match):
         cluster.run(lambda end: work(create_communicator("naive", end)))
 
 
@@ -82,7 +82,7 @@ def test_a_wrong_tag_is_named():
 def test_sums_of_different_shapes_are_named():
     run_wrong(
         lambda comm: comm.allreduce(data(2 + comm.rank)), RunError,
-        r"a sum over ranks: rank 1 gives float64\(3,\), but rank 0 float64\(2,\)",
+        r"rank 1 calls allreduce of float64\(3,\), but rank 0 allreduce of float64\(2,\): all",
     )  # fmt: skip
 
 
@@ -96,5 +96,5 @@ def test_a_missing_participant_ends_the_others():
     run_wrong(fails, ZeroDivisionError, "here")
     run_wrong(
         lambda comm: comm.bcast(data(1), 1) if comm.rank == 0 else None,
-        TransportTimeout, r"rank 0 waited more than 0\.2 s for", timeout=0.2,
+        PeerFailed, r"rank 0 stopped while waiting for(.|\n)*\n  rank 1 has ended$",
     )  # fmt: skip

@@ -14,7 +14,8 @@ import numpy as np
 from runtime.transports import Transport, make_cluster
 from runtime.transports.mpi import MpiCluster
 from symgraph.errors import ConfigError
-from tests.contracts.transport import PATIENT, check_transport
+from tests.contracts.stalls import STALLS
+from tests.contracts.transport import CHECKS, PATIENT
 
 
 def say(text: str) -> None:
@@ -23,7 +24,8 @@ def say(text: str) -> None:
 
 
 def contract() -> None:
-    check_transport(MpiCluster)
+    for check in (*CHECKS, *STALLS):
+        check(MpiCluster)
     from mpi4py import MPI
 
     # The clusters that failed on purpose keep the package from doing this.
@@ -74,6 +76,7 @@ def kill() -> None:
 
 def kill_guard() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(2.5)  # at work, until it has heard of it
 
 
 def divide() -> None:
@@ -98,12 +101,12 @@ def unclosed() -> None:
 
 
 def stay(busy: bool) -> None:
-    """Ranks that would stay for ever, at work or waiting; they say which processes they are."""
+    """Ranks that would stay for ever, at work or waiting for one that is; they say who they are."""
 
     def work(end: Transport) -> None:
         end.exchange(None)
         say(f"process {os.getpid()}")
-        while busy:
+        while busy or end.rank == 0:
             time.sleep(0.1)
         end.recv(np.zeros(3), (end.rank + 1) % end.size, 7)
 

@@ -23,6 +23,7 @@ from runtime.transports import (
     make_cluster,
 )
 from symgraph.errors import ConfigError, PeerFailed, RunError
+from tests.contracts.stalls import STALLS
 from tests.contracts.transport import CHECKS, PATIENT, received
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def _no_thread_is_left():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *STALLS], ids=lambda check: check.__name__)
 def test_threads_keep_the_contract(check, size):
     check(lambda timeout: ThreadCluster(size, timeout))
 
@@ -164,14 +165,17 @@ def test_an_echo_is_raised_if_nothing_else_was():
 def test_ctrl_c_stops_all_ranks(delay):
     """It used to go lost now and then: before the caller blocked, or while threads were started."""
     heard: list[str] = []
-    at_work = threading.Barrier(3)
+    at_work, told = threading.Barrier(3), threading.Event()
 
     def work(end: Transport) -> None:
         at_work.wait(PATIENT)
+        if end.rank == 1:
+            told.wait(PATIENT)  # at work: else both would wait for ever
         try:
             end.recv(np.zeros(3), 1 - end.rank, 7)
         except PeerFailed as error:
             heard.append(str(error))
+            told.set()
             raise
 
     def press() -> None:
@@ -191,6 +195,7 @@ def test_ctrl_c_stops_all_ranks(delay):
                 "rank 1 stopped while waiting for tag 7 from rank 0: interrupted",
             ]
             heard.clear()
+            told.clear()
             assert cluster.run(lambda end: end.rank) == [0, 1]
 
 
