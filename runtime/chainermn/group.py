@@ -1,8 +1,8 @@
 """Groups of ranks: the calls that communicators are made of, over any transport.
 
 A subgroup shares its parent's channels. Every rank makes the same calls in the same order, so
-messages cannot be mistaken for one another. Should a program be wrong, the tags, which count the
-groups, differ, and that is an error; so are different calls of the ranks of one group, which first
+messages cannot be mistaken for one another. Should a program be wrong, the groups' numbers or the
+tags differ, and that is an error; so are different calls of the ranks of one group, which first
 tell each other what they call.
 """
 
@@ -19,8 +19,7 @@ from runtime.transports.base import Ticket, Transport
 from symgraph.errors import DTypeError, RunError
 from symgraph.types import Array
 
-TAGS = 1 << 20  # tags of one group
-COLLECTIVE = TAGS - 1
+COLLECTIVE = (1 << 20) - 1  # the tag of collective calls; others are smaller
 
 
 class Group(ABC):
@@ -99,6 +98,16 @@ def require_same_calls(texts: Sequence[str]) -> None:
             )
 
 
+def wrong_message(rank: int, src: int, head: int, tag: int) -> RunError:
+    """The error of a receiver that asks for another tag than the next message of `src` has."""
+    found = "is of a collective call" if head == COLLECTIVE else f"has tag {head}"
+    wanted = "a collective call has begun" if tag == COLLECTIVE else f"tag {tag} is asked for"
+    return RunError(
+        f"rank {rank}: the next message of rank {src} {found}, but {wanted}; receive messages in "
+        "the order they are sent"
+    )
+
+
 class PeerGroup(Group):
     """A group whose calls are messages between pairs; sums are in the order of the ranks."""
 
@@ -110,21 +119,29 @@ class PeerGroup(Group):
         self._ranks = tuple(ranks) or tuple(range(transport.size))
         self.rank, self.size = self._ranks.index(transport.rank), len(self._ranks)
         self._numbers = [0] if numbers is None else numbers
-        self._first_tag = self._numbers[0] * TAGS
+        self._number = self._numbers[0]  # the transport's tag
 
     def send(self, message: Message, dst: int, tag: int) -> None:
+        self._transport.waiting_for(f"a send to rank {dst} with tag {tag}")
         for ticket in self._post(message, dst, tag):
             ticket.wait()
 
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        there, tag = self._ranks[src], self._first_tag + tag
-        size = np.empty(1, np.int64)
-        self._transport.recv(size, there, tag)
-        first: Bytes = np.empty(int(size[0]), np.uint8)
-        self._transport.recv(first, there, tag)
+        self._transport.waiting_for(f"a receive from rank {src} with tag {tag}")
+        return self._recv(src, tag, out)
+
+    def _recv(self, src: int, tag: int, out: Array | None = None) -> Message:
+        there, number, receive = self._ranks[src], self._number, self._transport.recv
+        about = np.empty(2, np.int64)
+        receive(about, there, number)
+        size, head = about.tolist()
+        if head != tag:
+            raise wrong_message(self.rank, src, head, tag)
+        first: Bytes = np.empty(size, np.uint8)
+        receive(first, there, number)
         message, rest = begun(first, out)
         for part in rest:
-            self._transport.recv(part, there, tag)
+            receive(part, there, number)
         return message
 
     def bcast(self, message: Message | None, root: int) -> Message:
@@ -136,7 +153,7 @@ class PeerGroup(Group):
             assert message is not None
             self._swap({r: message for r in range(self.size) if r != root}, ())
             return message
-        return self.recv(root, COLLECTIVE)
+        return self._recv(root, COLLECTIVE)
 
     def gather(self, message: Message, root: int) -> list[Message] | None:
         self._meet(call_text("gather", root))
@@ -144,7 +161,7 @@ class PeerGroup(Group):
 
     def _gather(self, message: Message, root: int) -> list[Message] | None:
         if self.rank != root:
-            self.send(message, root, COLLECTIVE)
+            self._swap({root: message}, ())
             return None
         found = self._swap({}, [r for r in range(self.size) if r != root])
         return [found.get(r) or message.copy() for r in range(self.size)]
@@ -156,7 +173,7 @@ class PeerGroup(Group):
     def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
         self._meet(call_text("scatter", root))
         if self.rank != root:
-            return self.recv(root, COLLECTIVE)
+            return self._recv(root, COLLECTIVE)
         assert messages is not None
         self._swap({r: m for r, m in enumerate(messages) if r != root}, ())
         return messages[root].copy()
@@ -197,24 +214,25 @@ class PeerGroup(Group):
 
     def _meet(self, text: str) -> None:
         """All ranks tell each other what they call."""
+        self._transport.waiting_for(text)
         mine = Message.of(np.frombuffer(text.encode(), np.uint8))
         texts = [m.data.tobytes().decode() for m in self._alltoall([mine] * self.size)]
         require_same_calls(texts)
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
         """Start a message; the tickets to wait for before its arrays are changed."""
-        there, tag, send = self._ranks[dst], self._first_tag + tag, self._transport.send
+        there, number, send = self._ranks[dst], self._number, self._transport.send
         first, rest = message.parts()
-        send(np.array([first.size]), there, tag)
-        send(first, there, tag)
-        return [send(part, there, tag) for part in rest]
+        send(np.array([first.size, tag]), there, number)
+        send(first, there, number)
+        return [send(part, there, number) for part in rest]
 
     def _swap(self, outgoing: Mapping[int, Message], sources: Sequence[int]) -> dict[int, Message]:
         """Send and receive at once, so that nobody waits for somebody who waits."""
         tickets: list[Any] = []
         for dst, message in outgoing.items():
             tickets += self._post(message, dst, COLLECTIVE)
-        found = {src: self.recv(src, COLLECTIVE) for src in sources}
+        found = {src: self._recv(src, COLLECTIVE) for src in sources}
         for ticket in tickets:
             ticket.wait()
         return found

@@ -14,11 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from runtime.chainermn.group import Group, call_text, require_same_calls, summed_as
+from runtime.chainermn.group import (
+    Group,
+    call_text,
+    require_same_calls,
+    summed_as,
+    wrong_message,
+)
 from runtime.chainermn.messages import EAGER, Bytes, Message, begun
 from runtime.transports.mpi import Line
 from runtime.transports.mpi_endpoint import gather_ragged
-from symgraph.errors import RunError
 from symgraph.types import Array
 
 
@@ -186,10 +191,7 @@ class MpiGroup(Group):
         if not found:
             found = self._until(arrived, awaited, (self._line.ranks[src],))
         if status.tag != tag:
-            raise RunError(
-                f"rank {self.rank}: the next message of rank {src} has tag {status.tag}, but "
-                f"tag {tag} is asked for; receive messages in the order they are sent"
-            )
+            raise wrong_message(self.rank, src, status.tag, tag)
         size = status.Get_count(self._byte)
         into: Bytes = np.empty(size, np.uint8) if out is None else out
         request = found.Irecv([into, self._byte])

@@ -143,9 +143,7 @@ class MpiCluster(Cluster):
         """
         if status:
             self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}"))
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # nobody reads it any more
-                stream.flush()
+        _flush()
         self._close(GRACE_SECONDS)
         os._exit(status)
 
@@ -185,14 +183,27 @@ def _load_mpi() -> Any:
     return sys.modules["mpi4py.MPI"]
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+
+
 def _at_exit() -> None:
-    """Finalise MPI, unless ranks that failed or went on without us would make that hang."""
+    """Finalise MPI; after a failure, which would make that hang, end with status 1 as all ranks do.
+
+    A rank whose own work went well hears of it here. Without a status, mpiexec would kill the rest.
+    """
     for cluster in list(_open_clusters):
         cluster._lifeline.abort(Failure(cluster.rank, "", UNCLOSED))
         cluster._close(GRACE_SECONDS)
     MPI = sys.modules["mpi4py.MPI"]
-    if not _failed and MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    if _failed:
+        _flush()
+        os._exit(1)
+    MPI.Finalize()
 
 
 def _exchange(comm: MPI.Comm, waiter: Waiter, obj: Any) -> list[Any]:

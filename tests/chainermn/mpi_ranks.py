@@ -56,6 +56,19 @@ def wrong_tag() -> None:
     comm.bcast(data(1))
 
 
+def ends_early() -> None:
+    """Rank 1 ends well, while the others wait for it."""
+    comm = create_communicator("flat", timeout=60)
+    if comm.rank != 1:
+        comm.bcast(data(3), 0)
+
+
+def wait_for_each_other() -> None:
+    """One in a collective, one for a message."""
+    comm = create_communicator("flat", timeout=60)
+    comm.recv(1, 7) if comm.rank == 0 else comm.gather(data(1))
+
+
 def train() -> None:
     """Data parallel steps, and an iterator that rank 0 reads for all."""
     comm = create_communicator("flat", timeout=60)
@@ -89,7 +102,8 @@ def local() -> None:
 
 
 CASES = {
-    "contract": contract, "local": local, "train": train, "fails": fails, "wrong-tag": wrong_tag
+    "contract": contract, "local": local, "train": train, "fails": fails, "wrong-tag": wrong_tag,
+    "ends-early": ends_early, "wait-for-each-other": wait_for_each_other,
 }  # fmt: skip
 
 if __name__ == "__main__":

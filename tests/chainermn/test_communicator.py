@@ -76,7 +76,7 @@ def test_a_wrong_tag_is_named():
     def work(comm):
         comm.send(data(2), 1, tag=4) if comm.rank == 0 else comm.recv(0, tag=5)
 
-    run_wrong(work, RunError, "the next message has tag 4, but tag 5 is asked for")
+    run_wrong(work, RunError, "the next message of rank 0 has tag 4, but tag 5 is asked for")
 
 
 def test_sums_of_different_shapes_are_named():

@@ -46,3 +46,17 @@ def test_a_wrong_tag_ends_all_ranks():
     ended = launch(2, PROGRAM, "wrong-tag")
     assert ended.status == 1, ended
     assert ended.lines("the next message of rank 0 has tag 4, but tag 5 is asked for"), ended
+
+
+@pytest.mark.parametrize("case", ["ends-early", "wait-for-each-other"])
+def test_waits_that_never_end_are_an_error_at_once(case):
+    ended = launch(3, PROGRAM, case)
+    assert ended.status == 1, ended
+    told = ended.lines("stopped while waiting for .*: ranks that wait for ever:$")
+    assert len(told) == (2 if case == "ends-early" else 3), ended
+    if case == "ends-early":
+        assert ended.lines("^  rank 0 waits for bcast of root 0 with all ranks$")
+        assert ended.lines("^  rank 1 has ended$")
+    else:
+        assert ended.lines("^  rank 0 waits for a message with tag 7 of rank 1$")
+        assert ended.lines("^  rank 1 waits for gather of root 0 with all ranks$")

@@ -1,0 +1,55 @@
+"""Program: wrong programs of `tests.wrong_programs` on the ranks that mpiexec started.
+
+    for n in 2 3 4; do mpiexec -n $n python -m tests.mpi.wrong; done
+
+All those for that many ranks, one after the other, each on a cluster of its own (a program would
+rather end its process after a failure); with an argument k, one of k. Prints what each rank hears
+of each of them, and how long it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from runtime.chainermn.communicator import Communicator
+from runtime.chainermn.mpi_group import MpiGroup
+from runtime.transports.mpi import MpiCluster
+from symgraph.errors import SymgraphError
+from tests.wrong_programs import Wrong, wrong_programs
+
+PATIENT = 60.0
+
+
+def heard(program: Wrong) -> dict[str, object]:
+    """Run it; this rank's error."""
+    error = None
+    begin = time.monotonic()
+    with MpiCluster(PATIENT) as cluster:
+        rank, group = cluster.rank, MpiGroup(cluster.line())
+        try:
+            cluster.run(lambda end: program.work(end, Communicator("naive", group, "node")))
+        except SymgraphError as caught:
+            error = caught
+    seconds = time.monotonic() - begin
+    kind = "" if error is None else type(error).__name__
+    return {"program": program.name, "rank": rank, "seconds": seconds, "kind": kind,
+            "error": "" if error is None else str(error)}  # fmt: skip
+
+
+def main(every: int) -> None:
+    """Say a line for each program."""
+    with MpiCluster(PATIENT) as cluster:
+        size = cluster.size
+    for program in wrong_programs()[::every]:
+        if program.ranks == size:
+            os.write(1, f"{json.dumps(heard(program))}\n".encode())
+    from mpi4py import MPI
+
+    MPI.Finalize()  # the clusters that failed keep the package from doing this
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1)

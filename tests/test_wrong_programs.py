@@ -1,0 +1,29 @@
+"""Two hundred wrong programs on threads: each ends at once, with an error that says what is wrong.
+
+tests/mpi/test_mpi_wrong_programs.py runs the same ones over MPI.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runtime.chainermn import create_communicator
+from runtime.transports import ThreadCluster
+from symgraph.errors import SymgraphError, TransportTimeout
+from tests.wrong_programs import wrong_programs
+
+PATIENT, SOON = 60.0, 5.0  # seconds that a wait may take, and that a program takes
+
+
+@pytest.mark.parametrize("program", wrong_programs(), ids=lambda program: program.name)
+def test_a_wrong_program_is_an_error_at_once(program):
+    begin = time.monotonic()
+    with (
+        ThreadCluster(program.ranks, PATIENT) as cluster,
+        pytest.raises(SymgraphError, match=r"rank ?\d|channel \d|rank\d_|tag \d") as caught,
+    ):
+        cluster.run(lambda end: program.work(end, create_communicator("naive", end)))
+    assert not isinstance(caught.value, TransportTimeout)
+    assert time.monotonic() - begin < SOON
