@@ -41,10 +41,10 @@ OPTIMIZER = "optimizer/{}/"  # the variable, then the slot
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint in a folder, if there is one."""
-    return next(reversed(_by_age(folder)), None)
+    return next(reversed(by_age(folder)), None)
 
 
-def _by_age(folder: Path) -> list[Path]:
+def by_age(folder: Path) -> list[Path]:
     """Whole checkpoints, last written last: a run begun anew is newer than an older, longer one."""
     found = folder.glob(f"step-*/{ABOUT}")
     return [a.parent for a in sorted(found, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
@@ -71,12 +71,8 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
         transport.exchange("written")
         if transport.rank == 0:
             _join_pieces(session, partial)
-            text = json.dumps({"steps": session.steps, **about}, indent=1)
-            (partial / ABOUT).write_text(text, encoding="utf-8")
-            shutil.rmtree(path, ignore_errors=True)
-            os.replace(partial, path)
-            for old in _by_age(folder)[:-keep]:
-                shutil.rmtree(old)
+            publish(partial, path, {"steps": session.steps, **about})
+            prune(folder, keep)
         transport.exchange("named")
 
     try:
@@ -84,6 +80,19 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
     except OSError as error:
         raise ConfigError(f"checkpoint.directory: cannot write {path}: {error}") from error
     return path
+
+
+def publish(partial: Path, path: Path, about: Mapping[str, Any]) -> None:
+    """Give a folder in which all else is written its facts, then, at once, its name."""
+    (partial / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(partial, path)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
+    for old in by_age(folder)[:-keep]:
+        shutil.rmtree(old)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -104,7 +113,7 @@ def restore(session: Session, path: Path) -> None:
 
     def work(transport: Transport) -> None:
         rank, shards = transport.rank, session.plan.shards
-        with _Reader(path) as reader:
+        with Reader(path) as reader:
             for name, array in session.arrays[rank].items():
                 array[...] = reader.read("{}", name, array, shards.get(name))
             updater, worker = session.updaters[rank], session.workers[rank]
@@ -149,7 +158,7 @@ def _join_pieces(session: Session, folder: Path) -> None:
         return
     shards, slots = session.plan.shards, session.updaters[0].optimizer.slots()
     joined: dict[str, Array] = {}
-    with _Reader(folder) as reader:
+    with Reader(folder) as reader:
         for key in ("{}", *(OPTIMIZER + slot for slot in slots)):
             here = [name for name in shards if key.format(name) in reader.holder]
             whole = join(shards, {name: reader.read(key, name) for name in here})
@@ -166,7 +175,7 @@ def _split(session: Session, name: str, whole: Array) -> Iterator[Array]:
     return (np.ascontiguousarray(part) for part in np.split(whole, ends, axis))
 
 
-class _Reader:
+class Reader:
     """All tensors of a checkpoint, whichever rank wrote them."""
 
     def __init__(self, path: Path) -> None:
@@ -179,7 +188,7 @@ class _Reader:
                 raise ConfigError(f"{file} cannot be read: {error}") from error
             self.holder |= dict.fromkeys(opened.keys(), opened)
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> Reader:
         return self
 
     def __exit__(self, *exc: object) -> None:

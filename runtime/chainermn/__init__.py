@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.chainermn.checkpointer import create_multi_node_checkpointer
 from runtime.chainermn.communicator import Communicator, create_communicator, join_ranks
 from runtime.chainermn.data import (
     create_empty_dataset,
@@ -20,6 +21,7 @@ __all__ = [
     "connect",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "create_multi_node_iterator",
     "create_multi_node_n_step_rnn",

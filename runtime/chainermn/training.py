@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from runtime.chainermn.communicator import Communicator
+from runtime.checkpoint import OPTIMIZER
 from symgraph.errors import RunError
 from symgraph.eval_metric import EvalMetric
 from symgraph.optimizer import Optimizer
@@ -21,8 +22,9 @@ class MultiNodeOptimizer:
     """
 
     def __init__(self, optimizer: Optimizer, comm: Communicator) -> None:
-        self.optimizer, self.count = optimizer, 0
+        self.optimizer = optimizer
         self._comm = comm
+        self._count = np.zeros((), np.int64)
         self._states: dict[str, dict[str, Array]] = {}
         self._params: dict[str, Array] = {}
 
@@ -31,6 +33,23 @@ class MultiNodeOptimizer:
         self._params = dict(params)
         self._comm.bcast_data(self._params)
         self._states = {n: self.optimizer.state(n, a) for n, a in sorted(params.items())}
+
+    @property
+    def count(self) -> int:
+        """Updates done."""
+        return int(self._count)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that it must have to go on, for a checkpointer: the parameters and its own state.
+
+        They are the arrays themselves, under the names that checkpoints have.
+        """
+        states = {
+            OPTIMIZER.format(name) + slot: array
+            for name, slots in self._states.items()
+            for slot, array in slots.items()
+        }
+        return {**self._params, **states, "updates": self._count}
 
     def update(self, grads: Mapping[str, Array | None]) -> None:
         """One step with the means of the gradients, which are overwritten by them.
@@ -41,7 +60,7 @@ class MultiNodeOptimizer:
             raise RunError("a multi-node optimizer was not told its parameters: call setup first")
         given = {name: grads.get(name) for name in self._params}
         means = self._comm.multi_node_mean_grad(given, self._params)
-        self.count += 1
+        self._count += 1
         for name, mean in means.items():
             weight, state = self._params[name], self._states[name]
             self.optimizer.update(np, name, weight, mean, state, self.count)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
+import time
 
 import numpy as np
 
 import symgraph as sg
-from runtime.chainermn import create_communicator, create_multi_node_iterator, join_ranks
+from runtime.chainermn import (
+    create_communicator,
+    create_multi_node_checkpointer,
+    create_multi_node_iterator,
+    join_ranks,
+)
 from runtime.pipeline import Options
 from runtime.transports import make_cluster
 from symgraph.errors import GraphError
 from tests.chainermn.checks import CHECKS, data
+from tests.chainermn.test_checkpointer import trained as train_and_save
 from tests.chainermn.test_data import Serial
 from tests.chainermn.test_training import trained
 from tests.pipelines import judge, make_plan, run_step
@@ -79,6 +87,33 @@ def train() -> None:
     say(f"digest {hashlib.sha256(text).hexdigest()}")
 
 
+def dies_in_a_save() -> None:
+    """Rank 1 is killed while it writes iteration 6, which rank 0 has written."""
+
+    def die(saver, count: int) -> None:
+        if count == 6 and comm.rank == 1:
+            partial = saver.folder / ".step-00000006.partial"
+            partial.mkdir()
+            (partial / "rank-1.safetensors").write_bytes(b"half")
+            while not (saver.folder.parent / "rank-0" / "step-00000006").exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    comm = create_communicator("flat", timeout=60)
+    train_and_save(comm, sys.argv[2], 10, 2, die)
+
+
+def goes_on() -> None:
+    """The run that died ends as one that did not."""
+    comm = create_communicator("flat", timeout=60)
+    place = create_multi_node_checkpointer("adam", comm, sys.argv[2]).maybe_load({})
+    say(f"goes on at {place.iteration}")
+    for folder in (sys.argv[2], sys.argv[3]):
+        weights = train_and_save(comm, folder, 10, 2)
+        text = b"".join(weights[name].tobytes() for name in sorted(weights))
+        say(f"digest {hashlib.sha256(text).hexdigest()}")
+
+
 def local() -> None:
     """Each rank describes its own part; together they are run. A wrong tag is seen by all."""
     comm = create_communicator("naive", timeout=60)
@@ -103,7 +138,8 @@ def local() -> None:
 
 CASES = {
     "contract": contract, "local": local, "train": train, "fails": fails, "wrong-tag": wrong_tag,
-    "ends-early": ends_early, "wait-for-each-other": wait_for_each_other,
+    "dies-in-a-save": dies_in_a_save, "goes-on": goes_on, "ends-early": ends_early,
+    "wait-for-each-other": wait_for_each_other,
 }  # fmt: skip
 
 if __name__ == "__main__":

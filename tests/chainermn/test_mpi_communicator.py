@@ -60,3 +60,15 @@ def test_waits_that_never_end_are_an_error_at_once(case):
     else:
         assert ended.lines("^  rank 0 waits for a message with tag 7 of rank 1$")
         assert ended.lines("^  rank 1 waits for gather of root 0 with all ranks$")
+
+
+def test_a_run_whose_rank_died_in_a_save_goes_on(tmp_path):
+    """X17, multi-node: from the newest iteration that all ranks have, to the same bits."""
+    died = launch(2, PROGRAM, "dies-in-a-save", tmp_path / "a")
+    assert died.status != 0
+    assert died.lines("rank 1 failed: its process was lost"), died
+    ended = launch(2, PROGRAM, "goes-on", tmp_path / "a", tmp_path / "b")
+    assert ended.status == 0, ended
+    assert ended.lines("^goes on") == ["goes on at 4"] * 2
+    assert len(ended.lines("^digest")) == 4
+    assert len(set(ended.lines("^digest"))) == 1
