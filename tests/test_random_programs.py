@@ -203,14 +203,11 @@ class Reducer:
         raise AssertionError("the programs have no updates")
 
 
-def run_schedule(
-    schedule: Schedule, workers: list[Worker], case: Case, cluster: FakeCluster
-) -> Result:
+def run_schedule(schedule: Schedule, plan: Plan, case: Case, cluster: FakeCluster) -> Result:
     found: dict[int, Result] = {}
 
     def work(transport: Transport) -> None:
-        worker = workers[transport.rank]
-        worker.bind([schedule.programs[transport.rank]])
+        worker = Worker(plan, transport.rank, case.arrays, schedules=[schedule])
         worker.step(transport, case.feeds, updater=Reducer())
         found[transport.rank] = local_result(worker.plan, worker)
 
@@ -236,20 +233,19 @@ def test_programs_hang_if_and_only_if_the_check_says_so(capacity):
     rng = random.Random(f"{capacity}")
     for case, plan, alone in map(sample, range(16, 36)):
         ranks = plan.partition.placement.ranks
-        workers = [Worker(plan, rank, case.arrays) for rank in range(ranks)]
         for seed in range(8):
             schedule, text = random_schedule(plan, capacity, rng)
             with FakeCluster(ranks, capacity, seed) as cluster:
                 if text:
                     with pytest.raises(PeerFailed, match="ranks that wait for ever") as caught:
-                        run_schedule(schedule, workers, case, cluster)
+                        run_schedule(schedule, plan, case, cluster)
                     found, wanted = stands(str(caught.value)), stands(text)
                     assert len(found) > 1  # not all: others may be at work when it is found
                     assert found.items() <= wanted.items()
                     assert len(wanted) == ranks
                     outcomes["wants room" if wants_room(schedule, plan) else "hangs"] += 1
                 else:
-                    assert_same_bits(run_schedule(schedule, workers, case, cluster), alone)
+                    assert_same_bits(run_schedule(schedule, plan, case, cluster), alone)
                     outcomes["ends"] += 1
     kinds = ["ends", "hangs", *([] if capacity is None else ["wants room"])]
     assert min(outcomes[outcome] for outcome in kinds) >= 8, outcomes

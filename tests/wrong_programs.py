@@ -297,8 +297,8 @@ def draw_worker(number: int, change: Callable[[Plan, random.Random], Schedule]) 
     ranks, (case, made, schedule) = first_wrong(number, draw)
 
     def work(end: Transport, comm: Communicator) -> None:
-        own = [schedule.programs[end.rank]]
-        worker = Worker(made, end.rank, {n: a.copy() for n, a in case.arrays.items()}, programs=own)
+        arrays = {n: a.copy() for n, a in case.arrays.items()}
+        worker = Worker(made, end.rank, arrays, schedules=[schedule])
         worker.step(end, case.feeds)
 
     return Wrong(f"{number}-worker-{change.__name__}", ranks, work)

@@ -29,6 +29,7 @@ from runtime.transports.base import (
 )
 from runtime.transports.guard import stand_guard
 from runtime.transports.lifeline import Lifeline
+from runtime.transports.mpi_collectives import Groups
 from runtime.transports.mpi_endpoint import MpiTransport, gather_ragged
 from runtime.transports.waiter import Waiter, abandon
 from symgraph.errors import ConfigError, RunError
@@ -91,6 +92,7 @@ class MpiCluster(Cluster):
         self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by lines
+        self._groups: Groups = {}
         self._closed = False
         _open_clusters.add(self)
 
@@ -116,7 +118,7 @@ class MpiCluster(Cluster):
         self._waiter.what = ""
         stand.runs += 1
         stand.inside = True
-        endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline)
+        endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline, self._groups)
         try:
             result = work(endpoint)
             endpoint.close()
@@ -157,7 +159,8 @@ class MpiCluster(Cluster):
         if self._lifeline.failure is not None:
             _failed = True
         else:
-            self._comm.Free()
+            for comm in filter(None, (*self._groups.values(), self._comm)):
+                comm.Free()
 
 
 def _load_mpi() -> Any:

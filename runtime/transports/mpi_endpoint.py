@@ -33,6 +33,7 @@ from runtime.transports.base import (
     wrong_type,
 )
 from runtime.transports.lifeline import Lifeline
+from runtime.transports.mpi_collectives import Groups, MpiCollectives
 from runtime.transports.waiter import Waiter
 from symgraph.errors import RunError
 
@@ -85,7 +86,10 @@ class _Sending:
 class MpiTransport:
     """One process's endpoint."""
 
-    def __init__(self, mpi: Any, comm: MPI.Comm, waiter: Waiter, lifeline: Lifeline) -> None:
+    def __init__(
+        self, mpi: Any, comm: MPI.Intracomm, waiter: Waiter, lifeline: Lifeline, groups: Groups
+    ) -> None:
+        """groups: of ranks that have a communicator of their own."""
         self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
         self._mpi, self._comm, self._waiter, self._lifeline = mpi, comm, waiter, lifeline
         self._byte, self._any_tag = mpi.BYTE, mpi.ANY_TAG
@@ -95,6 +99,7 @@ class MpiTransport:
         self._sending: deque[_Sending] = deque()  # keeps the buffers of messages under way
         self._closed = False
         self.until = partial(waiter.until, run=lifeline.stand.runs)
+        self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups)
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
@@ -164,6 +169,8 @@ class MpiTransport:
         while self._sending and self._lifeline.failure is None:
             self._sending[0].wait()
             self._sending.popleft()
+        if self._lifeline.failure is None:
+            self.collectives.finish()
 
     def _recv_large(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         def arrived() -> MPI.Message | None:
@@ -206,6 +213,7 @@ class MpiTransport:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
         while self._sending and self._sending[0].done():
             self._sending.popleft()
+        self.collectives.advance()
 
     def _moving(self) -> int:
         """Bytes of messages under way, which may need this rank to go on."""

@@ -1,0 +1,116 @@
+"""MPI's own collectives as tickets: all ranks of a group start them in one order; none blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from runtime.transports.base import Blocks, Ticket, joined_by
+from runtime.transports.waiter import Waiter
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Groups = dict[tuple[int, ...], "MPI.Intracomm | None"]  # None: this rank is not in it
+Bytes = npt.NDArray[Any]
+
+
+class _Joined:
+    """The ticket of a collective under way."""
+
+    __slots__ = ("_blocks", "_buffers", "_meeting", "_of", "_request")
+
+    def __init__(
+        self, request: MPI.Request, of: MpiCollectives, blocks: Blocks, buffers: Sequence[Bytes]
+    ) -> None:
+        """buffers: what must live as long."""
+        self._request, self._of, self._blocks, self._buffers = request, of, blocks, buffers
+        self._meeting = of.meet(blocks.ranks)
+
+    def done(self) -> bool:
+        return self._request.Test()
+
+    def wait(self) -> None:
+        if not self._request.Test():
+            moving = sum(buffer.nbytes for buffer in self._buffers)
+            awaited, needs = joined_by(self._blocks), self._blocks.ranks
+            self._of.wait(self._request, awaited, needs, self._meeting, moving)
+
+
+class MpiCollectives:
+    """See `Collectives`."""
+
+    def __init__(self, comm: MPI.Intracomm, waiter: Waiter, run: int, groups: Groups) -> None:
+        """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
+        self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
+        self._under_way: deque[_Joined] = deque()
+
+    def join(self, groups: Sequence[tuple[int, ...]]) -> None:
+        """See `Collectives.join`; a communicator for each group, made once."""
+        new = [ranks for ranks in groups if ranks not in self._groups]
+        if new:
+            # MPI's own way to make communicators cannot be watched: so all ranks come here first.
+            everyone = tuple(range(self._comm.size))
+            meeting = self.meet(everyone, "join")
+            self.wait(self._comm.Ibarrier(), "all ranks to join", everyone, meeting)
+        for ranks in sorted(new):
+            self._groups[ranks] = None
+            if self._comm.rank in ranks:
+                self._groups[ranks] = self._comm.Create_group(self._comm.Get_group().Incl(ranks))
+
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+        """See `Collectives.start`."""
+        comm = self._groups[blocks.ranks]
+        assert comm is not None
+        ticket = _Joined(_start(comm, blocks, out, into), self, blocks, (out, into))
+        self._under_way.append(ticket)
+        return ticket
+
+    def meet(self, ranks: tuple[int, ...], what: str = "collective") -> tuple[str, int]:
+        """This rank comes to what these ranks come to."""
+        group = f"{what} {ranks}"
+        return group, self._waiter.meet(group)
+
+    def wait(
+        self,
+        request: MPI.Request,
+        awaited: str,
+        needs: Sequence[int],
+        meeting: tuple[str, int],
+        moving: int = 0,
+    ) -> None:
+        """Wait for what ranks have come to."""
+        until = self._waiter.until
+        until(request.Test, awaited, needs, moving=moving, run=self._run, meeting=meeting)
+
+    def advance(self) -> None:
+        """Let go of those that are done."""
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft()
+
+    def finish(self) -> None:
+        """Wait for all that are under way."""
+        while self._under_way:
+            self._under_way[0].wait()
+            self._under_way.popleft()
+
+
+def _start(comm: MPI.Intracomm, blocks: Blocks, out: Bytes, into: Bytes) -> MPI.Request:
+    """The collective of these blocks on the communicator of its ranks."""
+    me = comm.rank
+    got = [into, blocks.column(me)]
+    if blocks.kind == "allgather":
+        return comm.Iallgatherv(out, got)
+    if blocks.kind == "alltoall":
+        return comm.Ialltoallv([out, list(blocks.sizes[me])], got)
+    if blocks.kind == "gather":
+        root = next(j for j in range(comm.size) if any(blocks.column(j)))
+        return comm.Igatherv(out, got if me == root else None, root)
+    root = next(i for i in range(comm.size) if blocks.given(i))
+    if blocks.kind == "scatter":
+        given = [out, list(blocks.sizes[me])] if me == root else None
+        return comm.Iscatterv(given, into, root)
+    return comm.Ibcast(out if me == root else into, root)
