@@ -187,8 +187,8 @@ class MpiGroup(Group):
             return comm.Improbe(src, any_tag, status)
 
         found = arrived()
-        awaited = f"a message with tag {tag} of rank {src}"
         if not found:
+            awaited = f"a message with tag {tag} of rank {src}"
             found = self._until(arrived, awaited, (self._line.ranks[src],))
         if status.tag != tag:
             raise wrong_message(self.rank, src, status.tag, tag)
@@ -196,7 +196,7 @@ class MpiGroup(Group):
         into: Bytes = np.empty(size, np.uint8) if out is None else out
         request = found.Irecv([into, self._byte])
         if not request.Test():
-            self._until(request.Test, awaited, moving=size)
+            self._until(request.Test, f"the rest of a message of rank {src}", moving=size)
         return into
 
 

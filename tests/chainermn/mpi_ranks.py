@@ -81,8 +81,13 @@ def train() -> None:
     """Data parallel steps, and an iterator that rank 0 reads for all."""
     comm = create_communicator("flat", timeout=60)
     weights = trained(comm, 3, sg.optimizer.SGD(0.1, momentum=0.9))
+    serial = trained(comm.split(comm.rank, 0), 3, sg.optimizer.SGD(0.1, momentum=0.9))
+    if comm.rank == 0:  # whose weights all ranks begin with
+        for name, array in serial.items():
+            np.testing.assert_allclose(weights[name], array, rtol=2e-4, atol=1e-5)
     own = Serial(20, 8, 1) if comm.rank == 0 else None
     rows = np.concatenate(list(create_multi_node_iterator(own, comm)))
+    assert np.array_equal(rows, np.concatenate(list(Serial(20, 8, 1))))
     text = b"".join(weights[name].tobytes() for name in sorted(weights)) + rows.tobytes()
     say(f"digest {hashlib.sha256(text).hexdigest()}")
 
