@@ -19,6 +19,7 @@ from runtime.transports.base import Ticket, Transport
 from symgraph.errors import DTypeError, RunError
 from symgraph.types import Array
 
+HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 COLLECTIVE = (1 << 20) - 1  # the tag of collective calls; others are smaller
 
 
@@ -77,7 +78,7 @@ def summed_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In which dtype arrays are summed: half precision (which MPI has not) in single."""
     if dtype.kind == "b":
         raise DTypeError("a sum over ranks: bool has no sum; cast it to int32")
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    return SINGLE if dtype == HALF else dtype
 
 
 def call_text(

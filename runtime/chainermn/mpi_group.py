@@ -2,7 +2,8 @@
 
 A collective begins with a meeting: all ranks come, and say which call they make and how much they
 bring. So ranks that make different calls get an error, each the same, before anything is moved,
-and who is missing is known. MPI itself would hang, or mix up the contents.
+and who is missing is known. MPI itself would hang, or mix up the contents. Small sums need no more
+than the meeting, where the terms are brought along.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from runtime.transports.mpi import Line
 from runtime.transports.mpi_endpoint import gather_ragged
 from symgraph.types import Array
 
+BROUGHT = 1 << 10  # bytes
+
 
 class MpiGroup(Group):
     """The ranks of an MPI communicator."""
@@ -38,6 +41,12 @@ class MpiGroup(Group):
         self.rank, self.size = line.comm.rank, line.comm.size
         self._status = line.mpi.Status()
         self._splits = 0  # so far
+        # What is told at a meeting: the call, a number a rank, and what is brought along.
+        width = 1 + self.size
+        self._mine = np.zeros(width + BROUGHT // 8, np.int64)
+        self._all_ranks = np.empty((self.size, self._mine.size), np.int64)
+        self._codes, self._numbers = self._all_ranks[:, 0], self._all_ranks[:, 1:width]
+        self._views: dict[np.dtype[Any], tuple[Array, Array]] = {}
 
     def send(self, message: Message, dst: int, tag: int) -> None:
         self._advance()
@@ -60,9 +69,9 @@ class MpiGroup(Group):
 
     def bcast(self, message: Message | None, root: int) -> Message:
         first, rest = message.parts() if message is not None else (np.empty(0, np.uint8), [])
-        sizes = self._meet(_call("bcast", root), [first.size])
+        self._meet(_call("bcast", root), [first.size])
         if message is None:
-            first = np.empty(sizes[root][0], np.uint8)
+            first = np.empty(int(self._numbers[root, 0]), np.uint8)
         self._all(self._comm.Ibcast(first, root), "bcast")
         if message is None:
             message, rest = begun(first)
@@ -72,7 +81,8 @@ class MpiGroup(Group):
 
     def gather(self, message: Message, root: int) -> list[Message] | None:
         mine, here = message.packed(), self.rank == root
-        sizes = [size for size, *_ in self._meet(_call("gather", root), [mine.size])]
+        self._meet(_call("gather", root), [mine.size])
+        sizes = self._numbers[:, 0].tolist()
         joined = np.empty(sum(sizes) if here else 0, np.uint8)
         into = [joined, sizes] if here else None
         self._all(self._comm.Igatherv(mine, into, root), "gather", joined.size)
@@ -80,14 +90,16 @@ class MpiGroup(Group):
 
     def allgather(self, message: Message) -> list[Message]:
         mine = message.packed()
-        sizes = [size for size, *_ in self._meet(_call("allgather"), [mine.size])]
+        self._meet(_call("allgather"), [mine.size])
+        sizes = self._numbers[:, 0].tolist()
         request, parts = gather_ragged(self._comm, mine, sizes)
         self._all(request, "allgather", sum(sizes))
         return [begun(part)[0] for part in parts]
 
     def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
         parts = [m.packed() for m in messages or ()]
-        sizes = self._meet(_call("scatter", root), [p.size for p in parts])[root]
+        self._meet(_call("scatter", root), [p.size for p in parts])
+        sizes = self._numbers[root].tolist()
         mine = np.empty(sizes[self.rank], np.uint8)
         given = [np.concatenate(parts), sizes] if self.rank == root else None
         self._all(self._comm.Iscatterv(given, mine, root), "scatter", sum(sizes))
@@ -96,7 +108,8 @@ class MpiGroup(Group):
     def alltoall(self, messages: Sequence[Message]) -> list[Message]:
         parts = [m.packed() for m in messages]
         given = [p.size for p in parts]
-        sizes = [row[self.rank] for row in self._meet(_call("alltoall"), given)]
+        self._meet(_call("alltoall"), given)
+        sizes = self._numbers[:, self.rank].tolist()
         joined = np.empty(sum(sizes), np.uint8)
         outgoing = [np.concatenate(parts), given]
         request = self._comm.Ialltoallv(outgoing, [joined, sizes])
@@ -106,8 +119,21 @@ class MpiGroup(Group):
     def allreduce(self, array: Array, out: Array) -> None:
         given = array.astype(summed_as(array.dtype), copy=False)
         total = out if out.dtype == given.dtype else np.empty(given.shape, given.dtype)
+        call = _call("allreduce", None, given.dtype, given.shape)
+        if given.nbytes <= BROUGHT:
+            mine, terms = self._brought(given.dtype)
+            mine[: given.size] = given.reshape(-1)
+            self._meet(call)
+            first, *rest = terms[:, : given.size]
+            flat = total.reshape(-1)
+            flat[...] = first
+            for term in rest:
+                np.add(flat, term, out=flat)
+            if total is not out:
+                out[...] = total
+            return
         term = self._mpi.IN_PLACE if total is given else given
-        self._meet(_call("allreduce", None, given.dtype, given.shape))
+        self._meet(call)
         if given.nbytes <= EAGER:
             self._all(self._comm.Iallreduce(term, total), "allreduce")
         else:  # MPI's call that cannot be watched is faster, and safe once all ranks have come
@@ -149,22 +175,30 @@ class MpiGroup(Group):
         while sent and sent[0][0].Test():
             sent.popleft()
 
-    def _meet(self, call: tuple[int, str], numbers: Sequence[int] = ()) -> list[list[int]]:
-        """All ranks come to make this call; the numbers that each brings, one a rank or fewer."""
+    def _brought(self, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+        """What this rank brings to a meeting, and what all have brought to the last one."""
+        if dtype not in self._views:
+            mine, all_ = self._mine[1 + self.size :], self._all_ranks[:, 1 + self.size :]
+            self._views[dtype] = mine.view(dtype), all_.view(dtype)
+        return self._views[dtype]
+
+    def _meet(self, call: tuple[int, str], numbers: Sequence[int] = ()) -> None:
+        """All ranks come to make this call.
+
+        numbers: at most one a rank; those of all are in `_numbers` until the next meeting.
+        """
         code, text = call
-        line, width = self._line, self.size + 1
-        mine, all_ = np.zeros(width, np.int64), np.empty((self.size, width), np.int64)
+        line, mine, all_ = self._line, self._mine, self._all_ranks
         mine[0] = code
-        mine[1 : 1 + len(numbers)] = numbers
+        if numbers:
+            mine[1 : 1 + len(numbers)] = numbers
         number = line.waiter.meet(line.name)
         request = self._comm.Iallgather(mine, all_)
         if not request.Test():
             awaited = f"{text} with all ranks"
             self._until(request.Test, awaited, line.ranks, meeting=(line.name, number))
-        rows: list[list[int]] = all_.tolist()
-        if any(row[0] != code for row in rows):
+        if self._codes.tolist().count(code) != self.size:
             require_same_calls(self._exchange(text))
-        return [row[1:] for row in rows]
 
     def _exchange(self, text: str) -> list[str]:
         """Every rank's text, on all ranks."""
