@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,6 @@ from runtime.transports.mpi_collectives import Groups, MpiCollectives
 from runtime.transports.waiter import Waiter
 from symgraph.errors import RunError
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 __all__: list[str] = []
 
@@ -68,7 +66,7 @@ class _Sending:
     __slots__ = ("_awaited", "_end", "_request", "nbytes")
 
     def __init__(
-        self, request: MPI.Request, end: MpiTransport, awaited: tuple[int, int], nbytes: int
+        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int
     ) -> None:
         """awaited: by whom it is taken, and its tag."""
         self._request, self._end, self._awaited = request, end, awaited
@@ -87,7 +85,7 @@ class MpiTransport:
     """One process's endpoint."""
 
     def __init__(
-        self, mpi: Any, comm: MPI.Intracomm, waiter: Waiter, lifeline: Lifeline, groups: Groups
+        self, mpi: Any, comm: Any, waiter: Waiter, lifeline: Lifeline, groups: Groups
     ) -> None:
         """groups: of ranks that have a communicator of their own."""
         self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
@@ -173,7 +171,7 @@ class MpiTransport:
             self.collectives.finish()
 
     def _recv_large(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        def arrived() -> MPI.Message | None:
+        def arrived() -> Any:
             self._advance()
             return self._comm.Improbe(src, self._any_tag, self._status)
 
@@ -224,7 +222,7 @@ class MpiTransport:
             raise RunError(f"{verb}: rank {self.rank}'s endpoint is closed; it serves one run only")
 
 
-def gather_ragged(comm: MPI.Comm, mine: Bytes, sizes: list[int]) -> tuple[MPI.Request, list[Bytes]]:
+def gather_ragged(comm: Any, mine: Bytes, sizes: list[int]) -> tuple[Any, list[Bytes]]:
     """Start an allgather of byte vectors of these sizes; the parts are there once it is done."""
     joined = np.empty(sum(sizes), np.uint8)
     request = comm.Iallgatherv(mine, [joined, sizes])
