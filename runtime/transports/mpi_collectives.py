@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Ticket, joined_by
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-Groups = dict[tuple[int, ...], "MPI.Intracomm | None"]  # None: this rank is not in it
+Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
+Groups = dict[Group, Comm]  # None: this rank is not in it
 Bytes = npt.NDArray[Any]
 
 
@@ -31,13 +29,13 @@ class _Joined:
     __slots__ = ("_blocks", "_buffers", "_request", "_waiter")
 
     def __init__(
-        self, request: MPI.Request, waiter: Waiter, blocks: Blocks, buffers: Sequence[Bytes]
+        self, request: Any, waiter: Waiter, blocks: Blocks, buffers: Sequence[Bytes]
     ) -> None:
         """buffers: what must live as long."""
         self._request, self._waiter, self._blocks, self._buffers = request, waiter, blocks, buffers
 
     def done(self) -> bool:
-        return self._request.Test()
+        return bool(self._request.Test())
 
     def wait(self) -> None:
         moving = sum(buffer.nbytes for buffer in self._buffers)
@@ -47,24 +45,24 @@ class _Joined:
 class MpiCollectives:
     """See `Collectives`. groups: communicators made before, shared by all endpoints of a rank."""
 
-    def __init__(self, comm: MPI.Intracomm, waiter: Waiter, groups: Groups) -> None:
+    def __init__(self, comm: Comm, waiter: Waiter, groups: Groups) -> None:
         self._comm, self._waiter, self._groups = comm, waiter, groups
         self._under_way: deque[_Joined] = deque()
 
-    def join(self, groups: Sequence[tuple[int, ...]]) -> None:
+    def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; a communicator for each group, made once."""
-        new = [ranks for ranks in groups if ranks not in self._groups]
+        new = [group for group in groups if group not in self._groups]
         if new:
             # MPI's own way to make communicators cannot be watched: so all ranks come here first.
             self._waiter.until(self._comm.Ibarrier().Test, "all ranks to join")
-        for ranks in sorted(new):
-            self._groups[ranks] = None
-            if self._comm.rank in ranks:
-                self._groups[ranks] = self._comm.Create_group(self._comm.Get_group().Incl(ranks))
+        for group in sorted(new):
+            members = self._comm.Get_group().Incl(group[1])
+            own = self._comm.rank in group[1]
+            self._groups[group] = self._comm.Create_group(members) if own else None
 
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
-        comm = self._groups[blocks.ranks]
+        comm = self._groups[blocks.group]
         assert comm is not None
         ticket = _Joined(_start(comm, blocks, out, into), self._waiter, blocks, (out, into))
         self._under_way.append(ticket)
@@ -82,7 +80,7 @@ class MpiCollectives:
             self._under_way.popleft()
 
 
-def _start(comm: MPI.Intracomm, blocks: Blocks, out: Bytes, into: Bytes) -> MPI.Request:
+def _start(comm: Comm, blocks: Blocks, out: Bytes, into: Bytes) -> Any:
     """The collective of these blocks on the communicator of its ranks."""
     me = comm.rank
     got = [into, blocks.column(me)]
