@@ -1,0 +1,71 @@
+"""A translator: greedy decoding with the parameters that are being trained."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from examples.seq2seq.batches import Key, sources
+from examples.seq2seq.network import WRITER, Sizes, greedy
+from examples.seq2seq.vocabulary import BEGIN, Vocabulary
+from runtime import Buckets, BucketSession, Session
+from symgraph.io import DataDesc
+
+SIZE = 256  # texts that are translated at once
+
+
+class Translator:
+    """Writes translations of up to as many tokens as the largest bucket has.
+
+    The whole loop over time is in the graph, each step's word being the next one's input, so that a
+    batch of texts is one step of a session; sources are in the buckets that they had in training.
+    """
+
+    def __init__(
+        self, training: BucketSession, keys: Sequence[Key], sizes: Sizes,
+        vocabularies: tuple[Vocabulary, Vocabulary],
+    ) -> None:  # fmt: skip
+        """keys: of training; the last one holds all."""
+        self.source, self.target = vocabularies
+        self.writes = WRITER in training.cluster.ranks
+        longest = keys[-1][1]
+        options = replace(training.plan.options, update=False)
+        buckets = Buckets(
+            partial(greedy, sizes=sizes), keys[-1], _provide(keys[-1]), options, train=False
+        )
+        self.sessions: dict[int, Session] = {}
+        for steps in sorted({source for source, _ in keys}):
+            made = buckets.plan((steps, longest), _provide((steps, longest)))
+            self.sessions[steps] = Session(
+                made, training.cluster, training.arrays, shared=training.shared, keep_outputs=True
+            )
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """The translations, on the process of the writing rank; all must call it."""
+        encoded = [self.source.encode(text)[::-1] for text in texts]
+        members: dict[int, list[int]] = defaultdict(list)
+        for number, words in enumerate(encoded):
+            members[min(n for n in self.sessions if n >= len(words))].append(number)
+        found = [""] * len(texts)
+        begin = np.full(SIZE, BEGIN, np.int32)
+        for steps, numbers in members.items():
+            session = self.sessions[steps]
+            for at in range(0, len(numbers), SIZE):
+                part = numbers[at : at + SIZE]
+                source = sources([encoded[i] for i in part], steps, SIZE)
+                session.step({"source": source, "begin": begin})
+                if self.writes:
+                    (words,) = session.outputs()
+                    for column, number in enumerate(part):
+                        found[number] = self.target.decode(words[:, column])
+        return found
+
+
+def _provide(key: Key) -> list[DataDesc]:
+    return [
+        DataDesc("source", (key[0], SIZE), "int32", "TN"), DataDesc("begin", (SIZE,), "int32", "N")
+    ]  # fmt: skip
