@@ -57,8 +57,8 @@ def greedy(key: Key, sizes: Sizes) -> SymGen:
     `begin`: what each decoder reads first, (N,).
     """
 
-    def write(*states: Symbol) -> Symbol:
-        cell = stack("decoder", sizes)
+    def write(*first: Symbol) -> Symbol:
+        states, cell = list(first), stack("decoder", sizes)
         parameters = "target_embed_weight", "words_weight", "words_bias"
         table, weight, bias = map(sym.Variable, parameters)
         word, found = sym.Variable("begin"), []

@@ -51,18 +51,23 @@ class Translator:
         for number, words in enumerate(encoded):
             members[min(n for n in self.sessions if n >= len(words))].append(number)
         found = [""] * len(texts)
-        begin = np.full(SIZE, BEGIN, np.int32)
         for steps, numbers in members.items():
-            session = self.sessions[steps]
             for at in range(0, len(numbers), SIZE):
                 part = numbers[at : at + SIZE]
-                source = sources([encoded[i] for i in part], steps, SIZE)
-                session.step({"source": source, "begin": begin})
-                if self.writes:
-                    (words,) = session.outputs()
-                    for column, number in enumerate(part):
-                        found[number] = self.target.decode(words[:, column])
+                written = self._write(steps, [encoded[i] for i in part])
+                for number, text in zip(part, written, strict=True):
+                    found[number] = text
         return found
+
+    def _write(self, steps: int, rows: Sequence[Sequence[int]]) -> list[str]:
+        """What is written for up to SIZE sources of one bucket; nothing on the other process."""
+        session = self.sessions[steps]
+        feeds = {"source": sources(rows, steps, SIZE), "begin": np.full(SIZE, BEGIN, np.int32)}
+        session.step(feeds)
+        if not self.writes:
+            return [""] * len(rows)
+        (words,) = session.outputs()
+        return [self.target.decode(column) for column in words.T[: len(rows)]]
 
 
 def _provide(key: Key) -> list[DataDesc]:
