@@ -1,6 +1,6 @@
 """English into another language, read on one rank and written on another: ChainerMN's seq2seq.
 
-    python -m examples.seq2seq [--language de] [--epochs 7] [--layers 2] [--units 128]
+    python -m examples.seq2seq [--language de] [--epochs 8] [--layers 2] [--units 128]
     python -m examples.seq2seq --pairs FILE [--held-out 500] [--least 3]
     mpiexec -n 2 python -m examples.seq2seq
 
@@ -31,7 +31,7 @@ from runtime.transports import Cluster, launched_by_mpi
 from symgraph.errors import SymgraphError
 
 RATE, WARM_UP, CLIP, SEED = 0.005, 50, 5.0, 1
-REPEATS = 8  # of a name in an epoch; the words of dates are in thousands of them
+REPEATS = 8  # of a name in an epoch, because it is one text; a month's name is in thousands
 SAMPLES = 8
 
 
@@ -141,8 +141,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=Path, help="a tab-separated file instead")
     parser.add_argument("--held-out", type=int, default=500, help="days, or pairs of the file")
     parser.add_argument("--least", type=int, default=1, help="rarer words are spelled")
-    parser.add_argument("--epochs", type=int, default=7)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--units", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--schedule", default="1f1b")

@@ -22,7 +22,8 @@ class Translator:
     """Writes translations of up to as many tokens as the largest bucket has.
 
     The whole loop over time is in the graph, each step's word being the next one's input, so that a
-    batch of texts is one step of a session; sources are in the buckets that they had in training.
+    batch of texts is one step of a session. Sources get the shortest bucket of training that holds
+    them, because pads before a source are not without effect.
     """
 
     def __init__(
