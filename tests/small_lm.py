@@ -9,6 +9,9 @@ import numpy as np
 
 import symgraph as sg
 from examples.lstm_lm import build
+from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.transports import make_cluster
+from symgraph.config import load_config
 
 CONFIG = """\
 model: examples.lstm_lm:build
@@ -56,6 +59,13 @@ def write_bucketed(
     path = folder / "run.yaml"
     path.write_text(config.replace(DATA, f"batch_size: 6, {lengths}, vocab: 20") + more)
     return path
+
+
+def losses(path: object, *overrides: str) -> float:
+    """The loss at the end of a run on threads."""
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster:
+        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
 
 
 def late(**given: Any) -> sg.Model:

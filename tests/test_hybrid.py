@@ -14,17 +14,15 @@ from runtime.prices import quick_prices
 from runtime.replicas import ReplicaSums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
-from runtime.trainer import Trainer, load_corpus, prepare
-from runtime.transports import ThreadCluster, make_cluster
+from runtime.transports import ThreadCluster
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.config import load_config
 from symgraph.context import cpu
 from symgraph.errors import ConfigError
 from tests.modules import GROUPS, fitted, network
 from tests.mpi.launch import launch, needs_mpi
-from tests.pipelines import Case
-from tests.small_lm import write_bucketed, write_config
+from tests.pipelines import Case, assert_equal_parameters
+from tests.small_lm import losses, write_bucketed, write_config
 
 GRIDS = [(1, 2), (2, 1), (2, 2), (3, 2), (2, 3)]  # data axis, model axis
 TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 6, dtype: float64"
@@ -69,12 +67,6 @@ def trained(case: Case, options: Options, steps: int = 5) -> dict[str, np.ndarra
         return run.parameters()
 
 
-def assert_equal(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    assert got.keys() == want.keys()
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
-
-
 @pytest.fixture(scope="module")
 def alone() -> dict[str, np.ndarray]:
     return trained(mlp(), Options(None, micro_batches=2))
@@ -89,7 +81,7 @@ def test_every_grid_trains_as_one_device_does(grid, schedule, alone):
     options = Options(
         groups, cpu(0), everything, schedule, 2, data_axis=rows, model_axis=columns
     )  # fmt: skip
-    assert_equal(trained(mlp(), options), alone)
+    assert_equal_parameters(trained(mlp(), options), alone)
 
 
 @pytest.mark.parametrize("grouped", [True, False])
@@ -106,7 +98,7 @@ def test_a_strategy_places_the_first_row(strategy, grouped, alone):
         parameter, copy = made.shards[name].parameter, made.shards[name].copy
         assert rank == 2 * copy + placed[f"{parameter}[replica 0]"]
     assert set(placed.values()) in ({0, 1, 2, 3}, {0, 2})
-    assert_equal(trained(case, options), alone)
+    assert_equal_parameters(trained(case, options), alone)
 
 
 def test_sums_begin_while_backward_runs(monkeypatch):
@@ -150,12 +142,6 @@ def test_buckets_on_a_grid(tmp_path):
     fewer = ("pipeline.micro_batches=2", "train.dtype=float64")
     want = losses(path, *fewer)
     assert losses(path, *fewer, *grid) == pytest.approx(want, rel=1e-10)
-
-
-def losses(path: object, *overrides: str) -> float:
-    config = load_config(str(path), overrides)
-    with make_cluster("threads", len(config.devices)) as cluster:
-        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
 
 
 @pytest.mark.parametrize("processes", [pytest.param(4, marks=needs_mpi)])
