@@ -14,9 +14,11 @@ from runtime.chainermn.training import create_multi_node_evaluator, create_multi
 from symgraph import local_view as functions
 from symgraph.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 from symgraph.channel_parallel import ParallelConvolution2D, ShardedConvolution
+from symgraph.multi_node_norm import MultiNodeBatchNormalization
 
 __all__ = [
     "Communicator",
+    "MultiNodeBatchNormalization",
     "MultiNodeChainList",
     "ParallelConvolution2D",
     "ShardedConvolution",
