@@ -61,12 +61,13 @@ class Union:
         partitions = list(parts.partitions.values())
         stages = [0, *accumulate(len(p.rank_of) for p in partitions)]
         tags = [0, *accumulate(len(p.edges) for p in partitions)]
-        for partition, stage, tag in zip(partitions, stages, tags, strict=False):
+        for k, (partition, stage, tag) in enumerate(zip(partitions, stages, tags, strict=False)):
             bodies += [key._replace(stage=key.stage + stage) for key in partition.bodies]
             edges += [
                 replace(
                     e, tag=e.tag + tag, src=e.src._replace(stage=e.src.stage + stage),
                     dst=e.dst._replace(stage=e.dst.stage + stage),
+                    exchange=e.exchange and f"{e.exchange} of kind {k}",
                 )
                 for e in partition.edges
             ]  # fmt: skip

@@ -17,12 +17,13 @@ import numpy as np
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Arena, Kind, Pool, reserve, view
+from runtime.exchanges import Exchanging
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
-from runtime.program import Program
+from runtime.program import Program, Schedule
 from runtime.stopwatch import Stopwatch
 from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
@@ -77,13 +78,13 @@ class Worker:
         rank: int,
         arrays: Mapping[str, Array],
         wanted: Collection[Value] | None = None,
-        programs: Collection[Program] | None = None,
+        schedules: Sequence[Schedule] = (),
         *,
         parts: Parts | None = None,
         shared: Shared | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """programs: what a step consists of, by default the plan's program of this rank.
+        """schedules: what a step consists of, by default the plan's.
 
         parts: the plans of the batches of a step that has several; `plan` is the first of them, by
         whose names outputs are known. shared: what workers of the same rank and arrays share.
@@ -106,18 +107,20 @@ class Worker:
         self._shared = Shared() if shared is None else shared
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
-        self._programs = [plan.schedule.programs[rank]] if programs is None else programs
+        self._schedules = schedules or (plan.schedule,)
         self.bound: list[Bound] = []
-        self.bind(self._programs)
+        self.bind()
 
-    def bind(self, programs: Collection[Program]) -> None:
-        """Make a step of programs that run one after the other, on the memory that they need."""
-        self._programs, rank, shared = programs, self.rank, self._shared
+    def bind(self) -> None:
+        """Make a step of the programs, one after the other, on the memory that they need."""
+        rank, shared = self.rank, self._shared
+        programs = [schedule.programs[rank] for schedule in self._schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
-        kinds = self.parts.kinds
+        kinds, partitions = self.parts.kinds, self.parts.partitions
+        self.exchanging = Exchanging(rank, self._schedules, [partitions[kind] for kind in kinds])
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
-        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in self.parts.partitions.items()}
+        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
         arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
         self._memory = shared.pool.take(arena.nbytes, self._drop)
         arrays = {name: self.arrays[name] for name in fixed}
@@ -165,8 +168,9 @@ class Worker:
     def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
         if not self.bound:
-            self.bind(self._programs)
+            self.bind()
         self._tickets.clear()
+        self.exchanging.reset()
         self.outputs = {}
         self.step_count = step
         self._env = Env(np, train, seed, step, 0)
@@ -191,6 +195,7 @@ class Worker:
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
+        self.exchanging.join(transport.collectives)
         clock = time.perf_counter_ns
         starts: list[int] = []
         ends: list[int] = []
@@ -282,7 +287,10 @@ class Worker:
         source = self._rank(edge.src, mb)
         where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
         self.transport.waiting_for(where)
-        self.transport.recv(array, source, edge.tag)
+        if edge.exchange:
+            self.exchanging.take(edge.tag, mb, array)
+        else:
+            self.transport.recv(array, source, edge.tag)
 
     def _free(self, key: BodyKey, mb: int) -> None:
         for ticket, edge in self._tickets.pop((key, mb), ()):
@@ -325,6 +333,9 @@ class _Bind:
         if isinstance(instruction, Free):
             return partial(worker._free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]
+        if isinstance(instruction, Send) and edge.exchange:
+            array = self._array(edge, edge.src, mb)
+            return partial(worker.exchanging.give, edge.tag, mb, array)
         if isinstance(instruction, Send):
             return partial(worker._send, edge, self._array(edge, edge.src, mb), mb)
         return partial(worker._recv, edge, self._array(edge, edge.dst, mb), mb)

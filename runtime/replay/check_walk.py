@@ -44,6 +44,7 @@ class Net(NamedTuple):
     channel: Ints
     source: Ints
     target: Ints
+    exchange: Ints
 
 
 class Steps(NamedTuple):
@@ -77,7 +78,8 @@ class State(NamedTuple):
 
     at: rank -> place on the tape. posted, taken: messages of a channel. waits_for: rank -> the
     channel whose messages it waits for, or -1. wanted: how many of them must be posted, or taken
-    if it is a free that waits.
+    if it is a free that waits. unposted: exchange * mbs + micro-batch -> its messages that are not
+    posted; who waits for that to be 0 waits for -2 - exchange * mbs - micro-batch.
     """
 
     at: Ints
@@ -85,6 +87,7 @@ class State(NamedTuple):
     taken: Ints
     waits_for: Ints
     wanted: Ints
+    unposted: Ints
 
 
 # Kernels take arrays out of their tuples before they loop, because it counts references: done in
@@ -265,9 +268,9 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
     on in any order: where they stop is always the same.
     """
     start, codes, items = tape
-    at, posted, taken, waits_for, wanted = state
+    at, posted, taken, waits_for, wanted, unposted = state
     channels, sources, targets = net.channel, net.source, net.target
-    out_start, outgoing = net.out_start, net.outgoing
+    out_start, outgoing, exchange = net.out_start, net.outgoing, net.exchange
     ranks = len(start) - 1
     ready = np.arange(ranks)[::-1].copy()  # a stack; every rank is on it at most once
     count = ranks
@@ -289,16 +292,28 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
             if code == SEND:
                 channel = channels[item // mbs]
                 posted[channel] += 1
-                woken = _woken(targets[channel], channel, posted[channel], waits_for, wanted)
+                if exchange[channel] < 0:
+                    woken = _woken(targets[channel], channel, posted[channel], waits_for, wanted)
+                else:
+                    joined = exchange[channel] * mbs + item % mbs
+                    unposted[joined] -= 1
+                    if not unposted[joined]:
+                        count = _joined(-2 - joined, waits_for, ready, count)
             elif code == RECV:
                 channel = channels[item // mbs]
+                joined = exchange[channel] * mbs + item % mbs
+                if joined >= 0 and unposted[joined]:
+                    waits_for[rank] = -2 - joined
+                    break
                 if taken[channel] == posted[channel]:
                     waits_for[rank], wanted[rank] = channel, posted[channel] + 1
                     break
                 taken[channel] += 1
                 woken = _woken(sources[channel], channel, taken[channel], waits_for, wanted)
             elif FREE <= code < SEND and capacity != UNBOUNDED:
-                tag = _undelivered(item, mbs, out_start, outgoing, channels, sent, taken, capacity)
+                tag = _undelivered(
+                    item, mbs, out_start, outgoing, channels, exchange, sent, taken, capacity
+                )
                 if tag >= 0:
                     needed = sent[tag * mbs + item % mbs] - capacity + 1
                     waits_for[rank], wanted[rank] = channels[tag], needed
@@ -316,6 +331,17 @@ def _woken(rank: int, channel: int, count: int, waits_for: Ints, wanted: Ints) -
 
 
 @njit(cache=True, nogil=True)
+def _joined(wait: int, waits_for: Ints, ready: Ints, count: int) -> int:
+    """Those that wait for an exchange are ready again."""
+    for rank in range(len(waits_for)):
+        if waits_for[rank] == wait:
+            waits_for[rank] = -1
+            ready[count] = rank
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _let_on(last: int, at: Ints, ready: Ints) -> int:
     """All ranks are at a collective, the last one has the turn: the others are ready again."""
     at += 1
@@ -329,13 +355,15 @@ def _let_on(last: int, at: Ints, ready: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _undelivered(
-    item: int, mbs: int, out_start: Ints, outgoing: Ints, channels: Ints,
+    item: int, mbs: int, out_start: Ints, outgoing: Ints, channels: Ints, exchange: Ints,
     sent: Ints, taken: Ints, capacity: int,
 ) -> int:  # fmt: skip
     """The first edge from a body whose message is not received or buffered; -1 if all are."""
     body, mb = item // mbs, item % mbs
     for place in range(out_start[body], out_start[body + 1]):
         tag: int = outgoing[place]
+        if exchange[channels[tag]] >= 0:
+            continue
         if sent[tag * mbs + mb] >= taken[channels[tag]] + capacity:
             return tag
     return -1

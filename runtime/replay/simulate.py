@@ -6,6 +6,8 @@ Every rank does its instructions in order:
     Send        posts its message and goes on; the link carries messages one after the other
     Recv        waits until the next message of its channel has arrived, then copies it in
     Free        waits until the messages of its body and micro-batch are delivered
+    Recv        of an exchange: waits until all its messages are posted, and then as long as the
+                collective takes (runtime.collective_costs)
     Collective  waits for all ranks, then takes its time on all of them
     Update      takes its time
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from math import inf, isfinite, lcm
 from numbers import Rational
 from typing import Any, NamedTuple
@@ -26,12 +29,15 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.types import BodyKey, Topology
+from runtime.collective_costs import collective_seconds
+from runtime.exchanges import exchanges
 from runtime.program import Schedule
 from runtime.replay.facts import Facts
 from runtime.replay.simulate_walk import (
     CHANNEL,
     DONE,
     EDGE,
+    JOIN,
     MESSAGE,
     RANK,
     STEP,
@@ -148,12 +154,13 @@ class _Seconds(NamedTuple):
     overhead: Fraction
     update: Fraction
     meet: list[Fraction]  # collectives by tag
+    join: list[Fraction]  # exchanges
     exact: bool
 
     def all(self) -> Iterable[Fraction]:
         """Every cost."""
         yield from (*self.run, *self.transfer, *self.copy, *self.latency)
-        yield from (self.overhead, self.update, *self.meet)
+        yield from (self.overhead, self.update, *self.meet, *self.join)
 
 
 def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
@@ -174,8 +181,23 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         transfer, copy, [as_fraction(link.latency, "latency") for link in links],
         as_fraction(costs.overhead, "overhead"), as_fraction(costs.update, "update"),
         [as_fraction(x, f"collective {tag}") for tag, x in enumerate(meet)],
+        _joins(facts, costs),
         all(isinstance(x, Rational) or x == inf for x in given),
     )  # fmt: skip
+
+
+def _joins(facts: Facts, costs: Costs) -> list[Fraction]:
+    """What each exchange takes on the slowest link between two of its ranks."""
+    found = {x.name: x.blocks for x in exchanges(facts.edges, facts.rank_of)}
+    seconds = []
+    for name in facts.exchanges:
+        ranks = found[name].ranks
+        links = [costs.links.get((a, b), costs.link) for a in ranks for b in ranks if a != b]
+        latency = max(as_fraction(link.latency, "latency") for link in links)
+        slowest = min(link.bandwidth for link in links)
+        transfer = partial(quotient, rate=slowest, name="bandwidth")
+        seconds.append(collective_seconds(found[name], latency, transfer))
+    return seconds
 
 
 def as_fraction(value: Number, name: str) -> Fraction:
@@ -216,6 +238,10 @@ def _work(
     channels = np.zeros(len(facts.channel_src), CHANNEL)
     channels["src"], channels["dst"] = facts.channel_src, facts.channel_dst
     channels["link"], channels["shared"] = _shared(facts, links)
+    channels["exchange"] = facts.channel_exchange
+    joins = np.zeros(len(facts.exchanges) * packed.mbs, JOIN)
+    joins["unposted"] = np.repeat(facts.exchange_sizes, packed.mbs)
+    joins["takes"] = np.repeat(ticks(seconds.join), packed.mbs)
     channels["first"] = np.cumsum(packed.sends) - packed.sends
     channels["latency"] = ticks(seconds.latency)
     places = (0, 0) if capacity is None else (len(edges), packed.mbs)
@@ -226,7 +252,7 @@ def _work(
         ranks, edges, channels, np.empty(int(packed.sends.sum()), MESSAGE),
         np.zeros(len(links), np.int64), np.empty(facts.ranks, np.int64), np.zeros(3, np.int64),
         np.full(places, WAIT, np.int32), capacity or 0,
-        facts.outgoing.start, facts.outgoing.items,
+        facts.outgoing.start, facts.outgoing.items, joins, packed.mbs,
     )  # fmt: skip
 
 
@@ -235,14 +261,17 @@ def _shared(facts: Facts, links: list[Link]) -> tuple[list[int], list[bool]]:
     first: dict[str, int] = {}
     carriers = [first.setdefault(x.name, i) if x.name else i for i, x in enumerate(links)]
     senders: dict[int, set[int]] = {}
-    for carrier, src in zip(carriers, facts.channel_src.tolist(), strict=True):
-        senders.setdefault(carrier, set()).add(src)
-    return carriers, [len(senders[carrier]) > 1 for carrier in carriers]
+    plain = (facts.channel_exchange < 0).tolist()
+    for carrier, src, own in zip(carriers, facts.channel_src.tolist(), plain, strict=True):
+        if own:
+            senders.setdefault(carrier, set()).add(src)
+    return carriers, [len(senders.get(carrier, ())) > 1 for carrier in carriers]
 
 
 def _fits(work: Work) -> bool:
     most = [
         work.run, work.edges["transfer"], work.edges["copy"], work.channels["latency"],
+        work.joins["takes"],
         np.array([work.overhead, work.update]), work.meet,
     ]  # fmt: skip
     return max(int(ticks.max(initial=0)) for ticks in most) < STEP

@@ -24,7 +24,7 @@ from runtime.program import Columns
 
 Array = npt.NDArray[Any]
 
-WAIT = -1
+WAIT, JOINED = -1, -2
 LIMIT = 1 << 62  # no clock goes beyond it; one instruction's ticks are fewer than STEP
 STEP = 1 << 58
 DONE, STUCK, TOO_LONG = 0, 1, 2  # how a walk ends
@@ -38,8 +38,10 @@ RANK = np.dtype([
 EDGE = np.dtype([("channel", np.int64), ("transfer", np.int64), ("copy", np.int64)])
 CHANNEL = np.dtype([
     ("src", np.int32), ("dst", np.int32), ("link", np.int32), ("shared", np.int32),
-    ("posted", np.int32), ("taken", np.int32), ("first", np.int64), ("latency", np.int64),
+    ("posted", np.int32), ("taken", np.int32), ("exchange", np.int64), ("first", np.int64),
+    ("latency", np.int64),
 ])  # fmt: skip
+JOIN = np.dtype([("unposted", np.int64), ("time", np.int64), ("takes", np.int64)])
 MESSAGE = np.dtype([("word", np.int64), ("time", np.int64)])
 
 
@@ -51,15 +53,20 @@ class Work(NamedTuple):
     body. overhead, update: of an instruction. meet: of collectives by tag, 0 for further ones.
 
     ranks: the step to do and the one behind the last, places in `words`; the clock; wants: the
-    channel that it waits to receive from, frees: the message that it waits to see taken, or WAIT.
+    channel that it waits to receive from, or JOINED - n for the n-th of `joins`, frees: the message
+    that it waits to see taken, or WAIT.
     edges, by tag: the channel; time on the link and time of copying. channels: the link, whether
-    several ranks send over it; how many messages are posted and taken; where they begin among all.
+    several ranks send over it; how many messages are posted and taken; the exchange that it is for,
+    or -1; where they begin among all.
     messages: the word without KIND; when it arrives and, once taken, when it was taken. busy: until
     when each link is. ready: a stack of ranks. tally: ranks ready, ranks at the collective, when
     the last of them came.
 
     place[tag, mb]: a message's number on its channel. Empty if all are delivered when posted, else
     a channel buffers `capacity` messages. out_first, out_tags: body -> its edges to other ranks.
+
+    joins[exchange * mbs + mb]: messages that are not posted; when the last one was or, once all
+    are, when all have arrived; what that takes.
     """
 
     words: Array
@@ -79,6 +86,8 @@ class Work(NamedTuple):
     capacity: int
     out_first: Array
     out_tags: Array
+    joins: Array
+    mbs: int
 
 
 @njit(cache=True, nogil=True)
@@ -122,7 +131,7 @@ def walk(work: Work) -> int:
     """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
     (words, end, run, overhead, update, meet, ranks, edges, channels, messages, busy, ready, tally,
-     place, capacity, out_first, out_tags) = work  # fmt: skip
+     place, capacity, out_first, out_tags, joins, mbs) = work  # fmt: skip
     for rank in range(len(ranks) - 1, -1, -1):
         _wake(rank, ready, tally)
     held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
@@ -151,10 +160,25 @@ def walk(work: Work) -> int:
                     heappush(held, (now, rank))
                     break
                 turn = False
-                if _send(word, now, ranks, edges, channels, messages, busy, place, ready, tally):
+                exchange = channels[edges[name].channel].exchange
+                if exchange >= 0:
+                    number = exchange * mbs + (word >> (KIND + NAME))
+                    late = _join(word, now, number, ranks, edges, channels, messages, joins,
+                                 ready, tally)  # fmt: skip
+                else:
+                    late = _send(word, now, ranks, edges, channels, messages, busy, place, ready,
+                                 tally)  # fmt: skip
+                if late:
                     return TOO_LONG
             elif kind == RECV:
+                exchange = channels[edges[name].channel].exchange
+                number = exchange * mbs + (word >> (KIND + NAME))
+                if number >= 0 and joins[number].unposted:
+                    me.wants = JOINED - number
+                    break
                 done = _recv(word, now, me, ranks, edges, channels, messages, ready, tally)
+                if number >= 0 and done != WAIT:
+                    done = max(now, joins[number].time) + edges[name].copy
             elif kind == COLLECTIVE:
                 takes = meet[name] if name < len(meet) else 0
                 done = _meet(rank, now, takes, ranks, end, ready, tally)
@@ -201,6 +225,29 @@ def _send(
 
 
 @njit(cache=True, nogil=True)
+def _join(
+    word: int, now: int, number: int, ranks: Array, edges: Array, channels: Array, messages: Array,
+    joins: Array, ready: Array, tally: Array,
+) -> bool:  # fmt: skip
+    """Post a message of an exchange; whether it ends too late for these ticks."""
+    channel = channels[edges[word >> KIND & NAMES].channel]
+    message = messages[channel.first + channel.posted]
+    message.word, message.time = word >> KIND, now
+    channel.posted += 1
+    join = joins[number]
+    join.unposted -= 1
+    join.time = max(join.time, now)
+    if join.unposted:
+        return False
+    join.time += join.takes
+    for rank in range(len(ranks)):
+        if ranks[rank].wants == JOINED - number:
+            ranks[rank].wants = WAIT
+            _wake(rank, ready, tally)
+    return bool(join.time > LIMIT)
+
+
+@njit(cache=True, nogil=True)
 def _recv(
     word: int, now: int, me: Any, ranks: Array, edges: Array, channels: Array, messages: Array,
     ready: Array, tally: Array,
@@ -236,6 +283,8 @@ def _free(
     """
     for tag in tags:
         channel = channels[edges[tag].channel]
+        if channel.exchange >= 0:
+            continue
         number = place[tag, word >> (KIND + NAME)]
         before = number - capacity
         if number < 0:
