@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import types
 
 from runtime.native.base import jit
-from runtime.native.micro import VECTOR, Vectors, integers, intrinsic
+from runtime.native.micro import I64, VECTOR, Vectors, integers, intrinsic
 from symgraph.types import Array
 
 POINTS = 16  # of a tile of 4x4
@@ -85,41 +86,123 @@ def lanes(dtype: Any) -> int:
 # -- copies --------------------------------------------------------------------------------------
 
 
-@jit
-def bring(x: Array, start: int, channel: int, top: int, left: int, lines: Array) -> None:
-    """Lines (rows, columns, samples) of one channel from (top, left) on, zeros where x ends."""
-    rows, columns, samples = lines.shape
-    height, width = x.shape[2], x.shape[3]
-    begin, end = max(0, -left), min(columns, width - left)
-    for n in range(samples):
-        if start + n >= x.shape[0]:
-            lines[:, :, n] = 0
-            continue
-        image = x[start + n, channel]
-        for i in range(rows):
-            if top + i < 0 or top + i >= height:
-                for j in range(columns):
-                    lines[i, j, n] = 0
-                continue
-            line = image[top + i]
-            for j in range(begin):
-                lines[i, j, n] = 0
-            for j in range(begin, end):
-                lines[i, j, n] = line[left + j]
-            for j in range(end, columns):
-                lines[i, j, n] = 0
+@intrinsic  # type: ignore[untyped-decorator]
+def bring_square(
+    typing: Any,
+    like: Any,
+    source: Any,
+    step: Any,
+    target: Any,
+    places: Any,
+    rows: Any,
+    columns: Any,
+) -> Any:
+    """Transpose the first vector of rows `step` bytes apart: a vector for each of its elements.
+
+    places: the address of the vectors' distances from the target in bytes. rows, columns: how
+    many rows and elements of each there are, as in `take_square`.
+    """
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        source, step, target, places, rows, columns = args[1:]
+        sources = [v.at(source, i, step) for i in range(v.lanes)]
+        targets = [b.add(target, place) for place in distances(v, places)]
+        with b.if_else(is_whole(v, rows, columns)) as (whole, part):
+            with whole:
+                for to, vector in zip(
+                    targets, v.transposed(list(map(v.load, sources))), strict=True
+                ):
+                    b.store(vector, v.pointer(to), align=v.size)
+            with part:
+                there = v.below(columns)
+                masks = [b.and_(there, inside(v, i, rows)) for i in range(v.lanes)]
+                some = [v.load_some(*pair) for pair in zip(sources, masks, strict=True)]
+                for i, (to, vector) in enumerate(zip(targets, v.transposed(some), strict=True)):
+                    v.store_some(vector, to, inside(v, i, columns))
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 6), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def take_square(
+    typing: Any, like: Any, source: Any, places: Any, target: Any, step: Any, more: Any,
+    rows: Any, columns: Any,
+) -> Any:  # fmt: skip
+    """`bring_square` backwards, with a number added."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        source, places, target, step, more, rows, columns = args[1:]
+        number = v.splat(more)
+        sources = [b.add(source, place) for place in distances(v, places)]
+        targets = [v.at(target, i, step) for i in range(v.lanes)]
+        with b.if_else(is_whole(v, rows, columns)) as (whole, part):
+            with whole:
+                for to, vector in zip(
+                    targets, v.transposed(list(map(v.load, sources))), strict=True
+                ):
+                    b.store(b.fadd(vector, number), v.pointer(to), align=v.size)
+            with part:
+                some = [v.load_some(x, inside(v, i, columns)) for i, x in enumerate(sources)]
+                for i, (to, vector) in enumerate(zip(targets, v.transposed(some), strict=True)):
+                    mask = b.and_(v.below(columns), inside(v, i, rows))
+                    v.store_some(b.fadd(vector, number), to, mask)
+        return context.get_dummy_value()
+
+    integer = types.int64
+    return types.void(like, *[integer] * 4, like.dtype, integer, integer), generate
+
+
+def distances(v: Vectors, places: Any) -> list[Any]:
+    b = v.builder
+    return [b.load(v.pointer(v.at(places, i, 8), I64)) for i in range(v.lanes)]
+
+
+def is_whole(v: Vectors, rows: Any, columns: Any) -> Any:
+    b = v.builder
+    least = b.select(b.icmp_signed("<", rows, columns), rows, columns)
+    return b.icmp_signed(">=", least, I64(v.lanes))
+
+
+def inside(v: Vectors, index: int, count: Any) -> Any:
+    """The mask of all lanes, true if an index is less than a count."""
+    return v.splat(v.builder.icmp_signed(">", count, I64(index)))
 
 
 @jit
-def take(lines: Array, more: Any, start: int, channel: int, top: int, y: Array) -> None:
-    """Put lines of one channel, plus a number, where they belong in y, if they do."""
-    rows, columns = min(lines.shape[0], y.shape[2] - top), min(lines.shape[1], y.shape[3])
-    for n in range(min(lines.shape[2], y.shape[0] - start)):
-        image = y[start + n, channel]
-        for i in range(rows):
-            line = image[top + i]
-            for j in range(columns):
-                line[j] = lines[i, j, n] + more
+def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Array:
+    """Where in lines, in bytes, `count` elements of an image lie, by rows from (row, left) on."""
+    places = np.zeros(count + VECTOR, np.int64)
+    for e in range(count):
+        places[e] = (row + e // width) * lines.strides[0] + (left + e % width) * lines.strides[1]
+    return places
+
+
+@jit
+def bring(x: Array, start: int, channel: int, top: int, places: Array, lines: Array) -> None:
+    """Lines (rows, columns, samples) of one channel, where places are for it, from row `top` on."""
+    size, count = lines.itemsize, len(places) - VECTOR
+    for n in range(0, min(lines.shape[2], x.shape[0] - start), VECTOR // size):
+        source, target = x[start + n, channel, top].ctypes.data, lines.ctypes.data + n * size
+        for e in range(0, count, VECTOR // size):
+            at = places.ctypes.data + 8 * e
+            rows = x.shape[0] - start - n
+            bring_square(lines, source + e * size, x.strides[0], target, at, rows, count - e)
+
+
+@jit
+def take(
+    lines: Array, more: Any, start: int, channel: int, top: int, places: Array, y: Array
+) -> None:
+    """Put lines of one channel, plus a number, into y from row `top` on."""
+    size, count = lines.itemsize, len(places) - VECTOR
+    for n in range(0, min(lines.shape[2], y.shape[0] - start), VECTOR // size):
+        source, target = lines.ctypes.data + n * size, y[start + n, channel, top].ctypes.data
+        for e in range(0, count, VECTOR // size):
+            at, rows = places.ctypes.data + 8 * e, y.shape[0] - start - n
+            take_square(lines, source, at, target + e * size, y.strides[0], more, rows, count - e)
 
 
 # -- changes of basis ----------------------------------------------------------------------------
@@ -130,8 +213,11 @@ def spread_input(x: Array, start: int, top: int, left: int, lines: Array, planes
     """planes (16, channels, tile rows, tile columns, samples) of data (n, channels, h, w)."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (row, column, 4 * plane, plane)
+    first, end = max(0, top), min(x.shape[2], top + lines.shape[0])
+    places = places_of(lines, first - top, -left, x.shape[3], (end - first) * x.shape[3])
+    lines[:] = 0
     for c in range(planes.shape[1]):
-        bring(x, start, c, top, left, lines)
+        bring(x, start, c, first, places, lines)
         source, target = lines.ctypes.data, planes[0, c].ctypes.data
         for t in range(planes.shape[2]):
             for u in range(planes.shape[3]):
@@ -146,8 +232,11 @@ def spread_gradient(g: Array, start: int, top: int, lines: Array, planes: Array)
     """planes (16, filters, tile rows, tile columns, samples) of the output's gradient."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (row, column, 4 * plane, plane)
+    end = min(g.shape[2], top + lines.shape[0])
+    places = places_of(lines, 0, 0, g.shape[3], (end - top) * g.shape[3])
+    lines[:] = 0
     for f in range(planes.shape[1]):
-        bring(g, start, f, top, 0, lines)
+        bring(g, start, f, top, places, lines)
         source, target = lines.ctypes.data, planes[0, f].ctypes.data
         for t in range(planes.shape[2]):
             for u in range(planes.shape[3]):
@@ -162,6 +251,8 @@ def gather_output(planes: Array, bias: Array, start: int, top: int, lines: Array
     """The output of planes (16, filters, tile rows, tile columns, samples), plus the bias."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (4 * plane, plane, row, column)
+    end = min(y.shape[2], top + lines.shape[0])
+    places = places_of(lines, 0, 0, y.shape[3], (end - top) * y.shape[3])
     for f in range(planes.shape[1]):
         source, target = planes[0, f].ctypes.data, lines.ctypes.data
         for t in range(planes.shape[2]):
@@ -170,4 +261,4 @@ def gather_output(planes: Array, bias: Array, start: int, top: int, lines: Array
                 for n in range(0, column, VECTOR):
                     output_tile(lines, source + n, at + n, steps)
                 source += column
-        take(lines, bias[f], start, f, top, y)
+        take(lines, bias[f], start, f, top, places, y)
