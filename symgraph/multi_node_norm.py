@@ -11,13 +11,18 @@ channel, and so are the gradients of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from symgraph import comm, sym
-from symgraph.attribute import AttrScope
+from symgraph.attribute import AttrScope, hide
+from symgraph.errors import GraphError, nearest
 from symgraph.name import NameManager, Prefix
 from symgraph.symbol import Symbol
+from symgraph.symnode import Entry, SymNode, walk
+
+VECTORS = ("gamma", "beta", "moving_mean", "moving_var")
 
 
 def MultiNodeBatchNormalization(
@@ -29,23 +34,24 @@ def MultiNodeBatchNormalization(
     fix_gamma: bool = True,
     axis: int = 1,
     name: str | None = None,
+    vectors: Sequence[Symbol] | None = None,
 ) -> list[Symbol]:
     """BatchNorm over the joined batch of all participants, each one's part in its group.
 
     xs: one symbol a participant; they may have different numbers of samples. groups: by default
     those that the symbols are in. Gives one symbol a participant. Parameters and states are those
-    of one BatchNorm, `<name>_gamma`, `_beta`, `_moving_mean` and `_moving_var`, with participant 0.
+    of one BatchNorm, with participant 0: vectors, by default variables `<name>_gamma`, `_beta`,
+    `_moving_mean` and `_moving_var`.
     Arguments and defaults are BatchNorm's (MXNet; ChainerMN's eps is 2e-5). A network that splits
     its batch into micro-batches is refused, as with BatchNorm.
     """
     stem = NameManager.current().get(name, "multinodebatchnormalization")
     where = comm.groups_of(xs, groups, stem)
     means, variances = _statistics(xs, where, axis, stem)
-    with AttrScope(ctx_group=where[0]):
-        gamma, beta, moving_mean, moving_var = (
-            sym.Variable(f"{stem}_{which}")
-            for which in ("gamma", "beta", "moving_mean", "moving_var")
-        )
+    if vectors is None:
+        with AttrScope(ctx_group=where[0]):
+            vectors = [sym.Variable(f"{stem}_{which}") for which in VECTORS]
+    gamma, beta, moving_mean, moving_var = vectors
     scaled = {"axis": axis, "eps": eps, "fix_gamma": fix_gamma}
     made = []
     for i, (x, mean, var) in enumerate(zip(xs, means, variances, strict=True)):
@@ -57,6 +63,50 @@ def MultiNodeBatchNormalization(
             var = choice(var, moving_var, name="var", **more)
             made.append(sym._normalize(x, gamma, beta, mean, var, name="normalized", **scaled))
     return made
+
+
+def create_mnbn_model(
+    symbol: Symbol, groups: Sequence[str], data: Mapping[str, Sequence[Symbol]]
+) -> list[Symbol]:
+    """A network on every participant, whose BatchNorms go over the samples of all (ChainerMN).
+
+    data: for each variable that is fed, every participant's part. All other variables are
+    parameters that the copies share; they live with participant 0. Operators of participant i are
+    in its group, named `<name>_<i>`. GraphError for data that the network does not have.
+    """
+    known = symbol.list_inputs()
+    for name, parts in data.items():
+        if name not in known:
+            raise GraphError(f"the network has no input {name!r}; {nearest(name, known)}")
+        comm.groups_of(parts, groups, name)
+    made: dict[int, list[Symbol]] = {}
+    for node in walk(symbol.entries):
+        inputs = [[made[id(e.node)][i][e.port] for e in node.inputs] for i in range(len(groups))]
+        if node.op is None:
+            shared = replace(node, attrs={**node.attrs, hide("ctx_group"): groups[0]})
+            made[id(node)] = list(data.get(node.name, [Symbol([Entry(shared)])] * len(groups)))
+        elif node.op.name == "BatchNorm" and not node.params["use_global_stats"]:
+            own = {k: node.params[k] for k in ("eps", "momentum", "fix_gamma", "axis")}
+            made[id(node)] = MultiNodeBatchNormalization(
+                [given[0] for given in inputs], groups=groups, name=node.name,
+                vectors=inputs[0][1:], **own,
+            )  # fmt: skip
+        else:
+            made[id(node)] = [
+                _copy(node, given, group, i)
+                for i, (given, group) in enumerate(zip(inputs, groups, strict=True))
+            ]
+    return [
+        Symbol([made[id(e.node)][i].entries[e.port] for e in symbol.entries])
+        for i in range(len(groups))
+    ]
+
+
+def _copy(node: SymNode, inputs: Sequence[Symbol], group: str, number: int) -> Symbol:
+    attrs = {**node.attrs, hide("ctx_group"): group}
+    given = tuple([x.entries[0] for x in inputs])
+    copied = replace(node, name=f"{node.name}_{number}", attrs=attrs, inputs=given)
+    return Symbol([Entry(copied, port) for port in range(len(copied.outputs))])
 
 
 def _statistics(

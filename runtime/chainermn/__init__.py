@@ -14,7 +14,7 @@ from runtime.chainermn.training import create_multi_node_evaluator, create_multi
 from symgraph import local_view as functions
 from symgraph.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 from symgraph.channel_parallel import ParallelConvolution2D, ShardedConvolution
-from symgraph.multi_node_norm import MultiNodeBatchNormalization
+from symgraph.multi_node_norm import MultiNodeBatchNormalization, create_mnbn_model
 
 __all__ = [
     "Communicator",
@@ -25,6 +25,7 @@ __all__ = [
     "connect",
     "create_communicator",
     "create_empty_dataset",
+    "create_mnbn_model",
     "create_multi_node_evaluator",
     "create_multi_node_iterator",
     "create_multi_node_n_step_rnn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.chainermn import MultiNodeBatchNormalization
+from runtime.chainermn import MultiNodeBatchNormalization, create_mnbn_model
 from runtime.pipeline import Options
 from symgraph import sym
 from symgraph.attribute import AttrScope
@@ -15,7 +15,7 @@ from symgraph.lower import lower
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
 from symgraph.testing import check_grads
-from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
+from tests.pipelines import Case, Result, assert_close, judge, make_plan, on_threads
 
 SHAPE = (7, 3, 4, 2)  # of the joined batch
 STATES = ("moving_mean", "moving_var")
@@ -113,6 +113,40 @@ def test_moving_averages(p):
         for state, batch in zip(STATES, (data.mean(axes), data.var(axes)), strict=True):
             want = 0.75 * arrays[f"norm_{state}"] + 0.25 * batch
             np.testing.assert_allclose(both[f"norm_{state}"], want, rtol=1e-12)
+
+
+def deep_network():
+    x = sym.Convolution(sym.Variable("data"), kernel=(1, 1), num_filter=3, name="conv")
+    x = sym.BatchNorm(x, gamma=sym.Variable("own"), fix_gamma=False, name="norm")
+    halves = sym.SliceChannel(sym.tanh(x, name="tanh"), num_outputs=2, axis=3, name="halves")
+    x = sym.BatchNorm(halves[0] * halves[1], name="last")
+    return sym.Group([sym.MakeLoss(sym.square(x), name="loss"), sym.BlockGrad(x, name="shown")])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_a_model_whose_batch_is_shared_out(p):
+    """Gradients, added up over the participants, are those of the whole batch on one."""
+    one = deep_network()
+    shapes, _, states = one.infer_shape(data=SHAPE)
+    rng = np.random.default_rng(3)
+    arrays = {n: rng.random(s) for n, s in zip(one.list_arguments(), shapes, strict=True)}
+    arrays |= {n: rng.random(s) for n, s in zip(one.list_auxiliary_states(), states, strict=True)}
+    feeds = {"data": arrays.pop("data")}
+    with AttrScope(ctx_group="rank0"):
+        data = sym.Variable("data")
+    parts = sym.comm.scatter(data, groups(p), sizes=shares(p))
+    copies = create_mnbn_model(one, groups(p), {"data": parts})
+    symbol = sym.Group(copies)
+    assert sorted(symbol.list_inputs()) == sorted(one.list_inputs())
+    case, place = Case(symbol, feeds, arrays), {g: cpu(i) for i, g in enumerate(groups(p))}
+    want, got = judge(Case(one, feeds, arrays)), on_threads(case, Options(place, cpu(0)))
+    joined = [np.concatenate(got.outputs[i::2]) for i in range(2)]
+    assert_close(Result(joined, got.grads), want, 1e-9)
+
+
+def test_data_that_the_model_does_not_have():
+    with pytest.raises(GraphError, match=r"the network has no input 'date'; .*'data'"):
+        create_mnbn_model(deep_network(), ["a"], {"date": [sym.Variable("x")]})
 
 
 def test_float16_data_has_float32_statistics():
