@@ -17,17 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
+from runtime.links import Link, as_fraction, quotient
 from runtime.transports.base import Blocks
 
+Links = Callable[[int, int], Link]  # of a source and a target rank
 
-def collective_seconds(
-    blocks: Blocks, latency: Fraction, transfer: Callable[[int], Fraction]
-) -> Fraction:
+
+def collective_seconds(blocks: Blocks, link: Links) -> Fraction:
     """Seconds from when the last rank has started it to when all have what they get.
 
-    transfer: seconds of so many bytes on the slowest link between its ranks.
+    All links are taken to be as slow as the slowest between two of the ranks.
     """
+    links = [link(a, b) for a in blocks.ranks for b in blocks.ranks if a != b]
+    latency = max(as_fraction(x.latency, "latency") for x in links)
+    transfer = partial(quotient, rate=min(x.bandwidth for x in links), name="bandwidth")
     p = len(blocks.ranks)
     rounds = (p - 1).bit_length()
     given = [sum(row) for row in blocks.sizes]

@@ -20,7 +20,7 @@ import numpy as np
 from partitioner.types import CommEdge, Topology
 from runtime.instructions import RECV, SEND
 from runtime.program import Program, Schedule
-from runtime.transports.base import Blocks, Collectives, Ticket
+from runtime.transports.base import Blocks, Collectives, Group, Ticket
 from symgraph.types import Array
 
 Message = tuple[int, int]  # tag, micro-batch
@@ -175,7 +175,7 @@ def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> N
 class Exchanging:
     """One rank's exchanges, step after step."""
 
-    _collectives: Collectives  # of the run under way
+    collectives: Collectives  # of the run under way, which has joined `groups`
 
     def __init__(
         self, rank: int, schedules: Sequence[Schedule], partitions: Sequence[Topology]
@@ -186,10 +186,10 @@ class Exchanging:
         ]
         order = in_order(schedules, found)
         own = [_Side(x, rank) for x in order if rank in x.ranks]
-        self._groups = sorted({x.ranks for x in order})
+        self.groups: list[Group] = sorted({x.blocks.group for x in order})
         self._side = {(tag, s.exchange.mb): s for s in own for tag in (*s.gives, *s.takes)}
-        self._queues = {g: [s for s in own if s.exchange.ranks == g] for g in self._groups}
-        self._next: dict[tuple[int, ...], int] = {}
+        self._queues = {g: [s for s in own if s.blocks.group == g] for g in self.groups}
+        self._next: dict[Group, int] = {}
 
     def reset(self) -> None:
         """Make ready for a step."""
@@ -198,29 +198,23 @@ class Exchanging:
                 side.reset()
         self._next = dict.fromkeys(self._queues, 0)
 
-    def join(self, collectives: Collectives) -> None:
-        """Use these from now on; all ranks together."""
-        if self._groups:
-            collectives.join(self._groups)
-        self._collectives = collectives
-
     def give(self, tag: int, mb: int, array: Array) -> None:
         """What is sent; copied at once. The exchange starts with this rank's last part of it."""
         side = self._side[tag, mb]
         side.give(tag, array)
         if not side.missing:
-            self._start(side.exchange.ranks)
+            self._start(side.blocks.group)
 
     def take(self, tag: int, mb: int, array: Array) -> None:
         """What is received; the first part of an exchange waits for all of it."""
         side = self._side[tag, mb]
         if side.ticket is None:
-            self._start(side.exchange.ranks, side)
+            self._start(side.blocks.group, side)
         side.take(tag, array)
 
-    def _start(self, ranks: tuple[int, ...], wanted: _Side | None = None) -> None:
+    def _start(self, group: Group, wanted: _Side | None = None) -> None:
         """Start those whose turn it is: up to the wanted one, or the last with all parts given."""
-        queue, first = self._queues[ranks], self._next[ranks]
+        queue, first = self._queues[group], self._next[group]
         ready = first
         for index in range(first, len(queue)):
             side = queue[index]
@@ -231,5 +225,5 @@ class Exchanging:
             if side is wanted:
                 break
         for side in queue[first:ready]:
-            side.start(self._collectives)
-        self._next[ranks] = ready
+            side.start(self.collectives)
+        self._next[group] = ready

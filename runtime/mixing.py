@@ -172,7 +172,12 @@ def mixed_costs(parts: Parts, prices: Prices) -> Costs:
         kind, stage = divmod(key.stage, stages)
         return float(of_kinds[kind].run(key._replace(stage=stage)))
 
-    return replace(of_kinds[0], run=run)
+    sums = [
+        ([k._replace(stage=k.stage + kind * stages) for k in keys for kind in range(len(of_kinds))],
+         seconds)
+        for keys, seconds in of_kinds[0].sums
+    ]  # fmt: skip
+    return replace(of_kinds[0], run=run, sums=sums)
 
 
 __all__ = ["NOMINAL", "Mixed", "Union", "mix", "mixed_costs"]

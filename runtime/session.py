@@ -134,7 +134,7 @@ class Session:
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def outputs(self) -> list[Array]:
-        """The outputs of the last step for the whole batch, in order; all ranks must be local."""
+        """The outputs of the last step for the whole batch; ranks that have any must be local."""
         return whole_outputs(self.plan, self.workers.values())
 
     def _record(self, worker: Worker) -> None:

@@ -24,10 +24,11 @@ from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
+from runtime.replicas import with_sums
 from runtime.stopwatch import Stopwatch
 from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
-from runtime.transports.base import Failure, Ticket, Transport
+from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -52,12 +53,13 @@ class Shared:
 
 
 class Updater(Protocol):
-    """What a training step does at its end; see runtime.trainer."""
+    """What a training step does at its end; see runtime.updater. groups: of its collectives."""
 
+    @property
+    def groups(self) -> Sequence[Group]: ...
+    def made(self, worker: Worker, names: Sequence[str]) -> None: ...
     def sum_replicas(self, worker: Worker) -> None: ...
-
     def reduce(self, worker: Worker) -> None: ...
-
     def update(self, worker: Worker, stage: int) -> None: ...
 
 
@@ -107,17 +109,16 @@ class Worker:
         self._shared = Shared() if shared is None else shared
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
-        self._schedules = schedules or (plan.schedule,)
         self.bound: list[Bound] = []
-        self.bind()
+        self.bind(schedules or (plan.schedule,))
 
-    def bind(self) -> None:
-        """Make a step of the programs, one after the other, on the memory that they need."""
-        rank, shared = self.rank, self._shared
-        programs = [schedule.programs[rank] for schedule in self._schedules]
+    def bind(self, schedules: Sequence[Schedule]) -> None:
+        """Make a step of schedules, one after the other, on the memory that they need."""
+        self._schedules, rank, shared = schedules, self.rank, self._shared
+        programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         kinds, partitions = self.parts.kinds, self.parts.partitions
-        self.exchanging = Exchanging(rank, self._schedules, [partitions[kind] for kind in kinds])
+        self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
@@ -131,6 +132,15 @@ class Worker:
         }
         bind = _Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
+        if len(programs) == 1:  # what comes between several may change gradients
+            (only,) = self.bound
+            calls = with_sums(self.parts, only.program, only.calls, self._made)
+            self.bound = [Bound(only.program, calls)]
+
+    def _made(self, names: Sequence[str]) -> None:
+        """These gradients of replicas are complete."""
+        if self.updater is not None:
+            self.updater.made(self, names)
 
     def _drop(self) -> None:
         """Let go of the memory; the next step takes it anew."""
@@ -168,7 +178,7 @@ class Worker:
     def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
         if not self.bound:
-            self.bind()
+            self.bind(self._schedules)
         self._tickets.clear()
         self.exchanging.reset()
         self.outputs = {}
@@ -195,7 +205,10 @@ class Worker:
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
-        self.exchanging.join(transport.collectives)
+        groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
+        if groups:
+            transport.collectives.join(groups)
+        self.exchanging.collectives = transport.collectives
         clock = time.perf_counter_ns
         starts: list[int] = []
         ends: list[int] = []

@@ -194,6 +194,8 @@ def wants_room(schedule: Schedule, plan: Plan) -> bool:
 class Reducer:
     """An updater that lets collectives wait for all ranks."""
 
+    groups = ()
+
     def reduce(self, worker: Worker) -> None:
         total = np.ones(1)
         worker.transport.allreduce(total)

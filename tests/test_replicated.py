@@ -8,31 +8,33 @@ import numpy as np
 import pytest
 
 import symgraph as sg
+from partitioner.replicas import buckets
 from runtime import checkpoint
 from runtime.instructions import REPLICAS, Collective
 from runtime.pipeline import Options, Plan, plan
-from runtime.replay import Costs, simulate
+from runtime.replay import Costs, Link, simulate
+from runtime.replicas import sums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
-from runtime.trainer import Trainer, load_corpus, prepare
-from runtime.transports import ThreadCluster, make_cluster
+from runtime.transports import ThreadCluster
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.config import load_config
 from symgraph.context import cpu
 from symgraph.errors import GraphError, MicroBatchError, PlacementError
+from tests.fake_cluster import FakeCluster
 from tests.mpi.launch import launch, needs_mpi
 from tests.pipelines import (
     Case,
     Result,
     assert_close,
+    assert_equal_parameters,
     assert_same_bits,
     judge,
     make_plan,
     merged,
     run_step,
 )
-from tests.small_lm import write_config
+from tests.small_lm import losses, write_config
 
 VOCAB, WIDTH, STEPS, BATCH = 11, 4, 3, 6
 
@@ -231,12 +233,6 @@ def trained(hidden: object, devices: int, marks: str = "1") -> dict[str, np.ndar
         return run.parameters()
 
 
-def assert_equal_parameters(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    assert got.keys() == want.keys()
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
-
-
 @pytest.mark.parametrize(("hidden", "devices"), [
     ([cpu(0), cpu(1)], 2), ([cpu(2), cpu(0), cpu(1)], 3), ([cpu(1), cpu(1)], 2),
     ([cpu(0), cpu(1), cpu(0)], 2),
@@ -266,9 +262,31 @@ def test_the_sum_is_an_instruction_and_costs_time():
     with ThreadCluster(2) as cluster:
         made = session([cpu(0), cpu(1)], 2, cluster).plan
     assert all(list(p).count(Collective(REPLICAS)) == 1 for p in made.schedule.programs)
-    plain = simulate(made.schedule, made.partition, Costs(lambda key: 1)).makespan
-    costly = Costs(lambda key: 1, reductions={REPLICAS: 7})
-    assert simulate(made.schedule, made.partition, costly).makespan == plain + 7
+    plain = simulate(made.schedule, made.partition, Costs(lambda key: 1))
+    ((bodies, free),) = sums(made.partition, lambda source, target: Link())
+    ends = [end for track in plain.tracks for run, _, end in track.runs() if run.key in bodies]
+    left = plain.makespan - max(ends) * float(plain.unit)  # what runs beside the sum
+    assert free == 0
+    assert left > 0
+    for seconds, more in ((left, 0), (left + 7, 7)):
+        costly = Costs(lambda key: 1, sums=[(bodies, seconds)])
+        assert simulate(made.schedule, made.partition, costly).makespan == plain.makespan + more
+
+
+@pytest.mark.parametrize(("hidden", "devices"), [
+    ([cpu(1), cpu(0)], 2), ([cpu(2), cpu(0), cpu(1)], 3), ([cpu(0), cpu(1), cpu(0)], 2),
+])  # fmt: skip
+def test_many_buckets_under_way_change_no_bit(monkeypatch, hidden, devices):
+    """Each parameter is a bucket of its own; ranks are late by turns."""
+    want = trained(cpu(0), 1, marks=str(len(hidden)))
+    monkeypatch.setattr("partitioner.replicas.BUCKET_BYTES", 1)
+    with FakeCluster(devices, 0, seed=devices, delay=1e-4) as cluster:
+        run = session(hidden, devices, cluster)
+        assert len(buckets(run.plan.partition)) == 2
+        for i in range(10):
+            run.step(feeds(i))
+        got = run.parameters()
+    assert all(got[n].tobytes() == a.tobytes() for n, a in want.items())
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -287,12 +305,6 @@ def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
         for i in range(4, 10):
             run.step(feeds(i))
         assert_equal_parameters(run.parameters(), trained(cpu(0), 1))
-
-
-def losses(path: object, *overrides: str) -> float:
-    config = load_config(str(path), overrides)
-    with make_cluster("threads", len(config.devices)) as cluster:
-        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
 
 
 @pytest.mark.parametrize("ways", [

@@ -271,9 +271,8 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
     at, posted, taken, waits_for, wanted, unposted = state
     channels, sources, targets = net.channel, net.source, net.target
     out_start, outgoing, exchange = net.out_start, net.outgoing, net.exchange
-    ranks = len(start) - 1
+    count = ranks = len(start) - 1
     ready = np.arange(ranks)[::-1].copy()  # a stack; every rank is on it at most once
-    count = ranks
     gathered = 0  # ranks that stand at their next collective
     while count:
         count -= 1
@@ -281,7 +280,6 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
         waits_for[rank] = -1
         while at[rank] < start[rank + 1]:
             code, item = codes[at[rank]], items[at[rank]]
-            woken = -1
             if code == COLLECTIVE:
                 gathered += 1
                 if gathered < ranks:
@@ -290,15 +288,8 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
                 count = _let_on(rank, at, ready)
                 continue
             if code == SEND:
-                channel = channels[item // mbs]
-                posted[channel] += 1
-                if exchange[channel] < 0:
-                    woken = _woken(targets[channel], channel, posted[channel], waits_for, wanted)
-                else:
-                    joined = exchange[channel] * mbs + item % mbs
-                    unposted[joined] -= 1
-                    if not unposted[joined]:
-                        count = _joined(-2 - joined, waits_for, ready, count)
+                count = _post(item, mbs, channels, targets, exchange, posted, unposted, waits_for,
+                              wanted, ready, count)  # fmt: skip
             elif code == RECV:
                 channel = channels[item // mbs]
                 joined = exchange[channel] * mbs + item % mbs
@@ -309,7 +300,8 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
                     waits_for[rank], wanted[rank] = channel, posted[channel] + 1
                     break
                 taken[channel] += 1
-                woken = _woken(sources[channel], channel, taken[channel], waits_for, wanted)
+                count = _wake(sources[channel], channel, taken[channel], waits_for, wanted, ready,
+                              count)  # fmt: skip
             elif FREE <= code < SEND and capacity != UNBOUNDED:
                 tag = _undelivered(
                     item, mbs, out_start, outgoing, channels, exchange, sent, taken, capacity
@@ -318,26 +310,37 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
                     needed = sent[tag * mbs + item % mbs] - capacity + 1
                     waits_for[rank], wanted[rank] = channels[tag], needed
                     break
-            if woken >= 0:
-                ready[count] = woken
-                count += 1
             at[rank] += 1
 
 
 @njit(cache=True, nogil=True)
-def _woken(rank: int, channel: int, count: int, waits_for: Ints, wanted: Ints) -> int:
-    """The rank if it waits for just this count on the channel, else -1."""
-    return rank if waits_for[rank] == channel and wanted[rank] == count else -1
-
-
-@njit(cache=True, nogil=True)
-def _joined(wait: int, waits_for: Ints, ready: Ints, count: int) -> int:
-    """Those that wait for an exchange are ready again."""
-    for rank in range(len(waits_for)):
-        if waits_for[rank] == wait:
+def _post(
+    item: int, mbs: int, channels: Ints, targets: Ints, exchange: Ints, posted: Ints,
+    unposted: Ints, waits_for: Ints, wanted: Ints, ready: Ints, count: int,
+) -> int:  # fmt: skip
+    """Post a message; how many ranks are ready then."""
+    channel = channels[item // mbs]
+    posted[channel] += 1
+    if exchange[channel] < 0:
+        return _wake(targets[channel], channel, posted[channel], waits_for, wanted, ready, count)
+    joined = exchange[channel] * mbs + item % mbs
+    unposted[joined] -= 1
+    for rank in range(len(waits_for) if unposted[joined] == 0 else 0):
+        if waits_for[rank] == -2 - joined:
             waits_for[rank] = -1
             ready[count] = rank
             count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _wake(
+    rank: int, channel: int, number: int, waits_for: Ints, wanted: Ints, ready: Ints, count: int
+) -> int:
+    """Make a rank ready that waits for just this number on the channel; how many are ready."""
+    if waits_for[rank] == channel and wanted[rank] == number:
+        ready[count] = rank
+        count += 1
     return count
 
 

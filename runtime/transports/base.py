@@ -59,16 +59,26 @@ class Ticket(Protocol):
         ...
 
 
+Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
+
+
 class Blocks(NamedTuple):
     """What some ranks give each other in a collective, as bytes.
 
     kind: bcast, scatter, gather, allgather or alltoall. ranks: who takes part, rising. sizes[i][j]:
-    bytes from the i-th of them to the j-th; in a bcast or allgather, i gives all the same.
+    bytes from the i-th of them to the j-th; in a bcast or allgather, i gives all the same. lane:
+    collectives of one lane and ranks have one order.
     """
 
     kind: str
     ranks: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
+    lane: str = ""
+
+    @property
+    def group(self) -> Group:
+        """What they must have joined."""
+        return self.lane, self.ranks
 
     @property
     def shared(self) -> bool:
@@ -93,8 +103,8 @@ class Blocks(NamedTuple):
 class Collectives(Protocol):
     """What moves the values of several ranks at once. Those of a group match by their order."""
 
-    def join(self, groups: Sequence[tuple[int, ...]]) -> None:
-        """Make ready for collectives among these ranks; all ranks call it with equal groups."""
+    def join(self, groups: Sequence[Group]) -> None:
+        """Make ready for collectives of these groups; all ranks call it with equal ones."""
         ...
 
     def start(
@@ -103,7 +113,7 @@ class Collectives(Protocol):
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
-        `out` may never be touched again, `into` not until the ticket is done.
+        `into` may not be touched until the ticket is done, `out` not until all ranks' are.
         """
         ...
 

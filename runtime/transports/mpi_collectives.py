@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Ticket, joined_by
 from runtime.transports.waiter import Waiter
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-Groups = dict[tuple[int, ...], "MPI.Intracomm | None"]  # None: this rank is not in it
+Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
+Groups = dict[Group, Comm]  # None: this rank is not in it
 Bytes = npt.NDArray[Any]
 
 
@@ -24,14 +22,14 @@ class _Joined:
     __slots__ = ("_blocks", "_buffers", "_meeting", "_of", "_request")
 
     def __init__(
-        self, request: MPI.Request, of: MpiCollectives, blocks: Blocks, buffers: Sequence[Bytes]
+        self, request: Any, of: MpiCollectives, blocks: Blocks, buffers: Sequence[Bytes]
     ) -> None:
         """buffers: what must live as long."""
         self._request, self._of, self._blocks, self._buffers = request, of, blocks, buffers
-        self._meeting = of.meet(blocks.ranks)
+        self._meeting = of.meet(blocks.group)
 
     def done(self) -> bool:
-        return self._request.Test()
+        return bool(self._request.Test())
 
     def wait(self) -> None:
         if not self._request.Test():
@@ -43,40 +41,40 @@ class _Joined:
 class MpiCollectives:
     """See `Collectives`."""
 
-    def __init__(self, comm: MPI.Intracomm, waiter: Waiter, run: int, groups: Groups) -> None:
+    def __init__(self, comm: Comm, waiter: Waiter, run: int, groups: Groups) -> None:
         """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
         self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
         self._under_way: deque[_Joined] = deque()
 
-    def join(self, groups: Sequence[tuple[int, ...]]) -> None:
+    def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; a communicator for each group, made once."""
-        new = [ranks for ranks in groups if ranks not in self._groups]
+        new = [group for group in groups if group not in self._groups]
         if new:
             # MPI's own way to make communicators cannot be watched: so all ranks come here first.
             everyone = tuple(range(self._comm.size))
-            meeting = self.meet(everyone, "join")
+            meeting = self.meet(("join", everyone))
             self.wait(self._comm.Ibarrier(), "all ranks to join", everyone, meeting)
-        for ranks in sorted(new):
-            self._groups[ranks] = None
-            if self._comm.rank in ranks:
-                self._groups[ranks] = self._comm.Create_group(self._comm.Get_group().Incl(ranks))
+        for group in sorted(new):
+            members = self._comm.Get_group().Incl(group[1])
+            own = self._comm.rank in group[1]
+            self._groups[group] = self._comm.Create_group(members) if own else None
 
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
-        comm = self._groups[blocks.ranks]
+        comm = self._groups[blocks.group]
         assert comm is not None
         ticket = _Joined(_start(comm, blocks, out, into), self, blocks, (out, into))
         self._under_way.append(ticket)
         return ticket
 
-    def meet(self, ranks: tuple[int, ...], what: str = "collective") -> tuple[str, int]:
-        """This rank comes to what these ranks come to."""
-        group = f"{what} {ranks}"
-        return group, self._waiter.meet(group)
+    def meet(self, group: Group) -> tuple[str, int]:
+        """This rank comes to what the ranks of a group come to."""
+        name = f"collective {group}"
+        return name, self._waiter.meet(name)
 
     def wait(
         self,
-        request: MPI.Request,
+        request: Any,
         awaited: str,
         needs: Sequence[int],
         meeting: tuple[str, int],
@@ -98,7 +96,7 @@ class MpiCollectives:
             self._under_way.popleft()
 
 
-def _start(comm: MPI.Intracomm, blocks: Blocks, out: Bytes, into: Bytes) -> MPI.Request:
+def _start(comm: Comm, blocks: Blocks, out: Bytes, into: Bytes) -> Any:
     """The collective of these blocks on the communicator of its ranks."""
     me = comm.rank
     got = [into, blocks.column(me)]

@@ -37,7 +37,6 @@ from runtime.transports.mpi_collectives import Groups, MpiCollectives
 from runtime.transports.waiter import Waiter
 from symgraph.errors import RunError
 
-
 __all__: list[str] = []
 
 Bytes = npt.NDArray[np.uint8]
@@ -73,7 +72,7 @@ class _Sending:
         self.nbytes = nbytes
 
     def done(self) -> bool:
-        return self._request.Test()
+        return bool(self._request.Test())
 
     def wait(self) -> None:
         if not self._request.Test():

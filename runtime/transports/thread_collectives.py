@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Ticket, joined_by
 from symgraph.errors import RunError
 
 Bytes = npt.NDArray[Any]
@@ -32,12 +32,12 @@ class Meetings:
     """The collectives of a run that some of their ranks have not started yet."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[tuple[int, ...], int], Started] = {}
+        self._open: dict[tuple[Group, int], Started] = {}
         self._lock = threading.Lock()
 
     def start(self, rank: int, number: int, blocks: Blocks, out: Bytes) -> Started:
         """Take part in a group's collective of this number."""
-        at = blocks.ranks, number
+        at = blocks.group, number
         with self._lock:
             started = self._open.setdefault(at, Started(blocks))
             started.out[rank] = out
@@ -70,15 +70,15 @@ class ThreadCollectives:
 
     def __init__(self, end: End, meetings: Meetings) -> None:
         self._end, self._meetings = end, meetings
-        self._numbers: dict[tuple[int, ...], int] = defaultdict(int)
+        self._numbers: dict[Group, int] = defaultdict(int)
 
-    def join(self, groups: Sequence[tuple[int, ...]]) -> None:
+    def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; nothing to do."""
 
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
-        number = self._numbers[blocks.ranks]
-        self._numbers[blocks.ranks] += 1
+        number = self._numbers[blocks.group]
+        self._numbers[blocks.group] += 1
         started = self._meetings.start(self._end.rank, number, blocks, out)
         for rank in blocks.ranks:
             if rank != self._end.rank:

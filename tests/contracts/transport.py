@@ -246,7 +246,7 @@ def check_collectives(make: Make) -> None:
 
     def work(end: Transport) -> None:
         groups = sorted({tuple(range(end.size)), (0, end.size - 1)})
-        end.collectives.join(groups)
+        end.collectives.join([("", ranks) for ranks in groups])
         under_way = []
         for kind in ("bcast", "scatter", "gather", "allgather", "alltoall"):
             for ranks in (r for r in groups if end.rank in r):
@@ -280,7 +280,7 @@ def check_exchange(make: Make) -> None:
 def gather_all(end: Transport) -> None:
     ranks = tuple(range(end.size))
     blocks = blocks_of("allgather", ranks)
-    end.collectives.join([ranks])
+    end.collectives.join([("", ranks)])
     into = np.zeros(sum(blocks.column(end.rank)), np.uint8)
     end.collectives.start(blocks, given_by(blocks, end.rank), into).wait()
 

@@ -138,7 +138,7 @@ def test_a_collective_ends_when_the_last_rank_has_started_it_and_takes_what_it_c
     slow = {(1, 2): Link(Fraction(1, 10), Fraction(nbytes, 2))}
     costs = Costs(lambda key: 5 if key.stage == 1 else 1, link, slow)
     (exchange,) = exchanges(partition.edges, partition.rank_of)
-    takes = collective_seconds(exchange.blocks, link.latency, lambda n: Fraction(2 * n, nbytes))
+    takes = collective_seconds(exchange.blocks, costs.link_of)
     assert takes == Fraction(2, 10) + 4  # pairwise: two rounds, two values a rank, at 2 s
     timeline = simulate(schedule, partition, costs)
     for track in timeline.tracks:
@@ -170,4 +170,4 @@ def uniform(kind: str, p: int, nbytes: int) -> Blocks:
 )  # fmt: skip
 def test_costs_of_eight_ranks(kind, latency, want):
     blocks = uniform(kind, 8, 8)
-    assert collective_seconds(blocks, Fraction(latency), Fraction) == want
+    assert collective_seconds(blocks, lambda source, target: Link(latency, 1)) == want
