@@ -7,24 +7,21 @@ one: nothing is searched for again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from partitioner.layout import lay_out
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.arena import reserve
 from runtime.choose import AUTO, compute_lists
 from runtime.collector import paused
-from runtime.mixing import Mixed, mix
-from runtime.parts import Parts
+from runtime.mixing import mix
+from runtime.parts import Parts, Step
 from runtime.pipeline import Options, Plan, plan
-from runtime.program import Schedule
 from runtime.schedules import SCHEDULES
-from runtime.session import Arrays, Session, zero_states
+from runtime.session import Arrays, Session
+from runtime.step_memory import step_memory
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
 from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
@@ -33,32 +30,10 @@ from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
-from symgraph.types import Array
 from symgraph.units import bytes_text
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
 SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is run for a step of some buckets."""
-
-    parts: Parts
-    schedule: Schedule
-
-    @cached_property
-    def zeros(self) -> list[dict[str, Array]]:
-        """The first states of each batch."""
-        return [zero_states(plan) for plan in self.parts.plans]
-
-    @property
-    def digest(self) -> str:
-        """A hash by which ranks compare what they run."""
-        text = hashlib.sha256("".join(p.digest for p in self.parts.plans).encode())
-        for program in self.schedule.programs:
-            text.update(program.tobytes())
-        return text.hexdigest()
 
 
 class Buckets:
@@ -119,16 +94,16 @@ class Buckets:
         if wanted not in self._steps:
             parts = Parts(tuple([self._plans[key] for key in wanted]))
             if len(wanted) == 1:
-                self._steps[wanted] = Step(parts, parts.plans[0].schedule)
+                self._steps[wanted] = Step.of(parts.plans[0])
             else:
                 _require_sums(parts)
                 name = self.default.choice.schedule
                 order = self.default.options.order if self.train else None
                 listing = partial(compute_lists, name, order)
-                mixed = mix(parts, listing, self._prices)
+                step = Step(parts, mix(parts, listing, self._prices).schedule)
                 if self.default.options.memory is not None and self.train:
-                    _require_memory(mixed, self.default.options.memory)
-                self._steps[wanted] = Step(parts, mixed.schedule)
+                    _require_memory(step, self.default.options.memory)
+                self._steps[wanted] = step
         return self._steps[wanted]
 
     def _options(self, *, update: bool = True) -> Options:
@@ -206,10 +181,11 @@ class BucketSession(Session):
         seed: int = 0,
         shared: Mapping[int, Shared] | None = None,
         carry_states: bool = False,
+        timed: bool = False,
     ) -> None:
         super().__init__(
             buckets.default, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed,
-            shared=shared,
+            shared=shared, timed=timed,
         )  # fmt: skip
         self.buckets, self.carry_states = buckets, carry_states
         self._bound: dict[tuple[Hashable, ...], dict[int, Worker]] = {
@@ -235,8 +211,7 @@ class BucketSession(Session):
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._turn(keys)
-        zeros = self.buckets.step(keys).zeros
-        values = [{**first, **b.feeds} for first, b in zip(zeros, ordered, strict=True)]
+        values = [{**first, **b.feeds} for first, b in zip(self.now.zeros, ordered, strict=True)]
         figures = self._run(values, stop)
         if not self.carry_states:
             self.reset_states()
@@ -244,8 +219,8 @@ class BucketSession(Session):
 
     def _turn(self, keys: tuple[Hashable, ...]) -> None:
         """Let the workers of these buckets be those that run, with the states of the last ones."""
+        self.now = step = self.buckets.step(keys)
         if keys not in self._bound:
-            step = self.buckets.step(keys)
             workers: dict[int, Worker] = {}
 
             def start(transport: Transport) -> None:
@@ -319,18 +294,14 @@ def _require_sums(parts: Parts) -> None:
                 )
 
 
-def _require_memory(mixed: Mixed, limit: int) -> None:
+def _require_memory(step: Step, limit: int) -> None:
     """A step keeps within the bytes that each rank may hold."""
-    parts = mixed.parts
-    first = parts.plans[0]
-    for rank, program in enumerate(mixed.schedule.programs):
-        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
-        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
-        need = first.memory[rank].parameters + first.memory[rank].optimizer + arena.nbytes
-        if need > limit:
+    plans = step.parts.plans
+    for rank, memory in enumerate(step_memory(step)):
+        if memory.peak > limit:
             raise ScheduleError(
-                f"a step of {len(parts.plans)} batches needs {bytes_text(need)} ({need} bytes) on "
-                f"{first.partition.placement.devices[rank]}, more than the limit of "
+                f"a step of {len(plans)} batches needs {bytes_text(memory.peak)} ({memory.peak} "
+                f"bytes) on {plans[0].partition.placement.devices[rank]}, more than the limit of "
                 f"{bytes_text(limit)}; put fewer batches into a step"
             )
 

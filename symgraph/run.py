@@ -27,7 +27,7 @@ from symgraph.errors import LimitError, RunError, SymgraphError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
-    from runtime.trainer import Job
+    from runtime.job import Job
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
@@ -138,7 +138,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
 def _plan(config: Config, options: argparse.Namespace) -> int:
     from runtime.blas import limit_blas
     from runtime.explain import plan_report
-    from runtime.trainer import prepare
+    from runtime.job import prepare
 
     with limit_blas(1):
         text, figures = plan_report(prepare(config))
@@ -256,9 +256,10 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
 def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
+    from runtime.job import prepare
     from runtime.prices import PriceMemory, shared_prices
     from runtime.trainer import Progress as TrainProgress
-    from runtime.trainer import Trainer, blas_threads, exp, load_corpus, prepare
+    from runtime.trainer import Trainer, blas_threads, exp, load_corpus
     from symgraph.step_log import StepLog
 
     pricing = PriceMemory().pricing(partial(shared_prices, cluster=cluster))

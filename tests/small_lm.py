@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import symgraph as sg
 from examples.lstm_lm import build
 
@@ -17,6 +19,8 @@ group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
 pipeline: {{schedule: 1f1b, micro_batches: 4}}
 train: {train}
 """
+DATA = "batch_size: 6, sequence_length: 5, vocab: 20"
+TRAIN = "{optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 14}"
 
 
 def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Path:
@@ -31,6 +35,28 @@ def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Pa
     model = f"{{layers: 2, hidden: 8, embed: 8{', ' + args if args else ''}}}"
     filled = CONFIG.format(args=model, text=text, train=f"{{{train}}}")
     path.write_text(filled + more, encoding="utf-8")
+    return path
+
+
+def write_buckets(
+    folder: Path, lengths: str = "buckets: [4, 7, 12], batches_per_step: 2", more: str = ""
+) -> Path:
+    """A config that reads lines of 2 to 12 words, each word told by the one before.
+
+    lengths: what its `data:` section says of them. more: further lines.
+    """
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(120):
+        first, count = rng.integers(17), rng.integers(2, 12)
+        lines.append(" ".join(f"w{(first + i * i) % 17}" for i in range(count)))
+    text = folder / "lines.txt"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    config = CONFIG.format(
+        args="{layers: 2, hidden: 8, embed: 8, dropout: 0.1}", text=text, train=TRAIN
+    )
+    path = folder / "run.yaml"
+    path.write_text(config.replace(DATA, f"batch_size: 6, {lengths}, vocab: 20") + more)
     return path
 
 

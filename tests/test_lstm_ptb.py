@@ -19,7 +19,8 @@ from examples.lstm_lm import build
 from runtime.batches import IGNORED
 from runtime.blas import limit_blas
 from runtime.bucketing import BucketSession
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.config import load_config
 from symgraph.corpus import EOS

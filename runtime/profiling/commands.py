@@ -53,7 +53,7 @@ def profile(
     Every process of an MPI run does the same.
     """
     require_report(outputs.report)
-    trial = Trial.of(config, cluster)
+    trial = Trial.of(config, cluster, steps=steps)
     console.line(f"{config.model}: measuring {steps} steps")
     trial.run(steps)
     found = trial.profile()
@@ -104,7 +104,7 @@ def search_best(
         few = {candidate.name: candidate for candidate in best_few}
         compared = compare(
             {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
-            say=console.line, planned={n: (c.model, c.plan) for n, c in few.items()},
+            say=console.line, planned={n: c.planned for n, c in few.items()},
             shared=shared,
         )  # fmt: skip
         console.line(f"\n{comparison_report(compared)}")

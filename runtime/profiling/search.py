@@ -18,15 +18,14 @@ from functools import cached_property
 
 from partitioner.merging import MergedCosts
 from runtime.choose import AUTO, NONE
+from runtime.job import Planned, training_plan
 from runtime.pipeline import Plan
 from runtime.prices import Prices, Pricing
 from runtime.profiling.trial import prices_of
 from runtime.replay import simulate
 from runtime.splits import Split, candidates, marks, weigh
-from runtime.trainer import training_plan
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
-from symgraph.model import Model
 from symgraph.units import seconds_text
 
 SECONDS = 60.0  # of simulations; what is not tried by then is left out
@@ -43,10 +42,13 @@ class Candidate:
 
     config: Config
     splits: tuple[Split, ...]
-    model: Model
-    plan: Plan
+    planned: Planned
     prices: Prices
     given: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        return self.planned.training
 
     @property
     def name(self) -> str:
@@ -157,8 +159,8 @@ class _Tried:
         return min(self.candidates, key=lambda c: c.seconds)
 
     def plan(self, config: Config, splits: tuple[Split, ...]) -> Candidate:
-        model, plan = training_plan(config, self.pricing)
-        return Candidate(config, splits, model, plan, prices_of(plan))
+        planned = training_plan(config, self.pricing)
+        return Candidate(config, splits, planned, prices_of(planned, [planned.step(())]))
 
     def add(self, config: Config, count: int, splits: tuple[Split, ...]) -> None:
         """Plan the config for so many micro-batches, if that can be and there is time."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from partitioner.cost import CostTable
 from partitioner.report import aligned
 from runtime.choose import AUTO
+from runtime.job import training_plan
 from runtime.pipeline import Plan
 from runtime.prices import Prices, save_prices
 from runtime.profiling.compare import Compared
 from runtime.profiling.search import Candidate, Found
 from runtime.summary import placement_of
-from runtime.trainer import training_plan
 from symgraph.config_keys import Config
 from symgraph.errors import ConfigError, SymgraphError
 from symgraph.units import seconds_text
@@ -107,6 +107,6 @@ def _by_groups(config: Config, plan: Plan) -> Config:
 def _digest(config: Config, prices: Prices) -> str:
     """Of the plan that a config makes; "" if it makes none."""
     try:
-        return training_plan(config, lambda graph: prices)[1].digest
+        return training_plan(config, lambda graph: prices).training.digest
     except SymgraphError:
         return ""

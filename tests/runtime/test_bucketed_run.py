@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from runtime.batches import IGNORED, source
 from runtime.blas import limit_blas
 from runtime.explain import plan_report
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError
-from tests.small_lm import CONFIG
-
-DATA = "batch_size: 6, sequence_length: 5, vocab: 20"
-TRAIN = "{optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 14}"
-
-
-def written(folder, lengths="buckets: [4, 7, 12], batches_per_step: 2", more=""):
-    """A config that reads lines of 2 to 12 words, each word told by the one before."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for _ in range(120):
-        first, count = rng.integers(17), rng.integers(2, 12)
-        lines.append(" ".join(f"w{(first + i * i) % 17}" for i in range(count)))
-    text = folder / "lines.txt"
-    text.write_text("\n".join(lines), encoding="utf-8")
-    config = CONFIG.format(
-        args="{layers: 2, hidden: 8, embed: 8, dropout: 0.1}", text=text, train=TRAIN
-    )
-    path = folder / "run.yaml"
-    path.write_text(config.replace(DATA, f"batch_size: 6, {lengths}, vocab: 20") + more)
-    return path
+from tests.small_lm import write_buckets
 
 
 def run(path, *overrides):
@@ -46,7 +26,7 @@ def run(path, *overrides):
 
 
 def test_a_run_learns_and_counts_its_words(tmp_path):
-    path = written(tmp_path)
+    path = write_buckets(tmp_path)
     config = load_config(str(path))
     summary, _, _ = run(path, "train.steps=60")
     batches = source(load_corpus(config).train, config.data, config.train.seed)
@@ -66,7 +46,7 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
     "elsewhere", [[], ["devices=[cpu(0)]", "group2ctx={}"], ["pipeline.schedule=gpipe"]]
 )
 def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
-    path = written(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
+    path = write_buckets(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
     summary, weights, _ = run(path, f"checkpoint.directory={tmp_path / 'other'}")
     run(path, "train.steps=5")
     again, then, first = run(path, *elsewhere)
@@ -77,7 +57,7 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
 
 
 def test_the_plan_says_which_bucket_it_shows(tmp_path):
-    text, _ = plan_report(prepare(load_config(str(written(tmp_path)))))
+    text, _ = plan_report(prepare(load_config(str(write_buckets(tmp_path)))))
     assert "of the buckets 4, 7, 12 the largest is shown" in text
 
 
@@ -93,11 +73,11 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
 )
 def test_lengths_that_are_no_lengths(tmp_path, lengths, message):
     with pytest.raises(ConfigError, match=message):
-        load_config(str(written(tmp_path, lengths)))
+        load_config(str(write_buckets(tmp_path, lengths)))
 
 
 def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
-    path = written(tmp_path)
+    path = write_buckets(tmp_path)
     path.write_text(path.read_text().replace("examples.lstm_lm:build", "tests.faults:build"))
     with pytest.raises(ConfigError, match="ignore_label"):
         prepare(load_config(str(path)))
@@ -105,6 +85,6 @@ def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
 
 def test_times_of_stages_are_those_of_all_buckets(tmp_path):
     """Short buckets have fewer time segments than the largest, by whose stages times are shown."""
-    path = written(tmp_path, more="blas_threads: 1\n")
+    path = write_buckets(tmp_path, more="blas_threads: 1\n")
     summary, _, _ = run(path, "pipeline.time_segment=3", "train.steps=4")
     assert all(stage["seconds"] > 0 for stage in summary["stages"])

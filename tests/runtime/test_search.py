@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.job import training_plan
 from runtime.prices import load_prices
 from runtime.profiling.search import Found, search
 from runtime.profiling.winner import evidence_lines, write_winner
-from runtime.trainer import training_plan
 from symgraph.config import load_config
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError
@@ -45,7 +45,7 @@ def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
 
 def test_the_users_own_placement_takes_part(given, found):
     assert found.given is not None
-    assert found.given.plan.digest == training_plan(given)[1].digest
+    assert found.given.plan.digest == training_plan(given).training.digest
     assert found.given in found.candidates
     assert found.candidates[0].seconds <= found.given.seconds
     assert found.given.name.endswith("as given")
@@ -67,7 +67,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     winner, path = found.candidates[at], tmp_path / "winner.yaml"
     write_winner(winner, found, (), path, "config.yaml")
     again = load_config(str(path), (), schedules=None, strategies=None)
-    assert training_plan(again)[1].digest == winner.plan.digest
+    assert training_plan(again).training.digest == winner.plan.digest
     lines = path.read_text().splitlines()
     assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
     assert f"# {evidence_lines(winner, found, ())[0]}" in lines
