@@ -14,17 +14,16 @@ from typing import Any
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.choose import AUTO, compute_lists
+from runtime.choose import compute_lists
 from runtime.collector import paused
 from runtime.mixing import mix
 from runtime.parts import Parts, Step
 from runtime.pipeline import Options, Plan, plan
-from runtime.schedules import SCHEDULES
 from runtime.session import Arrays, Session
 from runtime.step_memory import step_memory
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
+from symgraph.errors import GraphError, RunError, ScheduleError
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.model import Model
 from symgraph.name import NameManager
@@ -58,10 +57,9 @@ class Buckets:
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
-        self.default = self._plan(default_bucket_key, provide, options)
+        # An order that is made for one network is none for the others.
+        self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
-        if self.default.choice.schedule == AUTO:
-            self.default = self._plan(default_bucket_key, provide, _named(self.default))
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
         self._steps: dict[tuple[Hashable, ...], Step] = {}
 
@@ -265,21 +263,6 @@ class BucketSession(Session):
 def largest_first(batches: Iterable[DataBatch]) -> list[DataBatch]:
     """The batches in the order in which they count in a step."""
     return sorted(batches, key=lambda b: (-sum(a.size for a in b.data), repr(b.bucket_key)))
-
-
-def _named(made: Plan) -> Options:
-    """The options of a plan whose order of runs was made for it, with the best other schedule."""
-    others = [t for t in made.tried if t.schedule in SCHEDULES and t.seconds is not None]
-    if not others:
-        raise ConfigError(
-            "schedule auto: no schedule that all buckets can follow keeps within the memory limit; "
-            "raise the limit, or name a schedule"
-        )
-    best = min(others, key=lambda t: t.seconds or 0.0)
-    return replace(
-        made.options, placement=made.partition.placement, strategy=None, schedule=best.schedule,
-        time_segment=best.time_segment, recompute=best.recompute,
-    )  # fmt: skip
 
 
 def _require_sums(parts: Parts) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner.machine import Machine, load_machine
+from partitioner.strategies.types import STEPS
 from runtime.batches import IGNORED
 from runtime.bucketing import Buckets
 from runtime.parts import Step
@@ -69,9 +70,17 @@ def prepare(config: Config, pricing: Pricing | None = None) -> Job:
     return job_of(training_plan(config, pricing))
 
 
-def training_plan(config: Config, pricing: Pricing | None = None) -> Planned:
-    """The plan to train a config's model; of buckets that of the largest, to be made first."""
+def training_plan(
+    config: Config, pricing: Pricing | None = None, *, quick: bool = False
+) -> Planned:
+    """The plan to train a config's model; of buckets that of the largest, to be made first.
+
+    quick: what is open is chosen from fewer schedules and time segments, and placed with less
+    effort.
+    """
     given, options = _given(config), _options(config, pricing)
+    if quick:
+        options = replace(options, named_only=True, near=1, solver_steps=STEPS / 10)
     if config.data.buckets is None:
         model = load_model(config.model, **given, **config.args)
         options = replace(options, states=model.states)

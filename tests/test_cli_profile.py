@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.profiles import costs
 from tests.small_lm import write_buckets, write_config
 from tests.test_cli import KEYS, STAGE_KEYS, figures, run
 
@@ -104,6 +105,17 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     assert found["lower_bound_seconds"] <= found["predicted_step_seconds"]
     trained = figures(str(winner), "train.steps=3")
     assert trained["steps"] == 3
+
+
+def test_buckets_are_searched_and_the_winner_trains(tmp_path):
+    winner = tmp_path / "winner.yaml"
+    found = figures(str(write_buckets(tmp_path)), "--search", "--steps=4", f"--winner={winner}",
+                    f"partition.costs={costs(tmp_path)}", "data.batch_size=2",
+                    "pipeline.micro_batches=1")  # fmt: skip
+    assert found["best"] == found["ranking"][0]["name"]
+    assert 0 < found["lower_bound_seconds"] <= found["predicted_step_seconds"]
+    assert found["search_seconds"] > 0
+    assert figures(str(winner), "train.steps=3")["steps"] == 3
 
 
 def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.clusters import Clusters
 from runtime.prices import save_prices
+from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import (
     Compared,
     compare,
@@ -16,11 +17,12 @@ from runtime.profiling.compare import (
     comparison_report,
     write_comparison,
 )
+from runtime.profiling.epoch import ALIKE, epoch_of
 from runtime.profiling.figures import Profile
 from runtime.profiling.outcome import held_bytes
 from runtime.profiling.record import STEPS
 from runtime.profiling.report import require_report, write_report
-from runtime.profiling.search import Candidate, Found, search
+from runtime.profiling.search import Found, search
 from runtime.profiling.traced import shown
 from runtime.profiling.trial import Shared, Trial
 from runtime.profiling.winner import evidence_lines, write_winner
@@ -97,7 +99,8 @@ def search_best(
     here = config.machine is None
     pricing = shared.pricing(clusters.of(config))  # not asked if the machine is a file's
     console.line("simulating:")
-    found = search(config, pricing, say=console.line)
+    epoch = epoch_of(config, shared.corpus(config)) if config.data.buckets else ALIKE
+    found = search(config, pricing, epoch=epoch, say=console.line)
     compared: list[Compared] = []
     if here:
         best_few = [*found.candidates[:MEASURED], *([found.given] if found.given else [])]
@@ -124,6 +127,7 @@ def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared])
         "predicted_step_seconds": best.seconds,
         "lower_bound_seconds": best.bound,
         "simulated": found.simulated,
+        "search_seconds": found.seconds,
         "left_out": found.left_out,
         "candidates": [
             {"name": c.name, "predicted_step_seconds": c.seconds, "lower_bound_seconds": c.bound}

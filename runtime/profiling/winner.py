@@ -11,8 +11,9 @@ from runtime.choose import AUTO
 from runtime.job import training_plan
 from runtime.pipeline import Plan
 from runtime.prices import Prices, save_prices
+from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import Compared
-from runtime.profiling.search import Candidate, Found
+from runtime.profiling.search import Found
 from runtime.summary import placement_of
 from symgraph.config_keys import Config
 from symgraph.errors import ConfigError, SymgraphError
@@ -52,12 +53,10 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
             "->" if candidate is winner else "", candidate.name, seconds_text(candidate.seconds),
             seconds_text(candidate.bound), "-" if step is None else seconds_text(step),
         ))  # fmt: skip
-    partition = winner.plan.partition
-    costs = winner.prices.costs(partition)
-    runs = sum(float(costs.run(key)) for key in partition.bodies) * len(winner.plan.sizes)
-    even = runs / partition.ranks
+    even = winner.even
     lines = [
-        f"{found.simulated} plans simulated, {len(compared)} measured in alternation:",
+        f"{found.simulated} plans simulated in {seconds_text(found.seconds)}, {len(compared)} "
+        "measured in alternation:",
         *aligned(rows),
         f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
