@@ -20,7 +20,7 @@ from runtime.profiling.compare import (
 from runtime.profiling.epoch import ALIKE, epoch_of
 from runtime.profiling.figures import Profile
 from runtime.profiling.outcome import held_bytes
-from runtime.profiling.record import STEPS
+from runtime.profiling.record import PASSES, STEPS, WARM_UP
 from runtime.profiling.report import require_report, write_report
 from runtime.profiling.search import Found, search
 from runtime.profiling.traced import shown
@@ -34,7 +34,8 @@ from symgraph.console import Console
 from symgraph.errors import ConfigError
 
 WINNER = "winner.yaml"
-MEASURED = 3  # of the candidates of a search, besides the config as given
+FEWEST, MOST = 3, 6  # candidates of a search that are measured, besides the config as given
+MEASURING = 40.0  # seconds, within which as many of them are measured as can be
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def search_best(
     found = search(config, pricing, epoch=epoch, say=console.line)
     compared: list[Compared] = []
     if here:
-        best_few = [*found.candidates[:MEASURED], *([found.given] if found.given else [])]
+        warm_up = max(WARM_UP, PASSES * len(epoch))
+        count = _measurable(found, steps + warm_up)
+        best_few = [*found.candidates[:count], *([found.given] if found.given else [])]
         few = {candidate.name: candidate for candidate in best_few}
         compared = compare(
             {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
@@ -119,6 +122,12 @@ def search_best(
         write_winner(best, found, compared, Path(winner), source)
     console.line("\n" + "\n".join(lines) + f"\nwrote the winner {winner}")
     return _search_figures(best, found, compared) | {"winner": winner}
+
+
+def _measurable(found: Found, steps: int) -> int:
+    """How many candidates there is time to measure for so many steps."""
+    each = steps * found.candidates[0].seconds
+    return max(FEWEST, min(MOST, int(MEASURING / each)))
 
 
 def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from runtime.bucketing import largest_first
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
 
+STEPS = 500  # that are looked at
 MOST = 12  # mixtures, the most frequent; the others count as these do
 
 Epoch = tuple[tuple[tuple[Hashable, ...], float], ...]  # mixtures and their parts of all steps
@@ -17,9 +18,10 @@ ALIKE: Epoch = (((None,), 1.0),)  # without buckets
 
 
 def epoch_of(config: Config, corpus: Corpus) -> Epoch:
-    """The mixtures of the first epoch of a config with buckets, the most frequent first."""
+    """The mixtures of a config with buckets, the most frequent first, as they come in training."""
     steps = source(corpus.train, config.data, config.train.seed)
-    keys = ([b.bucket_key for b in largest_first(steps.batches(n))] for n in range(len(steps)))
+    some = range(min(STEPS, len(steps)))
+    keys = ([b.bucket_key for b in largest_first(steps.batches(n))] for n in some)
     often = Counter(map(tuple, keys)).most_common(MOST)
     total = sum(times for _, times in often)
     return tuple((mixture, times / total) for mixture, times in often)
