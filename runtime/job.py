@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from partitioner import Placement
 from partitioner.machine import Machine, load_machine
 from partitioner.strategies.types import STEPS
 from runtime.batches import IGNORED
@@ -71,14 +72,17 @@ def prepare(config: Config, pricing: Pricing | None = None) -> Job:
 
 
 def training_plan(
-    config: Config, pricing: Pricing | None = None, *, quick: bool = False
-) -> Planned:
+    config: Config, pricing: Pricing | None = None, *,
+    quick: bool = False, placement: Placement | None = None,
+) -> Planned:  # fmt: skip
     """The plan to train a config's model; of buckets that of the largest, to be made first.
 
     quick: what is open is chosen from fewer schedules and time segments, and placed with less
-    effort.
+    effort. placement: of another plan of the same network, in place of the config's.
     """
     given, options = _given(config), _options(config, pricing)
+    if placement is not None:
+        options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, solver_steps=STEPS / 10)
     if config.data.buckets is None:

@@ -21,7 +21,8 @@ class Candidate:
     """A config that is planned.
 
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
-    part of an epoch. given: whether it is the user's.
+    part of an epoch. quick: whether it was planned with little effort. given: whether it is the
+    user's.
     """
 
     config: Config
@@ -29,6 +30,7 @@ class Candidate:
     planned: Planned
     prices: Prices
     steps: tuple[tuple[float, Timeline], ...]
+    quick: bool = False
     given: bool = False
 
     @classmethod

@@ -104,10 +104,7 @@ def search_best(
     found = search(config, pricing, epoch=epoch, say=console.line)
     compared: list[Compared] = []
     if here:
-        warm_up = max(WARM_UP, PASSES * len(epoch))
-        count = _measurable(found, steps + warm_up)
-        best_few = [*found.candidates[:count], *([found.given] if found.given else [])]
-        few = {candidate.name: candidate for candidate in best_few}
+        few = _best_few(found, steps + max(WARM_UP, PASSES * len(epoch)))
         compared = compare(
             {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
             say=console.line, planned={n: c.planned for n, c in few.items()},
@@ -116,7 +113,7 @@ def search_best(
         console.line(f"\n{comparison_report(compared)}")
         best = few[compared[0].name]
     else:
-        best = found.candidates[0]
+        best = _ranked(found)[0]
     lines = evidence_lines(best, found, compared)
     if not console.quiet:
         write_winner(best, found, compared, Path(winner), source)
@@ -124,10 +121,17 @@ def search_best(
     return _search_figures(best, found, compared) | {"winner": winner}
 
 
-def _measurable(found: Found, steps: int) -> int:
-    """How many candidates there is time to measure for so many steps."""
+def _ranked(found: Found) -> list[Candidate]:
+    """The best first, quick ones last: with more effort their configs may make other plans."""
+    return sorted(found.candidates, key=lambda candidate: candidate.quick)
+
+
+def _best_few(found: Found, steps: int) -> dict[str, Candidate]:
+    """The candidates that there is time to run so many steps of, by name."""
     each = steps * found.candidates[0].seconds
-    return max(FEWEST, min(MOST, int(MEASURING / each)))
+    count = max(FEWEST, min(MOST, int(MEASURING / each)))
+    chosen = [*_ranked(found)[:count], *([found.given] if found.given else [])]
+    return {candidate.name: candidate for candidate in chosen}
 
 
 def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared]) -> dict[str, Any]:

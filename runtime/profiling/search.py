@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from partitioner import Placement
 from partitioner.merging import MergedCosts
 from runtime.choose import AUTO, NONE
 from runtime.job import training_plan
@@ -32,6 +33,7 @@ from symgraph.errors import LimitError, MicroBatchError, PlacementError, Schedul
 from symgraph.units import seconds_text
 
 SECONDS = 60.0  # of simulations; what is not tried by then is left out
+QUICKLY = 0.6  # the part of them in which candidates are planned quickly
 MOST = 32  # micro-batches
 FIRST = 3  # numbers of them that are tried before splits
 QUICK = "optimal"  # the strategy that all are tried with; the best then with all strategies
@@ -70,7 +72,7 @@ def search(
     memory limit of the last try.
     """
     begun = time.perf_counter()
-    tried = _Tried(pricing, epoch, say, begun + seconds)
+    tried = _Tried(pricing, epoch, say, begun + QUICKLY * seconds)
     given = None
     if config.partition.strategy is None and config.group2ctx:
         with suppress(LimitError):
@@ -79,6 +81,7 @@ def search(
     if not tried.candidates:
         assert tried.failed is not None
         raise tried.failed
+    tried.deadline = begun + seconds
     tried.refine(config.partition.strategy or AUTO)
     everything = [*tried.candidates, *([given] if given else [])]
     simulated = sum(candidate.simulated for candidate in everything)
@@ -125,23 +128,30 @@ class _Tried:
         """The shortest predicted step first."""
         return sorted(self.candidates, key=lambda c: c.seconds)
 
-    def plan(self, config: Config, splits: tuple[Split, ...], *, quick: bool = False) -> Candidate:
-        planned = training_plan(config, self.pricing, quick=quick)
-        return Candidate.of(config, splits, planned, self.epoch)
+    def plan(
+        self, config: Config, splits: tuple[Split, ...], *,
+        quick: bool = False, placement: Placement | None = None,
+    ) -> Candidate:  # fmt: skip
+        planned = training_plan(config, self.pricing, quick=quick, placement=placement)
+        return replace(Candidate.of(config, splits, planned, self.epoch), quick=quick)
 
-    def add(self, config: Config, splits: tuple[Split, ...], *, quick: bool = True) -> None:
+    def add(
+        self, config: Config, splits: tuple[Split, ...], *,
+        quick: bool = True, placement: Placement | None = None,
+    ) -> Candidate | None:  # fmt: skip
         """Plan the config, if that can be and there is time."""
         if self.candidates and time.perf_counter() > self.deadline:
             self.left_out += 1
-            return
+            return None
         try:
-            found = self.plan(config, splits, quick=quick)
+            found = self.plan(config, splits, quick=quick, placement=placement)
         except (PlacementError, ScheduleError, MicroBatchError) as error:
             self.failed = error
             self.say(f"  {config.pipeline.micro_batches} micro-batches: {error}")
-            return
+            return None
         self.candidates.append(found)
         self.say(f"  {found.name}: {seconds_text(found.seconds)} predicted")
+        return found
 
     def refine(self, strategy: str) -> None:
         """Plan the best few once more, with all that there is to choose from.
@@ -149,9 +159,9 @@ class _Tried:
         strategy: that was asked for; the best is tried with it.
         """
         for candidate in self.ranked[:REFINED]:
-            self.add(candidate.config, candidate.splits, quick=False)
-            if candidate.planned.buckets is not None:
-                self._others(candidate)
+            whole = self.add(candidate.config, candidate.splits, quick=False)
+            if whole is not None and whole.planned.buckets is not None:
+                self._others(whole)
         best = self.best
         if strategy != best.config.partition.strategy:
             config = _changed(best.config, "partition", strategy=strategy)
@@ -170,7 +180,9 @@ class _Tried:
             more: dict[str, Any] = {"schedule": schedule, "time_segment": steps or None}
             if choice.recompute:
                 more["recompute"] = choice.recompute
-            self.add(_changed(candidate.config, "pipeline", **more), candidate.splits)
+            config = _changed(candidate.config, "pipeline", **more)
+            place = plan.partition.placement
+            self.add(config, candidate.splits, quick=False, placement=place)
 
 
 def _changed(config: Config, section: str, **values: Any) -> Config:
@@ -223,8 +235,13 @@ def _with(config: Config, splits: tuple[Split, ...]) -> Config:
 
 
 def _distinct(found: list[Candidate]) -> Iterator[Candidate]:
-    """The shortest predicted step first; of those that differ in placement only, the best."""
-    seen: set[str] = set()
+    """The shortest predicted step first; of those that differ in placement only, the best.
+
+    What was planned quickly is there only if nothing else has its name.
+    """
+    seen = {candidate.name for candidate in found if not candidate.quick}
+    found = [c for c in found if not (c.quick and c.name in seen)]
+    seen.clear()
     for candidate in sorted(found, key=lambda c: c.seconds):
         if candidate.name not in seen:
             seen.add(candidate.name)
