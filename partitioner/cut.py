@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from partitioner.owners import owners
+from partitioner.exchanges import find_exchanges
+from partitioner.owners import SUM, owners
 from partitioner.segments import time_segments
 from partitioner.types import (
+    AGAIN,
     FORWARD,
     INPUT,
     PHASES,
@@ -25,7 +27,7 @@ from partitioner.types import (
     Placement,
 )
 from symgraph.graph import Graph, Node
-from symgraph.ops.registry import VARIABLE
+from symgraph.ops.registry import COPY, VARIABLE
 from symgraph.types import Value
 
 Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that read it, in order
@@ -42,7 +44,9 @@ def cut(
     """
     owner = owners(graph, placement, time_segments(graph, time_segment), split=split)
     readers = _readers(graph, owner)
-    edges = _edges(graph, owner, readers)
+    found = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in owner.items()})
+    taking = {copy: name for name, ends in found.items() for copy in ends.taking}
+    edges = _edges(graph, owner, readers, taking)
     keys = sorted({*owner.values(), *(e.dst for e in edges)}, key=run_order)
     nodes: dict[BodyKey, list[Node]] = {key: [] for key in keys}
     for node in graph:
@@ -75,10 +79,14 @@ def _readers(graph: Graph, owner: Mapping[str, BodyKey]) -> Readers:
     return found
 
 
-def _edges(graph: Graph, owner: Mapping[str, BodyKey], readers: Readers) -> list[CommEdge]:
+def _edges(
+    graph: Graph, owner: Mapping[str, BodyKey], readers: Readers, taking: Mapping[str, str]
+) -> list[CommEdge]:
+    """All edges. taking: a copy in the forward phase -> the exchange by which it gets its value."""
     edges: list[CommEdge] = []
+    copied = {(graph[n].inputs[0], owner[n].stage): name for n, name in taking.items()}
     for node in graph:
-        src = owner[node.name]
+        src, back = owner[node.name], _returned(node, graph, taking)
         for index, type_ in enumerate(node.types):
             value = Value(node.name, index)
             by_stage: dict[int, list[BodyKey]] = {}
@@ -86,8 +94,19 @@ def _edges(graph: Graph, owner: Mapping[str, BodyKey], readers: Readers) -> list
                 by_stage.setdefault(key.stage, []).append(key)
             for stage in sorted(by_stage):
                 if stage != src.stage:
-                    edges.append(CommEdge(len(edges), value, type_, src, _first(by_stage[stage])))
+                    first, name = _first(by_stage[stage]), back or copied.get((value, stage), "")
+                    edges.append(CommEdge(len(edges), value, type_, src, first, name))
     return edges
+
+
+def _returned(node: Node, graph: Graph, taking: Mapping[str, str]) -> str:
+    """The exchange, told from its forward one, that the outputs of a gradient node go back by."""
+    if node.origin is None or node.op not in (COPY, SUM) or AGAIN in node.tags:
+        return ""
+    if node.op == SUM:
+        terms = (_returned(graph[v.node], graph, taking) for v in node.inputs)
+        return next(filter(None, terms), "")
+    return f"{taking[node.origin]} back" if node.origin in taking else ""
 
 
 def _first(readers: Iterable[BodyKey]) -> BodyKey:

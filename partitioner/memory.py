@@ -70,7 +70,7 @@ def plan_memory(
             rank = place.rank_of[place.stage_of[node.name]]
             held[rank] += node.types[0].nbytes if node.name in parameters else 0
             learnt[rank] += node.types[0].nbytes * slots if node.name in grads else 0
-    learnt = [a + b for a, b in zip(learnt, scratch_bytes(partition, grads), strict=True)]
+    learnt = [a + b for a, b in zip(learnt, scratch_bytes(partition), strict=True)]
     asked = frozenset(grads.values())
     bodies: dict[BodyKey, BodyMemory] = {}
     for rank in range(partition.ranks):

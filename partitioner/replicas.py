@@ -1,19 +1,23 @@
-"""Copies of parameters: where they live, and what the sum of their gradients sends and holds.
+"""Copies of parameters: where they live, and what the sums of their gradients send and hold.
 
 A gradient of n copies is cut into n pieces. Copy i's rank gets piece i of all copies, adds them up
-in the order of the copies, and sends the sum to all: each rank sends 2 (n - 1) / n of the gradient,
+in the order of the copies, and gives the sum to all: each rank sends 2 (n - 1) / n of the gradient,
 which no algorithm does with less (Patarasuk and Yuan, 2009), and the bits do not depend on n's
-placement.
+placement. Gradients that are complete at the same time go together, in buckets of some size, so
+that messages are large and the first ones go while later gradients are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from partitioner.types import Partition
+from partitioner.types import BodyKey, Partition
 from symgraph.replicate import copies_of
+
+BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
+UNDER_WAY = 2  # buckets that a rank has begun and not ended, at most
 
 
 class Copies(NamedTuple):
@@ -29,16 +33,52 @@ class Copies(NamedTuple):
     size: int
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.nbytes // max(1, self.size)
+
+    @property
     def pieces(self) -> list[tuple[int, int]]:
         """Where the elements of each copy's piece begin and end."""
         count = len(self.names)
         return list(pairwise([self.size * i // count for i in range(count + 1)]))
 
+
+class Bucket(NamedTuple):
+    """Gradients that are summed together. bodies: that complete them, of all copies."""
+
+    copies: tuple[Copies, ...]
+    bodies: frozenset[BodyKey]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Who has copies, rising."""
+        return tuple(sorted({rank for copies in self.copies for rank in copies.ranks}))
+
+    def pieces(self, rank: int) -> Iterator[tuple[Copies, slice]]:
+        """What a rank adds up: of which parameter, which elements."""
+        for copies in self.copies:
+            for (begin, end), at in zip(copies.pieces, copies.ranks, strict=True):
+                if at == rank:
+                    yield copies, slice(begin, end)
+
+    def given(self, source: int, target: int) -> int:
+        """Bytes of a rank's pieces in all copies of another one."""
+        return sum(
+            copies.ranks.count(source) * (at.stop - at.start) * copies.itemsize
+            for copies, at in self.pieces(target)
+        )
+
+    def summed(self, rank: int) -> int:
+        """Bytes of the sums that a rank makes."""
+        return sum((at.stop - at.start) * copies.itemsize for copies, at in self.pieces(rank))
+
     def scratch(self, rank: int) -> int:
-        """Bytes that a rank needs to add up its pieces: a sum and a term that has come."""
-        itemsize = self.nbytes // max(1, self.size)
-        own = [e - b for (b, e), r in zip(self.pieces, self.ranks, strict=True) if r == rank]
-        return 2 * itemsize * max(own, default=0)
+        """Bytes that a rank needs besides the gradients: what goes and comes, twice."""
+        if rank not in self.ranks:
+            return 0
+        first = sum(self.given(rank, r) + self.given(r, rank) for r in self.ranks if r != rank)
+        return first + self.summed(rank) + sum(map(self.summed, self.ranks))
 
 
 def all_copies(partition: Partition) -> list[Copies]:
@@ -52,7 +92,34 @@ def all_copies(partition: Partition) -> list[Copies]:
     return found
 
 
-def scratch_bytes(partition: Partition, grads: Mapping[str, object]) -> list[int]:
-    """What each rank needs to sum the gradients of copies: the most of any parameter."""
-    asked = [c for c in all_copies(partition) if c.names[0] in grads]
-    return [max((c.scratch(r) for c in asked), default=0) for r in range(partition.ranks)]
+def buckets(partition: Partition) -> tuple[Bucket, ...]:
+    """The sums of the gradients of copies, in the order in which all ranks make them.
+
+    Parameters of the same stages share buckets; those of later stages come first, since their
+    gradients do.
+    """
+    found = all_copies(partition)
+    if not found:
+        return ()
+    graph, stage_of = partition.graph, partition.placement.stage_of
+    makers = {graph[v.node].origin: key for key, b in partition.bodies.items() for v in b.results}
+    together: dict[tuple[int, ...], list[list[Copies]]] = {}
+    for copies in found:
+        if copies.names[0] in makers:  # else nobody asks for its gradient
+            filled = together.setdefault(tuple([stage_of[n] for n in copies.names]), [[]])
+            if filled[-1] and sum(c.nbytes for c in (*filled[-1], copies)) > BUCKET_BYTES:
+                filled.append([])
+            filled[-1].append(copies)
+    return tuple([
+        Bucket(tuple(bucket), frozenset(makers[n] for c in bucket for n in c.names))
+        for stages in sorted(together, key=lambda s: (-max(s), s)) for bucket in together[stages]
+    ])  # fmt: skip
+
+
+def scratch_bytes(partition: Partition) -> list[int]:
+    """What each rank needs to sum the gradients of copies."""
+    found = buckets(partition)
+    return [
+        UNDER_WAY * max((bucket.scratch(rank) for bucket in found), default=0)
+        for rank in range(partition.ranks)
+    ]

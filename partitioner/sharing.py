@@ -17,7 +17,7 @@ from symgraph.types import TensorType, Value
 # the slice is one piece of memory. All others are taken to make new arrays.
 SAME = {
     "identity", "BlockGrad", "Reshape", "Flatten", "expand_dims", "squeeze", "MakeLoss",
-    "LinearRegressionOutput", "MAERegressionOutput",
+    "LinearRegressionOutput", "MAERegressionOutput", "_CrossDeviceCopy",
 }  # fmt: skip
 SAME_IF_UNCHANGED = {"Cast", "broadcast_to", "broadcast_axis", "_broadcast_axes", "_sum_to"}
 SLICES = {"SliceChannel", "slice_axis"}

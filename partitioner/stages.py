@@ -9,12 +9,16 @@ forth and back (groups A, B, A) one rank gets several stages, so that bodies sta
 
 Shards of one operator on several ranks are stages of their own, so that what they read is sent
 before the first of them runs, and they run at the same time.
+
+What a collective takes is made in other stages than what it gives is used in, on every rank: so
+that all its messages can go at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from partitioner.exchanges import Exchanges, find_exchanges, run_order
 from symgraph.graph import Graph
 from symgraph.pieces import place_of
 
@@ -28,10 +32,12 @@ def form_stages(
 
     Nodes of one rank and one level (the number of rank changes on the longest way to them) form
     a unit; units join the rank's last stage unless that would make a cycle. Where shards are on
-    several ranks, the way into a shard and out of it counts as a change of ranks too.
+    several ranks, the way into a shard and out of it counts as a change of ranks too. An exchange
+    counts as a unit on a rank of its own (below 0), between who gives to it and who takes of it.
     """
-    units = _units(graph, rank_of_node)
-    before = _unit_predecessors(graph, units)
+    exchanges = find_exchanges(graph, rank_of_node)
+    units = _units(graph, rank_of_node, exchanges)
+    before = _unit_predecessors(graph, units, exchanges)
     stages: list[int] = []  # stage -> rank
     ancestors: list[int] = []  # stage -> bit set of the stages that come before it
     last: dict[int, int] = {}  # rank -> its newest stage
@@ -55,27 +61,33 @@ def form_stages(
                 if s == stage or ancestors[s] >> stage & 1:
                     ancestors[s] |= new
         stage_of_unit[unit] = stage
-    order = sorted(range(len(stages)), key=lambda s: (ancestors[s].bit_count(), s))
+    real = (s for s, rank in enumerate(stages) if rank >= 0)
+    order = sorted(real, key=lambda s: (ancestors[s].bit_count(), s))
     number = {s: i for i, s in enumerate(order)}
-    stage_of = {name: number[stage_of_unit[unit]] for name, unit in units.items()}
+    stage_of = {n: number[stage_of_unit[unit]] for n, unit in units.items() if n not in exchanges}
     return stage_of, tuple(stages[s] for s in order)
 
 
-def _units(graph: Graph, rank_of_node: Mapping[str, int]) -> dict[str, Unit]:
-    """The unit of every node. A variable joins its first consumer on its own rank."""
+def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) -> dict[str, Unit]:
+    """The unit of every node and exchange. A variable joins its first consumer on its rank."""
     shards = {n.name: place_of(n) for n in graph if n.origin is None and not n.is_variable}
     if len({rank_of_node[name] for name, place in shards.items() if place}) < 2:
         shards = {}
+    exchange_of = {name: x for x, ends in exchanges.items() for name in ends.taking}
+    own_rank = {x: -1 - i for i, x in enumerate(exchanges)}
     units: dict[str, Unit] = {}
-    for node in graph:
-        if node.origin is None:
-            rank, shard = rank_of_node[node.name], shards.get(node.name)
-            level = 0
-            for value in node.inputs:
-                at, source, other = units[value.node]
-                inside = source == rank and (other == shard or graph[value.node].is_variable)
-                level = max(level, at + (not inside))
-            units[node.name] = (level, rank, shard)
+    for name in run_order(graph, exchanges):
+        if name in exchanges:
+            level = 1 + max(units[giver][0] for giver in exchanges[name].giving)
+            units[name] = level, own_rank[name], None
+            continue
+        rank, shard = rank_of_node[name], shards.get(name)
+        level = units[exchange_of[name]][0] + 1 if name in exchange_of else 0
+        for value in graph[name].inputs:
+            at, source, other = units[value.node]
+            inside = source == rank and (other == shard or graph[value.node].is_variable)
+            level = max(level, at + (not inside))
+        units[name] = level, rank, shard
     first: dict[str, Unit] = {}
     for node in graph:
         if node.origin is None:
@@ -89,10 +101,16 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int]) -> dict[str, Unit]:
     return units | {name: unit for name, unit in first.items() if name not in away}
 
 
-def _unit_predecessors(graph: Graph, units: Mapping[str, Unit]) -> dict[Unit, set[Unit]]:
+def _unit_predecessors(
+    graph: Graph, units: Mapping[str, Unit], exchanges: Exchanges
+) -> dict[Unit, set[Unit]]:
     before: dict[Unit, set[Unit]] = {u: set() for u in units.values()}
     for node in graph:
         if node.origin is None:
             unit = units[node.name]
             before[unit].update(units[v.node] for v in node.inputs if units[v.node] != unit)
+    for name, ends in exchanges.items():
+        before[units[name]].update(units[giver] for giver in ends.giving)
+        for copy in ends.taking:
+            before[units[copy]].add(units[name])
     return before

@@ -58,6 +58,7 @@ class CommEdge:
     """A value that goes from one body to another stage's; one message a micro-batch.
 
     dst: the first phase of the destination stage that reads it. Its later phases keep it.
+    exchange: the collective that it is a part of, "" for none; edges of one have the same.
     """
 
     tag: int
@@ -65,6 +66,7 @@ class CommEdge:
     type: TensorType
     src: BodyKey
     dst: BodyKey
+    exchange: str = ""
 
     def __str__(self) -> str:
         return f"{self.value} {self.src}->{self.dst} {self.type}"

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from partitioner.types import Topology
 from runtime.instructions import COLLECTIVE, RECV, SEND, UPDATE
+from runtime.links import Number
 from runtime.replay.facts import Facts
-from runtime.replay.simulate import Number
 from runtime.timeline import Event, Timeline, Track
 
 Array = npt.NDArray[Any]

@@ -224,8 +224,7 @@ class BucketSession(Session):
             def start(transport: Transport) -> None:
                 agree_on_plan(transport, step)
                 rank = transport.rank
-                programs = [step.schedule.programs[rank]]
-                workers[rank] = self._worker(rank, step.parts.plans[0], programs, step.parts)
+                workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
 
             with paused():
                 self.cluster.run(start)

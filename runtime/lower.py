@@ -105,8 +105,10 @@ def _refuse(rank: int, step: int, now: Instruction, facts: Facts) -> NoReturn:
 
 def _wires(facts: Facts) -> walk.Wires:
     pairs = list(zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True))
-    number = {pair: channel for channel, pair in enumerate(pairs)}
+    plain = facts.channel_exchange < 0
+    number = {pair: channel for channel, pair in enumerate(pairs) if plain[channel]}
     reverse = np.array([number.get((dst, src), -1) for src, dst in pairs], np.int32)
+    reverse[~plain] = walk.TAKEN_OVER
     incoming, outgoing = facts.incoming, facts.outgoing
     return walk.Wires(
         incoming.start, incoming.items, outgoing.start, outgoing.items,

@@ -18,6 +18,7 @@ from runtime.program import Columns
 
 Ints = npt.NDArray[Any]
 
+TAKEN_OVER = -2
 NEVER = np.iinfo(np.int32).max  # the place of what does not happen
 _B, _I, _W = PHASES.index(BACKWARD), PHASES.index(INPUT), PHASES.index(WEIGHT)
 
@@ -25,7 +26,8 @@ _B, _I, _W = PHASES.index(BACKWARD), PHASES.index(INPUT), PHASES.index(WEIGHT)
 class Wires(NamedTuple):
     """Of `Facts`: the edges that cross ranks, by the bodies at their ends (CSR).
 
-    channel: of an edge. reverse: of a channel, the one the other way, or -1.
+    channel: of an edge. reverse: of a channel, the one the other way, or -1; TAKEN_OVER if senders
+    need not know of the receipt.
     """
 
     in_start: Ints
@@ -166,6 +168,8 @@ def known_delivered(wires: Wires, queues: Queues) -> Ints:
     known = np.full(len(queues.message), NEVER, np.int32)
     for channel in range(len(wires.reverse)):
         back = wires.reverse[channel]
+        if back == TAKEN_OVER:
+            known[queues.start[channel] : queues.start[channel + 1]] = 0
         if back < 0:
             continue
         reply, end = queues.start[back], queues.start[back + 1]

@@ -62,12 +62,13 @@ class Union:
         partitions = list(parts.partitions.values())
         stages = [0, *accumulate(len(p.rank_of) for p in partitions)]
         tags = [0, *accumulate(len(p.edges) for p in partitions)]
-        for partition, stage, tag in zip(partitions, stages, tags, strict=False):
+        for k, (partition, stage, tag) in enumerate(zip(partitions, stages, tags, strict=False)):
             bodies += [key._replace(stage=key.stage + stage) for key in partition.bodies]
             edges += [
                 replace(
                     e, tag=e.tag + tag, src=e.src._replace(stage=e.src.stage + stage),
                     dst=e.dst._replace(stage=e.dst.stage + stage),
+                    exchange=e.exchange and f"{e.exchange} of kind {k}",
                 )
                 for e in partition.edges
             ]  # fmt: skip
@@ -172,7 +173,12 @@ def mixed_costs(parts: Parts, prices: Prices) -> Costs:
         kind, stage = divmod(key.stage, stages)
         return float(of_kinds[kind].run(key._replace(stage=stage)))
 
-    return replace(of_kinds[0], run=run)
+    sums = [
+        ([k._replace(stage=k.stage + kind * stages) for k in keys for kind in range(len(of_kinds))],
+         seconds)
+        for keys, seconds in of_kinds[0].sums
+    ]  # fmt: skip
+    return replace(of_kinds[0], run=run, sums=sums)
 
 
 def predict(step: Step, prices: Prices, union: Union | None = None) -> Timeline:

@@ -36,8 +36,7 @@ class Phases:
         self.cluster = cluster
         parts = split_phases(plan)
         self.workers = [
-            Worker(plan, r, arrays[r], programs=[p.programs[r] for p in parts], shared=shared[r])
-            for r in cluster.ranks
+            Worker(plan, r, arrays[r], schedules=parts, shared=shared[r]) for r in cluster.ranks
         ]
         self._feeds: dict[str, Array] = {}
 

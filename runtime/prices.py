@@ -17,11 +17,10 @@ from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
 from runtime import profile
 from runtime.calibrate import measure_speed
-from runtime.instructions import REPLICAS
 from runtime.machine_costs import machine_costs
 from runtime.measure import link_between
 from runtime.replay import Costs, Link
-from runtime.replicas import reduction_seconds
+from runtime.replicas import sums
 from runtime.transports import Cluster, ThreadCluster, Transport
 from symgraph.errors import ConfigError
 from symgraph.graph import Graph
@@ -45,13 +44,13 @@ class Prices:
 
     def costs(self, partition: Partition) -> Costs:
         """For simulations of this partition's schedules."""
-        reductions = {REPLICAS: reduction_seconds(partition, self.link)}
         if self.machine is not None:
             costs = machine_costs(self.machine, partition, overhead=self.overhead)
-            return replace(costs, reductions=reductions)
-        price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
-        seconds = {key: price(body) for key, body in partition.bodies.items()}
-        return Costs(seconds.__getitem__, self.link, overhead=self.overhead, reductions=reductions)
+        else:
+            price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
+            seconds = {key: price(body) for key, body in partition.bodies.items()}
+            costs = Costs(seconds.__getitem__, self.link, overhead=self.overhead)
+        return replace(costs, sums=sums(partition, costs.link_of))
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut

@@ -7,7 +7,7 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
 from runtime.parts import Parts, Step
 from runtime.pipeline import Plan, require_cpus
-from runtime.program import Program
+from runtime.program import Schedule
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
@@ -86,18 +86,14 @@ class Session:
         cluster.run(start)
 
     def _worker(
-        self,
-        rank: int,
-        plan: Plan,
-        programs: Collection[Program] | None = None,
-        parts: Parts | None = None,
+        self, rank: int, plan: Plan, schedules: Sequence[Schedule] = (), parts: Parts | None = None
     ) -> Worker:
         """A worker that keeps the figures and the next states, and all outputs if wanted."""
         wanted = {*scalars(plan).values(), *plan.states.values()}
         if self._keeps_outputs:
             wanted.update(plan.outputs)
         return Worker(
-            plan, rank, self.arrays[rank], wanted, programs, parts=parts, shared=self.shared[rank],
+            plan, rank, self.arrays[rank], wanted, schedules, parts=parts, shared=self.shared[rank],
             stopwatch=Stopwatch() if self._timed else None,
         )  # fmt: skip
 
@@ -138,7 +134,7 @@ class Session:
         return next((dict(u.figures) for u in self.updaters.values()), {})
 
     def outputs(self) -> list[Array]:
-        """The outputs of the last step for the whole batch, in order; all ranks must be local."""
+        """The outputs of the last step for the whole batch; ranks that have any must be local."""
         return whole_outputs(self.plan, self.workers.values())
 
     def _record(self, worker: Worker) -> None:

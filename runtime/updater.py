@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from runtime.kernels import NodeFailed
 from runtime.native.updates import squared_norm, update
 from runtime.pipeline import Plan
-from runtime.replicas import ReplicaSum
+from runtime.replicas import ReplicaSums, groups
 from symgraph.batching import assemble
 from symgraph.ops.layout import PARTIAL
 from symgraph.optimizer import Optimizer, global_norm_scale
@@ -62,13 +62,21 @@ class TrainStep:
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
         self._known_as = {n: shards[n].parameter if n in shards else n for n in self._names}
         self._copies = {n for n in self._names if n in shards and shards[n].copy}
-        self._replicas: ReplicaSum | None = None
+        self.groups = groups(plan.partition)
+        self._sums: ReplicaSums | None = None
+
+    def made(self, worker: Worker, names: Iterable[str]) -> None:
+        """Begin to sum these gradients of copies, and go on with earlier ones."""
+        self._replica_sums(worker).made(names, worker.gradient, worker.transport.collectives)
 
     def sum_replicas(self, worker: Worker) -> None:
         """Let the gradients of a parameter's copies be their sum."""
-        if self._replicas is None:
-            self._replicas = ReplicaSum(worker)
-        self._replicas.run(worker)
+        self._replica_sums(worker).finish(worker.gradient, worker.transport.collectives)
+
+    def _replica_sums(self, worker: Worker) -> ReplicaSums:
+        if self._sums is None:
+            self._sums = ReplicaSums(worker.plan.partition, worker.rank)
+        return self._sums
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""

@@ -17,16 +17,18 @@ import numpy as np
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Arena, Kind, Pool, reserve, view
+from runtime.exchanges import Exchanging
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
-from runtime.program import Program
+from runtime.program import Program, Schedule
+from runtime.replicas import with_sums
 from runtime.stopwatch import Stopwatch
 from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
-from runtime.transports.base import Failure, Ticket, Transport
+from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -51,12 +53,13 @@ class Shared:
 
 
 class Updater(Protocol):
-    """What a training step does at its end; see runtime.trainer."""
+    """What a training step does at its end; see runtime.updater. groups: of its collectives."""
 
+    @property
+    def groups(self) -> Sequence[Group]: ...
+    def made(self, worker: Worker, names: Sequence[str]) -> None: ...
     def sum_replicas(self, worker: Worker) -> None: ...
-
     def reduce(self, worker: Worker) -> None: ...
-
     def update(self, worker: Worker, stage: int) -> None: ...
 
 
@@ -77,13 +80,13 @@ class Worker:
         rank: int,
         arrays: Mapping[str, Array],
         wanted: Collection[Value] | None = None,
-        programs: Collection[Program] | None = None,
+        schedules: Sequence[Schedule] = (),
         *,
         parts: Parts | None = None,
         shared: Shared | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """programs: what a step consists of, by default the plan's program of this rank.
+        """schedules: what a step consists of, by default the plan's.
 
         parts: the plans of the batches of a step that has several; `plan` is the first of them, by
         whose names outputs are known. shared: what workers of the same rank and arrays share.
@@ -106,18 +109,19 @@ class Worker:
         self._shared = Shared() if shared is None else shared
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
-        self._programs = [plan.schedule.programs[rank]] if programs is None else programs
         self.bound: list[Bound] = []
-        self.bind(self._programs)
+        self.bind(schedules or (plan.schedule,))
 
-    def bind(self, programs: Collection[Program]) -> None:
-        """Make a step of programs that run one after the other, on the memory that they need."""
-        self._programs, rank, shared = programs, self.rank, self._shared
+    def bind(self, schedules: Sequence[Schedule]) -> None:
+        """Make a step of schedules, one after the other, on the memory that they need."""
+        self._schedules, rank, shared = schedules, self.rank, self._shared
+        programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
-        kinds = self.parts.kinds
+        kinds, partitions = self.parts.kinds, self.parts.partitions
+        self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
-        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in self.parts.partitions.items()}
+        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
         arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
         self._memory = shared.pool.take(arena.nbytes, self._drop)
         arrays = {name: self.arrays[name] for name in fixed}
@@ -130,6 +134,15 @@ class Worker:
         }
         bind = _Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
+        if len(programs) == 1:  # what comes between several may change gradients
+            (only,) = self.bound
+            calls = with_sums(self.parts, only.program, only.calls, self._made)
+            self.bound = [Bound(only.program, calls)]
+
+    def _made(self, names: Sequence[str]) -> None:
+        """These gradients of replicas are complete."""
+        if self.updater is not None:
+            self.updater.made(self, names)
 
     def _drop(self) -> None:
         """Let go of the memory; the next step takes it anew."""
@@ -167,8 +180,9 @@ class Worker:
     def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Make ready for a step; what an earlier one left is dropped."""
         if not self.bound:
-            self.bind(self._programs)
+            self.bind(self._schedules)
         self._tickets.clear()
+        self.exchanging.reset()
         self.outputs = {}
         self.step_count = step
         self._env = Env(np, train, seed, step, 0)
@@ -193,6 +207,10 @@ class Worker:
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
+        groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
+        if groups:
+            transport.collectives.join(groups)
+        self.exchanging.collectives = transport.collectives
         clock = time.perf_counter_ns
         starts: list[int] = []
         ends: list[int] = []
@@ -284,7 +302,10 @@ class Worker:
         source = self._rank(edge.src, mb)
         where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
         self.transport.waiting_for(where)
-        self.transport.recv(array, source, edge.tag)
+        if edge.exchange:
+            self.exchanging.take(edge.tag, mb, array)
+        else:
+            self.transport.recv(array, source, edge.tag)
 
     def _free(self, key: BodyKey, mb: int) -> None:
         for ticket, edge in self._tickets.pop((key, mb), ()):
@@ -327,6 +348,9 @@ class _Bind:
         if isinstance(instruction, Free):
             return partial(worker._free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]
+        if isinstance(instruction, Send) and edge.exchange:
+            array = self._array(edge, edge.src, mb)
+            return partial(worker.exchanging.give, edge.tag, mb, array)
         if isinstance(instruction, Send):
             return partial(worker._send, edge, self._array(edge, edge.src, mb), mb)
         return partial(worker._recv, edge, self._array(edge, edge.dst, mb), mb)

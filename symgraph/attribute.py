@@ -14,7 +14,7 @@ from symgraph.errors import GraphError
 
 HIDDEN = (
     "ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "time_step", "shard",
-    "replicate",
+    "replicate", "exchange",
 )  # fmt: skip
 SPELLINGS = {spelt: (f"__{k}__", k) for k in HIDDEN for spelt in (f"__{k}__", k)}
 

@@ -1,9 +1,9 @@
 """Communication between groups: MPI's collectives as ordinary operators of one graph.
 
 The graph is global: a collective takes one symbol a participant, each made in a `ctx_group` of its
-own, and gives one symbol a participant. What it is made of (cuts at the sender, joins and sums at
-the receiver) are operators like all others, so messages, their order, the proof that nothing hangs,
-and the gradients follow as they do everywhere:
+own, and gives one symbol a participant. What it is made of (cuts at the sender, copies, joins and
+sums at the receiver) are operators like all others, so messages, their order, the proof that
+nothing hangs, and the gradients follow as they do everywhere:
 
     forward             backward                   messages of p participants
     send                send back                  1
@@ -14,8 +14,11 @@ and the gradients follow as they do everywhere:
     reduce_scatter      allgather                  p (p - 1)
     allreduce           allreduce                  p (p - 1); with an axis 2 p (p - 1) of 1/p size
 
-All sums are in the order of the participants, so every participant has the same bits. Participants
-may share a device: what stays there is no message.
+The copies of one collective carry its name (the attribute `exchange`), and so do the messages that
+they make: where ranks are MPI processes, these are one of MPI's own collectives, in both
+directions. Sums are no part of it: they are made in the order of the participants, so all of them
+have the same bits, with every transport. Participants may share a device: what stays there is no
+message.
 
 Parts may differ in size. A part of no elements is None, and no message, since a dimension of 0
 stands for an unknown one (MXNet).
@@ -33,6 +36,7 @@ from symgraph.attribute import AttrScope
 from symgraph.compose import call
 from symgraph.errors import GraphError
 from symgraph.name import NameManager
+from symgraph.ops.registry import COPY
 from symgraph.symbol import Symbol
 
 Part = Symbol | None
@@ -47,7 +51,7 @@ def send(x: Symbol, group: str, name: str | None = None) -> Symbol:
 def bcast(x: Symbol, groups: Sequence[str], name: str | None = None) -> list[Symbol]:
     """x on every group (chainermn.functions.bcast); its gradient is the sum of theirs."""
     stem = _named(name, "bcast")
-    return [_copy(x, group, f"{stem}_{i}") for i, group in enumerate(groups)]
+    return [_copy(x, group, f"{stem}_{i}", stem) for i, group in enumerate(groups)]
 
 
 def scatter(
@@ -64,14 +68,18 @@ def scatter(
     """
     stem = _named(name, "scatter")
     parts = _parts(x, len(groups), axis, sizes, stem)
-    return [_moved(p, g, f"{stem}_{i}") for i, (p, g) in enumerate(zip(parts, groups, strict=True))]
+    return [
+        _moved(part, group, f"{stem}_{i}", stem)
+        for i, (part, group) in enumerate(zip(parts, groups, strict=True))
+    ]
 
 
 def gather(
     xs: Sequence[Part], group: str, *, axis: int | None = None, name: str | None = None
 ) -> Any:
     """All parts on one group: as a list (ChainerMN), or joined along `axis` as one symbol."""
-    return _gathered(xs, group, axis, _named(name, "gather"))
+    stem = _named(name, "gather")
+    return _gathered(xs, group, axis, stem, stem)
 
 
 def allgather(
@@ -87,7 +95,7 @@ def allgather(
     """
     stem = _named(name, "allgather")
     where = groups_of(xs, groups, stem)
-    return [_gathered(xs, group, axis, f"{stem}_{i}") for i, group in enumerate(where)]
+    return [_gathered(xs, group, axis, f"{stem}_{i}", stem) for i, group in enumerate(where)]
 
 
 def alltoall(
@@ -97,7 +105,7 @@ def alltoall(
     stem = _named(name, "alltoall")
     _square(xs, groups, stem)
     return [
-        [_moved(row[j], group, f"{stem}_{j}_{i}") for i, row in enumerate(xs)]
+        [_moved(row[j], group, f"{stem}_{j}_{i}", stem) for i, row in enumerate(xs)]
         for j, group in enumerate(groups)
     ]
 
@@ -119,10 +127,9 @@ def reduce_scatter(
     where = groups_of(xs, groups, stem)
     rows = [_parts(x, len(where), axis, sizes, f"{stem}_cut{i}") for i, x in enumerate(xs)]
     _square(rows, where, stem)
-    columns = [[x for row in rows if (x := row[j]) is not None] for j in range(len(where))]
     return [
-        _call("add_n", column, group, f"{stem}_{j}") if column else None
-        for j, (column, group) in enumerate(zip(columns, where, strict=True))
+        _summed([row[j] for row in rows], group, f"{stem}_{j}", stem)
+        for j, group in enumerate(where)
     ]
 
 
@@ -142,7 +149,7 @@ def allreduce(
     stem = _named(name, "allreduce")
     where = groups_of(xs, groups, stem)
     if axis is None or len(where) == 1:
-        return [_call("add_n", list(xs), group, f"{stem}_{i}") for i, group in enumerate(where)]
+        return [_summed(xs, group, f"{stem}_{i}", stem) for i, group in enumerate(where)]
     sums = reduce_scatter(xs, axis=axis, sizes=sizes, groups=where, name=f"{stem}_sum")
     return allgather(sums, axis=axis, groups=where, name=stem)
 
@@ -185,21 +192,35 @@ def _call(op: str, inputs: Sequence[Symbol], group: str | None, name: str, **att
         return Symbol(call(op, op, list(inputs), attrs, name))
 
 
-def _copy(x: Symbol, group: str, name: str) -> Symbol:
-    return _call("identity", [x], group, name)
+def _copy(x: Symbol, group: str, name: str, exchange: str | None = None) -> Symbol:
+    with AttrScope(**({} if exchange is None else {"exchange": exchange})):
+        return _call(COPY, [x], group, name)
 
 
-def _moved(x: Part, group: str, name: str) -> Part:
-    return None if x is None else _copy(x, group, name)
+def _moved(x: Part, group: str, name: str, exchange: str) -> Part:
+    return None if x is None else _copy(x, group, name, exchange)
 
 
-def _gathered(xs: Sequence[Part], group: str, axis: int | None, name: str) -> Any:
+def _arrived(xs: Sequence[Part], group: str, name: str, exchange: str) -> list[Symbol]:
+    """The parts that there are, on a group; what is there already stays as it is."""
+    return [
+        x if x.attr("ctx_group") == group else _copy(x, group, f"{name}_part{i}", exchange)
+        for i, x in enumerate(xs) if x is not None
+    ]  # fmt: skip
+
+
+def _gathered(xs: Sequence[Part], group: str, axis: int | None, name: str, exchange: str) -> Any:
     if axis is None:
-        return [_moved(x, group, f"{name}_{i}") for i, x in enumerate(xs)]
-    there = [x for x in xs if x is not None]
-    if not there:
+        return [_moved(x, group, f"{name}_{i}", exchange) for i, x in enumerate(xs)]
+    parts = _arrived(xs, group, name, exchange)
+    if not parts:
         raise GraphError(f"{name!r}: there is nothing to join, all parts are None")
-    return _call("Concat", there, group, name, dim=axis)
+    return _call("Concat", parts, group, name, dim=axis)
+
+
+def _summed(xs: Sequence[Part], group: str, name: str, exchange: str) -> Any:
+    parts = _arrived(xs, group, name, exchange)
+    return _call("add_n", parts, group, name) if parts else None
 
 
 def _parts(

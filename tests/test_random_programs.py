@@ -194,6 +194,8 @@ def wants_room(schedule: Schedule, plan: Plan) -> bool:
 class Reducer:
     """An updater that lets collectives wait for all ranks."""
 
+    groups = ()
+
     def reduce(self, worker: Worker) -> None:
         total = np.ones(1)
         worker.transport.allreduce(total)
@@ -210,7 +212,7 @@ def run_schedule(
 
     def work(transport: Transport) -> None:
         worker = workers[transport.rank]
-        worker.bind([schedule.programs[transport.rank]])
+        worker.bind([schedule])
         worker.step(transport, case.feeds, updater=Reducer())
         found[transport.rank] = local_result(worker.plan, worker)
 

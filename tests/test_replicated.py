@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import symgraph as sg
+from partitioner.replicas import buckets
 from runtime import checkpoint
 from runtime.instructions import REPLICAS, Collective
 from runtime.job import prepare
 from runtime.pipeline import Options, Plan, plan
-from runtime.replay import Costs, simulate
+from runtime.replay import Costs, Link, simulate
+from runtime.replicas import sums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
 from runtime.trainer import Trainer, load_corpus
@@ -22,6 +24,7 @@ from symgraph.attribute import AttrScope
 from symgraph.config import load_config
 from symgraph.context import cpu
 from symgraph.errors import GraphError, MicroBatchError, PlacementError
+from tests.fake_cluster import FakeCluster
 from tests.mpi.launch import launch, needs_mpi
 from tests.pipelines import (
     Case,
@@ -267,9 +270,31 @@ def test_the_sum_is_an_instruction_and_costs_time():
     with ThreadCluster(2) as cluster:
         made = session([cpu(0), cpu(1)], 2, cluster).plan
     assert all(list(p).count(Collective(REPLICAS)) == 1 for p in made.schedule.programs)
-    plain = simulate(made.schedule, made.partition, Costs(lambda key: 1)).makespan
-    costly = Costs(lambda key: 1, reductions={REPLICAS: 7})
-    assert simulate(made.schedule, made.partition, costly).makespan == plain + 7
+    plain = simulate(made.schedule, made.partition, Costs(lambda key: 1))
+    ((bodies, free),) = sums(made.partition, lambda source, target: Link())
+    ends = [end for track in plain.tracks for run, _, end in track.runs() if run.key in bodies]
+    left = plain.makespan - max(ends) * float(plain.unit)  # what runs beside the sum
+    assert free == 0
+    assert left > 0
+    for seconds, more in ((left, 0), (left + 7, 7)):
+        costly = Costs(lambda key: 1, sums=[(bodies, seconds)])
+        assert simulate(made.schedule, made.partition, costly).makespan == plain.makespan + more
+
+
+@pytest.mark.parametrize(("hidden", "devices"), [
+    ([cpu(1), cpu(0)], 2), ([cpu(2), cpu(0), cpu(1)], 3), ([cpu(0), cpu(1), cpu(0)], 2),
+])  # fmt: skip
+def test_many_buckets_under_way_change_no_bit(monkeypatch, hidden, devices):
+    """Each parameter is a bucket of its own; ranks are late by turns."""
+    want = trained(cpu(0), 1, marks=str(len(hidden)))
+    monkeypatch.setattr("partitioner.replicas.BUCKET_BYTES", 1)
+    with FakeCluster(devices, 0, seed=devices, delay=1e-4) as cluster:
+        run = session(hidden, devices, cluster)
+        assert len(buckets(run.plan.partition)) == 2
+        for i in range(10):
+            run.step(feeds(i))
+        got = run.parameters()
+    assert all(got[n].tobytes() == a.tobytes() for n, a in want.items())
 
 
 @pytest.mark.parametrize(("before", "after"), [

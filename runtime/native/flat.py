@@ -110,7 +110,7 @@ def add_n(task: Task) -> Bound | None:
 
 @kernel(
     "identity", "BlockGrad", "Reshape", "Flatten", "expand_dims", "squeeze", "MakeLoss",
-    "LinearRegressionOutput", "MAERegressionOutput",
+    "LinearRegressionOutput", "MAERegressionOutput", "_CrossDeviceCopy",
 )  # fmt: skip
 def copy(task: Task) -> Bound:
     return copies([(task.outs[0], task.ins[0].reshape(task.outs[0].shape))])

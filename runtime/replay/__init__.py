@@ -6,10 +6,11 @@ what it holds. All walk the same instruction lists, by the same rules, as the wo
 
 from __future__ import annotations
 
+from runtime.links import Link
 from runtime.replay.check import check
 from runtime.replay.facts import Facts
 from runtime.replay.memory import RankMemory, memory_profile, peak_in_flight
-from runtime.replay.simulate import Costs, Link, simulate
+from runtime.replay.simulate import Costs, simulate
 
 __all__ = [
     "Costs", "Facts", "Link", "RankMemory", "check", "memory_profile", "peak_in_flight", "simulate",

@@ -86,6 +86,7 @@ class _Check:
             np.array([key.stage for key in facts.keys], np.int32), before.start, before.items,
             incoming.start, incoming.items, outgoing.start, outgoing.items, facts.edge_src,
             facts.edge_channel, facts.channel_src, facts.channel_dst,
+            facts.channel_exchange,
         )  # fmt: skip
         sizes = [len(facts.keys) * mbs] * 2 + [len(facts.edges) * mbs] * 2 + [len(facts.rank_of)]
         self.steps = walk.Steps(*(np.full(size, -1, np.int32) for size in sizes))
@@ -114,6 +115,7 @@ class _Check:
         state = walk.State(
             tape.start[:-1].copy(), np.zeros(channels, np.int32), np.zeros(channels, np.int32),
             np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32),
+            np.repeat(self.facts.exchange_sizes, mbs),
         )  # fmt: skip
         walk.walk(tape, net, mbs, self.sent, capacity, state)
         if (state.at < tape.start[1:]).any():
@@ -329,17 +331,31 @@ class _Check:
 
     def _waits_for(self, now: Instruction, capacity: int, state: walk.State) -> str:
         if isinstance(now, Recv):
-            value, (source, _) = self.facts.edges[now.tag].value, self._ends(now.tag)
-            return f"for {Send(now.tag, now.mb)} of rank {source} ({value})"
+            return "for " + ", ".join(
+                f"{Send(tag, now.mb)} of rank {self._ends(tag)[0]} ({self.facts.edges[tag].value})"
+                for tag in self._awaited(now, state)
+            )
         if isinstance(now, Free):
             body = self.facts.keys.index(now.key)
             return "until " + ", ".join(
                 f"rank {self._ends(tag)[1]} takes {Send(tag, now.mb)}"
                 for tag in self.facts.outgoing[body]
-                if self.sent[tag * self.mbs + now.mb]
+                if self.net.exchange[self.net.channel[tag]] < 0
+                and self.sent[tag * self.mbs + now.mb]
                 >= state.taken[self.net.channel[tag]] + capacity
             )
         return "for the other ranks"
+
+    def _awaited(self, now: Recv, state: walk.State) -> list[int]:
+        """The edges whose sends a receive waits for: all that are missing of an exchange."""
+        edges = self.facts.edges
+        name = edges[now.tag].exchange
+        tags = [e.tag for e in edges if name and e.exchange == name] or [now.tag]
+        return [
+            tag for tag in tags
+            if self.net.channel[tag] >= 0 and self.steps.send[tag * self.mbs + now.mb]
+            >= state.at[self._ends(tag)[0]] - self.tape.start[self._ends(tag)[0]]
+        ]  # fmt: skip
 
 
 def _first_missing(table: Ints) -> int:

@@ -44,6 +44,7 @@ class Net(NamedTuple):
     channel: Ints
     source: Ints
     target: Ints
+    exchange: Ints
 
 
 class Steps(NamedTuple):
@@ -77,7 +78,8 @@ class State(NamedTuple):
 
     at: rank -> place on the tape. posted, taken: messages of a channel. waits_for: rank -> the
     channel whose messages it waits for, or -1. wanted: how many of them must be posted, or taken
-    if it is a free that waits.
+    if it is a free that waits. unposted: exchange * mbs + micro-batch -> its messages that are not
+    posted; who waits for that to be 0 waits for -2 - exchange * mbs - micro-batch.
     """
 
     at: Ints
@@ -85,6 +87,7 @@ class State(NamedTuple):
     taken: Ints
     waits_for: Ints
     wanted: Ints
+    unposted: Ints
 
 
 # Kernels take arrays out of their tuples before they loop, because it counts references: done in
@@ -265,12 +268,11 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
     on in any order: where they stop is always the same.
     """
     start, codes, items = tape
-    at, posted, taken, waits_for, wanted = state
+    at, posted, taken, waits_for, wanted, unposted = state
     channels, sources, targets = net.channel, net.source, net.target
-    out_start, outgoing = net.out_start, net.outgoing
-    ranks = len(start) - 1
+    out_start, outgoing, exchange = net.out_start, net.outgoing, net.exchange
+    count = ranks = len(start) - 1
     ready = np.arange(ranks)[::-1].copy()  # a stack; every rank is on it at most once
-    count = ranks
     gathered = 0  # ranks that stand at their next collective
     while count:
         count -= 1
@@ -278,7 +280,6 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
         waits_for[rank] = -1
         while at[rank] < start[rank + 1]:
             code, item = codes[at[rank]], items[at[rank]]
-            woken = -1
             if code == COLLECTIVE:
                 gathered += 1
                 if gathered < ranks:
@@ -287,32 +288,60 @@ def walk(tape: Tape, net: Net, mbs: int, sent: Ints, capacity: int, state: State
                 count = _let_on(rank, at, ready)
                 continue
             if code == SEND:
-                channel = channels[item // mbs]
-                posted[channel] += 1
-                woken = _woken(targets[channel], channel, posted[channel], waits_for, wanted)
+                count = _post(item, mbs, channels, targets, exchange, posted, unposted, waits_for,
+                              wanted, ready, count)  # fmt: skip
             elif code == RECV:
                 channel = channels[item // mbs]
+                joined = exchange[channel] * mbs + item % mbs
+                if joined >= 0 and unposted[joined]:
+                    waits_for[rank] = -2 - joined
+                    break
                 if taken[channel] == posted[channel]:
                     waits_for[rank], wanted[rank] = channel, posted[channel] + 1
                     break
                 taken[channel] += 1
-                woken = _woken(sources[channel], channel, taken[channel], waits_for, wanted)
+                count = _wake(sources[channel], channel, taken[channel], waits_for, wanted, ready,
+                              count)  # fmt: skip
             elif FREE <= code < SEND and capacity != UNBOUNDED:
-                tag = _undelivered(item, mbs, out_start, outgoing, channels, sent, taken, capacity)
+                tag = _undelivered(
+                    item, mbs, out_start, outgoing, channels, exchange, sent, taken, capacity
+                )
                 if tag >= 0:
                     needed = sent[tag * mbs + item % mbs] - capacity + 1
                     waits_for[rank], wanted[rank] = channels[tag], needed
                     break
-            if woken >= 0:
-                ready[count] = woken
-                count += 1
             at[rank] += 1
 
 
 @njit(cache=True, nogil=True)
-def _woken(rank: int, channel: int, count: int, waits_for: Ints, wanted: Ints) -> int:
-    """The rank if it waits for just this count on the channel, else -1."""
-    return rank if waits_for[rank] == channel and wanted[rank] == count else -1
+def _post(
+    item: int, mbs: int, channels: Ints, targets: Ints, exchange: Ints, posted: Ints,
+    unposted: Ints, waits_for: Ints, wanted: Ints, ready: Ints, count: int,
+) -> int:  # fmt: skip
+    """Post a message; how many ranks are ready then."""
+    channel = channels[item // mbs]
+    posted[channel] += 1
+    if exchange[channel] < 0:
+        return _wake(targets[channel], channel, posted[channel], waits_for, wanted, ready, count)
+    joined = exchange[channel] * mbs + item % mbs
+    unposted[joined] -= 1
+    for rank in range(len(waits_for) if unposted[joined] == 0 else 0):
+        if waits_for[rank] == -2 - joined:
+            waits_for[rank] = -1
+            ready[count] = rank
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _wake(
+    rank: int, channel: int, number: int, waits_for: Ints, wanted: Ints, ready: Ints, count: int
+) -> int:
+    """Make a rank ready that waits for just this number on the channel; how many are ready."""
+    if waits_for[rank] == channel and wanted[rank] == number:
+        ready[count] = rank
+        count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -329,13 +358,15 @@ def _let_on(last: int, at: Ints, ready: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _undelivered(
-    item: int, mbs: int, out_start: Ints, outgoing: Ints, channels: Ints,
+    item: int, mbs: int, out_start: Ints, outgoing: Ints, channels: Ints, exchange: Ints,
     sent: Ints, taken: Ints, capacity: int,
 ) -> int:  # fmt: skip
     """The first edge from a body whose message is not received or buffered; -1 if all are."""
     body, mb = item // mbs, item % mbs
     for place in range(out_start[body], out_start[body + 1]):
         tag: int = outgoing[place]
+        if exchange[channels[tag]] >= 0:
+            continue
         if sent[tag * mbs + mb] >= taken[channels[tag]] + capacity:
             return tag
     return -1

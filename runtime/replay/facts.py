@@ -58,6 +58,11 @@ class Facts:
     before: body -> bodies of its rank that run before it. incoming, outgoing: body -> edges from
     and to other ranks. edges: by tag. edge_src, edge_dst: body of each end. edge_channel: channel
     of an edge that crosses ranks, else -1. channel_src, channel_dst: rank of each end.
+    channel_exchange: the exchange whose messages the channel is for (see `exchanges`), else -1.
+    exchanges: their names.
+
+    An exchange's messages have channels of their own and are taken over when they are posted, so
+    that no free waits for them; each arrives when all of its micro-batch are posted.
     """
 
     keys: tuple[BodyKey, ...]
@@ -74,6 +79,15 @@ class Facts:
     edge_channel: Ints
     channel_src: Ints
     channel_dst: Ints
+    channel_exchange: Ints
+    exchanges: tuple[str, ...]
+
+    @property
+    def exchange_sizes(self) -> Ints:
+        """The number of messages of each exchange, a micro-batch."""
+        of_edges = self.channel_exchange[self.edge_channel[self.edge_channel >= 0]]
+        found = np.bincount(of_edges[of_edges >= 0], minlength=len(self.exchanges))
+        return found.astype(np.int32)
 
     @classmethod
     def of(cls, topology: Topology) -> Facts:
@@ -87,7 +101,8 @@ class Facts:
         before = [[number[k] for k in _earlier(key, number, segments)] for key in keys]
         incoming: list[list[int]] = [[] for _ in keys]
         outgoing: list[list[int]] = [[] for _ in keys]
-        channels: dict[tuple[int, int], int] = {}
+        channels: dict[tuple[int, int, int], int] = {}
+        exchanges: dict[str, int] = {"": -1}
         channel = np.full(len(edges), -1, np.int32)
         for edge in edges:
             src, dst = number[edge.src], number[edge.dst]
@@ -95,17 +110,18 @@ class Facts:
             if ends[0] == ends[1]:
                 before[dst].append(src)
             else:
-                channel[edge.tag] = channels.setdefault(ends, len(channels))
+                exchange = exchanges.setdefault(edge.exchange, len(exchanges) - 1)
+                channel[edge.tag] = channels.setdefault((*ends, exchange), len(channels))
                 outgoing[src].append(edge.tag)
                 incoming[dst].append(edge.tag)
+        src_of, dst_of, exchange_of = np.array(list(channels), np.int32).reshape(-1, 3).T.copy()
         return cls(
             keys, rank_of, topology.ranks, edges, body_at,
             np.array([rank_of[key.stage] for key in keys], np.int32),
             Lists.of(dict.fromkeys(row) for row in before), Lists.of(incoming), Lists.of(outgoing),
             np.array([number[e.src] for e in edges], np.int32),
             np.array([number[e.dst] for e in edges], np.int32), channel,
-            np.array([src for src, _ in channels], np.int32),
-            np.array([dst for _, dst in channels], np.int32),
+            src_of, dst_of, exchange_of, tuple(exchanges)[1:],
         )  # fmt: skip
 
 

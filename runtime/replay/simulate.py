@@ -6,6 +6,8 @@ Every rank does its instructions in order:
     Send        posts its message and goes on; the link carries messages one after the other
     Recv        waits until the next message of its channel has arrived, then copies it in
     Free        waits until the messages of its body and micro-batch are delivered
+    Recv        of an exchange: waits until all its messages are posted, and then as long as the
+                collective takes (runtime.collective_costs)
     Collective  waits for all ranks, then takes its time on all of them
     Update      takes its time
 
@@ -15,10 +17,10 @@ or among the first n of its channel (a pair of ranks) that are not taken; 0 is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import inf, isfinite, lcm
+from math import inf, lcm
 from numbers import Rational
 from typing import Any, NamedTuple
 
@@ -26,12 +28,16 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.types import BodyKey, Topology
+from runtime.collective_costs import collective_seconds
+from runtime.exchanges import exchanges
+from runtime.links import Link, Number, as_fraction, quotient
 from runtime.program import Schedule
-from runtime.replay.facts import Facts
+from runtime.replay.facts import Facts, Lists
 from runtime.replay.simulate_walk import (
     CHANNEL,
     DONE,
     EDGE,
+    JOIN,
     MESSAGE,
     RANK,
     STEP,
@@ -45,22 +51,7 @@ from runtime.replay.simulate_walk import (
 from runtime.timeline import Timeline, Track
 from symgraph.errors import ScheduleError
 
-Number = int | float | Fraction
 PICOSECOND = Fraction(1, 10**12)
-
-
-@dataclass(frozen=True)
-class Link:
-    """What carries the messages of a channel: seconds of latency, bytes a second.
-
-    A message begins when it is posted and the link is free, keeps the link for bytes / bandwidth
-    and arrives that and the latency later. Channels whose links have the same name share one link;
-    one without a name is the channel's own.
-    """
-
-    latency: Number = 0
-    bandwidth: Number = inf
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,16 +60,21 @@ class Costs:
 
     run: of a body. link: of each channel that `links`, by (source rank, destination rank), does not
     name. overhead: of a rank's time before each instruction. copy: bytes a second at which a rank
-    copies in a message that has arrived. update: of one stage. reductions: of collectives, by tag.
+    copies in a message that has arrived. update: of one stage. sums: of replicas' gradients, one
+    after the other: each begins when these bodies have run for the last time; C1 ends them.
     """
 
     run: Callable[[BodyKey], Number]
-    link: Link = Link()
+    link: Link = field(default_factory=Link)
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     overhead: Number = 0
     copy: Number = inf
     update: Number = 0
-    reductions: Mapping[int, Number] = field(default_factory=dict)
+    sums: Sequence[tuple[Collection[BodyKey], Number]] = ()
+
+    def link_of(self, source: int, target: int) -> Link:
+        """What carries the messages from a rank to another."""
+        return self.links.get((source, target), self.link)
 
 
 def simulate(
@@ -93,10 +89,12 @@ def simulate(
     facts = Facts.of(topology)
     packed = _pack(schedule, facts)
     channels = zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True)
-    links = [costs.links.get(channel, costs.link) for channel in channels]
+    links = [costs.link_of(*channel) for channel in channels]
     seconds = _seconds(facts, costs, links)
+    number = {key: body for body, key in enumerate(facts.keys)}
+    sums = Lists.of([number[key] for key in bodies] for bodies, _ in costs.sums)
     for unit in _units(seconds):
-        work = _work(facts, packed, seconds, links, unit, capacity)
+        work = _work(facts, packed, seconds, links, unit, capacity, sums)
         end = walk(work) if _fits(work) else TOO_LONG
         if end == DONE:
             return _timeline(schedule, packed, work, unit)
@@ -147,18 +145,19 @@ class _Seconds(NamedTuple):
     latency: list[Fraction]
     overhead: Fraction
     update: Fraction
-    meet: list[Fraction]  # collectives by tag
+    meet: list[Fraction]  # sums of replicas' gradients
+    join: list[Fraction]  # exchanges
     exact: bool
 
     def all(self) -> Iterable[Fraction]:
         """Every cost."""
         yield from (*self.run, *self.transfer, *self.copy, *self.latency)
-        yield from (self.overhead, self.update, *self.meet)
+        yield from (self.overhead, self.update, *self.meet, *self.join)
 
 
 def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
     runs = [costs.run(key) for key in facts.keys]
-    meet = [costs.reductions.get(t, 0) for t in range(1 + max(costs.reductions, default=-1))]
+    meet = [seconds for _, seconds in costs.sums]
     given = [
         *runs, *meet, costs.overhead, costs.update, costs.copy,
         *(x for link in links for x in (link.latency, link.bandwidth)),
@@ -173,23 +172,16 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
         transfer, copy, [as_fraction(link.latency, "latency") for link in links],
         as_fraction(costs.overhead, "overhead"), as_fraction(costs.update, "update"),
-        [as_fraction(x, f"collective {tag}") for tag, x in enumerate(meet)],
+        [as_fraction(x, f"sum {number}") for number, x in enumerate(meet)],
+        _joins(facts, costs),
         all(isinstance(x, Rational) or x == inf for x in given),
     )  # fmt: skip
 
 
-def as_fraction(value: Number, name: str) -> Fraction:
-    """A cost, exactly; ScheduleError naming it if it is not finite or negative."""
-    if value < 0 or not (isinstance(value, Rational) or isfinite(value)):
-        raise ScheduleError(f"the cost of {name} is {value}; it must be finite and not negative")
-    return Fraction(value) if isinstance(value, Rational) else Fraction(float(value))
-
-
-def quotient(size: int, rate: Number, name: str) -> Fraction:
-    """Seconds of so many bytes; ScheduleError naming the rate if it is not more than 0."""
-    if not rate > 0:
-        raise ScheduleError(f"{name} is {rate} bytes a second; it must be more than 0")
-    return Fraction(0) if rate == inf else size / as_fraction(rate, name)
+def _joins(facts: Facts, costs: Costs) -> list[Fraction]:
+    """What each exchange takes."""
+    found = {x.name: x.blocks for x in exchanges(facts.edges, facts.rank_of)}
+    return [collective_seconds(found[name], costs.link_of) for name in facts.exchanges]
 
 
 def _units(seconds: _Seconds) -> list[Fraction]:
@@ -202,7 +194,7 @@ def _units(seconds: _Seconds) -> list[Fraction]:
 
 def _work(
     facts: Facts, packed: _Packed, seconds: _Seconds, links: list[Link], unit: Fraction,
-    capacity: int | None,
+    capacity: int | None, sums: Lists,
 ) -> Work:  # fmt: skip
     def ticks(values: list[Fraction]) -> npt.NDArray[Any]:
         whole = {x: min(round(x / unit), STEP) for x in set(values)}
@@ -216,6 +208,10 @@ def _work(
     channels = np.zeros(len(facts.channel_src), CHANNEL)
     channels["src"], channels["dst"] = facts.channel_src, facts.channel_dst
     channels["link"], channels["shared"] = _shared(facts, links)
+    channels["exchange"] = facts.channel_exchange
+    joins = np.zeros(len(facts.exchanges) * packed.mbs, JOIN)
+    joins["unposted"] = np.repeat(facts.exchange_sizes, packed.mbs)
+    joins["takes"] = np.repeat(ticks(seconds.join), packed.mbs)
     channels["first"] = np.cumsum(packed.sends) - packed.sends
     channels["latency"] = ticks(seconds.latency)
     places = (0, 0) if capacity is None else (len(edges), packed.mbs)
@@ -226,7 +222,8 @@ def _work(
         ranks, edges, channels, np.empty(int(packed.sends.sum()), MESSAGE),
         np.zeros(len(links), np.int64), np.empty(facts.ranks, np.int64), np.zeros(3, np.int64),
         np.full(places, WAIT, np.int32), capacity or 0,
-        facts.outgoing.start, facts.outgoing.items,
+        facts.outgoing.start, facts.outgoing.items, joins, packed.mbs,
+        sums.start, sums.items, np.zeros(len(facts.keys), np.int64),
     )  # fmt: skip
 
 
@@ -235,14 +232,17 @@ def _shared(facts: Facts, links: list[Link]) -> tuple[list[int], list[bool]]:
     first: dict[str, int] = {}
     carriers = [first.setdefault(x.name, i) if x.name else i for i, x in enumerate(links)]
     senders: dict[int, set[int]] = {}
-    for carrier, src in zip(carriers, facts.channel_src.tolist(), strict=True):
-        senders.setdefault(carrier, set()).add(src)
-    return carriers, [len(senders[carrier]) > 1 for carrier in carriers]
+    plain = (facts.channel_exchange < 0).tolist()
+    for carrier, src, own in zip(carriers, facts.channel_src.tolist(), plain, strict=True):
+        if own:
+            senders.setdefault(carrier, set()).add(src)
+    return carriers, [len(senders.get(carrier, ())) > 1 for carrier in carriers]
 
 
 def _fits(work: Work) -> bool:
     most = [
         work.run, work.edges["transfer"], work.edges["copy"], work.channels["latency"],
+        work.joins["takes"],
         np.array([work.overhead, work.update]), work.meet,
     ]  # fmt: skip
     return max(int(ticks.max(initial=0)) for ticks in most) < STEP

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from runtime.instructions import COLLECTIVE, FREE, RECV, SEND
+from runtime.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND
 from runtime.program import Columns
 
 Array = npt.NDArray[Any]
 
-WAIT = -1
+WAIT, JOINED = -1, -2
 LIMIT = 1 << 62  # no clock goes beyond it; one instruction's ticks are fewer than STEP
 STEP = 1 << 58
 DONE, STUCK, TOO_LONG = 0, 1, 2  # how a walk ends
@@ -38,8 +38,10 @@ RANK = np.dtype([
 EDGE = np.dtype([("channel", np.int64), ("transfer", np.int64), ("copy", np.int64)])
 CHANNEL = np.dtype([
     ("src", np.int32), ("dst", np.int32), ("link", np.int32), ("shared", np.int32),
-    ("posted", np.int32), ("taken", np.int32), ("first", np.int64), ("latency", np.int64),
+    ("posted", np.int32), ("taken", np.int32), ("exchange", np.int64), ("first", np.int64),
+    ("latency", np.int64),
 ])  # fmt: skip
+JOIN = np.dtype([("unposted", np.int64), ("time", np.int64), ("takes", np.int64)])
 MESSAGE = np.dtype([("word", np.int64), ("time", np.int64)])
 
 
@@ -48,18 +50,25 @@ class Work(NamedTuple):
 
     words: the instructions of all ranks, int64: from the low end the code in KIND bits, the body,
     tag, collective or stage in NAME bits, the micro-batch. end: of each instruction. run: of each
-    body. overhead, update: of an instruction. meet: of collectives by tag, 0 for further ones.
+    body. overhead, update: of an instruction. meet: of the sums of replicas' gradients, the i-th of
+    which begins after the last runs of sum_bodies[sum_first[i] : sum_first[i + 1]]. ran: body ->
+    the end of its last run so far.
 
     ranks: the step to do and the one behind the last, places in `words`; the clock; wants: the
-    channel that it waits to receive from, frees: the message that it waits to see taken, or WAIT.
+    channel that it waits to receive from, or JOINED - n for the n-th of `joins`, frees: the message
+    that it waits to see taken, or WAIT.
     edges, by tag: the channel; time on the link and time of copying. channels: the link, whether
-    several ranks send over it; how many messages are posted and taken; where they begin among all.
+    several ranks send over it; how many messages are posted and taken; the exchange that it is for,
+    or -1; where they begin among all.
     messages: the word without KIND; when it arrives and, once taken, when it was taken. busy: until
     when each link is. ready: a stack of ranks. tally: ranks ready, ranks at the collective, when
     the last of them came.
 
     place[tag, mb]: a message's number on its channel. Empty if all are delivered when posted, else
     a channel buffers `capacity` messages. out_first, out_tags: body -> its edges to other ranks.
+
+    joins[exchange * mbs + mb]: messages that are not posted; when the last one was or, once all
+    are, when all have arrived; what that takes.
     """
 
     words: Array
@@ -79,6 +88,11 @@ class Work(NamedTuple):
     capacity: int
     out_first: Array
     out_tags: Array
+    joins: Array
+    mbs: int
+    sum_first: Array
+    sum_bodies: Array
+    ran: Array
 
 
 @njit(cache=True, nogil=True)
@@ -122,9 +136,9 @@ def walk(work: Work) -> int:
     """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
     (words, end, run, overhead, update, meet, ranks, edges, channels, messages, busy, ready, tally,
-     place, capacity, out_first, out_tags) = work  # fmt: skip
-    for rank in range(len(ranks) - 1, -1, -1):
-        _wake(rank, ready, tally)
+     place, capacity, out_first, out_tags, joins, mbs, sum_first, sum_bodies, ran,
+    ) = work  # fmt: skip
+    ready[:], tally[0] = np.arange(len(ranks))[::-1], len(ranks)
     held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
     held.pop()
     while tally[0] or held:
@@ -141,23 +155,23 @@ def walk(work: Work) -> int:
             kind, name = word & KINDS, word >> KIND & NAMES
             now = done = clock + overhead
             if kind < FREE:
-                done += run[name]
+                ran[name] = done = now + run[name]
             elif kind < SEND:
-                if place.size:
-                    tags = out_tags[out_first[name] : out_first[name + 1]]
-                    done = _free(word, now, tags, me, edges, channels, messages, place, capacity)
+                tags = out_tags[out_first[name] : out_first[name + 1]]
+                done = _free(word, now, tags, me, edges, channels, messages, place, capacity)
             elif kind == SEND:
                 if not turn and channels[edges[name].channel].shared:
                     heappush(held, (now, rank))
                     break
                 turn = False
-                if _send(word, now, ranks, edges, channels, messages, busy, place, ready, tally):
-                    return TOO_LONG
+                done = _send(word, now, mbs, ranks, edges, channels, messages, busy, place, joins,
+                             ready, tally)  # fmt: skip
             elif kind == RECV:
-                done = _recv(word, now, me, ranks, edges, channels, messages, ready, tally)
+                done = _recv(word, now, mbs, me, ranks, edges, channels, messages, joins, ready,
+                             tally)  # fmt: skip
             elif kind == COLLECTIVE:
-                takes = meet[name] if name < len(meet) else 0
-                done = _meet(rank, now, takes, ranks, end, ready, tally)
+                least = _summed(meet, sum_first, sum_bodies, ran) if name == REPLICAS else 0
+                done = _meet(rank, now, least, ranks, end, ready, tally)
             else:
                 done += update
             if done == WAIT:
@@ -178,36 +192,59 @@ def _wake(rank: int, ready: Array, tally: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _send(
-    word: int, now: int, ranks: Array, edges: Array, channels: Array, messages: Array, busy: Array,
-    place: Array, ready: Array, tally: Array,
-) -> bool:  # fmt: skip
-    """Post a message; whether it arrives too late for these ticks."""
+    word: int, now: int, mbs: int, ranks: Array, edges: Array, channels: Array, messages: Array,
+    busy: Array, place: Array, joins: Array, ready: Array, tally: Array,
+) -> int:  # fmt: skip
+    """Post a message; when that is done, or later than LIMIT if it arrives too late."""
     tag = word >> KIND & NAMES
     edge = edges[tag]
     channel = channels[edge.channel]
-    sent = max(now, busy[channel.link]) + edge.transfer
-    busy[channel.link] = sent
     message = messages[channel.first + channel.posted]
     message.word = word >> KIND
+    channel.posted += 1
+    if channel.exchange >= 0:
+        number = channel.exchange * mbs + (word >> (KIND + NAME))
+        return now if _join(now, number, ranks, joins, ready, tally) <= LIMIT else LIMIT + 1
+    sent = max(now, busy[channel.link]) + edge.transfer
+    busy[channel.link] = sent
     message.time = sent + channel.latency
     if place.size:
-        place[tag, word >> (KIND + NAME)] = channel.posted
-    channel.posted += 1
+        place[tag, word >> (KIND + NAME)] = channel.posted - 1
     receiver = ranks[channel.dst]
     if receiver.wants == edge.channel:
         receiver.wants = WAIT
         _wake(channel.dst, ready, tally)
-    return bool(message.time > LIMIT)
+    return now if message.time <= LIMIT else LIMIT + 1
+
+
+@njit(cache=True, nogil=True)
+def _join(now: int, number: int, ranks: Array, joins: Array, ready: Array, tally: Array) -> int:
+    """Post a message of an exchange; when that one ends, as far as is known."""
+    join = joins[number]
+    join.unposted -= 1
+    join.time = max(join.time, now)
+    if join.unposted:
+        return int(join.time)
+    join.time += join.takes
+    for rank in range(len(ranks)):
+        if ranks[rank].wants == JOINED - number:
+            ranks[rank].wants = WAIT
+            _wake(rank, ready, tally)
+    return int(join.time)
 
 
 @njit(cache=True, nogil=True)
 def _recv(
-    word: int, now: int, me: Any, ranks: Array, edges: Array, channels: Array, messages: Array,
-    ready: Array, tally: Array,
+    word: int, now: int, mbs: int, me: Any, ranks: Array, edges: Array, channels: Array,
+    messages: Array, joins: Array, ready: Array, tally: Array,
 ) -> int:  # fmt: skip
     """When the message is taken, or WAIT."""
     edge = edges[word >> KIND & NAMES]
     channel = channels[edge.channel]
+    joined = channel.exchange * mbs + (word >> (KIND + NAME))
+    if joined >= 0 and joins[joined].unposted:
+        me.wants = JOINED - joined
+        return WAIT
     if channel.taken == channel.posted:
         me.wants = edge.channel
         return WAIT
@@ -215,7 +252,8 @@ def _recv(
     message = messages[number]
     if message.word != word >> KIND:
         return WAIT
-    done = max(now, message.time) + edge.copy
+    arrives = message.time if joined < 0 else joins[joined].time
+    done = max(now, arrives) + edge.copy
     message.time = done
     channel.taken += 1
     sender = ranks[channel.src]
@@ -230,12 +268,16 @@ def _free(
     word: int, now: int, tags: Array, me: Any, edges: Array, channels: Array, messages: Array,
     place: Array, capacity: int,
 ) -> int:  # fmt: skip
-    """When the last of a body's messages is delivered, or WAIT.
+    """When the last of a body's messages is delivered, or WAIT; at once if all are when posted.
 
     Of a channel that buffers n messages, one is delivered when the one n before it is taken.
     """
+    if not place.size:
+        return now
     for tag in tags:
         channel = channels[edges[tag].channel]
+        if channel.exchange >= 0:
+            continue
         number = place[tag, word >> (KIND + NAME)]
         before = number - capacity
         if number < 0:
@@ -249,15 +291,29 @@ def _free(
 
 
 @njit(cache=True, nogil=True)
+def _summed(meet: Array, sum_first: Array, sum_bodies: Array, ran: Array) -> int:
+    """When the last sum ends, if all runs have been done."""
+    end = 0
+    for number in range(len(meet)):
+        for at in range(sum_first[number], sum_first[number + 1]):
+            end = max(end, ran[sum_bodies[at]])
+        end += meet[number]
+    return end
+
+
+@njit(cache=True, nogil=True)
 def _meet(
-    rank: int, now: int, takes: int, ranks: Array, end: Array, ready: Array, tally: Array
+    rank: int, now: int, least: int, ranks: Array, end: Array, ready: Array, tally: Array
 ) -> int:
-    """When the collective ends, or WAIT; the rank that comes last sends the others on."""
+    """When the collective ends, or WAIT; the rank that comes last sends the others on.
+
+    least: when it ends at the earliest.
+    """
     tally[1] += 1
     tally[2] = max(tally[2], now)
     if tally[1] < len(ranks):
         return WAIT
-    done = tally[2] + takes
+    done = max(tally[2], least)
     tally[1] = tally[2] = 0
     for other in range(len(ranks)):
         if other != rank:

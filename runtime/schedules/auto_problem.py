@@ -21,10 +21,11 @@ import numpy.typing as npt
 from partitioner.memory import MemoryPlan
 from partitioner.types import FORWARD, PHASES, WEIGHT, BodyKey, Topology
 from runtime.instructions import RUN, Run
+from runtime.links import as_fraction, quotient
 from runtime.lower_walk import number_runs
 from runtime.program import Columns, Program
 from runtime.replay.facts import Facts, Lists
-from runtime.replay.simulate import Costs, as_fraction, quotient
+from runtime.replay.simulate import Costs
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +58,76 @@ class Ticket(Protocol):
         ...
 
 
+Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
+
+
+class Blocks(NamedTuple):
+    """What some ranks give each other in a collective, as bytes.
+
+    kind: bcast, scatter, gather, allgather or alltoall. ranks: who takes part, rising. sizes[i][j]:
+    bytes from the i-th of them to the j-th; in a bcast or allgather, i gives all the same. lane:
+    collectives of one lane and ranks have one order.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    lane: str = ""
+
+    @property
+    def group(self) -> Group:
+        """What they must have joined."""
+        return self.lane, self.ranks
+
+    @property
+    def shared(self) -> bool:
+        """Whether what a rank gives is the same for all others."""
+        return self.kind in ("bcast", "allgather")
+
+    def given(self, i: int) -> int:
+        """Bytes that the i-th rank gives: to all together, or one block behind the other."""
+        return max(self.sizes[i]) if self.shared else sum(self.sizes[i])
+
+    def to(self, i: int, j: int) -> int:
+        """Where in what i gives the block for j begins."""
+        return 0 if self.shared else sum(self.sizes[i][:j])
+
+    def column(self, j: int) -> list[int]:
+        """The blocks that the j-th rank gets; its own is among them in an allgather."""
+        if self.kind == "allgather":
+            return [self.given(i) for i in range(len(self.ranks))]
+        return [row[j] for row in self.sizes]
+
+
+class Collectives(Protocol):
+    """What moves the values of several ranks at once. Those of a group match by their order."""
+
+    def join(self, groups: Sequence[Group]) -> None:
+        """Make ready for collectives of these groups; all ranks call it with equal ones."""
+        ...
+
+    def start(
+        self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
+    ) -> Ticket:
+        """Start a collective, which every rank of it starts in one order, and return at once.
+
+        out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
+        `into` may not be touched until the ticket is done, `out` not until all ranks' are.
+        """
+        ...
+
+
 class Transport(Protocol):
     """One rank's endpoint, used by that rank's thread alone."""
 
     rank: int
     size: int
     timeout: float  # seconds a single wait may take
+
+    @property
+    def collectives(self) -> Collectives:
+        """Collectives among some of the ranks."""
+        ...
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """Start a message and return at once; `array` may not change until the ticket is done."""
@@ -189,6 +253,11 @@ def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
         f"channel {src} -> {dst}: the next message has tag {head}, but tag {tag} is asked for; "
         "receive a channel's messages in the order they are sent"
     )
+
+
+def joined_by(blocks: Blocks) -> str:
+    """What a rank of a collective awaits."""
+    return f"{blocks.kind} with ranks {', '.join(map(str, blocks.ranks))}"
 
 
 def wrong_type(src: int, dst: int, tag: int, message: str, out: str) -> RunError:

@@ -46,6 +46,7 @@ from runtime.transports.base import (
 )
 from runtime.transports.guard import stand_guard
 from runtime.transports.lifeline import Lifeline
+from runtime.transports.mpi_collectives import Groups, MpiCollectives
 from symgraph.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -151,8 +152,12 @@ def line_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> Line:
 class MpiTransport:
     """One process's endpoint."""
 
-    def __init__(self, mpi: Any, comm: MPI.Comm, waiter: _Waiter, lifeline: Lifeline) -> None:
+    def __init__(
+        self, mpi: Any, comm: MPI.Intracomm, waiter: _Waiter, lifeline: Lifeline, groups: Groups
+    ) -> None:
+        """groups: of ranks that have a communicator of their own."""
         self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
+        self.collectives = MpiCollectives(comm, waiter, groups)
         self._mpi, self._comm, self._waiter, self._lifeline = mpi, comm, waiter, lifeline
         self._tags: int = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) + 1
         self._status = mpi.Status()
@@ -222,11 +227,14 @@ class MpiTransport:
         while self._sending and self._lifeline.failure is None:
             self._sending[0].wait()
             self._sending.popleft()
+        if self._lifeline.failure is None:
+            self.collectives.finish()
 
     def _advance(self) -> None:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
         while self._sending and self._sending[0].done():
             self._sending.popleft()
+        self.collectives.advance()
 
     def _check_open(self, verb: str) -> None:
         if self._closed:
@@ -255,6 +263,7 @@ class MpiCluster(Cluster):
         )
         self._waiter = _Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
+        self._groups: Groups = {}
         self._closed = False
         _open_clusters.add(self)
 
@@ -276,7 +285,7 @@ class MpiCluster(Cluster):
         if self._closed:
             raise RunError("run: this MPI cluster is closed; make a new one")
         self._waiter.what = ""
-        endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline)
+        endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline, self._groups)
         try:
             result = work(endpoint)
             endpoint.close()
@@ -315,7 +324,8 @@ class MpiCluster(Cluster):
         if self._lifeline.failure is not None:
             _failed = True
         else:
-            self._comm.Free()
+            for comm in filter(None, (*self._groups.values(), self._comm)):
+                comm.Free()
 
 
 def _load_mpi() -> Any:

@@ -38,6 +38,7 @@ from runtime.transports.base import (
     wrong_tag,
     wrong_type,
 )
+from runtime.transports.thread_collectives import Meetings, ThreadCollectives
 from symgraph.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
@@ -83,6 +84,7 @@ class _Run:
 
     def __init__(self, size: int) -> None:
         self.boxes = [_Mailbox(size) for _ in range(size)]
+        self.meetings = Meetings()
         self.failure: Failure | None = None
         self.errors: list[BaseException] = []  # in the order they happened
         self.results: dict[int, Any] = {}  # rank -> result of its work
@@ -148,6 +150,7 @@ class ThreadTransport:
         self.what = ""
         self._run = run
         self._closed = False
+        self.collectives = ThreadCollectives(self, run.meetings)
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
@@ -202,6 +205,10 @@ class ThreadTransport:
     def close(self) -> None:
         """See `Transport.close`."""
         self._closed = True
+
+    def ring(self, rank: int) -> None:
+        """Let a rank look again at what it waits for."""
+        self._run.boxes[rank].ring()
 
     def wait_until(self, ready: Callable[[], object], awaited: str) -> None:
         """Return once `ready()` is true; raise if the run fails or the time is over."""

@@ -1,15 +1,25 @@
-"""Messages of programs that describe one rank each: `_receive` and `_pseudo_connect`."""
+"""Messages between groups, and those of programs that describe one rank each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from symgraph.build import apply
 from symgraph.errors import DTypeError
 from symgraph.ops import params
 from symgraph.ops.layout import Layout
 from symgraph.ops.params import Param
-from symgraph.ops.registry import OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import expect
+from symgraph.ops.registry import (
+    COPY,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+    same_dtype,
+)
+from symgraph.ops.shapes import expect, same
 
 
 def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -32,6 +42,20 @@ def receive_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | Non
 
 def first_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> list[Layout]:
     return [ins[0]]
+
+
+# Its gradient is a copy as well, so that what goes back is known by the copy it belongs to.
+register(OpDef(
+    name=COPY,
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (apply(COPY, c.gy),),
+    flops=no_flops,
+    dtype=same_dtype,
+    batch=first_batch,
+    doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
+))  # fmt: skip
 
 
 register(OpDef(

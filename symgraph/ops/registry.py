@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from symgraph.build import Ref
 
 VARIABLE = "variable"
+COPY = "_CrossDeviceCopy"
 
 Partial = Shape | None  # None: nothing known; a 0 in a shape: this dimension is not known
 Shapes = Sequence[Partial]

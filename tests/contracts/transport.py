@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from runtime.transports import Cluster, Failure, Transport
+from runtime.transports.base import Blocks
 from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.types import DTYPES
 
@@ -221,6 +222,51 @@ def check_allreduce(make: Make) -> None:
         cluster.run(work)
 
 
+def blocks_of(kind: str, ranks: tuple[int, ...]) -> Blocks:
+    """Ragged blocks: i gives j i + 2 j + 1 bytes, or i + 1 to all; the second rank is the root."""
+    root = 1
+    rows = []
+    for i in range(len(ranks)):
+        row = [i + 1 if kind in ("bcast", "allgather") else i + 2 * j + 1
+               for j in range(len(ranks))]  # fmt: skip
+        rows.append([
+            0 if i == j or (kind in ("bcast", "scatter") and i != root)
+            or (kind == "gather" and j != root) else size
+            for j, size in enumerate(row)
+        ])  # fmt: skip
+    return Blocks(kind, ranks, tuple(map(tuple, rows)))
+
+
+def given_by(blocks: Blocks, i: int) -> np.ndarray:
+    return values((blocks.given(i),), "uint8", 50 * i)
+
+
+def check_collectives(make: Make) -> None:
+    """Every kind among all ranks and among two, under way at once, arrives as given."""
+
+    def work(end: Transport) -> None:
+        groups = sorted({tuple(range(end.size)), (0, end.size - 1)})
+        end.collectives.join([("", ranks) for ranks in groups])
+        under_way = []
+        for kind in ("bcast", "scatter", "gather", "allgather", "alltoall"):
+            for ranks in (r for r in groups if end.rank in r):
+                blocks = blocks_of(kind, ranks)
+                me = ranks.index(end.rank)
+                into = np.zeros(sum(blocks.column(me)), np.uint8)
+                ticket = end.collectives.start(blocks, given_by(blocks, me), into)
+                under_way.append((ticket, blocks, me, into))
+        for ticket, blocks, me, into in under_way[::-1]:
+            ticket.wait()
+            assert ticket.done()
+            want = [given_by(blocks, i)[blocks.to(i, me) :][:size]
+                    for i, size in enumerate(blocks.column(me))]  # fmt: skip
+            assert into.tobytes() == np.concatenate(want).tobytes()
+
+    with make(PATIENT) as cluster:
+        cluster.run(work)
+        cluster.run(work)
+
+
 def check_exchange(make: Make) -> None:
     def work(end: Transport) -> None:
         got = end.exchange({"rank": end.rank, "digest": "é" * 5 * end.rank})
@@ -231,6 +277,14 @@ def check_exchange(make: Make) -> None:
         cluster.run(work)
 
 
+def gather_all(end: Transport) -> None:
+    ranks = tuple(range(end.size))
+    blocks = blocks_of("allgather", ranks)
+    end.collectives.join([("", ranks)])
+    into = np.zeros(sum(blocks.column(end.rank)), np.uint8)
+    end.collectives.start(blocks, given_by(blocks, end.rank), into).wait()
+
+
 # What a rank may be waiting in when another one fails.
 WAITS: dict[str, Work] = {
     "recv": lambda end: end.recv(np.zeros(3), 1, 7),
@@ -239,6 +293,7 @@ WAITS: dict[str, Work] = {
     ).wait(),  # 16 MB: no transport buffers it
     "allreduce": lambda end: end.allreduce(np.zeros(3)),
     "exchange": lambda end: end.exchange(None),
+    "allgather": gather_all,
 }
 
 
@@ -330,6 +385,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_refusals,
     check_allreduce,
     check_exchange,
+    check_collectives,
     check_exception_reaches_every_wait,
     check_first_failure_wins,
     check_timeout,

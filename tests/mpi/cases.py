@@ -30,6 +30,8 @@ from symgraph.symbol import Symbol
 from symgraph.types import TensorType
 from tests import mazur as published
 from tests.buckets import batch, lstm, make_buckets, start
+from tests.collectives import groups as participants
+from tests.collectives import network, tree
 from tests.networks import random_case, random_groups
 from tests.pipelines import Case, Result, make_plan, run_step
 from tests.recurrent import lstm_case
@@ -120,6 +122,11 @@ def runs(devices: int) -> dict[str, Run]:
             count = MICRO_BATCHES[(seed + number) % len(MICRO_BATCHES)]
             name = f"random{seed}-{schedule}-m{count}"
             table[name] = Step(random_case(seed), options(devices, groups, count, schedule))
+    for p, schedule in ((2, "1f1b"), (3, "gpipe"), (4, "zb-h1"), (5, "1f1b")):
+        place = {g: cpu(i % devices) for i, g in enumerate(participants(p))}
+        for make in (network, tree):
+            name = f"collectives-{make.__name__}-{p}-{schedule}"
+            table[name] = Step(make(p), options(devices, place, 3, schedule))
     for number, schedule in enumerate(SCHEDULES):
         table[f"segments-{schedule}"] = segments(devices, schedule, 1 + number % 3)
     with NameManager():

@@ -220,6 +220,7 @@ def test_a_stopped_gradient_leaves_nothing_to_keep():
 # -- which outputs share memory ------------------------------------------------------------------
 
 VIEWS = [
+    ("_CrossDeviceCopy", (2, 3), {}),
     ("identity", (2, 3), {}), ("BlockGrad", (2, 3), {}), ("Reshape", (2, 3), {"shape": (3, 2)}),
     ("Flatten", (2, 3, 4), {}), ("expand_dims", (2, 3), {"axis": 1}), ("squeeze", (2, 1), {}),
     ("MakeLoss", (2, 3), {}), ("Cast", (2, 3), {"dtype": "float64"}),

@@ -16,10 +16,11 @@ import pytest
 from partitioner.chain import Chain, chain
 from partitioner.memory import BodyMemory, MemoryPlan
 from partitioner.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, CommEdge
+from runtime.links import Link
 from runtime.lower import lower
 from runtime.replay.check import check
 from runtime.replay.memory import memory_profile
-from runtime.replay.simulate import Costs, Link, simulate
+from runtime.replay.simulate import Costs, simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand
 from runtime.schedules.auto import Listed, list_schedule
 
@@ -245,7 +246,8 @@ def test_times_too_long_for_the_finest_tick():
 
 SCRIPT = """
 from partitioner.chain import chain
-from runtime.replay.simulate import Costs, Link
+from runtime.links import Link
+from runtime.replay.simulate import Costs
 from runtime.schedules.auto import list_schedule
 costs = Costs(lambda key: 1 + (5 * key.stage + 3 * ord(key.phase)) % 7, Link(2))
 print(*list_schedule(chain([0, 1, 2, 0, 1, 2]), 5, costs).compute, sep="\\n")

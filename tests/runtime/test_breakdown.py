@@ -13,9 +13,10 @@ import pytest
 from partitioner.chain import chain
 from runtime.breakdown import RankTime, breakdown, critical_path
 from runtime.instructions import Collective, Recv, Run, Send
+from runtime.links import Link
 from runtime.lower import lower
 from runtime.program import Schedule
-from runtime.replay.simulate import Costs, Link, simulate
+from runtime.replay.simulate import Costs, simulate
 from runtime.schedules import SCHEDULES
 from runtime.text import parse
 from runtime.timeline import EMPTY, Timeline

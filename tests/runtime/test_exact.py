@@ -15,10 +15,11 @@ from partitioner.chain import Chain, chain
 from partitioner.memory import BodyMemory, MemoryPlan
 from partitioner.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey
 from runtime.instructions import Run
+from runtime.links import Link
 from runtime.lower import lower
 from runtime.replay.facts import Facts
 from runtime.replay.memory import memory_profile
-from runtime.replay.simulate import Costs, Link, simulate
+from runtime.replay.simulate import Costs, simulate
 from runtime.schedules.auto import list_schedule
 from runtime.schedules.auto_problem import NEVER, Array, Memory, Problem, memory_of, number
 from runtime.schedules.auto_walk import replay

@@ -13,9 +13,10 @@ import pytest
 from partitioner.chain import chain
 from partitioner.types import BodyKey, Topology
 from runtime.instructions import Free, Run
+from runtime.links import Link, Number
 from runtime.lower import lower
 from runtime.program import Schedule
-from runtime.replay.simulate import Costs, Link, Number, simulate
+from runtime.replay.simulate import Costs, simulate
 from runtime.schedules import SCHEDULES
 from runtime.text import parse
 from runtime.timeline import Timeline

@@ -9,8 +9,9 @@ import pytest
 
 from partitioner.chain import chain
 from runtime.instructions import Run, Send
+from runtime.links import Link
 from runtime.lower import lower
-from runtime.replay.simulate import Costs, Link, simulate
+from runtime.replay.simulate import Costs, simulate
 from runtime.schedules import SCHEDULES
 from runtime.text import parse
 from runtime.timeline import EMPTY, Event, Timeline, Track, merge

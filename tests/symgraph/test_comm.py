@@ -19,13 +19,10 @@ from symgraph.name import Prefix
 from symgraph.reference import evaluate
 from symgraph.symbol import Symbol
 from symgraph.testing import check_grads
+from tests.collectives import groups, network
 from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 
 comm = sym.comm
-
-
-def groups(count: int) -> list[str]:
-    return [f"rank{i}" for i in range(count)]
 
 
 def inputs(count: int, stem: str = "x") -> list[Symbol]:
@@ -161,29 +158,6 @@ def test_every_dtype_is_moved_exactly(dtype):
     for a, b in zip(got, [x, x, joined, joined, x + y, x + y], strict=True):
         assert a.dtype == dtype
         assert np.array_equal(a, b)
-
-
-def network(p: int) -> Case:
-    """All collectives behind one another, with weights on every group."""
-    rng = np.random.default_rng(3)
-    arrays, hidden = {}, []
-    data = sym.Variable("data")
-    for i, group in enumerate(groups(p)):
-        with AttrScope(ctx_group=group):
-            arrays[f"w{i}_weight"] = rng.standard_normal((2 * p, 4))
-            fc = sym.FullyConnected(data, num_hidden=2 * p, no_bias=True, name=f"w{i}")
-            hidden.append(sym.tanh(fc))
-    mixed = comm.allreduce(hidden, axis=1)
-    mixed = comm.alltoall([comm.scatter(x, [g] * p, axis=1)
-                           for x, g in zip(mixed, groups(p), strict=True)], groups(p))  # fmt: skip
-    joined = [comm.gather(row, g, axis=1) for row, g in zip(mixed, groups(p), strict=True)]
-    sums = comm.reduce_scatter([sym.tanh(x) for x in joined], axis=1, groups=groups(p))
-    every = comm.allgather(sums, axis=1)
-    losses = []
-    for i, (x, group) in enumerate(zip(every, groups(p), strict=True)):
-        with AttrScope(ctx_group=group):
-            losses.append(sym.MakeLoss(sym.square(x), grad_scale=1 / p, name=f"loss{i}"))
-    return Case(sym.Group(losses), {"data": rng.standard_normal((6, 4))}, arrays)
 
 
 @pytest.mark.parametrize("p", [2, 3, 4])

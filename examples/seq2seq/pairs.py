@@ -1,0 +1,114 @@
+"""Pairs to translate: dates and names of territories from Unicode's CLDR, or lines of a file.
+
+    Thursday, January 5, 2012  ->  Donnerstag, 5. Januar 2012
+    Jan 5, 2012                ->  05.01.2012
+    United Kingdom             ->  Vereinigtes Königreich
+
+A source has one translation, the first that is given: "May 5, 2012" is a long date and a medium
+one, and counts as long. So no held-out source is among those that are learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symgraph.errors import ConfigError
+
+Pair = tuple[str, str]
+FORMATS = ("full", "long", "medium", "short")
+FIRST, LAST = date(1950, 1, 1), date(2049, 12, 31)  # a century: years of two digits are clear
+
+
+class Corpus(NamedTuple):
+    """Pairs to learn from, others to be judged by, and names, which can only be learnt by heart."""
+
+    train: list[Pair]
+    held_out: list[Pair]
+    names: list[Pair]
+
+
+def cldr(language: str, days: int, held_out: int, seed: int) -> Corpus:
+    """The dates of `days` days and of `held_out` others, each in four formats, and all territories.
+
+    language: a locale's name, as de or pt_BR. Raises ConfigError without the Babel package, for a
+    language that CLDR does not know, and for more days than there are.
+    """
+    english, other = _locales("en", language)
+    total = (LAST - FIRST).days + 1
+    if not 0 < held_out <= total - days < total:
+        raise ConfigError(
+            f"--days {days} and --held-out {held_out} must be 1 or more, and no more than {total} "
+            f"together: the days from {FIRST} to {LAST}"
+        )
+    drawn = np.random.default_rng(seed).permutation(total)[: days + held_out].tolist()
+    names = {
+        english.territories[code]: name
+        for code, name in sorted(other.territories.items())
+        if code in english.territories
+    }
+    return Corpus(
+        _dates(drawn[held_out:], english, other), _dates(drawn[:held_out], english, other),
+        list(names.items()),
+    )  # fmt: skip
+
+
+def _locales(*languages: str) -> list[Any]:
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError:
+        raise ConfigError("Babel is missing: pip install 'symgraph[examples]'") from None
+    found = []
+    for language in languages:
+        try:
+            found.append(Locale.parse(language))
+        except (UnknownLocaleError, ValueError):
+            raise ConfigError(
+                f"--language {language!r} is no locale of CLDR; give one as de, fr, ja or pt_BR"
+            ) from None
+    return found
+
+
+def _dates(days: Iterable[int], english: Any, other: Any) -> list[Pair]:
+    from babel.dates import format_date
+
+    found: dict[str, str] = {}
+    for day in days:
+        for style in FORMATS:
+            source, target = (
+                format_date(FIRST + timedelta(day), style, locale=locale)
+                for locale in (english, other)
+            )
+            found.setdefault(source, target)
+    return list(found.items())
+
+
+def tab_separated(path: Path, held_out: int, seed: int) -> Corpus:
+    """The lines of a UTF-8 file: source, tab, translation; further columns are left out.
+
+    Raises ConfigError for a file that cannot be read, a line without both, and too few lines.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--pairs {path}: {error}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        source, *others = (column.strip() for column in line.split("\t"))
+        if not source or not others or not others[0]:
+            raise ConfigError(
+                f"{path}:{number} must be a text, a tab and its translation: {line!r}"
+            )
+        found.setdefault(source, others[0])
+    if not 0 < held_out < len(found):
+        raise ConfigError(
+            f"{path} has {len(found)} different sources, of which --held-out {held_out} cannot be "
+            "held out; give 1 or more, and leave some to learn from"
+        )
+    pairs = list(found.items())
+    drawn = [pairs[i] for i in np.random.default_rng(seed).permutation(len(pairs))]
+    return Corpus(drawn[held_out:], drawn[:held_out], [])

@@ -1,0 +1,115 @@
+"""Collectives of threads: each rank copies what is for it out of what the others gave."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from runtime.transports.base import Blocks, Group, Ticket, joined_by
+from symgraph.errors import RunError
+
+Bytes = npt.NDArray[Any]
+
+
+class Started:
+    """A collective: what each of its ranks that have started it gives."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        self.out: dict[int, Bytes] = {}
+
+    def complete(self) -> bool:
+        """Whether all have started it."""
+        return len(self.out) == len(self.blocks.ranks)
+
+
+class Meetings:
+    """The collectives of a run that some of their ranks have not started yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Group, int], Started] = {}
+        self._lock = threading.Lock()
+
+    def start(self, rank: int, number: int, blocks: Blocks, out: Bytes) -> Started:
+        """Take part in a group's collective of this number."""
+        at = blocks.group, number
+        with self._lock:
+            started = self._open.setdefault(at, Started(blocks))
+            started.out[rank] = out
+            if started.complete():
+                del self._open[at]
+        if started.blocks != blocks:
+            raise RunError(
+                f"rank {rank} starts the {joined_by(blocks)}, where others start another one of "
+                f"kind {started.blocks.kind} or with other sizes"
+            )
+        return started
+
+
+class End(Protocol):
+    """What is needed of a rank's endpoint."""
+
+    rank: int
+
+    def wait_until(self, ready: Callable[[], object], awaited: str) -> None:
+        """Return once `ready()` is true."""
+        ...
+
+    def ring(self, rank: int) -> None:
+        """Let a rank look again at what it waits for."""
+        ...
+
+
+class ThreadCollectives:
+    """See `Collectives`."""
+
+    def __init__(self, end: End, meetings: Meetings) -> None:
+        self._end, self._meetings = end, meetings
+        self._numbers: dict[Group, int] = defaultdict(int)
+
+    def join(self, groups: Sequence[Group]) -> None:
+        """See `Collectives.join`; nothing to do."""
+
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+        """See `Collectives.start`."""
+        number = self._numbers[blocks.group]
+        self._numbers[blocks.group] += 1
+        started = self._meetings.start(self._end.rank, number, blocks, out)
+        if started.complete():
+            for rank in blocks.ranks:
+                if rank != self._end.rank:
+                    self._end.ring(rank)
+        return _Joined(started, self._end, into)
+
+
+class _Joined:
+    """The ticket of a collective under way."""
+
+    def __init__(self, started: Started, end: End, into: Bytes) -> None:
+        self._started, self._end, self._into = started, end, into
+        self._copied = False
+
+    def done(self) -> bool:
+        if not self._started.complete():
+            return False
+        if not self._copied:
+            self._copy()
+            self._copied = True
+        return True
+
+    def wait(self) -> None:
+        if not self._copied:
+            self._end.wait_until(self._started.complete, joined_by(self._started.blocks))
+            self.done()
+
+    def _copy(self) -> None:
+        blocks = self._started.blocks
+        me, at = blocks.ranks.index(self._end.rank), 0
+        for i, size in enumerate(blocks.column(me)):
+            first = blocks.to(i, me)
+            self._into[at : at + size] = self._started.out[blocks.ranks[i]][first : first + size]
+            at += size
