@@ -62,7 +62,7 @@ def test_the_users_own_placement_takes_part(given, found):
 
 def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
     pinned = config(tmp_path, *SMALL, "group2ctx={embed: cpu(1)}", "partition.strategy=optimal",
-                    "partition.split=none", "data.buckets=[4, 12]")  # fmt: skip
+                    "partition.split=none")  # fmt: skip
     searched = found_for(pinned)
     assert searched.given is None
     for candidate in searched.candidates:
@@ -109,8 +109,8 @@ def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
 @pytest.fixture(scope="module")
 def bucketed(tmp_path_factory) -> Config:
     folder = tmp_path_factory.mktemp("buckets")
-    more = (f"partition.costs={costs(folder)}", "data.batch_size=2", "pipeline.micro_batches=2",
-            "partition.split=none", "data.buckets=[4, 12]")  # fmt: skip
+    more = (f"partition.costs={costs(folder)}", "data.batch_size=2", "data.buckets=[4, 12]",
+            "pipeline.micro_batches=2", "partition.split=none")  # fmt: skip
     return load_config(str(write_buckets(folder)), more)
 
 
