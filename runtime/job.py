@@ -84,7 +84,7 @@ def training_plan(
     if placement is not None:
         options = replace(options, strategy=None, placement=placement)
     if quick:
-        options = replace(options, named_only=True, near=1, solver_steps=STEPS / 10)
+        options = replace(options, named_only=True, near=1, solver_steps=STEPS / 100)
     if config.data.buckets is None:
         model = load_model(config.model, **given, **config.args)
         options = replace(options, states=model.states)

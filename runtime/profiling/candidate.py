@@ -21,8 +21,8 @@ class Candidate:
     """A config that is planned.
 
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
-    part of an epoch. quick: whether it was planned with little effort. given: whether it is the
-    user's.
+    part of an epoch. quick: whether it was placed with little effort, so that its config may make
+    another plan. took: seconds to plan it. given: whether it is the user's.
     """
 
     config: Config
@@ -31,6 +31,7 @@ class Candidate:
     prices: Prices
     steps: tuple[tuple[float, Timeline], ...]
     quick: bool = False
+    took: float = 0.0
     given: bool = False
 
     @classmethod

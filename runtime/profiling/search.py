@@ -37,6 +37,7 @@ QUICKLY = 0.6  # the part of them in which candidates are planned quickly
 MOST = 32  # micro-batches
 FIRST = 3  # numbers of them that are tried before splits
 QUICK = "optimal"  # the strategy that all are tried with; the best then with all strategies
+EFFORT = 5  # times as long as quick planning, about, takes planning with all effort
 REFINED = 3  # candidates that are planned again with all that there is to choose from
 
 
@@ -132,8 +133,10 @@ class _Tried:
         self, config: Config, splits: tuple[Split, ...], *,
         quick: bool = False, placement: Placement | None = None,
     ) -> Candidate:  # fmt: skip
+        begun = time.perf_counter()
         planned = training_plan(config, self.pricing, quick=quick, placement=placement)
-        return replace(Candidate.of(config, splits, planned, self.epoch), quick=quick)
+        found = Candidate.of(config, splits, planned, self.epoch)
+        return replace(found, quick=quick, took=time.perf_counter() - begun)
 
     def add(
         self, config: Config, splits: tuple[Split, ...], *,
@@ -159,15 +162,27 @@ class _Tried:
         strategy: that was asked for; the best is tried with it.
         """
         for candidate in self.ranked[:REFINED]:
-            whole = self.add(candidate.config, candidate.splits, quick=False)
+            whole = self._refined(candidate)
             if whole is not None and whole.planned.buckets is not None:
                 self._others(whole)
         best = self.best
-        if strategy != best.config.partition.strategy:
+        ready = time.perf_counter() + EFFORT * best.took < self.deadline
+        if strategy != best.config.partition.strategy and ready:
             config = _changed(best.config, "partition", strategy=strategy)
             self.add(config, best.splits)
             if self.best is not best:
                 self.add(config, best.splits, quick=False)
+
+    def _refined(self, candidate: Candidate) -> Candidate | None:
+        """Plan one with all that there is to choose from, but for placements if time is short."""
+        config, splits = candidate.config, candidate.splits
+        if time.perf_counter() + EFFORT * candidate.took < self.deadline:
+            return self.add(config, splits, quick=False)
+        place = candidate.plan.partition.placement
+        found = self.add(config, splits, quick=False, placement=place)
+        if found is not None:
+            self.candidates[-1] = found = replace(found, quick=True)
+        return found
 
     def _others(self, candidate: Candidate) -> None:
         """What was nearly as good for the largest bucket may be better for all of them."""
@@ -182,7 +197,9 @@ class _Tried:
                 more["recompute"] = choice.recompute
             config = _changed(candidate.config, "pipeline", **more)
             place = plan.partition.placement
-            self.add(config, candidate.splits, quick=False, placement=place)
+            found = self.add(config, candidate.splits, quick=False, placement=place)
+            if found is not None:
+                self.candidates[-1] = replace(found, quick=candidate.quick)
 
 
 def _changed(config: Config, section: str, **values: Any) -> Config:

@@ -62,6 +62,8 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
         f"above its work spread evenly ({seconds_text(even)})",
     ]
+    if winner.quick:
+        lines.append("its placement was found with less effort than planning takes by itself")
     if found.left_out:
         lines.append(f"{found.left_out} candidates were left out for lack of time")
     bodies = winner.prices.bodies
