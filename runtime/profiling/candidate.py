@@ -22,7 +22,8 @@ class Candidate:
 
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
     part of an epoch. quick: whether it was placed with little effort, so that its config may make
-    another plan. took: seconds to plan it. given: whether it is the user's.
+    another plan. took: seconds to plan it, without those that kernels were measured. given:
+    whether it is the user's.
     """
 
     config: Config

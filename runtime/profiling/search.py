@@ -24,12 +24,13 @@ from partitioner import Placement
 from partitioner.merging import MergedCosts
 from runtime.choose import AUTO, NONE
 from runtime.job import training_plan
-from runtime.prices import Pricing
+from runtime.prices import Prices, Pricing
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.epoch import ALIKE, Epoch
 from runtime.splits import Split, candidates, marks, weigh
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
+from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
 SECONDS = 60.0  # of simulations; what is not tried by then is left out
@@ -115,7 +116,9 @@ class _Tried:
     def __init__(
         self, pricing: Pricing, epoch: Epoch, say: Callable[[str], None], deadline: float
     ) -> None:
-        self.pricing, self.epoch, self.say, self.deadline = pricing, epoch, say, deadline
+        self.epoch, self.say, self.deadline = epoch, say, deadline
+        self._pricing = pricing
+        self._measuring = 0.0  # seconds that prices took
         self.candidates: list[Candidate] = []
         self.failed: Exception | None = None
         self.left_out = 0
@@ -133,10 +136,17 @@ class _Tried:
         self, config: Config, splits: tuple[Split, ...], *,
         quick: bool = False, placement: Placement | None = None,
     ) -> Candidate:  # fmt: skip
-        begun = time.perf_counter()
-        planned = training_plan(config, self.pricing, quick=quick, placement=placement)
+        begun = time.perf_counter() - self._measuring
+        planned = training_plan(config, self._price, quick=quick, placement=placement)
         found = Candidate.of(config, splits, planned, self.epoch)
-        return replace(found, quick=quick, took=time.perf_counter() - begun)
+        took = time.perf_counter() - self._measuring - begun
+        return replace(found, quick=quick, took=took)
+
+    def _price(self, graph: Graph) -> Prices:
+        begun = time.perf_counter()
+        prices = self._pricing(graph)
+        self._measuring += time.perf_counter() - begun
+        return prices
 
     def add(
         self, config: Config, splits: tuple[Split, ...], *,
