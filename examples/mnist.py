@@ -23,7 +23,8 @@ from symgraph import Feed, Symbol, TensorType
 from symgraph.errors import ConfigError, SymgraphError
 
 BATCH = 100
-PIXELS, HIDDEN, CLASSES = 784, 1000, 10
+SIDE, HIDDEN, CLASSES = 28, 1000, 10
+PIXELS = SIDE * SIDE
 FEEDS = {
     "data": Feed(TensorType((BATCH, PIXELS), "float32")),
     "label": Feed(TensorType((BATCH,), "int32")),
@@ -37,16 +38,17 @@ def softmax_loss(scores: Symbol, label: Symbol) -> Symbol:
     return sg.sym.Group([loss, sg.sym.nll_stats(loss, label, name="nll")])
 
 
-def digits() -> tuple[Any, Any]:
-    """scikit-learn's 1,797 digits as (N, 784) float32 in 0..1, and int32 labels."""
+def digits(side: int = SIDE) -> tuple[Any, Any]:
+    """scikit-learn's 1,797 digits as (N, side * side) float32 in 0..1, and int32 labels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ConfigError("scikit-learn is missing: pip install 'symgraph[examples]'") from None
     images, labels = load_digits(return_X_y=True)
     square = images.reshape(-1, 8, 8) / 16.0
-    grid = np.minimum(np.arange(28) * 8 // 28, 7)
-    return square[:, grid][:, :, grid].reshape(-1, PIXELS).astype("float32"), labels.astype("int32")
+    grid = np.arange(side) * 8 // side
+    scaled = square[:, grid][:, :, grid].reshape(-1, side * side)
+    return scaled.astype("float32"), labels.astype("int32")
 
 
 def mnist(folder: Path) -> tuple[Any, Any]:

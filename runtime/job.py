@@ -162,6 +162,7 @@ def _options(config: Config, pricing: Pricing | None) -> Options:
         machine=machine, pricing=pricing or fresh_pricing(), shards=config.partition.shards,
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
         objective=config.partition.objective, split_tied=config.partition.split_tied,
+        data_axis=config.partition.data_axis, model_axis=config.partition.model_axis,
     )  # fmt: skip
 
 

@@ -33,17 +33,16 @@ def placed(
     group2ctxs: Groups | Sequence[Groups] | None,
     strategy: str,
 ) -> Options:
-    """The options with where to run."""
+    """The options with where to run; several maps are the rows of a grid, as in MXNet."""
     devices = [cpu()] if context is None else [*devices_of(context)]
-    if isinstance(group2ctxs, Mapping):
-        groups: Groups | None = group2ctxs
-    elif group2ctxs is None or len(group2ctxs) == 1:
-        groups = group2ctxs[0] if group2ctxs else None
-    else:
-        raise ConfigError(
-            f"group2ctxs has {len(group2ctxs)} maps; give one: a batch goes through one network in "
-            "micro-batches, not through several copies of it"
-        )
+    maps = [group2ctxs] if isinstance(group2ctxs, Mapping) else list(group2ctxs or [])
+    groups: Groups | None = maps[0] if maps else None
+    if len(maps) > 1:
+        rows = _rows(maps)
+        return replace(
+            options, groups=groups, default=rows[0][0], data_axis=len(rows),
+            devices=tuple([device for row in rows for device in row]),
+        )  # fmt: skip
     devices += [d for given in (groups or {}).values() for d in devices_of(given)]
     devices = list(dict.fromkeys(devices))
     chosen = strategy if groups is None and len(devices) > 1 else None
@@ -51,6 +50,20 @@ def placed(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
         pricing=lambda graph: quick_prices(),  # to bind shall not take long
     )  # fmt: skip
+
+
+def _rows(maps: Sequence[Groups]) -> list[tuple[Context, ...]]:
+    """The devices of each map, in one order. ConfigError for maps that are not copies."""
+    columns = [[devices_of(given.get(group, ())) for given in maps] for group in maps[0]]
+    places = list(dict.fromkeys(tuple(d for part in c for d in part) for c in columns))
+    devices = [device for place in places for device in place]
+    alike = all(given.keys() == maps[0].keys() for given in maps)
+    if not alike or any(len(p) != len(maps) for p in places) or len({*devices}) < len(devices):
+        raise ConfigError(
+            f"group2ctxs has {len(maps)} maps, each for a copy of the network; they must have the "
+            "same groups, each on one device, and no device in common"
+        )
+    return [tuple(row) for row in zip(*places, strict=True)]
 
 
 def like(made: Plan) -> Options:

@@ -6,7 +6,7 @@ Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ gradients
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
-from symgraph.pieces import Shard, mark
+from symgraph.pieces import Shard, mark, regroup
 from symgraph.replicate import REPLICATE, replica_counts, replicate
 from symgraph.shard import Sharded, shard
 from symgraph.simplify import fold
@@ -25,7 +25,10 @@ from symgraph.types import Value
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be planned: see runtime.pipeline.plan. wrt: variables, by their users' names."""
+    """What is to be planned: see runtime.pipeline.plan. wrt: variables, by their users' names.
+
+    groups: operator -> the ctx_group that it is put in, in the place of its own.
+    """
 
     symbol: Symbol
     feeds: Mapping[str, Feed]
@@ -33,12 +36,14 @@ class Asked:
     heads: bool
     shapes: Mapping[str, Any]
     dtypes: Mapping[str, Any]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def lowered(self, size: int) -> Graph:
         """The forward graph for a batch of that many samples."""
         fed = {name: feed.part(size).shape for name, feed in self.feeds.items()}
         kinds = {name: feed.type.dtype for name, feed in self.feeds.items()}
-        return lower(self.symbol, {**self.shapes, **fed}, {**self.dtypes, **kinds})
+        graph = lower(self.symbol, {**self.shapes, **fed}, {**self.dtypes, **kinds})
+        return regroup(graph, self.groups)
 
 
 @dataclass(frozen=True)

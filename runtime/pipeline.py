@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
-from partitioner.place import Groups, devices_of
+from partitioner.place import Groups, assign, devices_of
 from partitioner.strategies import Constraints
 from partitioner.strategies.types import STEP, STEPS
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, NEAR, Tried, Wish, choose
 from runtime.draft import Choice, Draft
+from runtime.grid import columns, grid_rows, groups_in, in_first_row
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
 from runtime.placing import Considered, Decision, decide, uniform_machine
@@ -24,9 +25,9 @@ from runtime.prices import Prices, Pricing, fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
-from symgraph.batching import Feed
+from symgraph.batching import Feed, batch_size
 from symgraph.context import Context, cpu
-from symgraph.errors import MicroBatchError, PlacementError, ScheduleError
+from symgraph.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.ops.layout import Layout
 from symgraph.pieces import Shard
@@ -50,6 +51,7 @@ class Options:
     replicas: group -> the value of that attribute for its operators, over their own. splits:
     whether strategy `auto` may put groups that `groups` does not name on several devices.
     keep_groups, objective, split_tied, solver_steps: see partitioner.strategies.Constraints.
+    data_axis, model_axis: see runtime.grid.
     """
 
     groups: Groups | None = None
@@ -79,6 +81,8 @@ class Options:
     named_only: bool = False
     near: int = NEAR
     solver_steps: float = STEPS
+    data_axis: int = 1
+    model_axis: int | None = None
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -252,6 +256,8 @@ def plan(
 
 def _best(asked: Asked, options: Options) -> Plan:
     """The plan, with the splits of groups that are best where they are open."""
+    if options.data_axis > 1 or options.model_axis is not None:
+        asked, options = _on_grid(asked, options)
     best = _drafted(asked, options)
     open_ = options.strategy == AUTO and options.placement is None
     if not (options.splits and open_ and asked.feeds and len(options.devices) > 1):
@@ -264,6 +270,31 @@ def _best(asked: Asked, options: Options) -> Plan:
             if other.decision.seconds < GAIN * best.decision.seconds:
                 best = other
     return replace(best.plan, compared=tuple(compared))
+
+
+def _on_grid(asked: Asked, options: Options) -> tuple[Asked, Options]:
+    """What to ask for so that every operator is on a whole column of the grid."""
+    rows = grid_rows(options.devices or (options.default,), options.data_axis, options.model_axis)
+    row = replace(options, devices=rows[0], splits=False, data_axis=1, model_axis=None)
+    if len(rows) == 1:
+        return asked, replace(row, splits=options.splits)
+    if not asked.feeds:
+        raise ConfigError("data_axis deals out samples, but the network is fed none")
+    graph = asked.lowered(batch_size(asked.feeds))
+    named = groups_in(graph)
+    given = in_first_row(options.groups or {}, rows, named)
+    if options.strategy is None:
+        device_of = assign(graph, given or None, options.default)
+    else:
+        whole = replace(row, groups=given, keep_groups=bool(named))
+        placement = _best(asked, whole).partition.placement
+        device_of = {n: placement.device_of(n) for n in graph.nodes if n in placement.stage_of}
+    found = columns(graph, device_of, rows)
+    there = replace(
+        row, devices=options.devices, strategy=None, data_axis=options.data_axis,
+        groups=found.devices,
+    )  # fmt: skip
+    return replace(asked, groups=found.of), there
 
 
 def _splits(draft: _Drafted, options: Options) -> list[tuple[Split, ...]]:

@@ -18,7 +18,7 @@ from symgraph.build import Builder
 from symgraph.errors import MicroBatchError
 from symgraph.graph import Graph, Node
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
-from symgraph.ops.registry import VARIABLE, OpDef, find, run
+from symgraph.ops.registry import VARIABLE, OpDef, Types, find, run
 from symgraph.passes import prune
 from symgraph.reference import PLAIN, evaluate
 from symgraph.types import Array, TensorType, Value
@@ -134,9 +134,21 @@ def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) ->
         except MicroBatchError:
             if size != whole:
                 raise
-            outs = [WHOLE] * len(node.types)
+            outs = _of_one_batch(ins, graph.types_of(node.inputs), node.types)
         layouts.update({Value(node.name, i): layout for i, layout in enumerate(outs)})
     return MicroBatched(prune(builder.graph(graph.outputs), graph.outputs), layouts)
+
+
+def _of_one_batch(ins: list[Layout], in_types: Types, outs: Types) -> list[Layout]:
+    """How the outputs of a node that mixes samples lie: as the samples do, where shapes agree.
+
+    There is one micro-batch then, so nothing is put together by it; what sums over samples later
+    is known to be a sum.
+    """
+    found = next(
+        ((at, t) for at, t in zip(ins, in_types, strict=True) if isinstance(at, Split)), None
+    )
+    return [found[0] if found and t.shape == found[1].shape else WHOLE for t in outs]
 
 
 def _adjust(

@@ -157,6 +157,11 @@ class PartitionConfig(Section):
     number, a proportion such as "54:46", or "devices" for one each device of group2ctx."""
     replicas: Mapping[str, Pieces] = {}
     """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
+    data_axis: Count = 1
+    """Rows of a grid of the devices, each of which runs its share of the samples: the network is
+    placed on the first row, its copies on the others."""
+    model_axis: Count | None = None
+    """Devices of a row; null: all devices divided by data_axis."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
     costs: str | None = None

@@ -64,6 +64,24 @@ def place_of(node: Node) -> tuple[int, int] | None:
     return (int(index), int(count)) if slash else None
 
 
+def regroup(graph: Graph, groups: Mapping[str, str]) -> Graph:
+    """Put these operators into these groups, with the variables that only they read."""
+    readers: dict[str, set[str | None]] = {}
+    for node in graph:
+        for value in node.inputs:
+            readers.setdefault(value.node, set()).add(groups.get(node.name))
+
+    def regrouped(node: Node) -> Node:
+        group = groups.get(node.name)
+        if node.is_variable and len(readers.get(node.name, ())) == 1:
+            (group,) = readers[node.name]
+        if group is None:
+            return node
+        return replace(node, tags=MappingProxyType({**node.tags, hide(GROUP): group}))
+
+    return Graph.of(map(regrouped, graph), graph.outputs) if groups else graph
+
+
 def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
     """Give the operators of some groups the attribute `shard` (or another), over their own.
 

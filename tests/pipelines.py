@@ -128,3 +128,9 @@ def assert_same_bits(got: Result, want: Result) -> None:
         assert a.tobytes() == b.tobytes()
     for name, value in want.grads.items():
         assert got.grads[name].tobytes() == value.tobytes(), name
+
+
+def assert_equal_parameters(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)

@@ -12,7 +12,7 @@ from runtime.profiling.trial import Trial
 from runtime.transports import ThreadCluster
 from symgraph.config import load_config
 from symgraph.config_keys import Config
-from tests.small_lm import write_buckets, write_config
+from tests.small_lm import write_bucketed, write_config
 
 STEPS = 5
 BUCKETED = 12  # steps of the bucketed profile
@@ -48,7 +48,7 @@ def bucketed_profile() -> Profile:
     """Some steps of two batches each, of three buckets, on two devices."""
     with TemporaryDirectory() as folder:
         priced = f"partition.costs={costs(Path(folder))}"
-        given = load_config(str(write_buckets(Path(folder))), [priced, "blas_threads=1"])
+        given = load_config(str(write_bucketed(Path(folder))), [priced, "blas_threads=1"])
         with ThreadCluster(2) as cluster:
             trial = Trial.of(given, cluster, steps=BUCKETED)
             trial.run(BUCKETED)

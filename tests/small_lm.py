@@ -9,6 +9,10 @@ import numpy as np
 
 import symgraph as sg
 from examples.lstm_lm import build
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
+from runtime.transports import make_cluster
+from symgraph.config import load_config
 
 CONFIG = """\
 model: examples.lstm_lm:build
@@ -19,8 +23,9 @@ group2ctx: {{embed: cpu(0), layer0: cpu(0), layer1: cpu(1), decode: cpu(1)}}
 pipeline: {{schedule: 1f1b, micro_batches: 4}}
 train: {train}
 """
+
 DATA = "batch_size: 6, sequence_length: 5, vocab: 20"
-TRAIN = "{optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 14}"
+BUCKETED_TRAIN = "{optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 14}"
 
 
 def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Path:
@@ -38,13 +43,10 @@ def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Pa
     return path
 
 
-def write_buckets(
+def write_bucketed(
     folder: Path, lengths: str = "buckets: [4, 7, 12], batches_per_step: 2", more: str = ""
 ) -> Path:
-    """A config that reads lines of 2 to 12 words, each word told by the one before.
-
-    lengths: what its `data:` section says of them. more: further lines.
-    """
+    """A config that reads lines of 2 to 12 words, each word told by the one before."""
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(120):
@@ -53,11 +55,18 @@ def write_buckets(
     text = folder / "lines.txt"
     text.write_text("\n".join(lines), encoding="utf-8")
     config = CONFIG.format(
-        args="{layers: 2, hidden: 8, embed: 8, dropout: 0.1}", text=text, train=TRAIN
+        args="{layers: 2, hidden: 8, embed: 8, dropout: 0.1}", text=text, train=BUCKETED_TRAIN
     )
     path = folder / "run.yaml"
     path.write_text(config.replace(DATA, f"batch_size: 6, {lengths}, vocab: 20") + more)
     return path
+
+
+def losses(path: object, *overrides: str) -> float:
+    """The loss at the end of a run on threads."""
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster:
+        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
 
 
 def late(**given: Any) -> sg.Model:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.profiles import costs
-from tests.small_lm import write_buckets, write_config
+from tests.small_lm import write_bucketed, write_config
 from tests.test_cli import KEYS, STAGE_KEYS, figures, run
 
 TINY = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2",
@@ -40,7 +40,7 @@ def test_a_profile_with_all_its_files(config, tmp_path):
 def test_a_profile_of_buckets_with_all_its_files(tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra `report`")
     trace, report = tmp_path / "trace.json", tmp_path / "report"
-    done = run(str(write_buckets(tmp_path)), "--profile", "--steps=6", "--json",
+    done = run(str(write_bucketed(tmp_path)), "--profile", "--steps=6", "--json",
                f"--trace={trace}", f"--report={report}")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -109,7 +109,7 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
 
 def test_buckets_are_searched(tmp_path):
     winner = tmp_path / "winner.yaml"
-    found = figures(str(write_buckets(tmp_path)), "--search", "--steps=4", f"--winner={winner}",
+    found = figures(str(write_bucketed(tmp_path)), "--search", "--steps=4", f"--winner={winner}",
                     f"partition.costs={costs(tmp_path)}", "data.batch_size=2",
                     "pipeline.micro_batches=1", "partition.split=none")  # fmt: skip
     assert found["best"] == found["ranking"][0]["name"]

@@ -11,17 +11,14 @@ import symgraph as sg
 from partitioner.replicas import buckets
 from runtime import checkpoint
 from runtime.instructions import REPLICAS, Collective
-from runtime.job import prepare
 from runtime.pipeline import Options, Plan, plan
 from runtime.replay import Costs, Link, simulate
 from runtime.replicas import sums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
-from runtime.trainer import Trainer, load_corpus
-from runtime.transports import ThreadCluster, make_cluster
+from runtime.transports import ThreadCluster
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.config import load_config
 from symgraph.context import cpu
 from symgraph.errors import GraphError, MicroBatchError, PlacementError
 from tests.fake_cluster import FakeCluster
@@ -30,13 +27,14 @@ from tests.pipelines import (
     Case,
     Result,
     assert_close,
+    assert_equal_parameters,
     assert_same_bits,
     judge,
     make_plan,
     merged,
     run_step,
 )
-from tests.small_lm import write_config
+from tests.small_lm import losses, write_config
 
 VOCAB, WIDTH, STEPS, BATCH = 11, 4, 3, 6
 
@@ -235,12 +233,6 @@ def trained(hidden: object, devices: int, marks: str = "1") -> dict[str, np.ndar
         return run.parameters()
 
 
-def assert_equal_parameters(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    assert got.keys() == want.keys()
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
-
-
 @pytest.mark.parametrize(("hidden", "devices"), [
     ([cpu(0), cpu(1)], 2), ([cpu(2), cpu(0), cpu(1)], 3), ([cpu(1), cpu(1)], 2),
     ([cpu(0), cpu(1), cpu(0)], 2),
@@ -313,12 +305,6 @@ def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
         for i in range(4, 10):
             run.step(feeds(i))
         assert_equal_parameters(run.parameters(), trained(cpu(0), 1))
-
-
-def losses(path: object, *overrides: str) -> float:
-    config = load_config(str(path), overrides)
-    with make_cluster("threads", len(config.devices)) as cluster:
-        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
 
 
 @pytest.mark.parametrize("ways", [

@@ -30,6 +30,7 @@ from tests.pipelines import (
     Case,
     Result,
     assert_close,
+    assert_equal_parameters,
     assert_same_bits,
     judge,
     make_plan,
@@ -225,12 +226,6 @@ def trained(shards: str, devices: int, steps: int = 20) -> tuple[dict[str, np.nd
         run = session(shards, devices, cluster)
         loss = sum(run.step(feeds(i))["nll_nll"] for i in range(steps))
         return run.parameters(), loss
-
-
-def assert_equal_parameters(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    assert got.keys() == want.keys()
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize(("shards", "devices"), [("2", 1), ("2", 2), ("3", 3), ("5:1", 2)])

@@ -1,4 +1,4 @@
-"""ChainerMN's names: communicators, chain lists and the data side of one program a rank."""
+"""ChainerMN's names: communicators, chain lists, links and the data side of a program a rank."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from runtime.chainermn.data import (
 from runtime.chainermn.training import create_multi_node_evaluator, create_multi_node_optimizer
 from symgraph import local_view as functions
 from symgraph.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
+from symgraph.channel_parallel import ParallelConvolution2D, ShardedConvolution
+from symgraph.multi_node_norm import MultiNodeBatchNormalization, create_mnbn_model
 
 __all__ = [
     "Communicator",
+    "MultiNodeBatchNormalization",
     "MultiNodeChainList",
+    "ParallelConvolution2D",
+    "ShardedConvolution",
     "connect",
     "create_communicator",
     "create_empty_dataset",
+    "create_mnbn_model",
     "create_multi_node_evaluator",
     "create_multi_node_iterator",
     "create_multi_node_n_step_rnn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.native import flat, gates, gemm, rows, softmax  # noqa: F401  (they fill the table)
+from runtime.native import conv, flat, gates, gemm, normalize, pool, rows, softmax  # noqa: F401  (they fill the table)
 from runtime.native.base import KERNELS, Bound, Clock, Task, nothing
 
 __all__ = ["KERNELS", "Bound", "Clock", "Task", "cached", "nothing"]

@@ -19,6 +19,7 @@ from symgraph.ops import linear as linear
 from symgraph.ops import loss as loss
 from symgraph.ops import lrn as lrn
 from symgraph.ops import messages as messages
+from symgraph.ops import moments as moments
 from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
 from symgraph.ops import normalize as normalize

@@ -86,12 +86,20 @@ def batch_norm(
         keep = a["momentum"]
         next_mean = keep * old_mean + (1 - keep) * mean
         next_var = keep * old_var + (1 - keep) * var
-    scale = 1 / xp.sqrt(var + a["eps"])
+    return normalized(env, a, x, gamma, beta, mean, var), mean, var, next_mean, next_var
+
+
+def normalized(
+    env: Env, a: Attrs, x: Array, gamma: Array, beta: Array, mean: Array, var: Array
+) -> Array:
+    """Data by statistics that are given, in the data's dtype."""
+    shape = column(x, a["axis"])
+    scale = 1 / env.xp.sqrt(var + a["eps"])
     if not a["fix_gamma"]:
         scale = scale * gamma
-    y = (x - mean.reshape(shape)) * scale.reshape(shape)
+    y: Array = (x - mean.reshape(shape)) * scale.reshape(shape)
     y += beta.reshape(shape)
-    return y.astype(x.dtype, copy=False), mean, var, next_mean, next_var
+    return y.astype(x.dtype, copy=False)
 
 
 def batch_norm_grad(c: Call) -> Sequence[Ref | None]:

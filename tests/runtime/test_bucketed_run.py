@@ -12,7 +12,7 @@ from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError
-from tests.small_lm import write_buckets
+from tests.small_lm import write_bucketed
 
 
 def run(path, *overrides):
@@ -26,7 +26,7 @@ def run(path, *overrides):
 
 
 def test_a_run_learns_and_counts_its_words(tmp_path):
-    path = write_buckets(tmp_path)
+    path = write_bucketed(tmp_path)
     config = load_config(str(path))
     summary, _, _ = run(path, "train.steps=60")
     batches = source(load_corpus(config).train, config.data, config.train.seed)
@@ -46,7 +46,7 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
     "elsewhere", [[], ["devices=[cpu(0)]", "group2ctx={}"], ["pipeline.schedule=gpipe"]]
 )
 def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
-    path = write_buckets(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
+    path = write_bucketed(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
     summary, weights, _ = run(path, f"checkpoint.directory={tmp_path / 'other'}")
     run(path, "train.steps=5")
     again, then, first = run(path, *elsewhere)
@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
 
 
 def test_the_plan_says_which_bucket_it_shows(tmp_path):
-    text, _ = plan_report(prepare(load_config(str(write_buckets(tmp_path)))))
+    text, _ = plan_report(prepare(load_config(str(write_bucketed(tmp_path)))))
     assert "of the buckets 4, 7, 12 the largest is shown" in text
 
 
@@ -73,11 +73,11 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
 )
 def test_lengths_that_are_no_lengths(tmp_path, lengths, message):
     with pytest.raises(ConfigError, match=message):
-        load_config(str(write_buckets(tmp_path, lengths)))
+        load_config(str(write_bucketed(tmp_path, lengths)))
 
 
 def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
-    path = write_buckets(tmp_path)
+    path = write_bucketed(tmp_path)
     path.write_text(path.read_text().replace("examples.lstm_lm:build", "tests.faults:build"))
     with pytest.raises(ConfigError, match="ignore_label"):
         prepare(load_config(str(path)))
@@ -85,6 +85,6 @@ def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
 
 def test_times_of_stages_are_those_of_all_buckets(tmp_path):
     """Short buckets have fewer time segments than the largest, by whose stages times are shown."""
-    path = write_buckets(tmp_path, more="blas_threads: 1\n")
+    path = write_bucketed(tmp_path, more="blas_threads: 1\n")
     summary, _, _ = run(path, "pipeline.time_segment=3", "train.steps=4")
     assert all(stage["seconds"] > 0 for stage in summary["stages"])

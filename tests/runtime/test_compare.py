@@ -29,7 +29,7 @@ from runtime.trainer import load_corpus
 from symgraph.config import load_config
 from tests import browser as web
 from tests.profiles import config, costs
-from tests.small_lm import write_buckets
+from tests.small_lm import write_bucketed
 
 ONE = ["devices=[cpu(0)]", "group2ctx={}", "pipeline.micro_batches=1"]
 
@@ -105,7 +105,7 @@ def bucketed(tmp_path_factory) -> list[Compared]:
     """By hand on two devices, and on one; seven steps are two turns of four."""
     folder = tmp_path_factory.mktemp("bucketed")
     priced = f"partition.costs={costs(folder)}"
-    path = str(write_buckets(folder))
+    path = str(write_bucketed(folder))
     configs = {
         "two": load_config(path, [priced, "blas_threads=1"]),
         "one": load_config(path, [priced, "blas_threads=1", *ONE]),
@@ -166,7 +166,7 @@ def test_steps_of_equal_buckets_have_equal_predictions_and_longer_ones_longer(bu
 def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
     """A step of one bucket, in micro-batches of one size, is a mixture of one kind."""
     buckets = prepare(
-        load_config(str(write_buckets(tmp_path)), ["pipeline.micro_batches=3"])
+        load_config(str(write_bucketed(tmp_path)), ["pipeline.micro_batches=3"])
     ).buckets
     step = buckets.step([buckets.default_bucket_key])
     plan, prices = buckets.default, NOMINAL
@@ -179,7 +179,7 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
 def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
     """What is chosen by and what is said afterwards is one simulation, but for the updates, which
     the order's has of every length."""
-    buckets = prepare(load_config(str(write_buckets(tmp_path)))).buckets
+    buckets = prepare(load_config(str(write_bucketed(tmp_path)))).buckets
     for length in (4, 12):
         buckets.plan(length, ())
     step = buckets.step([12, 4])

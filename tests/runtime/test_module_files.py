@@ -153,7 +153,7 @@ def test_wrong_names_and_settings_are_refused():
         mx.mod.Module(network(), data_names=["dat"])
     with pytest.raises(GraphError, match="fixed_param_names: no argument 'fc1'"):
         mx.mod.Module(network(), fixed_param_names=["fc1"])
-    with pytest.raises(ConfigError, match="group2ctxs has 2 maps; give one"):
+    with pytest.raises(ConfigError, match="group2ctxs has 2 maps, each for a copy"):
         mx.mod.Module(network(), group2ctxs=[GROUPS, GROUPS])
     module = mx.mod.Module(network())
     with pytest.raises(GraphError, match=r"data_shapes describes \['x'\], but .* \['data'\]"):

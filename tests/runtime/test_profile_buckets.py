@@ -31,7 +31,7 @@ from runtime.transports import ThreadCluster
 from symgraph.config import load_config
 from tests.profiles import BUCKETED, bucketed_profile, costs, small_profile
 from tests.runtime.test_profiling import flops_of_calls
-from tests.small_lm import write_buckets
+from tests.small_lm import write_bucketed
 
 LAYERS, MICRO_BATCHES = 2, 4
 
@@ -39,7 +39,7 @@ LAYERS, MICRO_BATCHES = 2, 4
 @pytest.fixture(scope="module")
 def came(tmp_path_factory) -> Counter[tuple[int, ...]]:
     """How often which buckets came together."""
-    given = load_config(str(write_buckets(tmp_path_factory.mktemp("data"))))
+    given = load_config(str(write_bucketed(tmp_path_factory.mktemp("data"))))
     batches = source(load_corpus(given).train, given.data, given.train.seed)
     keys = ([b.bucket_key for b in batches.batches(n)] for n in range(BUCKETED))
     return Counter(tuple(sorted(of_step, reverse=True)) for of_step in keys)
@@ -120,7 +120,7 @@ def test_of_steady_steps_the_operators_are_all_that_is_computed(make):
 def test_a_mixed_step_holds_what_was_accounted_for(tmp_path):
     """Parameters, optimizer and the arena; what comes after an instruction is never more."""
     priced = f"partition.costs={costs(tmp_path)}"
-    given = load_config(str(write_buckets(tmp_path)), [priced, "blas_threads=1"])
+    given = load_config(str(write_bucketed(tmp_path)), [priced, "blas_threads=1"])
     with ThreadCluster(2) as cluster:
         trial = Trial.of(given, cluster, steps=BUCKETED)
         trial.run(2)
@@ -138,7 +138,7 @@ def test_a_mixed_step_holds_what_was_accounted_for(tmp_path):
 
 
 def test_longer_batches_hold_more_and_one_alone_what_its_plan_says(tmp_path):
-    buckets = prepare(load_config(str(write_buckets(tmp_path)))).buckets
+    buckets = prepare(load_config(str(write_bucketed(tmp_path)))).buckets
     buckets.plan(4, ())
     assert step_memory(buckets.step([12])) == buckets.default.memory
     mixed, longer = (step_memory(buckets.step(keys)) for keys in ([12, 4], [12, 12]))

@@ -20,7 +20,7 @@ from symgraph.config import load_config
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError
 from tests.profiles import config, costs
-from tests.small_lm import write_buckets
+from tests.small_lm import write_bucketed
 
 NARROW = "partition.memory=1kB"
 SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
@@ -111,7 +111,7 @@ def bucketed(tmp_path_factory) -> Config:
     folder = tmp_path_factory.mktemp("buckets")
     more = (f"partition.costs={costs(folder)}", "data.batch_size=2", "data.buckets=[4, 12]",
             "pipeline.micro_batches=2", "partition.split=none")  # fmt: skip
-    return load_config(str(write_buckets(folder)), more)
+    return load_config(str(write_bucketed(folder)), more)
 
 
 @pytest.fixture(scope="module")

@@ -319,6 +319,21 @@ def test_evaluation_adds_figures_up_and_carries_states(devices, micro_batches):
         assert session.collect()["total_output"] == 28
 
 
+def test_a_network_that_mixes_samples_has_its_figures():
+    """In one micro-batch: what follows a batch normalisation still is a sum over the samples."""
+    with group(0):
+        normal = sym.BatchNorm(sym.Variable("x"), name="norm")
+    with group(1):
+        total = sym.MakeLoss(sym.sum(sym.square(normal)), name="total")
+    made = plan(total, {"x": Feed(TensorType((4, 2), "float64"))}, options(2), wrt=["norm_beta"],
+                dtypes=dict.fromkeys(total.list_inputs(), "float64"))  # fmt: skip
+    with ThreadCluster(2) as cluster:
+        arrays = initialize(made, cluster, Uniform(0.1), seed=0)
+        session = Session(made, cluster, arrays, optimizer=SGD(0.1))
+        figures = session.step({"x": np.arange(8.0).reshape(4, 2)})
+    assert figures["total_output"] == pytest.approx(8, rel=1e-3)
+
+
 def test_a_state_and_its_next_value_must_be_on_one_device():
     with group(0):
         s = sym.Variable("s")
