@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime.blas import limit_blas
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.io import DataBatch, DataDesc

@@ -55,7 +55,8 @@ class Arena(NamedTuple):
 
     at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (variable,
     partial sum) -> offset. adding: (body, micro-batch) -> what to do with the gradients that it
-    completes. totals: variable -> the partial sum that ends up as its gradient.
+    completes. totals: variable -> the partial sum that ends up as its gradient. needs: of partial
+    sums, of what runs leave for others, and of scratch; instructions are counted from 1.
     """
 
     nbytes: int
@@ -64,6 +65,7 @@ class Arena(NamedTuple):
     sums: Mapping[tuple[str, int], int]
     adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
     totals: Mapping[str, int]
+    needs: tuple[list[Need], list[Need], list[Need]]
 
 
 class _Touches(NamedTuple):
@@ -97,12 +99,15 @@ def reserve(
     touches = {kind: _touches(layout) for kind, layout in layouts.items()}
     lives, runs, end = _walk(programs, touches, kinds)
     adding, totals, held = _sums(runs, gradients, kinds, end)
-    needs = list(held.values())
+    kept = []
     for (mb, number), (first, last) in lives.items():
         region = touches[kinds[mb]].regions[number]
-        needs.append(Need(first, end if region.lasts else last, region.nbytes))
-    needs += [Need(r.now, r.now, layouts[kinds[r.mb]].scratch[r.key]) for r in runs]
-    places, total = pack(needs)
+        kept.append(Need(first, end if region.lasts else last, region.nbytes))
+    needs = (
+        list(held.values()), kept,
+        [Need(r.now, r.now, layouts[kinds[r.mb]].scratch[r.key]) for r in runs],
+    )  # fmt: skip
+    places, total = pack([need for some in needs for need in some])
     offsets = iter(places)
     sums = {which: next(offsets) for which in held}
     at = {}
@@ -111,7 +116,7 @@ def reserve(
         for root, inside in touches[kinds[mb]].regions[number].roots.items():
             at[mb, root] = begin + inside
     scratch = {(run.key, run.mb): next(offsets) for run in runs}
-    return Arena(total, at, scratch, sums, adding, totals)
+    return Arena(total, at, scratch, sums, adding, totals, needs)
 
 
 def _walk(

@@ -7,58 +7,32 @@ one: nothing is searched for again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from partitioner.layout import lay_out
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.arena import reserve
-from runtime.choose import AUTO, compute_lists
+from runtime.choose import compute_lists
 from runtime.collector import paused
-from runtime.mixing import Mixed, mix
-from runtime.parts import Parts
+from runtime.mixing import mix
+from runtime.parts import Parts, Step
 from runtime.pipeline import Options, Plan, plan
-from runtime.program import Schedule
-from runtime.schedules import SCHEDULES
-from runtime.session import Arrays, Session, zero_states
+from runtime.session import Arrays, Session
+from runtime.step_memory import step_memory
 from runtime.transports import Cluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.errors import ConfigError, GraphError, RunError, ScheduleError
+from symgraph.errors import GraphError, RunError, ScheduleError
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.model import Model
 from symgraph.name import NameManager
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
-from symgraph.types import Array
 from symgraph.units import bytes_text
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
 SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is run for a step of some buckets."""
-
-    parts: Parts
-    schedule: Schedule
-
-    @cached_property
-    def zeros(self) -> list[dict[str, Array]]:
-        """The first states of each batch."""
-        return [zero_states(plan) for plan in self.parts.plans]
-
-    @property
-    def digest(self) -> str:
-        """A hash by which ranks compare what they run."""
-        text = hashlib.sha256("".join(p.digest for p in self.parts.plans).encode())
-        for program in self.schedule.programs:
-            text.update(program.tobytes())
-        return text.hexdigest()
 
 
 class Buckets:
@@ -83,10 +57,9 @@ class Buckets:
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
-        self.default = self._plan(default_bucket_key, provide, options)
+        # An order that is made for one network is none for the others.
+        self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
-        if self.default.choice.schedule == AUTO:
-            self.default = self._plan(default_bucket_key, provide, _named(self.default))
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
         self._steps: dict[tuple[Hashable, ...], Step] = {}
 
@@ -119,16 +92,16 @@ class Buckets:
         if wanted not in self._steps:
             parts = Parts(tuple([self._plans[key] for key in wanted]))
             if len(wanted) == 1:
-                self._steps[wanted] = Step(parts, parts.plans[0].schedule)
+                self._steps[wanted] = Step.of(parts.plans[0])
             else:
                 _require_sums(parts)
                 name = self.default.choice.schedule
                 order = self.default.options.order if self.train else None
                 listing = partial(compute_lists, name, order)
-                mixed = mix(parts, listing, self._prices)
+                step = Step(parts, mix(parts, listing, self._prices).schedule)
                 if self.default.options.memory is not None and self.train:
-                    _require_memory(mixed, self.default.options.memory)
-                self._steps[wanted] = Step(parts, mixed.schedule)
+                    _require_memory(step, self.default.options.memory)
+                self._steps[wanted] = step
         return self._steps[wanted]
 
     def _options(self, *, update: bool = True) -> Options:
@@ -206,10 +179,11 @@ class BucketSession(Session):
         seed: int = 0,
         shared: Mapping[int, Shared] | None = None,
         carry_states: bool = False,
+        timed: bool = False,
     ) -> None:
         super().__init__(
             buckets.default, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed,
-            shared=shared,
+            shared=shared, timed=timed,
         )  # fmt: skip
         self.buckets, self.carry_states = buckets, carry_states
         self._bound: dict[tuple[Hashable, ...], dict[int, Worker]] = {
@@ -235,8 +209,7 @@ class BucketSession(Session):
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._turn(keys)
-        zeros = self.buckets.step(keys).zeros
-        values = [{**first, **b.feeds} for first, b in zip(zeros, ordered, strict=True)]
+        values = [{**first, **b.feeds} for first, b in zip(self.now.zeros, ordered, strict=True)]
         figures = self._run(values, stop)
         if not self.carry_states:
             self.reset_states()
@@ -244,8 +217,8 @@ class BucketSession(Session):
 
     def _turn(self, keys: tuple[Hashable, ...]) -> None:
         """Let the workers of these buckets be those that run, with the states of the last ones."""
+        self.now = step = self.buckets.step(keys)
         if keys not in self._bound:
-            step = self.buckets.step(keys)
             workers: dict[int, Worker] = {}
 
             def start(transport: Transport) -> None:
@@ -291,21 +264,6 @@ def largest_first(batches: Iterable[DataBatch]) -> list[DataBatch]:
     return sorted(batches, key=lambda b: (-sum(a.size for a in b.data), repr(b.bucket_key)))
 
 
-def _named(made: Plan) -> Options:
-    """The options of a plan whose order of runs was made for it, with the best other schedule."""
-    others = [t for t in made.tried if t.schedule in SCHEDULES and t.seconds is not None]
-    if not others:
-        raise ConfigError(
-            "schedule auto: no schedule that all buckets can follow keeps within the memory limit; "
-            "raise the limit, or name a schedule"
-        )
-    best = min(others, key=lambda t: t.seconds or 0.0)
-    return replace(
-        made.options, placement=made.partition.placement, strategy=None, schedule=best.schedule,
-        time_segment=best.time_segment, recompute=best.recompute,
-    )  # fmt: skip
-
-
 def _require_sums(parts: Parts) -> None:
     """Several batches make one only if no loss divides by the size of its own batch."""
     for made in parts.plans:
@@ -318,18 +276,14 @@ def _require_sums(parts: Parts) -> None:
                 )
 
 
-def _require_memory(mixed: Mixed, limit: int) -> None:
+def _require_memory(step: Step, limit: int) -> None:
     """A step keeps within the bytes that each rank may hold."""
-    parts = mixed.parts
-    first = parts.plans[0]
-    for rank, program in enumerate(mixed.schedule.programs):
-        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
-        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
-        need = first.memory[rank].parameters + first.memory[rank].optimizer + arena.nbytes
-        if need > limit:
+    plans = step.parts.plans
+    for rank, memory in enumerate(step_memory(step)):
+        if memory.peak > limit:
             raise ScheduleError(
-                f"a step of {len(parts.plans)} batches needs {bytes_text(need)} ({need} bytes) on "
-                f"{first.partition.placement.devices[rank]}, more than the limit of "
+                f"a step of {len(plans)} batches needs {bytes_text(memory.peak)} ({memory.peak} "
+                f"bytes) on {plans[0].partition.placement.devices[rank]}, more than the limit of "
                 f"{bytes_text(limit)}; put fewer batches into a step"
             )
 

@@ -7,9 +7,9 @@ within the memory limit is taken, the earlier candidate among equals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ from symgraph.replicate import copies_of
 from symgraph.units import bytes_text
 
 AUTO, ALL, NONE, FORWARD_ONLY = "auto", "all", "none", "forward"
-NEAR = 3  # lengths of time segments that are tried, those nearest to the best in theory
+LISTED = 2  # time segments that the list scheduler is tried for
+NEAR = 3  # lengths of time segments that are tried
 SUFFIXES = (".csv", ".txt")
 
 
@@ -40,7 +41,10 @@ class Wish:
     schedule: a name of SCHEDULES, `auto`, `forward` (no backward phase) or a file of runs. order:
     of gpipe's backward phase. time_segment: steps, `auto`, or None: do not cut along time.
     recompute: stages, `none`, `all` or `auto`: those that the memory limit wants. memory: bytes
-    that each rank may hold. update: whether programs end with parameter updates.
+    that each rank may hold. update: whether programs end with parameter updates. named_only:
+    whether `auto` takes only schedules of SCHEDULES, which are quicker to try and fit other
+    networks too. near: lengths of time segments that `auto` tries, those nearest to the best in
+    theory, besides none.
     """
 
     schedule: str
@@ -49,6 +53,8 @@ class Wish:
     recompute: str | tuple[int, ...] = ()
     memory: int | None = None
     update: bool = False
+    named_only: bool = False
+    near: int = NEAR
 
 
 class Tried(NamedTuple):
@@ -75,27 +81,78 @@ def choose(
     """
     prices = cache(lambda: pricing(draft.first))
     segments = _time_segments(draft, wish, prices)
-    is_open = wish.schedule == AUTO or len(segments) > 1
-    tried: list[Tried] = []
-    best: tuple[float, Made] | None = None
-    listed: list[Listed] = []
-    least: Made | None = None  # the way that needs the least memory
+    tries = _Tries(draft, wish, prices, wish.schedule == AUTO or len(segments) > 1)
+    names = SCHEDULES if wish.schedule == AUTO else (wish.schedule,)
     for steps in segments:
-        for choice in _schedules(draft, wish, steps, prices, listed):
-            made = _recomputed(draft, choice, wish)
-            bound = float(listed[-1].lower_bound) if choice.schedule == AUTO else None
-            fits = wish.memory is None or made.peak <= wish.memory
-            seconds = step_seconds(made, prices()) if is_open and fits else None
-            again = made.choice.recompute
-            tried.append(Tried(choice.schedule, steps, again, seconds, made.peak, bound))
-            if least is None or made.peak < least.peak:
-                least = made
-            if fits and (best is None or (seconds or 0.0) < best[0]):
-                best = seconds or 0.0, made
-    if best is None:
-        assert least is not None
-        raise LimitError(_too_large(least, draft, wish))
-    return best[1], tuple(tried), prices() if is_open else None
+        for name in names:
+            tries.add(_named(name, wish, draft, steps))
+    if wish.schedule == AUTO and not wish.named_only:
+        for steps in tries.promising():
+            for split in (False, True):
+                tries.add_listed(steps, split)
+    if tries.best is None:
+        assert tries.least is not None
+        raise LimitError(_too_large(tries.least, draft, wish))
+    return tries.best[1], tuple(tries.tried), prices() if tries.is_open else None
+
+
+class _Tries:
+    """The ways to run a draft, as they are tried.
+
+    is_open: whether there is a choice. best: with its seconds. least: what needs the least memory.
+    """
+
+    def __init__(
+        self, draft: Draft, wish: Wish, prices: Callable[[], Prices], is_open: bool
+    ) -> None:
+        self.draft, self.wish, self.is_open = draft, wish, is_open
+        self.costs = cache(lambda partition: prices().costs(partition))
+        self.tried: list[Tried] = []
+        self.best: tuple[float, Made] | None = None
+        self.least: Made | None = None
+
+    def add(self, choice: Choice, listed: Sequence[Listed] = ()) -> None:
+        """Try a choice. listed: where it puts what the list scheduler finds."""
+        wish = self.wish
+        made = _recomputed(self.draft, choice, wish)
+        fits = wish.memory is None or made.peak <= wish.memory
+        seconds = None
+        if self.is_open and fits:
+            seconds = simulate(made.schedule, made.first, self.costs(made.first)).makespan
+        again = made.choice.recompute
+        bound = float(listed[-1].lower_bound) if listed else None
+        self.tried.append(
+            Tried(choice.schedule, choice.time_segment, again, seconds, made.peak, bound)
+        )
+        if self.least is None or made.peak < self.least.peak:
+            self.least = made
+        if fits and (self.best is None or (seconds or 0.0) < self.best[0]):
+            self.best = seconds or 0.0, made
+
+    def add_listed(self, steps: int | None, split: bool) -> None:
+        """Try the list scheduler's, unless a rank's runs alone take longer than the best step."""
+        busy = self.draft.busiest(split, steps, self.costs)
+        if self.best is not None and busy >= self.best[0]:
+            return
+        listed: list[Listed] = []
+
+        def scheduled(partition: Partition) -> Schedule:
+            plan, limit = self.draft.memory_plan(partition), self.wish.memory
+            mbs, costs = len(self.draft.sizes), self.costs(partition)
+            found = list_schedule(partition, mbs, costs, memory=plan, limit=limit)
+            listed.append(found)
+            return _lowered(partition, found.compute, self.wish)
+
+        self.add(Choice(AUTO, split, scheduled, steps), listed)
+
+    def promising(self) -> list[int | None]:
+        """The time segments that the list scheduler is worth its time for: of the best so far."""
+
+        def worth(tried: Tried) -> tuple[bool, float]:
+            return tried.seconds is None, tried.seconds or tried.peak
+
+        ranked = sorted(self.tried, key=worth)
+        return list(dict.fromkeys(t.time_segment for t in ranked))[:LISTED]
 
 
 def step_seconds(made: Made, prices: Prices) -> float:
@@ -115,38 +172,6 @@ def _too_large(least: Made, draft: Draft, wish: Wish) -> str:
 
 
 # -- schedules -----------------------------------------------------------------------------------
-
-
-def _schedules(
-    draft: Draft,
-    wish: Wish,
-    steps: int | None,
-    prices: Callable[[], Prices],
-    listed: list[Listed],
-) -> Iterator[Choice]:
-    """The schedules that the wish allows; what the list scheduler finds is appended to `listed`."""
-    if wish.schedule != AUTO:
-        yield _named(wish.schedule, wish, draft, steps)
-        return
-    yield from (_named(name, wish, draft, steps) for name in SCHEDULES)
-    for split in (False, True):
-        programs = partial(_list_scheduled, draft=draft, wish=wish, prices=prices, listed=listed)
-        yield Choice(AUTO, split, programs, steps)
-
-
-def _list_scheduled(
-    partition: Partition,
-    draft: Draft,
-    wish: Wish,
-    prices: Callable[[], Prices],
-    listed: list[Listed],
-) -> Schedule:
-    plan = draft.memory_plan(partition)
-    costs = prices().costs(partition)
-    mbs = len(draft.sizes)
-    found = list_schedule(partition, mbs, costs, memory=plan, limit=wish.memory)
-    listed.append(found)
-    return _lowered(partition, found.compute, wish)
 
 
 def _lowered(partition: Partition, lists: ComputeLists, wish: Wish) -> Schedule:
@@ -202,8 +227,8 @@ def _time_segments(draft: Draft, wish: Wish, prices: Callable[[], Prices]) -> Se
     if not draft.steps or stages == 1:
         return (None,)
     best = _best_steps(draft, prices())
-    near = sorted(segment_lengths(draft.steps), key=lambda k: abs(math.log(k / best)))[:NEAR]
-    return (None, *sorted(near, reverse=True))
+    near = sorted(segment_lengths(draft.steps), key=lambda k: abs(math.log(k / best)))
+    return (None, *sorted(near[: wish.near], reverse=True))
 
 
 def _best_steps(draft: Draft, prices: Prices) -> float:

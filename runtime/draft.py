@@ -13,7 +13,7 @@ from partitioner.merging import merge
 from partitioner.recompute import recompute
 from partitioner.segments import time_segments, time_steps
 from runtime.program import Schedule
-from runtime.replay import RankMemory, check, memory_profile
+from runtime.replay import Costs, RankMemory, check, memory_profile
 from symgraph.graph import Graph
 from symgraph.types import Value
 
@@ -69,6 +69,7 @@ class Draft:
     slots: int
     _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
     _plans: dict[Partition, MemoryPlan] = field(default_factory=dict, repr=False)
+    _merged: dict[object, Graph] = field(default_factory=dict, repr=False)
 
     @property
     def first(self) -> Graph:
@@ -90,6 +91,14 @@ class Draft:
         """Bytes that each stage keeps for its backward phase, a micro-batch."""
         return kept_bytes(self.whole)
 
+    def busiest(self, split: bool, steps: int | None, costs: Callable[[Partition], Costs]) -> float:
+        """Seconds that the busiest rank runs bodies, cut like that: no step is shorter."""
+        partition = self._cut(self.sizes[0], split, steps, ())
+        run, busy = costs(partition).run, [0.0] * partition.ranks
+        for key in partition.bodies:
+            busy[partition.rank(key)] += len(self.sizes) * float(run(key))
+        return max(busy)
+
     def late(self, time_segment: int) -> str:
         """What of the network cannot be cut into such segments, in words; "" for nothing."""
         return time_segments(self.first, time_segment).why_late(time_segment)
@@ -98,12 +107,19 @@ class Draft:
         """The graph of one micro-batch size, cut; candidates share cuts."""
         key = size, split, steps, again
         if key not in self._cuts:
+            graph = self._ready(size, steps, again)
+            self._cuts[key] = cut(graph, self.placement, split=split, time_segment=steps)
+        return self._cuts[key]
+
+    def _ready(self, size: int, steps: int | None, again: tuple[int, ...]) -> Graph:
+        """The graph that is cut, with one backward phase or two."""
+        key = size, steps, again
+        if key not in self._merged:
             graph = self.graphs[size]
             if again:
                 graph = recompute(graph, self.placement, again, time_segment=steps)
-            graph = merge(graph, self.placement, steps)
-            self._cuts[key] = cut(graph, self.placement, split=split, time_segment=steps)
-        return self._cuts[key]
+            self._merged[key] = merge(graph, self.placement, steps)
+        return self._merged[key]
 
     def make(self, choice: Choice) -> Made:
         """Cut, lower, check and account for memory. Raises ScheduleError for what cannot run."""

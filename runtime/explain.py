@@ -8,13 +8,13 @@ from partitioner.cost import CostTable
 from partitioner.picture import group_block
 from partitioner.report import aligned, table
 from runtime.draw import chart
+from runtime.job import Job, machine_of
 from runtime.pipeline import Plan
 from runtime.placing import Considered
 from runtime.prices import Prices, machine_prices, quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
 from runtime.timeline import Timeline
-from runtime.trainer import Job, machine_of
 from symgraph.units import bytes_text, seconds_text
 
 

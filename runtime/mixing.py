@@ -24,11 +24,12 @@ from partitioner.cost import Speed
 from partitioner.types import BodyKey, CommEdge
 from runtime.instructions import RECV, SEND, UPDATE
 from runtime.lower import lower
-from runtime.parts import Parts
+from runtime.parts import Parts, Step
 from runtime.prices import Prices
 from runtime.program import Columns, Program, Schedule
 from runtime.replay import Costs, Link, check, simulate
 from runtime.schedules import ComputeLists, expand
+from runtime.timeline import Timeline, Track
 from symgraph.errors import ScheduleError
 from symgraph.replicate import copies_of
 
@@ -180,4 +181,20 @@ def mixed_costs(parts: Parts, prices: Prices) -> Costs:
     return replace(of_kinds[0], run=run, sums=sums)
 
 
-__all__ = ["NOMINAL", "Mixed", "Union", "mix", "mixed_costs"]
+def predict(step: Step, prices: Prices, union: Union | None = None) -> Timeline:
+    """A simulation of a step of any batches. union: of its parts, if it is known."""
+    union = union or Union.of(step.parts)
+    programs = step.schedule.programs
+    numbered = Schedule(tuple([union.numbered(program) for program in programs]))
+    timeline = simulate(numbered, union, mixed_costs(step.parts, prices))
+    tracks = zip(programs, timeline.tracks, strict=True)
+    return replace(timeline, tracks=tuple([Track(own, t.start, t.end) for own, t in tracks]))
+
+
+def sent_bytes(step: Step) -> int:
+    """Bytes of all messages between the ranks in a step."""
+    partitions = [step.parts.partitions[kind] for kind in step.parts.kinds]
+    return sum(e.type.nbytes for p in partitions for e in p.edges if p.crosses(e))
+
+
+__all__ = ["NOMINAL", "Mixed", "Union", "mix", "predict", "sent_bytes"]

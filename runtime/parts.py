@@ -11,15 +11,19 @@ Micro-batches of one plan and size are of one kind: they run the same bodies.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from partitioner import Partition
 from partitioner.types import BodyKey
 from runtime.arena import Kind
 from runtime.pipeline import Plan
+from runtime.program import Schedule
 from symgraph.batching import early_values
 from symgraph.types import Array, Value
 
@@ -93,3 +97,34 @@ class Parts:
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
         """What is computed of all batches together before the first micro-batch, for each part."""
         return early_values([plan.prologue for plan in self.plans], feeds)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is run for a step of some batches."""
+
+    parts: Parts
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, plan: Plan) -> Step:
+        """A step of one batch."""
+        return cls(Parts((plan,)), plan.schedule)
+
+    @cached_property
+    def zeros(self) -> list[dict[str, Array]]:
+        """The first states of each batch; those of later steps stay on their ranks."""
+        return [_zero_states(plan) for plan in self.parts.plans]
+
+    @property
+    def digest(self) -> str:
+        """A hash by which ranks compare what they run."""
+        text = hashlib.sha256("".join(p.digest for p in self.parts.plans).encode())
+        for program in self.schedule.programs:
+            text.update(program.tobytes())
+        return text.hexdigest()
+
+
+def _zero_states(plan: Plan) -> dict[str, Array]:
+    types = {name: plan.feeds[name].type for name in plan.states}
+    return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}

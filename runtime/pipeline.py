@@ -13,9 +13,9 @@ from partitioner import Partition, Placement, carry, group2ctx
 from partitioner.machine import Machine
 from partitioner.place import Groups, assign, devices_of
 from partitioner.strategies import Constraints
-from partitioner.strategies.types import STEP
+from partitioner.strategies.types import STEP, STEPS
 from runtime.arena import give_back
-from runtime.choose import AUTO, FORWARD_ONLY, Tried, Wish, choose
+from runtime.choose import AUTO, FORWARD_ONLY, NEAR, Tried, Wish, choose
 from runtime.draft import Choice, Draft
 from runtime.grid import columns, grid_rows, groups_in, in_first_row
 from runtime.instructions import COLLECTIVE
@@ -41,17 +41,17 @@ class Options:
 
     groups: group name -> device, or the devices of its shards (None: everything on `default`).
     devices: all ranks' devices.
-    schedule, order, time_segment, recompute, memory: see runtime.choose.Wish. states: variable ->
-    the output that is its value in the next step. slots: optimizer arrays a parameter. update:
-    end each step with norms, losses and parameter updates. pricing: what runs and messages
-    take, asked for only if something is chosen automatically. whole: see symgraph.shard.
-    strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to their
-    devices. machine: the devices to place on; None: equal ones. keep_groups: see
-    partitioner.strategies.Constraints. placement: of another plan of the same network. like: the
-    plan of another bucket, whose placement is carried over. shards, replicas: group -> the value of
-    that attribute for its operators, over their own. splits: whether strategy `auto` may put groups
-    that `groups` does not name on several devices. objective, split_tied: see
-    partitioner.strategies.Constraints. data_axis, model_axis: see runtime.grid.
+    schedule, order, time_segment, recompute, memory, named_only, near: see runtime.choose.Wish.
+    states: variable -> the output that is its value in the next step. slots: optimizer arrays a
+    parameter. update: end each step with norms, losses and parameter updates. pricing: what runs
+    and messages take, asked for only if something is chosen automatically. whole: see
+    symgraph.shard. strategy: a name of partitioner.strategies, or `auto`; then groups are pinned to
+    their devices. machine: the devices to place on; None: equal ones. placement: of another plan of
+    the same network. like: the plan of another bucket, whose placement is carried over. shards,
+    replicas: group -> the value of that attribute for its operators, over their own. splits:
+    whether strategy `auto` may put groups that `groups` does not name on several devices.
+    keep_groups, objective, split_tied, solver_steps: see partitioner.strategies.Constraints.
+    data_axis, model_axis: see runtime.grid.
     """
 
     groups: Groups | None = None
@@ -78,6 +78,9 @@ class Options:
     splits: bool = True
     objective: str = STEP
     split_tied: bool = False
+    named_only: bool = False
+    near: int = NEAR
+    solver_steps: float = STEPS
     data_axis: int = 1
     model_axis: int | None = None
 
@@ -87,7 +90,9 @@ class Options:
         again = self.recompute if train else ()
         limit = self.memory if train else None
         order = self.order if train else None
-        return Wish(name, order, self.time_segment, again, limit, self.update)
+        return Wish(
+            name, order, self.time_segment, again, limit, self.update, self.named_only, self.near
+        )
 
     def machine_of(self, prices: Prices) -> Machine:
         """The devices that a strategy places on."""
@@ -114,7 +119,7 @@ class Options:
             memory=self.memory, parameters=parameters, grads=grads, slots=self.slots,
             in_flight=min(self.micro_batches, len(devices)), keep_groups=self.keep_groups,
             together=together, pins=pins, spread=spread, objective=self.objective,
-            split_tied=self.split_tied,
+            split_tied=self.split_tied, steps=self.solver_steps,
         )  # fmt: skip
 
 

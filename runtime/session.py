@@ -13,7 +13,7 @@ import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
-from runtime.parts import Parts
+from runtime.parts import Parts, Step
 from runtime.pipeline import Plan, require_cpus
 from runtime.program import Schedule
 from runtime.stopwatch import Stopwatch
@@ -74,7 +74,7 @@ class Session:
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, TrainStep] = {}
         self.shared = {rank: Shared() for rank in cluster.ranks} if shared is None else shared
-        self._zeros = zero_states(plan)
+        self.now = Step.of(plan)  # what workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
@@ -103,7 +103,7 @@ class Session:
         feeds: the fed variables that are no states. stop: this process's wish to end; the
         figure `stop` is positive on every rank if any rank wished so.
         """
-        return self._run([{**self._zeros, **feeds}], stop)
+        return self._run([{**self.now.zeros[0], **feeds}], stop)
 
     def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
         """`step` on a batch; a plan has no more than one."""
@@ -182,12 +182,6 @@ def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
     whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
     return [array.copy() if array is first else array for array, first in whole]
-
-
-def zero_states(plan: Plan) -> dict[str, Array]:
-    """The first step's states; later ones stay on their ranks."""
-    types = {name: plan.feeds[name].type for name in plan.states}
-    return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:

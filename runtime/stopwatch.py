@@ -41,6 +41,11 @@ class Stopwatch:
         self.runs: list[Watched] = []
         self._stamps: list[int] = []
 
+    def reset(self) -> None:
+        """Forget all runs: the worker is bound anew."""
+        self.runs.clear()
+        self._stamps.clear()
+
     def watch(
         self, body: BoundBody, mb: int, adding: Sequence[Step]
     ) -> tuple[BoundBody, list[Step]]:

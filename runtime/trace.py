@@ -10,7 +10,7 @@ Several timelines, such as a measured and a predicted one, have rows below each 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,13 +38,13 @@ class Slice(NamedTuple):
 class Shown(NamedTuple):
     """A timeline in a trace.
 
-    label: in the names of its rows. edges: by tag, to say what messages carry. slices: of each
-    rank, shown below its runs.
+    label: in the names of its rows. edge: what the message of a tag and micro-batch carries.
+    slices: of each rank, shown below its runs.
     """
 
     timeline: Timeline
     label: str = ""
-    edges: Mapping[int, CommEdge] = MappingProxyType({})
+    edge: Callable[[int, int], CommEdge] | None = None
     slices: Mapping[int, Iterable[Slice]] = MappingProxyType({})
 
 
@@ -70,7 +70,7 @@ def trace_events(timeline: Timeline) -> Iterator[TraceEvent]:
 
 def shown_events(shown: Shown, number: int = 0) -> Iterator[TraceEvent]:
     """The events of the number-th timeline of a trace."""
-    timeline, label, edges, slices = shown
+    timeline, label, edge, slices = shown
     microseconds = float(timeline.unit * 1_000_000)
     begin, _ = timeline.ticks
     first = number * ROWS
@@ -87,7 +87,7 @@ def shown_events(shown: Shown, number: int = 0) -> Iterator[TraceEvent]:
             yield {
                 "name": str(instruction), "ph": "X", "pid": rank, "tid": first + row,
                 "ts": start * microseconds, "dur": (end - start) * microseconds,
-                **_meaning(instruction, edges),
+                **_meaning(instruction, edge),
             }  # fmt: skip
         for name, start, end, args in slices.get(rank, ()):
             yield {
@@ -114,7 +114,9 @@ def _entries(track: Track, begin: int) -> Iterator[tuple[Instruction, int, int]]
     return zip(track.program, start, end, strict=True)
 
 
-def _meaning(instruction: Instruction, edges: Mapping[int, CommEdge]) -> dict[str, Any]:
+def _meaning(
+    instruction: Instruction, edge: Callable[[int, int], CommEdge] | None
+) -> dict[str, Any]:
     """The category and arguments of an instruction's event."""
     match instruction:
         case Run(stage, phase, mb, segment):
@@ -123,8 +125,9 @@ def _meaning(instruction: Instruction, edges: Mapping[int, CommEdge]) -> dict[st
         case Send(tag, mb) | Recv(tag, mb):
             kind = "send" if isinstance(instruction, Send) else "receive"
             args = {"edge": tag, "micro-batch": mb}
-            if tag in edges:
-                args |= {"value": str(edges[tag].value), "bytes": edges[tag].type.nbytes}
+            if edge is not None:
+                carried = edge(tag, mb)
+                args |= {"value": str(carried.value), "bytes": carried.type.nbytes}
             return {"cat": kind, "args": args}
         case Free():
             return {"cat": "free"}

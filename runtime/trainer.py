@@ -7,47 +7,25 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from partitioner.machine import Machine, load_machine
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
-from runtime.batches import IGNORED, source
-from runtime.bucketing import Buckets, BucketSession
-from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, fresh_pricing, load_prices, machine_prices
+from runtime.batches import source
+from runtime.bucketing import BucketSession
+from runtime.job import Job, create_optimizer
 from runtime.session import RECENT, Arrays, Session, initialize
 from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
-from runtime.updater import scalars
-from symgraph import init, lr_scheduler, optimizer
+from symgraph import init
 from symgraph.config_keys import Config
-from symgraph.context import Context
 from symgraph.corpus import CORPORA, Corpus
 from symgraph.errors import ConfigError, RunError
 from symgraph.io import DataBatch
-from symgraph.model import Model, load_model
-
-NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
-
-
-@dataclass(frozen=True)
-class Job:
-    """A config made ready: the plans to train and to evaluate its model.
-
-    buckets, scoring: where the data is in buckets; then the plans are those of the largest.
-    """
-
-    config: Config
-    training: Plan
-    evaluation: Plan
-    figures: tuple[str, str]
-    buckets: Buckets | None = None
-    scoring: Buckets | None = None
 
 
 @dataclass(frozen=True)
@@ -59,108 +37,6 @@ class Progress:
     tokens: int
     tokens_per_second: float
     loss: float
-
-
-def prepare(config: Config, pricing: Pricing | None = None) -> Job:
-    """Build the model and plan its training and evaluation; runs nothing.
-
-    pricing: for what the config leaves to be chosen; ranks must use equal ones.
-    """
-    if config.data.buckets is None:
-        return job_of(config, *training_plan(config, pricing))
-    given = {**_given(config), "ignore_label": IGNORED}
-
-    def build(length: int) -> Model:
-        return load_model(config.model, **{**given, "sequence_length": length}, **config.args)
-
-    options, dtype = _options(config, pricing), config.train.dtype
-    buckets = Buckets(build, max(config.data.buckets), (), options, dtype=dtype)
-    scoring = buckets.scoring()
-    return _with_figures(Job(config, buckets.default, scoring.default, ("", ""), buckets, scoring))
-
-
-def training_plan(config: Config, pricing: Pricing | None = None) -> tuple[Model, Plan]:
-    """The model of a config whose batches have one shape, and the plan to train it."""
-    if config.data.buckets is not None:
-        raise ConfigError(
-            "data.buckets: only batches of one shape can be profiled or searched for; give "
-            "data.sequence_length instead, or measure with --compare"
-        )
-    model = load_model(config.model, **_given(config), **config.args)
-    options = replace(_options(config, pricing), states=model.states)
-    dtypes = _dtypes(config, model)
-    return model, plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
-
-
-def job_of(config: Config, model: Model, training: Plan) -> Job:
-    """The job of a plan: evaluation runs on the same placement and time segments."""
-    options = replace(
-        training.options, time_segment=training.choice.time_segment, update=False,
-        placement=training.partition.placement,
-    )  # fmt: skip
-    evaluation = plan(model.symbol, model.feeds, options, dtypes=_dtypes(config, model))
-    return _with_figures(Job(config, training, evaluation, ("", "")))
-
-
-def _with_figures(job: Job) -> Job:
-    """The job with the names of the model's figures."""
-    figures = tuple(scalars(job.training))
-    if len(figures) != NLL:
-        raise ConfigError(
-            f"model: {job.config.model} must report the two outputs of nll_stats, but its summed "
-            f"outputs with one element are {list(figures)}"
-        )
-    return replace(job, figures=(figures[0], figures[1]))
-
-
-def _given(config: Config) -> dict[str, Any]:
-    """What a model's function gets from the config besides `args`."""
-    data = config.data
-    given: dict[str, Any] = {
-        "batch_size": data.batch_size, "sequence_length": data.sequence_length,
-        "vocab": data.vocab, "dtype": config.train.dtype,
-    }  # fmt: skip
-    known = {*given, "ignore_label"} if data.buckets is not None else {*given}
-    for name in known & config.args.keys():
-        section = "train" if name == "dtype" else "data"
-        raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
-    return given
-
-
-def _options(config: Config, pricing: Pricing | None) -> Options:
-    """How a config's network is cut and scheduled."""
-    devices = tuple(Context.parse(d) for d in config.devices)
-    pipeline = config.pipeline
-    machine = machine_of(config)
-    if machine is not None:
-        fixed = machine_prices(machine)
-        pricing = lambda graph: fixed  # noqa: E731
-    elif config.partition.costs is not None:
-        saved = load_prices(config.partition.costs)
-        pricing = lambda graph: saved  # noqa: E731
-    return Options(
-        config.groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
-        update=True, order=pipeline.order, time_segment=pipeline.time_segment,
-        recompute=pipeline.recompute, memory=config.partition.memory,
-        slots=len(create_optimizer(config).slots()), whole=False,
-        strategy=config.partition.strategy, keep_groups=config.partition.keep_groups,
-        machine=machine, pricing=pricing or fresh_pricing(), shards=config.partition.shards,
-        replicas=config.partition.replicas, splits=config.partition.split == "auto",
-        objective=config.partition.objective, split_tied=config.partition.split_tied,
-        data_axis=config.partition.data_axis, model_axis=config.partition.model_axis,
-    )  # fmt: skip
-
-
-def _dtypes(config: Config, model: Model) -> dict[str, str]:
-    """The types of what is not fed."""
-    names = model.symbol.list_arguments()
-    return {name: config.train.dtype for name in names if name not in model.feeds}
-
-
-def machine_of(config: Config) -> Machine | None:
-    """The devices of the config, as its machine file describes them; None without a file."""
-    devices = tuple(Context.parse(d) for d in config.devices)
-    return load_machine(config.machine).only(devices) if config.machine else None
 
 
 def load_corpus(config: Config) -> Corpus:
@@ -349,7 +225,9 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
             job.training, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
         )
         return training, Session(job.evaluation, cluster, arrays, seed=seed)
-    buckets = BucketSession(job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed)
+    buckets = BucketSession(
+        job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
+    )
     return buckets, BucketSession(job.scoring, cluster, arrays, seed=seed, shared=buckets.shared)
 
 
@@ -385,16 +263,3 @@ def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
     if not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
     return total / count
-
-
-def create_optimizer(config: Config) -> optimizer.Optimizer:
-    """The optimizer of a config's `train:` section."""
-    train = config.train
-    settings: dict[str, Any] = {"learning_rate": train.base_rate, "wd": train.weight_decay}
-    if train.momentum:
-        settings["momentum"] = train.momentum
-    if train.lr_schedule is not None:
-        given = train.lr_schedule.model_dump()
-        kind = given.pop("kind")
-        settings["lr_scheduler"] = lr_scheduler.create(kind, **given, base_lr=train.base_rate)
-    return optimizer.create(train.optimizer, **settings)

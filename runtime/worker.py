@@ -125,6 +125,8 @@ class Worker:
         arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
         self._memory = shared.pool.take(arena.nbytes, self._drop)
         arrays = {name: self.arrays[name] for name in fixed}
+        if self.stopwatch is not None:
+            self.stopwatch.reset()
         known = frozenset(self.plan.parameters)
         binders = {
             kind: Binder(layout, arrays, known, self._memory, shared.packs, shared.clock)

@@ -33,6 +33,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--log", metavar="FILE", help="append a line of JSON to FILE for each training step"
     )
+    made.add_argument(
+        "--tensorboard", metavar="DIR", help="write scalars of each training step for TensorBoard"
+    )
     _profiling(made.add_argument_group("profiling"))
     made.add_argument(
         "--json", action="store_true",

@@ -27,7 +27,7 @@ from symgraph.errors import LimitError, RunError, SymgraphError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
-    from runtime.trainer import Job
+    from runtime.job import Job
     from runtime.transports import Cluster
     from symgraph.config_keys import Config
     from symgraph.console import Console
@@ -104,8 +104,9 @@ def _require_one_mode(options: argparse.Namespace) -> None:
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} or --{asked[1]}? one at a time")
-    if asked and options.log is not None:
-        raise ConfigError(f"--log is for training; leave out --{asked[0]}")
+    for name in ("log", "tensorboard"):
+        if asked and getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is for training; leave out --{asked[0]}")
     for name, modes in NEEDS.items():
         if getattr(options, name) is not None and not set(modes) & set(asked):
             words = " or ".join(f"--{mode}" for mode in modes)
@@ -138,7 +139,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
 def _plan(config: Config, options: argparse.Namespace) -> int:
     from runtime.blas import limit_blas
     from runtime.explain import plan_report
-    from runtime.trainer import prepare
+    from runtime.job import prepare
 
     with limit_blas(1):
         text, figures = plan_report(prepare(config))
@@ -228,7 +229,7 @@ def _train(
     from runtime.clusters import transport_of
 
     (config,) = configs.values()
-    summary = _fit(config, clusters.of(config), console, options.log)
+    summary = _fit(config, clusters.of(config), console, options.log, options.tensorboard)
     return summary | {"transport": transport_of(config, os.environ)}
 
 
@@ -253,12 +254,16 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
 
 
-def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) -> dict[str, Any]:
+def _fit(
+    config: Config, cluster: Cluster, console: Console, log: str | None, events: str | None
+) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
+    from runtime.job import prepare
     from runtime.prices import PriceMemory, shared_prices
     from runtime.trainer import Progress as TrainProgress
-    from runtime.trainer import Trainer, blas_threads, exp, load_corpus, prepare
+    from runtime.trainer import Trainer, blas_threads, exp, load_corpus
+    from symgraph.event_log import EventLog
     from symgraph.step_log import StepLog
 
     pricing = PriceMemory().pricing(partial(shared_prices, cluster=cluster))
@@ -273,6 +278,7 @@ def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) ->
         done = trainer.training.steps
         with (
             StepLog(log if 0 in cluster.ranks else None) as lines,
+            EventLog(events if 0 in cluster.ranks else None) as scalars,
             console.progress(
                 trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
             ) as progress,
@@ -280,14 +286,15 @@ def _fit(config: Config, cluster: Cluster, console: Console, log: str | None) ->
 
             def on_step(p: TrainProgress) -> None:
                 progress.update(p.step, p.tokens, p.loss)
-                lines.write(
-                    step=p.step, seconds=p.seconds, tokens=p.tokens, loss=p.loss,
-                    perplexity=exp(p.loss), tokens_per_second=p.tokens_per_second,
-                )  # fmt: skip
+                figures = {"loss": p.loss, "perplexity": exp(p.loss),
+                           "tokens_per_second": p.tokens_per_second}  # fmt: skip
+                lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
+                scalars.write(step=p.step, **figures)
 
             def on_evaluation(step: int, perplexity: float) -> None:
                 progress.evaluation(step, perplexity)
                 lines.write(step=step, held_out_perplexity=perplexity)
+                scalars.write(step=step, held_out_perplexity=perplexity)
 
             summary = trainer.fit(on_step, on_evaluation)
     _show(summary, console)

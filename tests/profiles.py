@@ -12,9 +12,10 @@ from runtime.profiling.trial import Trial
 from runtime.transports import ThreadCluster
 from symgraph.config import load_config
 from symgraph.config_keys import Config
-from tests.small_lm import write_config
+from tests.small_lm import write_bucketed, write_config
 
 STEPS = 5
+BUCKETED = 12  # steps of the bucketed profile
 
 
 def config(folder: Path, *overrides: str) -> Config:
@@ -37,6 +38,18 @@ def small_profile(*overrides: str) -> Profile:
     with TemporaryDirectory() as folder:
         given = config(Path(folder), *overrides)
         with ThreadCluster(len(given.devices)) as cluster:
-            trial = Trial.of(given, cluster, warm_up=1)
+            trial = Trial.of(given, cluster, steps=STEPS, warm_up=1)
             trial.run(STEPS)
+            return trial.profile()
+
+
+@cache
+def bucketed_profile() -> Profile:
+    """Some steps of two batches each, of three buckets, on two devices."""
+    with TemporaryDirectory() as folder:
+        priced = f"partition.costs={costs(Path(folder))}"
+        given = load_config(str(write_bucketed(Path(folder))), [priced, "blas_threads=1"])
+        with ThreadCluster(2) as cluster:
+            trial = Trial.of(given, cluster, steps=BUCKETED)
+            trial.run(BUCKETED)
             return trial.profile()

@@ -9,7 +9,8 @@ import numpy as np
 
 import symgraph as sg
 from examples.lstm_lm import build
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 

@@ -228,7 +228,10 @@ def test_interrupt_ends_it_cleanly(config):
 def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
     log = tmp_path / "log.jsonl"
     run_of = [config, f"--log={log}", f"checkpoint.directory={tmp_path / 'runs'}"]
-    final = figures(*run_of)
+    events = tmp_path / "events"
+    final = figures(*run_of, f"--tensorboard={events}")
+    (written,) = events.iterdir()
+    assert written.read_bytes().count(b"tokens_per_second") == 7
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 8))
@@ -243,6 +246,7 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
     (["--log=x", "--plan"], "--log is for training; leave out --plan"),
+    (["--tensorboard=x", "--profile"], "--tensorboard is for training; leave out --profile"),
 ])  # fmt: skip
 def test_logs_that_cannot_be_written(config, arguments, message):
     done = run(config, *arguments)

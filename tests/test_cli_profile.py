@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.small_lm import write_config
+from tests.profiles import costs
+from tests.small_lm import write_bucketed, write_config
 from tests.test_cli import KEYS, STAGE_KEYS, figures, run
 
 TINY = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2",
@@ -36,12 +37,28 @@ def test_a_profile_with_all_its_files(config, tmp_path):
     assert more["predicted_step_seconds"] == again["predicted_step_seconds"] > 0
 
 
+def test_a_profile_of_buckets_with_all_its_files(tmp_path):
+    pytest.importorskip("jinja2", reason="needs the extra `report`")
+    trace, report = tmp_path / "trace.json", tmp_path / "report"
+    done = run(str(write_bucketed(tmp_path)), "--profile", "--steps=6", "--json",
+               f"--trace={trace}", f"--report={report}")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() >= KEYS - NOT_IN_A_PROFILE
+    assert sum(row["steps"] for row in found["mixtures"]) == found["steps"] == 6
+    assert "steps by their buckets" in done.stderr
+    buckets = {e["args"].get("bucket") for e in json.loads(trace.read_text())["traceEvents"]
+               if e.get("cat") == "node"}  # fmt: skip
+    assert buckets <= {"4", "7", "12"}
+    assert "Steps by their buckets" in (report / "index.html").read_text()
+    for name in ("timeline.png", "memory.png", "mixtures.csv", "instructions.csv"):
+        assert (report / name).stat().st_size
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--steps=3"], "--steps goes with --profile"),
     (["--trace=x.json"], "--trace goes with --profile"),
     (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
-    (["--profile", "data.buckets=[3, 5]", "data.sequence_length=null"],
-     "data.buckets: only batches of one shape can be profiled"),
     (["--plan", "--profile"], "--plan or --profile? one at a time"),
 ])  # fmt: skip
 def test_arguments_that_do_not_go_together(config, arguments, message):
@@ -88,6 +105,17 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     assert found["lower_bound_seconds"] <= found["predicted_step_seconds"]
     trained = figures(str(winner), "train.steps=3")
     assert trained["steps"] == 3
+
+
+def test_buckets_are_searched(tmp_path):
+    winner = tmp_path / "winner.yaml"
+    found = figures(str(write_bucketed(tmp_path)), "--search", "--steps=4", f"--winner={winner}",
+                    f"partition.costs={costs(tmp_path)}", "data.batch_size=2",
+                    "pipeline.micro_batches=1", "partition.split=none")  # fmt: skip
+    assert found["best"] == found["ranking"][0]["name"]
+    assert 0 < found["lower_bound_seconds"] <= found["predicted_step_seconds"]
+    assert found["search_seconds"] > 0
+    assert "buckets" in winner.read_text()
 
 
 def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path):

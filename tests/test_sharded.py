@@ -11,11 +11,12 @@ import pytest
 import symgraph as sg
 from partitioner.types import BodyKey
 from runtime import checkpoint
+from runtime.job import prepare
 from runtime.pipeline import Options, Plan, plan
 from runtime.replay import Costs, simulate
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster, make_cluster
 from symgraph import sym
 from symgraph.attribute import AttrScope

@@ -32,7 +32,6 @@ from symgraph.types import Array
 from symgraph.units import bytes_text
 
 STATES = 1024  # sets of devices that a solver may tell apart
-STEPS = 2e8  # of a solver: some ten seconds; see solve.Budget
 
 
 class Fleet(NamedTuple):
@@ -146,9 +145,9 @@ def solved(
     """
     exact = "downsets" if coarse.contiguous else "noncontiguous"
     typical = as_fleet(coarse, machine, constraints)
-    found = SOLVERS[strategy](typical.problem, Budget(steps=STEPS))
+    found = SOLVERS[strategy](typical.problem, Budget(steps=constraints.steps))
     if found is None and strategy != exact:  # no order that it tries fits the memory
-        found = SOLVERS[exact](typical.problem, Budget(steps=STEPS))
+        found = SOLVERS[exact](typical.problem, Budget(steps=constraints.steps))
     if found is None:
         raise _infeasible(coarse, machine, constraints)
     devices = typical.assignment(found.assignment, len(coarse))
@@ -157,7 +156,7 @@ def solved(
         return devices, floor(coarse, machine, constraints)
     if _same(typical.problem, cheapest.problem):
         return devices, found.lower_bound
-    other = SOLVERS[exact](cheapest.problem, Budget(steps=STEPS))
+    other = SOLVERS[exact](cheapest.problem, Budget(steps=constraints.steps))
     if other is None:
         return devices, lower_bound(cheapest.problem)
     trials = [devices, cheapest.assignment(other.assignment, len(coarse))]
@@ -189,7 +188,7 @@ def _infeasible(coarse: Coarse, machine: Machine, constraints: Constraints) -> P
     """Why nothing fits: what the devices hold in the placement with the smallest limit."""
     exact = "downsets" if coarse.contiguous else "noncontiguous"
     fleet = as_fleet(coarse, machine, constraints)
-    least = SOLVERS[exact](memory_problem(fleet.problem), Budget(steps=STEPS))
+    least = SOLVERS[exact](memory_problem(fleet.problem), Budget(steps=constraints.steps))
     if least is None:
         return PlacementError("no placement keeps all pins and groups; pin fewer of them")
     memory = [0] * len(machine.devices)

@@ -21,6 +21,9 @@ OBJECTIVES = {
 }
 
 
+STEPS = 2e8  # of a solver: some ten seconds
+
+
 @dataclass(frozen=True)
 class Constraints:
     """What a placement must keep to, and what the estimate of memory needs to know.
@@ -34,7 +37,8 @@ class Constraints:
     its device in the machine. spread: ctx_group whose operators are split -> the devices of its
     pieces, in order; `auto` tries that too. groups: the user's map, which the strategy group2ctx
     follows.
-    objective: a name of OBJECTIVES, by which the best of several placements is taken.
+    objective: a name of OBJECTIVES, by which the best of several placements is taken. steps: of a
+    solver; see partitioner.solve.budget.
     """
 
     memory: int | None = None
@@ -49,6 +53,7 @@ class Constraints:
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     groups: Groups | None = None
     objective: str = STEP
+    steps: float = STEPS
 
 
 @dataclass(frozen=True)

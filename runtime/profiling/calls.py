@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from partitioner.cost import is_free, touched_bytes
 from partitioner.types import Body, BodyKey
+from runtime.arena import Kind
 from runtime.profiling.record import RankRecord, Record
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
@@ -62,17 +63,17 @@ def calls_of(record: Record) -> list[Call]:
 
 
 def _rank_calls(record: Record, rank: int, own: RankRecord) -> Iterator[Call]:
-    plan = record.plan
+    parts = record.parts
     seconds = (own.calls.end - own.calls.start) * 1e-9
-    known: dict[tuple[BodyKey, int, tuple[str, ...]], list[_What]] = {}
+    known: dict[tuple[BodyKey, Kind, tuple[str, ...]], list[_What]] = {}
     at = 0
     for run in own.runs:
-        size = plan.sizes[run.mb]
-        place = run.key, size, run.calls
+        kind = parts.mbs[run.mb].kind
+        partition = parts.partitions[kind]
+        place = run.key, kind, run.calls
         if place not in known:
-            known[place] = list(_whats(plan.partitions[size].bodies[run.key], run.calls))
-        graph = plan.partitions[size].graph
-        adding = [_What(ADD, name, (), graph) for name in run.adding]
+            known[place] = list(_whats(partition.bodies[run.key], run.calls))
+        adding = [_What(ADD, name, (), partition.graph) for name in run.adding]
         for what in [*known[place], *adding]:
             yield Call(
                 rank, run.key, run.mb, what.op, what.node, what.flops, what.nbytes, seconds[:, at]

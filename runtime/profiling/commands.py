@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.clusters import Clusters
 from runtime.prices import save_prices
+from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import (
     Compared,
     compare,
@@ -16,11 +17,12 @@ from runtime.profiling.compare import (
     comparison_report,
     write_comparison,
 )
+from runtime.profiling.epoch import ALIKE, epoch_of
 from runtime.profiling.figures import Profile
 from runtime.profiling.outcome import held_bytes
-from runtime.profiling.record import STEPS
+from runtime.profiling.record import PASSES, STEPS, WARM_UP
 from runtime.profiling.report import require_report, write_report
-from runtime.profiling.search import Candidate, Found, search
+from runtime.profiling.search import Found, search
 from runtime.profiling.traced import shown
 from runtime.profiling.trial import Shared, Trial
 from runtime.profiling.winner import evidence_lines, write_winner
@@ -32,7 +34,8 @@ from symgraph.console import Console
 from symgraph.errors import ConfigError
 
 WINNER = "winner.yaml"
-MEASURED = 3  # of the candidates of a search, besides the config as given
+FEWEST, MOST = 3, 6  # candidates of a search that are measured, besides the config as given
+MEASURING = 40.0  # seconds, within which as many of them are measured as can be
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def profile(
     Every process of an MPI run does the same.
     """
     require_report(outputs.report)
-    trial = Trial.of(config, cluster)
+    trial = Trial.of(config, cluster, steps=steps)
     console.line(f"{config.model}: measuring {steps} steps")
     trial.run(steps)
     found = trial.profile()
@@ -97,25 +100,38 @@ def search_best(
     here = config.machine is None
     pricing = shared.pricing(clusters.of(config))  # not asked if the machine is a file's
     console.line("simulating:")
-    found = search(config, pricing, say=console.line)
+    epoch = epoch_of(config, shared.corpus(config)) if config.data.buckets else ALIKE
+    found = search(config, pricing, epoch=epoch, say=console.line)
     compared: list[Compared] = []
     if here:
-        best_few = [*found.candidates[:MEASURED], *([found.given] if found.given else [])]
-        few = {candidate.name: candidate for candidate in best_few}
+        few = _best_few(found, steps + max(WARM_UP, PASSES * len(epoch)))
         compared = compare(
             {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
-            say=console.line, planned={n: (c.model, c.plan) for n, c in few.items()},
+            say=console.line, planned={n: c.planned for n, c in few.items()},
             shared=shared,
         )  # fmt: skip
         console.line(f"\n{comparison_report(compared)}")
         best = few[compared[0].name]
     else:
-        best = found.candidates[0]
+        best = _ranked(found)[0]
     lines = evidence_lines(best, found, compared)
     if not console.quiet:
         write_winner(best, found, compared, Path(winner), source)
     console.line("\n" + "\n".join(lines) + f"\nwrote the winner {winner}")
     return _search_figures(best, found, compared) | {"winner": winner}
+
+
+def _ranked(found: Found) -> list[Candidate]:
+    """The best first, quick ones last: with more effort their configs may make other plans."""
+    return sorted(found.candidates, key=lambda candidate: candidate.quick)
+
+
+def _best_few(found: Found, steps: int) -> dict[str, Candidate]:
+    """The candidates that there is time to run so many steps of, by name."""
+    each = steps * found.candidates[0].seconds
+    count = max(FEWEST, min(MOST, int(MEASURING / each)))
+    chosen = [*_ranked(found)[:count], *([found.given] if found.given else [])]
+    return {candidate.name: candidate for candidate in chosen}
 
 
 def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared]) -> dict[str, Any]:
@@ -124,6 +140,7 @@ def _search_figures(best: Candidate, found: Found, compared: Sequence[Compared])
         "predicted_step_seconds": best.seconds,
         "lower_bound_seconds": best.bound,
         "simulated": found.simulated,
+        "search_seconds": found.seconds,
         "left_out": found.left_out,
         "candidates": [
             {"name": c.name, "predicted_step_seconds": c.seconds, "lower_bound_seconds": c.bound}

@@ -15,11 +15,11 @@ from typing import Any
 
 from partitioner.report import aligned
 from runtime.draw import chart
-from runtime.profiling.bucket_trial import BucketTrial
+from runtime.job import Planned
 from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.page import Show, render
 from runtime.profiling.report import PAGE
-from runtime.profiling.trial import Planned, Shared, Trial
+from runtime.profiling.trial import Shared, Trial
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.units import bytes_text, seconds_text
@@ -56,14 +56,13 @@ def compare(
     """
     shared = shared or Shared()
     rounds = -(-steps // TURN)
-    trials: dict[str, Trial | BucketTrial] = {}
+    trials: dict[str, Trial] = {}
     for name, config in configs.items():
         say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
-        cluster = clusters(config)
-        if config.data.buckets is None:
-            trials[name] = Trial.of(config, cluster, shared=shared, planned=planned.get(name))
-        else:
-            trials[name] = BucketTrial(config, cluster, steps=rounds * (1 + TURN), shared=shared)
+        trials[name] = Trial.of(
+            config, clusters(config), steps=rounds * (1 + TURN), shared=shared,
+            planned=planned.get(name),
+        )  # fmt: skip
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         turn = list(trials.values())
@@ -87,7 +86,7 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
         (
             str(place), c.name, f"{f.tokens_per_second:,.0f}", f"{f.spread:,.0f}",
             seconds_text(f.step), f"{f.tokens_per_second / best:.0%}", f"{f.bubble:.1%}",
-            "-" if f.imbalance is None else f"{f.imbalance:.1%}", bytes_text(f.peak),
+            f"{f.imbalance:.1%}", bytes_text(f.peak),
             bytes_text(f.bytes_sent), seconds_text(f.predicted), f"{f.error:+.1%}",
         )
         for place, c in enumerate(compared, 1) for f in [c.figures]
@@ -96,11 +95,12 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 def comparison_report(compared: Sequence[Compared]) -> str:
     """The ranked table and the timelines, for the terminal."""
-    charts = [
-        f"{name}: {seconds_text(timeline.makespan)}\n{chart(timeline)}"
-        for name, timeline in [(c.name, c.outcome.timeline) for c in compared]
-        if timeline is not None
-    ]
+    charts = []
+    for c in compared:
+        typical = c.outcome.profile.typical
+        of = f", a step of buckets {typical.name}" if typical.name else ""
+        measured = typical.measured
+        charts.append(f"{c.name}{of}: {seconds_text(measured.makespan)}\n{chart(measured)}")
     return "\n\n".join(["\n".join(aligned([HEAD, *ranking(compared)])), *charts])
 
 
@@ -118,20 +118,15 @@ KEPT = ("step_seconds", "predicted_step_seconds", "bubble_fraction", "schedule",
 
 
 def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
-    """Write the page, ranking.csv and a config a candidate; the page's path.
-
-    The page has the timelines of all that have a profile.
-    """
+    """Write the page, ranking.csv and a config a candidate; the page's path."""
     to = Path(folder)
-    shows = []
-    for place, c in enumerate(compared, 1):
-        if c.outcome.profile is not None:
-            memory, name = held_bytes(c.outcome.summary), f"{place}. {c.name}"
-            shows.append(Show(c.outcome.profile, c.config.to_yaml(), memory, name, False))
-    steps = compared[0].outcome.steps
-    about = f"{steps} steps of each, measured in alternation"
-    if shows:
-        about += "; the median ones are shown"
+    shows = [
+        Show(c.outcome.profile, c.config.to_yaml(), held_bytes(c.outcome.summary),
+             f"{place}. {c.name}", False)
+        for place, c in enumerate(compared, 1)
+    ]  # fmt: skip
+    steps = compared[0].outcome.profile.steps
+    about = f"{steps} steps of each, measured in alternation; the median ones are shown"
     page = render("Partitions compared", about, shows, (HEAD, [list(r) for r in ranking(compared)]))
     (to / PAGE).write_text(page, encoding="utf-8")
     for place, c in enumerate(compared, 1):

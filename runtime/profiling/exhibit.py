@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.types import CommEdge
 from runtime.instructions import Free, Recv, Run, Send
 from runtime.profiling.figures import Profile
+from runtime.profiling.mixture import Mixture
 from runtime.profiling.waits import reasons
 from runtime.profiling.words import how_long, warnings
 from runtime.timeline import Timeline
@@ -26,36 +26,35 @@ def exhibit(profile: Profile) -> dict[str, Any]:
     `nodes` (start, end, name, text) and `memory` (times and bytes), and `arrows` (rank, time,
     rank, time).
     """
-    plan = profile.record.plan
-    devices = plan.partition.placement.devices
+    typical = profile.typical
+    devices = typical.record.plan.partition.placement.devices
     return {
         "ranks": [f"rank {rank} {device}" for rank, device in enumerate(devices)],
         "views": {
-            "measured": _view(profile, profile.measured, _nodes(profile)),
-            "predicted": _view(profile, profile.predicted, {}),
+            "measured": _view(typical, typical.measured, _nodes(typical)),
+            "predicted": _view(typical, typical.predicted, {}),
         },
+        "shown": typical.name,
         "head": how_long(profile),
         "reasons": reasons(profile),
         "warnings": warnings(profile),
     }
 
 
-def _view(profile: Profile, timeline: Timeline, nodes: Mapping[int, list[Any]]) -> dict[str, Any]:
-    edges = {e.tag: e for e in profile.record.plan.partition.edges}
+def _view(typical: Mixture, timeline: Timeline, nodes: Mapping[int, list[Any]]) -> dict[str, Any]:
     return {
         "seconds": timeline.makespan,
-        "boxes": [list(_boxes(profile, timeline, r, edges)) for r in range(timeline.ranks)],
+        "boxes": [list(_boxes(typical, timeline, rank)) for rank in range(timeline.ranks)],
         "nodes": [nodes.get(rank, []) for rank in range(timeline.ranks)],
-        "memory": [_memory(profile, timeline, rank) for rank in range(timeline.ranks)],
+        "memory": [_memory(typical, timeline, rank) for rank in range(timeline.ranks)],
         "arrows": list(_arrows(timeline)),
     }
 
 
-def _boxes(
-    profile: Profile, timeline: Timeline, rank: int, edges: Mapping[int, CommEdge]
-) -> Iterator[list[Any]]:
+def _boxes(typical: Mixture, timeline: Timeline, rank: int) -> Iterator[list[Any]]:
     """What a rank does, but for what takes no time."""
-    typical = typical_seconds(profile, rank)
+    record = typical.record
+    medians = typical_seconds(typical, rank)
     for at, now in enumerate(timeline.tracks[rank].program):
         event = timeline.event(rank, at)
         if isinstance(now, Free) or event.end <= event.start:
@@ -64,31 +63,35 @@ def _boxes(
         kind, label = OTHER, str(now)
         if isinstance(now, Run):
             kind, label = now.phase, f"{now.mb}.{now.segment}" if now.segment else str(now.mb)
-            lines.append(f"stage {now.stage}, micro-batch {now.mb}, segment {now.segment}")
+            bucket = record.buckets(now.mb)
+            lines.append(
+                f"stage {now.stage}, micro-batch {now.mb}, segment {now.segment}"
+                + (f", bucket {bucket}" if bucket else "")
+            )
         elif isinstance(now, Send | Recv):
             kind = MESSAGE
-            edge = edges[now.tag]
+            edge = record.edge(now.tag, now.mb)
             lines.append(f"{edge.value} of {edge.type}, {bytes_text(edge.type.nbytes)}")
-        measured, predicted = typical[at]
+        measured, predicted = medians[at]
         lines.append(f"median {seconds_text(measured)}, predicted {seconds_text(predicted)}")
         yield [event.start, event.end, kind, label, [str(now), *lines]]
 
 
-def typical_seconds(profile: Profile, rank: int) -> list[tuple[float, float]]:
+def typical_seconds(typical: Mixture, rank: int) -> list[tuple[float, float]]:
     """Of each instruction of a rank, the median measured and the predicted seconds."""
-    own, track = profile.record.ranks[rank], profile.predicted.tracks[rank]
+    own, track = typical.record.ranks[rank], typical.predicted.tracks[rank]
     measured = np.median(own.end - own.start, axis=0) * 1e-9
-    predicted = (track.end - track.start) * float(profile.predicted.unit)
+    predicted = (track.end - track.start) * float(typical.predicted.unit)
     return list(zip(measured.tolist(), predicted.tolist(), strict=True))
 
 
-def _nodes(profile: Profile) -> dict[int, list[Any]]:
+def _nodes(typical: Mixture) -> dict[int, list[Any]]:
     """The calls of the median step by rank."""
-    step = profile.record.median_step
-    begin = profile.measured.ticks[0]
+    step = typical.record.median_step
+    begin = typical.measured.ticks[0]
     found: dict[int, list[Any]] = {}
-    for rank, own in enumerate(profile.record.ranks):
-        calls = [call for call in profile.calls if call.rank == rank]
+    for rank, own in enumerate(typical.record.ranks):
+        calls = [call for call in typical.calls if call.rank == rank]
         times = zip(
             calls, ((own.calls.start[step] - begin) * 1e-9).tolist(),
             ((own.calls.end[step] - begin) * 1e-9).tolist(), strict=True,
@@ -101,12 +104,12 @@ def _nodes(profile: Profile) -> dict[int, list[Any]]:
     return found
 
 
-def _memory(profile: Profile, timeline: Timeline, rank: int) -> dict[str, Any]:
+def _memory(typical: Mixture, timeline: Timeline, rank: int) -> dict[str, Any]:
     """The bytes that are held after each instruction, as the plan accounts for them."""
-    track, held = timeline.tracks[rank], profile.record.plan.memory[rank].profile
+    track, held = timeline.tracks[rank], typical.memory[rank].profile
     at = (track.end - timeline.ticks[0]) * float(timeline.unit)
     keep = np.flatnonzero(np.diff(held, prepend=-1))  # where it changes
-    peak = profile.record.plan.memory[rank].peak
+    peak = typical.memory[rank].peak
     return {"at": at[keep].tolist(), "bytes": held[keep].tolist(), "peak": peak}
 
 

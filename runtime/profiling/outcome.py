@@ -9,22 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.profiling.figures import Profile
-from runtime.timeline import Timeline
 
 
 class Figures(NamedTuple):
-    """Seconds and bytes of a step; where lengths differ from step to step, the means of all steps.
+    """Seconds and bytes of a step, see runtime.profiling.figures.
 
-    spread: interquartile range of tokens_per_second. bubble, imbalance: shares of all ranks' time;
-    imbalance is None where lengths differ. peak: of the rank that holds the most. error: of the
-    prediction, as a share of the step.
+    spread: of tokens_per_second, the interquartile range; where lengths differ from step to step,
+    that of each step's speed beside its prediction. bubble, imbalance: shares of all ranks' time.
+    peak: of the rank that holds the most. error: of the prediction, as a share of the step.
     """
 
     tokens_per_second: float
     spread: float
     step: float
     bubble: float
-    imbalance: float | None
+    imbalance: float
     peak: int
     bytes_sent: int
     predicted: float
@@ -33,34 +32,27 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a candidate after its measurement.
+    """What is known of a candidate after its measurement. summary: keys of `--json`."""
 
-    summary: keys of `--json`. steps: that were measured. timeline: of one of them, or None if other
-    processes hold parts of it. profile: where all steps are alike.
-    """
-
-    figures: Figures
+    profile: Profile
     summary: Mapping[str, Any]
-    steps: int
-    timeline: Timeline | None
-    profile: Profile | None = None
+
+    @property
+    def figures(self) -> Figures:
+        profile = self.profile
+        pace = profile.every(predicted=True) / profile.every()  # 1: as predicted
+        low, high = np.percentile(pace, (25, 75))
+        waits = sum(parts.time.imbalance for parts in profile.parts)
+        return Figures(
+            profile.words / profile.step,
+            float(high - low) * profile.words / profile.predicted_step, profile.step,
+            profile.bubble_fraction, waits / (len(profile.parts) * profile.parts_of),
+            max(held_bytes(self.summary)), round(profile.bytes_sent), profile.predicted_step,
+            profile.error,
+        )  # fmt: skip
 
 
 def held_bytes(summary: Mapping[str, Any]) -> list[int]:
     """What each rank held, from a summary's stages; a rank without stages holds nothing."""
     ranks = {row["rank"]: row["peak_bytes_measured"] for row in summary["stages"]}
     return [ranks.get(rank, 0) for rank in range(len(summary["devices"]))]
-
-
-def profiled(profile: Profile, summary: Mapping[str, Any], tokens: int) -> Outcome:
-    """Of steps that are alike, of so many words each."""
-    speeds = tokens / profile.record.seconds
-    low, high = np.percentile(speeds, (25, 75))
-    waits = sum(parts.time.imbalance for parts in profile.parts)
-    figures = Figures(
-        tokens / profile.step, float(high - low), profile.step, profile.measured.bubble_fraction,
-        waits / (len(profile.parts) * profile.parts_of), max(held_bytes(summary)),
-        sum(stage["bytes_sent"] for stage in summary["stages"]), profile.predicted.makespan,
-        profile.error,
-    )  # fmt: skip
-    return Outcome(figures, summary, profile.record.steps, profile.measured, profile)

@@ -16,17 +16,18 @@ WIDE = 9.0  # inches
 
 
 def timeline_png(profile: Profile, path: Path) -> None:
-    """The measured step above the predicted one, on one axis of milliseconds."""
-    ranks = profile.measured.ranks
+    """A typical step, measured above predicted, on one axis of milliseconds."""
+    typical = profile.typical
+    ranks = typical.measured.ranks
     with _figure(path, 2, 1.2 + 0.9 * ranks) as axes:
-        last = 1e3 * max(profile.measured.makespan, profile.predicted.makespan)
-        shown = (("measured", profile.measured), ("predicted", profile.predicted))
+        last = 1e3 * max(typical.measured.makespan, typical.predicted.makespan)
+        shown = (("measured", typical.measured), ("predicted", typical.predicted))
         for ax, (name, timeline) in zip(axes, shown, strict=True):
             _draw(ax, timeline)
             ax.set_title(f"{name}: {timeline.makespan * 1e3:.1f} ms", loc="left")
             ax.set_xlim(0, last)
         axes[-1].set_xlabel("ms")
-        used = {key.phase for key in profile.record.plan.partition.bodies}
+        used = {key.phase for key in typical.record.plan.partition.bodies}
         phases = [phase for phase in FILL if phase in used]
         handles = [axes[0].barh(0, 0, color=FILL[phase]) for phase in phases]
         axes[0].legend(handles, [MEANING[p] for p in phases], loc="lower right",
@@ -34,13 +35,13 @@ def timeline_png(profile: Profile, path: Path) -> None:
 
 
 def memory_png(profile: Profile, path: Path) -> None:
-    """What each device holds during the measured step, as the plan accounts for it."""
-    plan, timeline = profile.record.plan, profile.measured
+    """What each device holds during a typical step, as the plan accounts for it."""
+    typical, timeline = profile.typical, profile.typical.measured
+    devices = typical.record.plan.partition.placement.devices
     with _figure(path, 1, 3.2) as (ax,):
-        for rank, (track, memory) in enumerate(zip(timeline.tracks, plan.memory, strict=True)):
+        for rank, (track, memory) in enumerate(zip(timeline.tracks, typical.memory, strict=True)):
             at = (track.end - timeline.ticks[0]) * float(timeline.unit) * 1e3
-            device = plan.partition.placement.devices[rank]
-            ax.step(at, memory.profile / 2**20, where="post", label=str(device))
+            ax.step(at, memory.profile / 2**20, where="post", label=str(devices[rank]))
             ax.axhline(memory.peak / 2**20, linestyle=":", color=f"C{rank}", linewidth=1)
         ax.set(xlabel="ms", ylabel="MiB", ylim=(0, None), title="memory (dotted: peak)")
         ax.legend(frameon=False)

@@ -1,25 +1,36 @@
-"""The record: what all ranks of a pipeline did in some measured steps."""
+"""The record: what all ranks of a pipeline did in some measured steps.
+
+Steps are alike if their batches are of the same buckets: of each such mixture there is one record,
+of a run without buckets one alone.
+"""
 
 from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.types import BodyKey
+from partitioner.types import BodyKey, CommEdge
+from runtime.bucketing import largest_first
+from runtime.mixing import Union
+from runtime.parts import Parts, Step
 from runtime.pipeline import Plan
 from runtime.stopwatch import Laps, Stopwatch, Watched
 from runtime.timeline import Timeline, Track
 from runtime.trainer import Trainer, mean_loss
 from runtime.transports import Transport
 from runtime.worker import NANOSECOND, Worker
+from symgraph.io import DataBatch
 
 WARM_UP = 3  # steps that are not counted: kernels are loaded, caches and memory touched
+PASSES = 2  # over all mixtures before any counts: memory grows in the first
 STEPS = 20
 
 Ints = npt.NDArray[Any]
@@ -40,11 +51,39 @@ class RankRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """The steps of all ranks. loss: mean negative log-likelihood of the last step's words."""
+    """The steps of one mixture of buckets, of all ranks.
 
-    plan: Plan
+    keys: the bucket of each batch; None where there are no buckets. step: what was run. numbers:
+    of these steps among all that were measured. words: of each of them.
+    """
+
+    keys: tuple[Hashable, ...]
+    step: Step
     ranks: tuple[RankRecord, ...]
-    loss: float
+    numbers: Ints
+    words: Ints
+
+    @property
+    def parts(self) -> Parts:
+        return self.step.parts
+
+    @property
+    def plan(self) -> Plan:
+        """Of the first (largest) batch."""
+        return self.parts.plans[0]
+
+    @cached_property
+    def union(self) -> Union:
+        """The topology of the step."""
+        return Union.of(self.parts)
+
+    def edge(self, tag: int, mb: int) -> CommEdge:
+        """What a message of a micro-batch carries."""
+        return self.union.edges[tag + int(self.union.first_tag[mb])]
+
+    def buckets(self, mb: int) -> str:
+        """The bucket of a micro-batch, in words."""
+        return bucket_text(self.keys[self.parts.mbs[mb].part])
 
     @property
     def begin(self) -> Ints:
@@ -80,9 +119,25 @@ class Record:
         """One step; it begins with that of the first rank."""
         tracks = [
             Track(program, record.start[step], record.end[step])
-            for program, record in zip(self.plan.schedule.programs, self.ranks, strict=True)
+            for program, record in zip(self.step.schedule.programs, self.ranks, strict=True)
         ]
         return Timeline(tuple(tracks), NANOSECOND, int(self.begin[step]))
+
+
+def bucket_text(key: Hashable) -> str:
+    """A bucket in words; "" where there are none."""
+    return "" if key is None else str(key)
+
+
+class _Alike:
+    """What is kept of the steps of one mixture. times: by rank, an entry a step."""
+
+    def __init__(self, step: Step, workers: Mapping[int, Worker]) -> None:
+        self.step, self.workers = step, workers
+        self.numbers: list[int] = []
+        self.words: list[int] = []
+        self.walls: list[tuple[int, int]] = []
+        self.times: dict[int, list[tuple[Ints, ...]]] = {rank: [] for rank in workers}
 
 
 class Recorder:
@@ -91,42 +146,71 @@ class Recorder:
     Every process of an MPI run does the same and gets the same.
     """
 
-    def __init__(self, trainer: Trainer, warm_up: int = WARM_UP) -> None:
+    def __init__(self, trainer: Trainer, steps: int, warm_up: int = WARM_UP) -> None:
+        """steps: that will be run; of every mixture among them some are run before any counts.
+
+        warm_up: the least number of these.
+        """
         self.trainer = trainer
-        self._walls: list[tuple[int, int]] = []
-        self._kept: dict[int, list[tuple[Ints, ...]]] = {r: [] for r in trainer.training.workers}
+        self._alike: dict[tuple[Hashable, ...], _Alike] = {}
         self._figures: dict[str, float] = {}
-        self._batches = trainer.steps(trainer.training.steps)
-        self.run(warm_up, keep=False)
+        self._steps = 0
+        kinds = {_keys(batches): batches for _, batches in islice(trainer.steps(0), steps)}
+        for batches in max(PASSES, -(-warm_up // len(kinds))) * list(kinds.values()):
+            self._step(batches)
+        self._batches = trainer.steps(0)
+
+    def _step(self, batches: Sequence[DataBatch]) -> tuple[tuple[int, int], dict[int, Laps]]:
+        """Do a step: its begin and end, and the calls of the local ranks."""
+        session = self.trainer.training
+        begun = time.perf_counter_ns()
+        self._figures = session.step_batches(batches)
+        wall = begun, time.perf_counter_ns()
+        return wall, {rank: _stopwatch(w).laps() for rank, w in session.workers.items()}
 
     def run(self, steps: int, *, keep: bool = True) -> None:
         """Do so many steps. keep: whether they are part of the record."""
         session = self.trainer.training
-        for _, batches in islice(self._batches, steps):
-            begun = time.perf_counter_ns()
-            self._figures = session.step_batches(batches)
-            wall = begun, time.perf_counter_ns()
-            laps = {r: (w, _stopwatch(w).laps()) for r, w in session.workers.items()}
-            if keep:
-                self._walls.append(wall)
-                for rank, (worker, calls) in laps.items():
-                    track = worker.timeline.tracks[rank]
-                    self._kept[rank].append((track.start, track.end, calls.start, calls.end))
+        for number, batches in islice(self._batches, steps):
+            wall, laps = self._step(batches)
+            if not keep:
+                continue
+            alike = self._alike.setdefault(_keys(batches), _Alike(session.now, session.workers))
+            alike.numbers.append(self._steps)
+            alike.words.append(self.trainer.source.tokens(number))
+            alike.walls.append(wall)
+            self._steps += 1
+            for rank, worker in session.workers.items():
+                track, calls = worker.timeline.tracks[rank], laps[rank]
+                alike.times[rank].append((track.start, track.end, calls.start, calls.end))
 
-    def record(self) -> Record:
-        """All steps so far, of all ranks."""
-        trainer, found = self.trainer, list[RankRecord]()
+    def records(self) -> tuple[Record, ...]:
+        """All steps so far, of all ranks, those of one mixture together."""
+        return tuple(
+            Record(keys, a.step, self._exchanged(a), np.array(a.numbers), np.array(a.words))
+            for keys, a in self._alike.items()
+        )
+
+    def _exchanged(self, alike: _Alike) -> tuple[RankRecord, ...]:
+        found: list[RankRecord] = []
 
         def work(transport: Transport) -> None:
             rank = transport.rank
-            worker = trainer.training.workers[rank]
-            rows = _exchange(transport, worker, self._walls, self._kept[rank])
+            rows = _exchange(transport, alike.workers[rank], alike.walls, alike.times[rank])
             if not found:
                 found.extend(rows)
 
-        trainer.training.cluster.run(work)
-        loss = mean_loss(self._figures, trainer.job.figures)
-        return Record(trainer.job.training, tuple(found), loss)
+        self.trainer.training.cluster.run(work)
+        return tuple(found)
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-likelihood of the last step's words."""
+        return mean_loss(self._figures, self.trainer.job.figures)
+
+
+def _keys(batches: Sequence[DataBatch]) -> tuple[Hashable, ...]:
+    return tuple([batch.bucket_key for batch in largest_first(batches)])
 
 
 def _stopwatch(worker: Worker) -> Stopwatch:

@@ -48,8 +48,7 @@ def write_report(profile: Profile, config: Config, memory: list[int], folder: st
     write_tables(profile, to)
     timeline_png(profile, to / "timeline.png")
     memory_png(profile, to / "memory.png")
-    record = profile.record
-    about = f"{', '.join(config.devices)}; {record.steps} measured steps; the median one is shown"
+    about = f"{', '.join(config.devices)}; {profile.steps} measured steps; the median one is shown"
     page = render(f"Profile of {config.model}", about, [Show(profile, text, memory)])
     (to / PAGE).write_text(page, encoding="utf-8")
     return to / PAGE

@@ -1,10 +1,14 @@
 """The search: which split, schedule, micro-batches, time segment and recomputation are fastest.
 
 Each candidate is a config whose open choices the planner makes by simulation (runtime.placing,
-runtime.choose). What the planner does not vary is varied here, coordinate by coordinate: first the
-micro-batches of the unsplit network, in powers of two, then each split that is worth trying with
-the best number, and with its neighbours if that is better. The few with the shortest predicted
-steps are measured.
+runtime.choose). What the planner does not vary is varied here, coordinate by coordinate: a few
+numbers of micro-batches of the unsplit network, then each split that is worth trying, then other
+numbers, in powers of two. All of that is quick: named schedules, one length of time segments. The
+best few are then planned with all that there is to choose from.
+
+With buckets, the planner chooses by the largest; here a candidate counts by the mean step of an
+epoch, so some of what the planner had second to best is tried as well. The few candidates with the
+shortest predicted steps are measured.
 """
 
 from __future__ import annotations
@@ -14,174 +18,208 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
+from partitioner import Placement
 from partitioner.merging import MergedCosts
 from runtime.choose import AUTO, NONE
-from runtime.pipeline import Plan
+from runtime.job import training_plan
 from runtime.prices import Prices, Pricing
-from runtime.profiling.trial import prices_of
-from runtime.replay import simulate
+from runtime.profiling.candidate import Candidate
+from runtime.profiling.epoch import ALIKE, Epoch
 from runtime.splits import Split, candidates, marks, weigh
-from runtime.trainer import training_plan
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
-from symgraph.model import Model
+from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
 SECONDS = 60.0  # of simulations; what is not tried by then is left out
+QUICKLY = 0.6  # the part of them in which candidates are planned quickly
 MOST = 32  # micro-batches
+FIRST = 3  # numbers of them that are tried before splits
 QUICK = "optimal"  # the strategy that all are tried with; the best then with all strategies
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A config that is planned.
-
-    config: as the planner was asked. prices: of its prediction. given: whether it is the user's.
-    """
-
-    config: Config
-    splits: tuple[Split, ...]
-    model: Model
-    plan: Plan
-    prices: Prices
-    given: bool = False
-
-    @property
-    def name(self) -> str:
-        """What it is, in a few words."""
-        choice = self.plan.choice
-        words = [choice.schedule, f"{len(self.plan.sizes)} micro-batches"]
-        if choice.time_segment is not None:
-            words.append(f"segments of {choice.time_segment}")
-        words += [f"{split.group} in {split.kind}" for split in self.splits]
-        if choice.recompute:
-            words.append(f"forward again on {', '.join(map(str, choice.recompute))}")
-        return ", ".join(words) + (", as given" if self.given else "")
-
-    @cached_property
-    def seconds(self) -> float:
-        """The predicted step."""
-        partition = self.plan.partition
-        costs = self.prices.costs(partition)
-        return simulate(self.plan.schedule, partition, costs).makespan
-
-    @cached_property
-    def bound(self) -> float:
-        """Seconds that no order of the runs of this cut can beat: proved, or the busiest rank's."""
-        choice, partition = self.plan.choice, self.plan.partition
-        proved = [
-            t.bound for t in self.plan.tried
-            if t.bound is not None
-            and (t.time_segment, t.recompute) == (choice.time_segment, choice.recompute)
-        ]  # fmt: skip
-        busy = [0.0] * partition.ranks
-        costs = self.prices.costs(partition)
-        for key in partition.bodies:
-            busy[partition.rank(key)] += len(self.plan.sizes) * float(costs.run(key))
-        return max(min(proved, default=0.0), *busy)
-
-    @property
-    def simulated(self) -> int:
-        """Plans that were simulated to find this one."""
-        return max(1, len(self.plan.tried)) + max(0, len(self.plan.considered) - 1)
+EFFORT = 5  # times as long as quick planning, about, takes planning with all effort
+REFINED = 3  # candidates that are planned again with all that there is to choose from
 
 
 @dataclass(frozen=True)
 class Found:
-    """Candidates, the shortest predicted step first; left_out: configs not tried for lack of time.
+    """What a search found.
 
-    given: the config as the user wrote it, if it is a whole plan.
+    candidates: the shortest predicted step first. given: the config as the user wrote it, if it is
+    a whole plan. simulated: plans. left_out: candidates not tried for lack of time. seconds: that
+    it took.
     """
 
     candidates: tuple[Candidate, ...]
     given: Candidate | None
+    simulated: int
     left_out: int
-
-    @property
-    def simulated(self) -> int:
-        """Plans that were simulated."""
-        return sum(candidate.simulated for candidate in self.candidates)
+    seconds: float
 
 
 def search(
     config: Config,
     pricing: Pricing,
     *,
+    epoch: Epoch = ALIKE,
     seconds: float = SECONDS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Found:
     """Plan all candidates, within about so many seconds.
 
-    A config without a strategy says where everything goes: it is a candidate as it stands, and the
-    others place all groups anew. With one, `group2ctx` pins. Raises what planning raises if nothing
-    can be planned: LimitError names the smallest memory limit of the last try.
+    epoch: what steps candidates count by. A config without a strategy says where everything goes:
+    it is a candidate as it stands, and the others place all groups anew. With one, `group2ctx`
+    pins. Raises what planning raises if nothing can be planned: LimitError names the smallest
+    memory limit of the last try.
     """
-    tried = _Tried(pricing, say, time.perf_counter() + seconds)
+    begun = time.perf_counter()
+    tried = _Tried(pricing, epoch, say, begun + QUICKLY * seconds)
     given = None
     if config.partition.strategy is None and config.group2ctx:
         with suppress(LimitError):
             given = replace(tried.plan(config, ()), given=True)
-    free, devices = _opened(config), len(config.devices)
-    counts = _counts(config.data.batch_size, devices)
-    for count in counts:
-        tried.add(free, count, ())
-    if config.partition.split == AUTO and devices > 1 and tried.candidates:
-        for splits in _splits(tried.best, free):
-            best = tried.best
-            count = len(best.plan.sizes)
-            tried.add(_with(free, splits), count, splits)
-            if tried.best is not best:
-                for other in [c for c in (2 * count, count // 2) if c in counts]:
-                    tried.add(_with(free, splits), other, splits)
+    _vary(tried, config)
     if not tried.candidates:
         assert tried.failed is not None
         raise tried.failed
+    tried.deadline = begun + seconds
     tried.refine(config.partition.strategy or AUTO)
     everything = [*tried.candidates, *([given] if given else [])]
-    return Found(tuple(_distinct(everything)), given, tried.left_out)
+    simulated = sum(candidate.simulated for candidate in everything)
+    took = time.perf_counter() - begun
+    return Found(tuple(_distinct(everything)), given, simulated, tried.left_out, took)
+
+
+def _vary(tried: _Tried, config: Config) -> None:
+    """Try micro-batches and splits."""
+    free, devices = _opened(config), len(config.devices)
+    counts = _counts(config.data.batch_size, config.data.batches_per_step, devices)
+    for count in counts[:FIRST]:
+        tried.add(_counted(free, count), ())
+    if config.partition.split == AUTO and devices > 1 and tried.candidates:
+        for splits in _splits(tried.best, free):
+            tried.add(_counted(_with(free, splits), len(tried.best.plan.sizes)), splits)
+    if not tried.candidates:
+        for count in counts[FIRST:]:
+            tried.add(_counted(free, count), ())
+        return
+    best = tried.best
+    for count in sorted(counts, key=lambda count: abs(math.log(count / len(best.plan.sizes)))):
+        if not any((len(c.plan.sizes), c.splits) == (count, best.splits) for c in tried.candidates):
+            tried.add(_counted(best.config, count), best.splits)
 
 
 class _Tried:
     """The candidates so far. deadline: of trying more, once there is one."""
 
-    def __init__(self, pricing: Pricing, say: Callable[[str], None], deadline: float) -> None:
-        self.pricing, self.say, self.deadline = pricing, say, deadline
+    def __init__(
+        self, pricing: Pricing, epoch: Epoch, say: Callable[[str], None], deadline: float
+    ) -> None:
+        self.epoch, self.say, self.deadline = epoch, say, deadline
+        self._pricing = pricing
+        self._measuring = 0.0  # seconds that prices took
         self.candidates: list[Candidate] = []
         self.failed: Exception | None = None
         self.left_out = 0
 
     @property
     def best(self) -> Candidate:
-        return min(self.candidates, key=lambda c: c.seconds)
+        return self.ranked[0]
 
-    def plan(self, config: Config, splits: tuple[Split, ...]) -> Candidate:
-        model, plan = training_plan(config, self.pricing)
-        return Candidate(config, splits, model, plan, prices_of(plan))
+    @property
+    def ranked(self) -> list[Candidate]:
+        """The shortest predicted step first."""
+        return sorted(self.candidates, key=lambda c: c.seconds)
 
-    def add(self, config: Config, count: int, splits: tuple[Split, ...]) -> None:
-        """Plan the config for so many micro-batches, if that can be and there is time."""
+    def plan(
+        self, config: Config, splits: tuple[Split, ...], *,
+        quick: bool = False, placement: Placement | None = None,
+    ) -> Candidate:  # fmt: skip
+        begun = time.perf_counter() - self._measuring
+        planned = training_plan(config, self._price, quick=quick, placement=placement)
+        found = Candidate.of(config, splits, planned, self.epoch)
+        took = time.perf_counter() - self._measuring - begun
+        return replace(found, quick=quick, took=took)
+
+    def _price(self, graph: Graph) -> Prices:
+        begun = time.perf_counter()
+        prices = self._pricing(graph)
+        self._measuring += time.perf_counter() - begun
+        return prices
+
+    def add(
+        self, config: Config, splits: tuple[Split, ...], *,
+        quick: bool = True, placement: Placement | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Plan the config, if that can be and there is time."""
         if self.candidates and time.perf_counter() > self.deadline:
             self.left_out += 1
-            return
-        pipeline = config.pipeline.model_copy(update={"micro_batches": count})
+            return None
         try:
-            found = self.plan(config.model_copy(update={"pipeline": pipeline}), splits)
+            found = self.plan(config, splits, quick=quick, placement=placement)
         except (PlacementError, ScheduleError, MicroBatchError) as error:
             self.failed = error
-            self.say(f"  {count} micro-batches: {error}")
-            return
+            self.say(f"  {config.pipeline.micro_batches} micro-batches: {error}")
+            return None
         self.candidates.append(found)
         self.say(f"  {found.name}: {seconds_text(found.seconds)} predicted")
+        return found
 
     def refine(self, strategy: str) -> None:
-        """Plan the best once more with the strategy that was asked for."""
+        """Plan the best few once more, with all that there is to choose from.
+
+        strategy: that was asked for; the best is tried with it.
+        """
+        for candidate in self.ranked[:REFINED]:
+            whole = self._refined(candidate)
+            if whole is not None and whole.planned.buckets is not None:
+                self._others(whole)
         best = self.best
-        if strategy != best.config.partition.strategy:
-            partition = best.config.partition.model_copy(update={"strategy": strategy})
-            config = best.config.model_copy(update={"partition": partition})
-            self.add(config, len(best.plan.sizes), best.splits)
+        ready = time.perf_counter() + EFFORT * best.took < self.deadline
+        if strategy != best.config.partition.strategy and ready:
+            config = _changed(best.config, "partition", strategy=strategy)
+            self.add(config, best.splits)
+            if self.best is not best:
+                self.add(config, best.splits, quick=False)
+
+    def _refined(self, candidate: Candidate) -> Candidate | None:
+        """Plan one with all that there is to choose from, but for placements if time is short."""
+        config, splits = candidate.config, candidate.splits
+        if time.perf_counter() + EFFORT * candidate.took < self.deadline:
+            return self.add(config, splits, quick=False)
+        place = candidate.plan.partition.placement
+        found = self.add(config, splits, quick=False, placement=place)
+        if found is not None:
+            self.candidates[-1] = found = replace(found, quick=True)
+        return found
+
+    def _others(self, candidate: Candidate) -> None:
+        """What was nearly as good for the largest bucket may be better for all of them."""
+        choice, plan = candidate.plan.choice, candidate.plan
+        rest = sorted(
+            (t.seconds, t.schedule, t.time_segment or 0) for t in plan.tried
+            if t.seconds is not None
+        )  # fmt: skip
+        for _, schedule, steps in rest[1:REFINED]:
+            more: dict[str, Any] = {"schedule": schedule, "time_segment": steps or None}
+            if choice.recompute:
+                more["recompute"] = choice.recompute
+            config = _changed(candidate.config, "pipeline", **more)
+            place = plan.partition.placement
+            found = self.add(config, candidate.splits, quick=False, placement=place)
+            if found is not None:
+                self.candidates[-1] = replace(found, quick=candidate.quick)
+
+
+def _changed(config: Config, section: str, **values: Any) -> Config:
+    """The config with other values of some keys."""
+    changed = getattr(config, section).model_copy(update=values)
+    return config.model_copy(update={section: changed})
+
+
+def _counted(config: Config, count: int) -> Config:
+    return _changed(config, "pipeline", micro_batches=count)
 
 
 def _opened(config: Config) -> Config:
@@ -200,11 +238,11 @@ def _opened(config: Config) -> Config:
     })  # fmt: skip
 
 
-def _counts(batch: int, devices: int) -> list[int]:
-    """The numbers of micro-batches that are tried, those near twice the devices first."""
+def _counts(batch: int, batches: int, devices: int) -> list[int]:
+    """The numbers of micro-batches a batch that are tried, near two a device in a step first."""
     powers = (1 << n for n in range(batch.bit_length()))
     counts = [count for count in powers if count <= min(batch, MOST)]
-    return sorted(counts, key=lambda count: abs(math.log(count / (2 * devices))))
+    return sorted(counts, key=lambda count: abs(math.log(batches * count / (2 * devices))))
 
 
 def _splits(best: Candidate, config: Config) -> list[tuple[Split, ...]]:
@@ -224,8 +262,13 @@ def _with(config: Config, splits: tuple[Split, ...]) -> Config:
 
 
 def _distinct(found: list[Candidate]) -> Iterator[Candidate]:
-    """The shortest predicted step first; of those that differ in placement only, the best."""
-    seen: set[str] = set()
+    """The shortest predicted step first; of those that differ in placement only, the best.
+
+    What was planned quickly is there only if nothing else has its name.
+    """
+    seen = {candidate.name for candidate in found if not candidate.quick}
+    found = [c for c in found if not (c.quick and c.name in seen)]
+    seen.clear()
     for candidate in sorted(found, key=lambda c: c.seconds):
         if candidate.name not in seen:
             seen.add(candidate.name)

@@ -1,4 +1,4 @@
-"""The tables of a profile as CSV files: operators, bodies, nodes, instructions and ranks."""
+"""The tables of a profile as CSV files; nodes and instructions are those of a typical step."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def tables(profile: Profile) -> dict[str, Table]:
     return {
         "operators": (operators[0]._fields, iter(operators)),
         "bodies": (bodies[0]._fields, iter(bodies)),
+        "mixtures": _mixtures(profile),
         "ranks": _ranks(profile),
         "nodes": _nodes(profile),
         "instructions": _instructions(profile),
@@ -44,12 +45,21 @@ def _ranks(profile: Profile) -> Table:
     return ["rank", *rows[0]], ([rank, *row.values()] for rank, row in enumerate(rows))
 
 
+def _mixtures(profile: Profile) -> Table:
+    head = ("buckets", "steps", "words", "median", "predicted", "bubble")
+    return head, (
+        (m.name, m.record.steps, m.record.words.mean(), m.seconds, m.predicted.makespan,
+         m.measured.bubble_fraction)
+        for m in profile.mixtures
+    )  # fmt: skip
+
+
 def _nodes(profile: Profile) -> Table:
-    """A row for each call of a step."""
+    """A row for each call of a typical step."""
     head = ("rank", "body", "micro_batch", "node", "operator", "flops", "bytes", "median", "spread")
 
     def rows() -> Iterator[Sequence[Any]]:
-        for call in profile.calls:
+        for call in profile.typical.calls:
             low, high = np.percentile(call.seconds, (25, 75))
             yield (call.rank, call.key, call.mb, call.node, call.op, call.flops, call.nbytes,
                    call.median, high - low)  # fmt: skip
@@ -58,16 +68,17 @@ def _nodes(profile: Profile) -> Table:
 
 
 def _instructions(profile: Profile) -> Table:
-    """When each instruction began and ended in the median step and in the prediction."""
+    """When each instruction began and ended in a typical step and in its prediction."""
+    shown = profile.typical
     head = ("rank", "number", "instruction", "start", "end", "predicted_start", "predicted_end",
             "median", "predicted", "difference")  # fmt: skip
 
     def rows() -> Iterator[Sequence[Any]]:
-        for rank in range(profile.measured.ranks):
-            typical = typical_seconds(profile, rank)
+        for rank in range(shown.measured.ranks):
+            typical = typical_seconds(shown, rank)
             for at, (measured, predicted) in enumerate(typical):
-                _, now, start, end = profile.measured.event(rank, at)
-                expected = profile.predicted.event(rank, at)
+                _, now, start, end = shown.measured.event(rank, at)
+                expected = shown.predicted.event(rank, at)
                 yield (rank, at, now, start, end, expected.start, expected.end, measured,
                        predicted, predicted - measured)  # fmt: skip
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runtime.profiling.figures import Profile
+from runtime.profiling.mixture import Mixture
 from runtime.trace import Shown, Slice
 
 
 def shown(profile: Profile) -> list[Shown]:
-    """The median step and the prediction, for `runtime.trace.write_traces`."""
-    edges = {edge.tag: edge for edge in profile.record.plan.partition.edges}
-    slices = {rank: list(_slices(profile, rank)) for rank in range(profile.measured.ranks)}
+    """A typical step and its prediction, for `runtime.trace.write_traces`."""
+    typical = profile.typical
+    edge = typical.record.edge
+    slices = {rank: list(_slices(typical, rank)) for rank in range(typical.measured.ranks)}
     return [
-        Shown(profile.measured, "measured", edges, slices),
-        Shown(profile.predicted, "predicted", edges),
+        Shown(typical.measured, "measured", edge, slices),
+        Shown(typical.predicted, "predicted", edge),
     ]
 
 
-def _slices(profile: Profile, rank: int) -> Iterator[Slice]:
+def _slices(typical: Mixture, rank: int) -> Iterator[Slice]:
     """The calls of one rank in the median step."""
-    laps, step = profile.record.ranks[rank].calls, profile.record.median_step
-    calls = [call for call in profile.calls if call.rank == rank]
+    record = typical.record
+    laps, step = record.ranks[rank].calls, record.median_step
+    calls = [call for call in typical.calls if call.rank == rank]
     times = zip(calls, laps.start[step].tolist(), laps.end[step].tolist(), strict=True)
     for call, start, end in times:
         args = {
             "operator": call.op, "stage": call.key.stage, "micro-batch": call.mb,
             "segment": call.key.segment, "flops": call.flops, "bytes": call.nbytes,
         }  # fmt: skip
-        yield Slice(call.node, start, end, args)
+        bucket = record.buckets(call.mb)
+        yield Slice(call.node, start, end, args | ({"bucket": bucket} if bucket else {}))

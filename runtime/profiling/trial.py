@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from runtime.blas import limit_blas
 from runtime.calibrate import measure_speed
-from runtime.pipeline import Plan
+from runtime.job import Job, Planned, job_of, training_plan
+from runtime.parts import Step
 from runtime.prices import PriceMemory, Prices, Pricing, shared_prices
 from runtime.profiling.figures import Profile, profile_of
-from runtime.profiling.outcome import Outcome, profiled
+from runtime.profiling.outcome import Outcome
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
 from runtime.profiling.words import figures
 from runtime.summary import placement_of, stage_rows
-from runtime.trainer import Job, Trainer, blas_threads, job_of, load_corpus, training_plan
+from runtime.trainer import Trainer, blas_threads, load_corpus
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
-from symgraph.model import Model
 
 
 def endless(config: Config) -> Config:
     """The config without an end of training, evaluations and checkpoints."""
     train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
     return config.model_copy(update={"train": train, "checkpoint": None})
-
-
-Planned = tuple[Model, Plan]  # what runtime.trainer.training_plan gives
 
 
 class Shared:
@@ -52,9 +50,17 @@ class Shared:
         return self._prices.pricing(partial(shared_prices, cluster=cluster))
 
 
-def prices_of(plan: Plan) -> Prices:
-    """What a prediction is made with: the prices of the plan's choices, or else fresh ones."""
-    return plan.prices or plan.options.pricing(plan.network.first)
+def prices_of(planned: Planned, steps: Iterable[Step]) -> Prices:
+    """What predictions are made with: the prices of the plan's choices, or else fresh ones.
+
+    steps: that are predicted, whose kernels are to have prices.
+    """
+    pricing = planned.training.options.pricing
+    plans = {id(plan): plan for step in steps for plan in step.parts.plans}
+    if planned.buckets is None and planned.training.prices is not None:
+        return planned.training.prices
+    found = [pricing(plan.network.first) for plan in plans.values()]
+    return found[-1]
 
 
 def about(job: Job, trainer: Trainer) -> dict[str, Any]:
@@ -75,10 +81,10 @@ def about(job: Job, trainer: Trainer) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A config on a cluster: its prices, and a recorder that measures it."""
+    """A config on a cluster, and a recorder that measures it."""
 
+    planned: Planned
     job: Job
-    prices: Prices
     recorder: Recorder
     threads: int
 
@@ -88,28 +94,23 @@ class Trial:
         config: Config,
         cluster: Cluster,
         *,
+        steps: int = STEPS,
         shared: Shared | None = None,
         planned: Planned | None = None,
         warm_up: int = WARM_UP,
     ) -> Trial:
-        """Plan and set up; every rank's process does the same."""
+        """Plan and set up; every rank's process does the same.
+
+        steps: that will be run. planned: what is planned already. warm_up: see Recorder.
+        """
         config, shared = endless(config), shared or Shared()
-        job = job_of(config, *(planned or training_plan(config, shared.pricing(cluster))))
-        prices = prices_of(job.training)
+        planned = replace(planned or training_plan(config, shared.pricing(cluster)), config=config)
+        job = job_of(planned)
         threads = blas_threads(config, cluster, os.cpu_count() or 1)
         with limit_blas(threads):
             trainer = Trainer(job, cluster, shared.corpus(config), timed=True)
-            recorder = Recorder(trainer, warm_up)
-        return cls(job, prices, recorder, threads)
-
-    @property
-    def plan(self) -> Plan:
-        return self.job.training
-
-    @property
-    def tokens(self) -> int:
-        """Words of a step."""
-        return self.recorder.trainer.source.tokens(0)
+            recorder = Recorder(trainer, steps, warm_up)
+        return cls(planned, job, recorder, threads)
 
     def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
         """Do so many steps more. keep: whether they are measured."""
@@ -120,18 +121,23 @@ class Trial:
         """The figures of all measured steps."""
         with limit_blas(self.threads):
             speed = measure_speed()
-        return profile_of(self.recorder.record(), self.prices, speed)
+        records = self.recorder.records()
+        prices = prices_of(self.planned, [record.step for record in records])
+        return profile_of(records, prices, speed, self.job.training, self.recorder.loss)
 
     def summary(self, profile: Profile) -> dict[str, Any]:
         """The keys of `--json` that a profile knows, and its own."""
-        return {
-            "train_loss": profile.record.loss,
-            "steps": profile.record.steps,
-            "tokens": profile.record.steps * self.tokens,
-            "tokens_per_second": self.tokens / profile.step,
+        found = {
+            "train_loss": profile.loss,
+            "steps": profile.steps,
+            "tokens": sum(int(m.record.words.sum()) for m in profile.mixtures),
+            "tokens_per_second": profile.words / profile.step,
         } | about(self.job, self.recorder.trainer) | figures(profile)  # fmt: skip
+        for row in found["stages"]:
+            row["peak_bytes_predicted"] = profile.memory[row["rank"]].peak
+        return found
 
     def outcome(self) -> Outcome:
         """What a comparison says of all measured steps."""
         profile = self.profile()
-        return profiled(profile, self.summary(profile), self.tokens)
+        return Outcome(profile, self.summary(profile))

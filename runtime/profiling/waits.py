@@ -1,13 +1,17 @@
-"""Why ranks wait: a sentence for each, from the messages that kept it waiting the longest."""
+"""Why ranks wait: a sentence for each, from the messages that kept it waiting the longest.
+
+Seconds are those of all steps, the messages those of a typical one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from partitioner.types import CommEdge, Partition
+from partitioner.types import CommEdge
 from runtime.instructions import Recv, Run
 from runtime.profiling.figures import Profile, RankParts
+from runtime.profiling.record import Record
 from runtime.timeline import Timeline
 from symgraph.units import bytes_text, seconds_text
 
@@ -60,7 +64,7 @@ def _imbalance(profile: Profile, rank: int) -> str:
     edge = _slowest(profile, rank)
     if edge is None:
         return "for the other ranks at the end of the step"
-    source = profile.record.plan.partition.rank(edge.src)
+    source = _source(profile, edge)
     return f"between its runs{_until(profile, edge)}{_pace(profile.parts, rank, source)}"
 
 
@@ -68,16 +72,21 @@ def _messages(profile: Profile, rank: int) -> str:
     edge = _slowest(profile, rank)
     what = "" if edge is None else (
         f", most for {edge.value} of {bytes_text(edge.type.nbytes)} from rank "
-        f"{profile.record.plan.partition.rank(edge.src)}"
+        f"{_source(profile, edge)}"
     )  # fmt: skip
     return f"while messages are on their way or being copied{what}"
 
 
 def _until(profile: Profile, edge: CommEdge) -> str:
     """What a message waits for, in words."""
-    source = profile.record.plan.partition.rank(edge.src)
-    phase = PHASE_WORDS[edge.src.phase]
-    return f", most for {edge.value}, which rank {source} makes in stage {edge.src.stage}'s {phase}"
+    source, phase = _source(profile, edge), PHASE_WORDS[edge.src.phase]
+    stage = edge.src.stage % len(profile.typical.record.plan.partition.rank_of)
+    return f", most for {edge.value}, which rank {source} makes in stage {stage}'s {phase}"
+
+
+def _source(profile: Profile, edge: CommEdge) -> int:
+    """The rank that sends it."""
+    return profile.typical.record.union.rank_of[edge.src.stage]
 
 
 def _pace(parts: Sequence[RankParts], rank: int, source: int) -> str:
@@ -89,22 +98,20 @@ def _pace(parts: Sequence[RankParts], rank: int, source: int) -> str:
 
 def _slowest(profile: Profile, rank: int, *, before: bool = False) -> CommEdge | None:
     """The edge whose messages a rank waits for the longest. before: its first run only."""
-    partition = profile.record.plan.partition
-    waited = waits(profile.measured, partition, rank, before=before)
+    typical = profile.typical
+    waited = waits(typical.measured, typical.record, rank, before=before)
     if not waited:
         return None
     tag = max(waited, key=lambda tag: (waited[tag], -tag))
-    return next(e for e in partition.edges if e.tag == tag)
+    return typical.record.union.edges[tag]
 
 
-def waits(
-    timeline: Timeline, partition: Partition, rank: int, *, before: bool = False
-) -> Counter[int]:
-    """Ticks that a rank spends receiving, by tag; edges of one source body count together.
+def waits(timeline: Timeline, record: Record, rank: int, *, before: bool = False) -> Counter[int]:
+    """Ticks that a rank spends receiving, by the tag of the step's union.
 
-    They are credited to the one of them that took longest.
+    Edges of one source body count together, credited to the one of them that took longest.
     """
-    source = {e.tag: e.src for e in partition.edges}
+    union = record.union
     track = timeline.tracks[rank]
     times = zip(track.program, track.start.tolist(), track.end.tolist(), strict=True)
     found: Counter[int] = Counter()
@@ -112,11 +119,11 @@ def waits(
         if isinstance(now, Run) and before:
             break
         if isinstance(now, Recv):
-            found[now.tag] += end - start
+            found[now.tag + int(union.first_tag[now.mb])] += end - start
     bodies: Counter[object] = Counter()
     worst: dict[object, int] = {}
     for tag, ticks in found.items():
-        body = source[tag]
+        body = union.edges[tag].src
         bodies[body] += ticks
         worst[body] = max(worst.get(body, tag), tag, key=found.__getitem__)
     return Counter({worst[body]: ticks for body, ticks in bodies.items()})

@@ -8,12 +8,13 @@ from pathlib import Path
 from partitioner.cost import CostTable
 from partitioner.report import aligned
 from runtime.choose import AUTO
+from runtime.job import training_plan
 from runtime.pipeline import Plan
 from runtime.prices import Prices, save_prices
+from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import Compared
-from runtime.profiling.search import Candidate, Found
+from runtime.profiling.search import Found
 from runtime.summary import placement_of
-from runtime.trainer import training_plan
 from symgraph.config_keys import Config
 from symgraph.errors import ConfigError, SymgraphError
 from symgraph.units import seconds_text
@@ -52,17 +53,17 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
             "->" if candidate is winner else "", candidate.name, seconds_text(candidate.seconds),
             seconds_text(candidate.bound), "-" if step is None else seconds_text(step),
         ))  # fmt: skip
-    partition = winner.plan.partition
-    costs = winner.prices.costs(partition)
-    runs = sum(float(costs.run(key)) for key in partition.bodies) * len(winner.plan.sizes)
-    even = runs / partition.ranks
+    even = winner.even
     lines = [
-        f"{found.simulated} plans simulated, {len(compared)} measured in alternation:",
+        f"{found.simulated} plans simulated in {seconds_text(found.seconds)}, {len(compared)} "
+        "measured in alternation:",
         *aligned(rows),
         f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
         f"above its work spread evenly ({seconds_text(even)})",
     ]
+    if winner.quick:
+        lines.append("its placement was found with less effort than planning takes by itself")
     if found.left_out:
         lines.append(f"{found.left_out} candidates were left out for lack of time")
     bodies = winner.prices.bodies
@@ -107,6 +108,6 @@ def _by_groups(config: Config, plan: Plan) -> Config:
 def _digest(config: Config, prices: Prices) -> str:
     """Of the plan that a config makes; "" if it makes none."""
     try:
-        return training_plan(config, lambda graph: prices)[1].digest
+        return training_plan(config, lambda graph: prices).training.digest
     except SymgraphError:
         return ""

@@ -11,6 +11,7 @@ import numpy as np
 from partitioner.report import aligned
 from runtime.draw import chart
 from runtime.profiling.figures import Profile
+from runtime.profiling.mixture import Mixture
 from runtime.profiling.waits import reasons
 from symgraph.units import bytes_text, seconds_text, si_text
 
@@ -23,13 +24,13 @@ def profile_report(profile: Profile) -> str:
     """What `--profile` prints."""
     return "\n\n".join([
         how_long(profile),
+        *(["steps by their buckets:\n" + mixtures_table(profile)] if several(profile) else []),
         "where the time of a step goes, in ms:\n" + parts_table(profile) + "\n"
         + "\n".join(f"  {line}" for line in reasons(profile)),
-        "operators, all ranks, a step:\n" + operators_table(profile),
+        "operators, all ranks, a step:\n" + operators_table(profile) + "\n"
+        + operators_sum(profile),
         "bodies, measured beside predicted:\n" + bodies_table(profile),
-        f"measured step: {seconds_text(profile.measured.makespan)}\n" + chart(profile.measured),
-        f"predicted step: {seconds_text(profile.predicted.makespan)} ({profile.error:+.1%})\n"
-        + chart(profile.predicted),
+        *_timelines(profile.typical),
         *[f"warning: {line}" for line in warnings(profile)],
     ])  # fmt: skip
 
@@ -37,27 +38,72 @@ def profile_report(profile: Profile) -> str:
 def warnings(profile: Profile) -> list[str]:
     """What makes these figures doubtful, a line each; none if all is well."""
     found = list(profile.warnings)
-    total = sum(row.seconds for row in profile.operators)
-    off = total / profile.compute - 1 if profile.compute else 0.0
-    if abs(off) > SUM_OFF:
+    if abs(_sum_off(profile)) > SUM_OFF:
         found.append(
-            f"the operators' medians add up to {seconds_text(total)}, the ranks computed "
-            f"{seconds_text(profile.compute)} ({off:+.0%}): steps differ much, as when other "
-            "programs use the cores"
+            f"{operators_sum(profile)}: steps differ much, as when other programs use the cores"
         )
     return found
 
 
+def operators_sum(profile: Profile) -> str:
+    """The operators beside what ranks compute."""
+    total = sum(row.seconds for row in profile.operators)
+    return (
+        f"the operators' medians add up to {seconds_text(total)}, the ranks computed "
+        f"{seconds_text(profile.compute)} ({_sum_off(profile):+.1%})"
+    )
+
+
+def _sum_off(profile: Profile) -> float:
+    total = sum(row.seconds for row in profile.operators)
+    return total / profile.compute - 1 if profile.compute else 0.0
+
+
+def several(profile: Profile) -> bool:
+    """Whether steps differ in their buckets."""
+    return len(profile.mixtures) > 1
+
+
 def how_long(profile: Profile) -> str:
     """The step in one line, beside its prediction."""
-    record = profile.record
-    low, high = np.percentile(record.seconds, (25, 75))
+    low, high = np.percentile(profile.every(), (25, 75))
+    kinds = f" of {len(profile.mixtures)} mixtures of buckets" if several(profile) else ""
     return (
-        f"{record.steps} steps, median {seconds_text(profile.step)} (half of them between "
+        f"{profile.steps} steps{kinds}, {'mean' if kinds else 'median'} "
+        f"{seconds_text(profile.step)} (half of them between "
         f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
-        f"{seconds_text(profile.predicted.makespan)} ({profile.error:+.1%}), bubble "
-        f"{profile.measured.bubble_fraction:.1%} of all ranks' time"
+        f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "
+        f"{profile.bubble_fraction:.1%} of all ranks' time"
     )
+
+
+def _timelines(typical: Mixture) -> list[str]:
+    of = f" of buckets {typical.name}" if typical.name else ""
+    return [
+        f"measured step{of}: {seconds_text(typical.measured.makespan)}\n" + chart(typical.measured),
+        f"predicted step{of}: {seconds_text(typical.predicted.makespan)} ({typical.error:+.1%})\n"
+        + chart(typical.predicted),
+    ]
+
+
+def mixtures_table(profile: Profile) -> str:
+    """A row a mixture of buckets, the most frequent first."""
+    return "\n".join(aligned([MIXTURES, *mixture_rows(profile)]))
+
+
+MIXTURES = ("buckets", "steps", "words", "median", "predicted", "error", "bubble")
+
+
+def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
+    """The rows below MIXTURES."""
+    return [
+        (
+            m.name, str(m.record.steps), f"{m.record.words.mean():,.0f}", seconds_text(m.seconds),
+            seconds_text(m.predicted.makespan), f"{m.error:+.1%}",
+            f"{m.measured.bubble_fraction:.1%}",
+        )
+        for m in profile.mixtures
+    ]  # fmt: skip
 
 
 def parts_table(profile: Profile) -> str:
@@ -65,7 +111,7 @@ def parts_table(profile: Profile) -> str:
     head = ("rank", "device", "compute", "communication", "warm-up", "drain", "imbalance",
             "dispatch", "between steps", "step")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
-    devices = profile.record.plan.partition.placement.devices
+    devices = profile.typical.record.plan.partition.placement.devices
     for rank, own in enumerate(profile.parts):
         t = own.time
         parts = (t.compute, t.communication, t.warm_up, t.drain, t.imbalance, t.dispatch,
@@ -86,7 +132,7 @@ def operators_table(profile: Profile) -> str:
     for row in profile.operators[:MANY]:
         speed = si_text(row.flops_a_second, "FLOP/s") if row.flops else "-"
         rows.append((
-            row.name, f"{row.calls:,}", seconds_text(row.median), seconds_text(row.spread),
+            row.name, f"{row.calls:,.0f}", seconds_text(row.median), seconds_text(row.spread),
             seconds_text(row.seconds), f"{row.share:.1%}", speed,
             f"{row.roofline:.0%}" if row.nbytes else "-",
             bytes_text(row.nbytes) if row.nbytes else "-",
@@ -95,7 +141,7 @@ def operators_table(profile: Profile) -> str:
     if rest:
         seconds = seconds_text(sum(row.seconds for row in rest))
         share = f"{sum(row.share for row in rest):.1%}"
-        calls = f"{sum(row.calls for row in rest):,}"
+        calls = f"{sum(row.calls for row in rest):,.0f}"
         rows.append((f"({len(rest)} others)", calls, "", "", seconds, share, "", "", ""))
     return "\n".join(aligned(rows))
 
@@ -110,7 +156,7 @@ def bodies_table(profile: Profile) -> str:
         mark = " <-" if abs(error) > SLOWER * profile.step else ""
         speed = si_text(row.flops / row.median, "FLOP/s") if row.flops and row.median else "-"
         rows.append((
-            str(row.key), str(row.rank), str(row.calls), seconds_text(row.median),
+            row.name, str(row.rank), f"{row.calls:.3g}", seconds_text(row.median),
             seconds_text(row.spread), seconds_text(row.predicted), f"{error * 1e3:+.2f} ms{mark}",
             f"{row.share:.1%}", speed,
         ))  # fmt: skip
@@ -118,8 +164,10 @@ def bodies_table(profile: Profile) -> str:
         rest = profile.bodies[MANY:]
         error = sum(row.calls * (row.predicted - row.median) for row in rest)
         runs, share = sum(row.calls for row in rest), sum(row.share for row in rest)
-        rows.append((f"({len(rest)} others)", "", str(runs), "", "", "", f"{error * 1e3:+.2f} ms",
-                     f"{share:.1%}", ""))  # fmt: skip
+        rows.append((
+            f"({len(rest)} others)", "", f"{runs:.3g}", "", "", "", f"{error * 1e3:+.2f} ms",
+            f"{share:.1%}", "",
+        ))  # fmt: skip
     return "\n".join(aligned(rows))
 
 
@@ -136,12 +184,21 @@ def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
 
 def figures(profile: Profile) -> dict[str, Any]:
     """The keys that `--profile --json` adds to those of a run."""
-    seconds = profile.record.seconds
     return {
         "step_seconds": profile.step,
-        "step_seconds_all": seconds.tolist(),
-        "predicted_step_seconds": profile.predicted.makespan,
-        "bubble_fraction": profile.measured.bubble_fraction,
+        "step_seconds_all": profile.every().tolist(),
+        "predicted_step_seconds": profile.predicted_step,
+        "predicted_step_seconds_all": profile.every(predicted=True).tolist(),
+        "bubble_fraction": profile.bubble_fraction,
+        "mixtures": [
+            {
+                "buckets": list(m.record.keys),
+                "steps": m.record.steps,
+                "step_seconds": m.seconds,
+                "predicted_step_seconds": m.predicted.makespan,
+            }
+            for m in profile.mixtures
+        ],
         "ranks": [asdict(p.time) | {"between": p.between, "total": p.total} for p in profile.parts],
         "parts_of_seconds": profile.parts_of,
         "operators": [row._asdict() for row in profile.operators],

@@ -7,7 +7,8 @@ import pytest
 from runtime.batches import IGNORED, source
 from runtime.blas import limit_blas
 from runtime.explain import plan_report
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError

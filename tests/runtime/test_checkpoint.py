@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 
 from runtime import checkpoint
 from runtime.blas import limit_blas
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.job import prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.errors import ConfigError

@@ -11,9 +11,9 @@ import pytest
 from runtime.batches import source
 from runtime.choose import compute_lists
 from runtime.clusters import Clusters
-from runtime.mixing import NOMINAL, mix
+from runtime.job import prepare
+from runtime.mixing import NOMINAL, mix, predict, sent_bytes
 from runtime.profiling import compare as module
-from runtime.profiling.bucket_trial import predicted_seconds, sent_bytes
 from runtime.profiling.compare import (
     Compared,
     compare,
@@ -25,11 +25,11 @@ from runtime.profiling.outcome import held_bytes
 from runtime.profiling.trial import Trial
 from runtime.replay import simulate
 from runtime.summary import plan_rows
-from runtime.trainer import load_corpus, prepare
+from runtime.trainer import load_corpus
 from symgraph.config import load_config
 from tests import browser as web
 from tests.profiles import config, costs
-from tests.runtime.test_bucketed_run import written
+from tests.small_lm import write_bucketed
 
 ONE = ["devices=[cpu(0)]", "group2ctx={}", "pipeline.micro_batches=1"]
 
@@ -49,7 +49,7 @@ def test_the_fastest_is_first_and_all_did_as_many_steps(compared):
     assert {c.name for c in compared} == {"one", "two"}
     speeds = [c.figures.tokens_per_second for c in compared]
     assert speeds == sorted(speeds, reverse=True)
-    assert [c.outcome.steps for c in compared] == [8, 8]  # whole turns
+    assert [c.outcome.profile.steps for c in compared] == [8, 8]  # whole turns
     for c in compared:
         assert c.figures.step == c.outcome.profile.step
         assert c.figures.tokens_per_second == pytest.approx(30 / c.outcome.profile.step)
@@ -105,7 +105,7 @@ def bucketed(tmp_path_factory) -> list[Compared]:
     """By hand on two devices, and on one; seven steps are two turns of four."""
     folder = tmp_path_factory.mktemp("bucketed")
     priced = f"partition.costs={costs(folder)}"
-    path = str(written(folder))
+    path = str(write_bucketed(folder))
     configs = {
         "two": load_config(path, [priced, "blas_threads=1"]),
         "one": load_config(path, [priced, "blas_threads=1", *ONE]),
@@ -124,29 +124,25 @@ def test_candidates_with_buckets_run_the_same_words(bucketed):
     assert len({batches.tokens(n) for n in range(10)}) > 1
     words = sum(batches.tokens(n) for n in (1, 2, 3, 4, 6, 7, 8, 9))
     assert [c.outcome.summary["tokens"] for c in bucketed] == [words, words]
-    assert [c.outcome.steps for c in bucketed] == [8, 8]
+    assert [c.outcome.profile.steps for c in bucketed] == [8, 8]
     assert {c.name for c in bucketed} == {"one", "two"}
 
 
 def test_the_figures_of_buckets_add_up(bucketed):
     speeds = [c.figures.tokens_per_second for c in bucketed]
     assert speeds == sorted(speeds, reverse=True)
-    given = bucketed[0].config
-    batches = source(load_corpus(given).train, given.data, given.train.seed)
     for c in bucketed:
         f, summary = c.figures, c.outcome.summary
         seconds, predicted = summary["step_seconds_all"], summary["predicted_step_seconds_all"]
-        turns = [
-            sum(batches.tokens(n) for n in range(first, first + 4)) / sum(seconds[at : at + 4])
-            for first, at in ((1, 0), (6, 4))
-        ]
-        assert f.tokens_per_second == pytest.approx(sum(turns) / 2)
-        assert f.spread == pytest.approx(abs(turns[0] - turns[1]) / 2)
-        assert f.step == pytest.approx(sum(seconds) / 8)
+        rows = summary["mixtures"]
+        assert sum(row["steps"] for row in rows) == len(seconds) == 8
+        assert f.step == pytest.approx(sum(row["steps"] * row["step_seconds"] for row in rows) / 8)
+        assert min(seconds) <= f.step <= max(seconds)
+        assert f.tokens_per_second == pytest.approx(summary["tokens"] / 8 / f.step)
         assert f.predicted == pytest.approx(sum(predicted) / 8)
-        assert f.error == pytest.approx(sum(predicted) / sum(seconds) - 1)
+        assert f.error == pytest.approx(f.predicted / f.step - 1)
         assert 0 < f.bubble < 1
-        assert f.imbalance is None
+        assert 0 <= f.imbalance < 1
         assert (f.bytes_sent > 0) == (c.name == "two")
         assert f.peak == max(held_bytes(summary)) > 0
 
@@ -169,11 +165,13 @@ def test_steps_of_equal_buckets_have_equal_predictions_and_longer_ones_longer(bu
 
 def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
     """A step of one bucket, in micro-batches of one size, is a mixture of one kind."""
-    buckets = prepare(load_config(str(written(tmp_path)), ["pipeline.micro_batches=3"])).buckets
+    buckets = prepare(
+        load_config(str(write_bucketed(tmp_path)), ["pipeline.micro_batches=3"])
+    ).buckets
     step = buckets.step([buckets.default_bucket_key])
     plan, prices = buckets.default, NOMINAL
     alone = simulate(plan.schedule, plan.partition, prices.costs(plan.partition)).makespan
-    assert predicted_seconds(step, prices) == pytest.approx(alone)
+    assert predict(step, prices).makespan == pytest.approx(alone)
     rows = plan_rows(plan)
     assert sent_bytes(step) == sum(row["bytes_sent"] for row in rows) > 0
 
@@ -181,24 +179,28 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
 def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
     """What is chosen by and what is said afterwards is one simulation, but for the updates, which
     the order's has of every length."""
-    buckets = prepare(load_config(str(written(tmp_path)))).buckets
+    buckets = prepare(load_config(str(write_bucketed(tmp_path)))).buckets
     for length in (4, 12):
         buckets.plan(length, ())
     step = buckets.step([12, 4])
     mixed = mix(step.parts, partial(compute_lists, buckets.default.choice.schedule, None), NOMINAL)
     assert [*step.schedule.programs] == [*mixed.schedule.programs]
-    assert predicted_seconds(step, NOMINAL) == pytest.approx(mixed.seconds, rel=0.01)
+    assert predict(step, NOMINAL).makespan == pytest.approx(mixed.seconds, rel=0.01)
     longest = buckets.step([12, 12])
-    assert predicted_seconds(longest, NOMINAL) > predicted_seconds(step, NOMINAL)
+    assert predict(longest, NOMINAL).makespan > predict(step, NOMINAL).makespan
 
 
-def test_the_report_of_buckets_has_the_table(bucketed, tmp_path):
+def test_the_page_of_buckets_shows_a_typical_step_of_each(bucketed, tmp_path):
     assert "rank 1" in comparison_report(bucketed)
     pytest.importorskip("jinja2", reason="needs the extra `report`")
-    text = write_comparison(bucketed, str(tmp_path)).read_text()
-    assert text.count('class="timeline"') == 0
+    page = write_comparison(bucketed, str(tmp_path))
+    text = page.read_text()
+    assert text.count('class="timeline"') == 2
     for c in bucketed:
         assert f"<td>{c.name}</td>" in text
+        assert f"of a step of buckets {c.outcome.profile.typical.name}" in text
+    if None not in (web.CHROMIUM, web.DRIVER):
+        shown(page)
 
 
 def shown(page: Path) -> None:

@@ -12,9 +12,11 @@ import pytest
 from partitioner.cost import CostTable, Speed, is_free
 from partitioner.types import Body
 from runtime.instructions import Run
+from runtime.job import prepare
 from runtime.prices import Prices, load_prices, save_prices
 from runtime.profiling.exhibit import exhibit
-from runtime.profiling.figures import COPIES, UPDATES, RankParts, profile_of, run_seconds
+from runtime.profiling.figures import RankParts, profile_of
+from runtime.profiling.rows import COPIES, UPDATES, run_seconds
 from runtime.profiling.traced import shown
 from runtime.profiling.trial import Trial
 from runtime.profiling.waits import reasons, waits
@@ -22,7 +24,7 @@ from runtime.profiling.words import figures, profile_report, warnings
 from runtime.replay import Link
 from runtime.timeline import Timeline
 from runtime.trace import RUNS, shown_events
-from runtime.trainer import Trainer, load_corpus, prepare
+from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.errors import ConfigError
 from symgraph.ops.registry import find
@@ -49,7 +51,7 @@ def flops_of_calls(body: Body) -> int:
 
 @pytest.mark.parametrize("overrides", [(), SEGMENTS])
 def test_the_calls_of_a_body_are_all_its_nodes_once(overrides):
-    profile = small_profile(*overrides)
+    profile = small_profile(*overrides).typical
     plan = profile.record.plan
     for key in plan.partition.bodies:
         own = [call for call in profile.calls if call.key == key]
@@ -61,7 +63,7 @@ def test_the_calls_of_a_body_are_all_its_nodes_once(overrides):
 
 
 def test_calls_lie_inside_of_their_runs():
-    record = small_profile().record
+    record = small_profile().typical.record
     for own, program in zip(record.ranks, record.plan.schedule.programs, strict=True):
         runs = [at for at, i in enumerate(program) if isinstance(i, Run)]
         assert [program[at].key for at in runs] == [run.key for run in own.runs]
@@ -95,12 +97,13 @@ def test_a_stopwatch_changes_no_number(tmp_path):
 @pytest.mark.parametrize("overrides", [(), SEGMENTS, REPLICAS, ALONE, IDLE])
 def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
     profile = small_profile(*overrides)
-    assert len(profile.record.seconds) == STEPS
+    record = profile.typical.record
+    assert len(record.seconds) == STEPS
     for own in profile.parts:
         assert own.total == pytest.approx(profile.parts_of, rel=1e-9)
         assert min(astuple(own.time)) >= 0
         assert own.between > 0
-    usual = profile.record.seconds[profile.record.usual]
+    usual = record.seconds[record.usual]
     assert usual.min() <= profile.parts_of <= usual.max()
     assert profile_report(profile).count("\n  rank ") >= len(profile.parts)
     assert json.dumps(exhibit(profile))
@@ -109,9 +112,10 @@ def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
 def test_the_operators_make_up_what_ranks_compute():
     """By the means of the same steps, so that no hiccup can tell them apart."""
     profile = small_profile()
-    steps = profile.record.usual
-    calls = sum(float(call.seconds[steps].mean()) for call in profile.calls)
-    runs = sum(float(s[steps].mean()) for all_of in run_seconds(profile.record).values()
+    record = profile.typical.record
+    steps = record.usual
+    calls = sum(float(call.seconds[steps].mean()) for call in profile.typical.calls)
+    runs = sum(float(s[steps].mean()) for all_of in run_seconds(record).values()
                for s in all_of)  # fmt: skip
     rows = {row.name: row for row in profile.operators}
     assert 0 < runs - calls < runs
@@ -133,9 +137,10 @@ def test_rows_say_what_was_done():
 
 def test_the_prediction_is_of_the_same_programs():
     profile = small_profile()
-    for measured, predicted in zip(profile.measured.tracks, profile.predicted.tracks, strict=True):
+    shown = profile.typical
+    for measured, predicted in zip(shown.measured.tracks, shown.predicted.tracks, strict=True):
         assert measured.program == predicted.program
-    assert profile.error == profile.predicted.makespan / profile.step - 1
+    assert profile.error == shown.predicted.makespan / profile.step - 1
 
 
 def test_everything_is_said_and_is_json():
@@ -151,7 +156,8 @@ def test_everything_is_said_and_is_json():
 def test_costs_that_do_not_add_up_are_warned_of():
     profile = small_profile()
     slow = Prices(CostTable(Speed(1e3, 1.0, 1e3), 0.0, {}, {}, {}), Link())
-    worse = profile_of(profile.record, slow, profile.speed)
+    record = profile.typical.record
+    worse = profile_of([record], slow, profile.speed, record.plan)
     assert "slower than together" in warnings(worse)[0]
     assert f"warning: {warnings(worse)[0]}" in profile_report(worse)
 
@@ -160,16 +166,17 @@ def test_costs_that_do_not_add_up_are_warned_of():
 
 
 def test_waits_are_counted_by_the_body_that_is_waited_for():
-    partition = small_profile().record.plan.partition
+    record = small_profile().typical.record
+    partition = record.plan.partition
     (down, up) = (
         next(e.tag for e in partition.edges if e.src.stage == s and partition.crosses(e))
         for s in (0, 1)
     )
     lines = (f"0F0 R{up}.0 0B0", (0, 2), (2, 5), (5, 9)), (f"R{down}.0 1F0", (0, 3), (3, 4))
     timeline = Timeline(tuple(track(*line) for line in lines), Fraction(1))
-    assert waits(timeline, partition, 0) == {up: 3}
-    assert waits(timeline, partition, 0, before=True) == {}
-    assert waits(timeline, partition, 1, before=True) == {down: 3}
+    assert waits(timeline, record, 0) == {up: 3}
+    assert waits(timeline, record, 0, before=True) == {}
+    assert waits(timeline, record, 1, before=True) == {down: 3}
 
 
 @pytest.mark.parametrize(("part", "words"), [
@@ -200,7 +207,7 @@ def test_a_trace_has_nodes_inside_runs_and_rows_for_both_timelines():
     assert rows[1, 0] == "measured runs"
     assert rows[1, 3] == "predicted messages"
     nodes = [e for e in events if e.get("cat") == "node"]
-    assert len(nodes) == len(profile.calls)
+    assert len(nodes) == len(profile.typical.calls)
     runs = [
         e for e in events
         if e["ph"] == "X" and e["tid"] == RUNS and e["cat"] in ("forward", "backward")
@@ -244,9 +251,12 @@ def test_saved_costs_are_what_a_plan_is_made_with(tmp_path):
     given = config(tmp_path, "pipeline.schedule=auto")
     with ThreadCluster(2) as cluster:
         trial = Trial.of(given, cluster, warm_up=1)
-        assert trial.plan.prices == trial.prices
-        assert trial.prices.bodies == CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {})
-        assert np.isinf(float(trial.prices.link.bandwidth))
+        prices = trial.planned.training.prices
+        assert prices is not None
+        assert prices.bodies == CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {})
+        assert np.isinf(float(prices.link.bandwidth))
+        trial.run(1)
+        assert trial.profile().prices is prices
 
 
 def test_costs_of_this_machine_are_not_for_another(tmp_path):

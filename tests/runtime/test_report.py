@@ -64,8 +64,8 @@ def test_tables_have_every_row(folder, profile):
             return list(csv.DictReader(file))
 
     assert [row["name"] for row in rows("operators")] == [row.name for row in profile.operators]
-    assert len(rows("nodes")) == len(profile.calls)
-    programs = profile.record.plan.schedule.programs
+    assert len(rows("nodes")) == len(profile.typical.calls)
+    programs = profile.typical.record.step.schedule.programs
     assert [row["instruction"] for row in rows("instructions")] == [
         str(i) for program in programs for i in program
     ]
@@ -115,10 +115,11 @@ def test_it_renders_at_every_size(browser, folder, width, dark):
 def test_hovering_says_node_bytes_and_seconds(browser, folder, profile):
     browser.view(1280, 900)
     browser.open(folder / "index.html")
-    track = profile.measured.tracks[0]
+    typical = profile.typical
+    track = typical.measured.tracks[0]
     run, start, end = max(track.runs(), key=lambda run: run[2] - run[1])
-    full = max(profile.measured.makespan, profile.predicted.makespan)
-    middle = ((start + end) / 2 - profile.measured.ticks[0]) * 1e-9 / full
+    full = max(typical.measured.makespan, typical.predicted.makespan)
+    middle = ((start + end) / 2 - typical.measured.ticks[0]) * 1e-9 / full
     left, top, width, _ = browser.run(LANE)
     x = left + 96 + middle * (width - 104)
     browser.hover(x, top + 30)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from runtime.batches import source
+from runtime.job import job_of, training_plan
+from runtime.mixing import predict
 from runtime.prices import load_prices
+from runtime.profiling.epoch import Epoch, epoch_of
 from runtime.profiling.search import Found, search
 from runtime.profiling.winner import evidence_lines, write_winner
-from runtime.trainer import training_plan
+from runtime.schedules import SCHEDULES
+from runtime.trainer import Trainer, load_corpus
+from runtime.transports import make_cluster
 from symgraph.config import load_config
 from symgraph.config_keys import Config
 from symgraph.errors import LimitError
-from tests.profiles import config
+from tests.profiles import config, costs
+from tests.small_lm import write_bucketed
 
 NARROW = "partition.memory=1kB"
 SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
 
 
-def found_for(given: Config, **limits: float) -> Found:
+def found_for(given: Config, **limits: Any) -> Found:
     prices = load_prices(str(given.partition.costs))
     return search(given, lambda graph: prices, **limits)
 
@@ -45,7 +54,7 @@ def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
 
 def test_the_users_own_placement_takes_part(given, found):
     assert found.given is not None
-    assert found.given.plan.digest == training_plan(given)[1].digest
+    assert found.given.plan.digest == training_plan(given).training.digest
     assert found.given in found.candidates
     assert found.candidates[0].seconds <= found.given.seconds
     assert found.given.name.endswith("as given")
@@ -67,7 +76,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     winner, path = found.candidates[at], tmp_path / "winner.yaml"
     write_winner(winner, found, (), path, "config.yaml")
     again = load_config(str(path), (), schedules=None, strategies=None)
-    assert training_plan(again)[1].digest == winner.plan.digest
+    assert training_plan(again).training.digest == winner.plan.digest
     lines = path.read_text().splitlines()
     assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
     assert f"# {evidence_lines(winner, found, ())[0]}" in lines
@@ -92,3 +101,61 @@ def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
     narrow = config(tmp_path, *SMALL, f"partition.memory={limit}", "partition.split=none")
     for candidate in found_for(narrow).candidates:
         assert max(m.peak for m in candidate.plan.memory) <= limit
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bucketed(tmp_path_factory) -> Config:
+    folder = tmp_path_factory.mktemp("buckets")
+    more = (f"partition.costs={costs(folder)}", "data.batch_size=2", "data.buckets=[4, 12]",
+            "pipeline.micro_batches=2", "partition.split=none")  # fmt: skip
+    return load_config(str(write_bucketed(folder)), more)
+
+
+@pytest.fixture(scope="module")
+def epoch(bucketed) -> Epoch:
+    return epoch_of(bucketed, load_corpus(bucketed))
+
+
+@pytest.fixture(scope="module")
+def best(bucketed, epoch) -> Found:
+    return found_for(bucketed, epoch=epoch)
+
+
+def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
+    batches = source(load_corpus(bucketed).train, bucketed.data, bucketed.train.seed)
+    keys = [sorted((b.bucket_key for b in batches.batches(n)), reverse=True)
+            for n in range(len(batches))]  # fmt: skip
+    parts = dict(epoch)
+    assert sum(parts.values()) == pytest.approx(1)
+    assert len(epoch) > 2
+    for mixture, part in epoch:
+        assert part == pytest.approx(keys.count(list(mixture)) / len(keys))
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+
+
+def test_candidates_count_by_the_mean_step_of_an_epoch(best, epoch):
+    seconds = [candidate.seconds for candidate in best.candidates]
+    assert seconds == sorted(seconds)
+    for candidate in best.candidates:
+        steps = [(part, candidate.planned.step(keys)) for keys, part in epoch]
+        mean = sum(part * predict(step, candidate.prices).makespan for part, step in steps)
+        assert candidate.seconds == pytest.approx(mean)
+        assert 0 < candidate.even <= candidate.bound <= candidate.seconds * (1 + 1e-9)
+        assert candidate.plan.choice.schedule in SCHEDULES
+    assert {1, 2} <= {len(c.plan.sizes) for c in best.candidates}
+    assert best.given is not None
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_winner_of_buckets_makes_its_plans_again_and_trains(best, epoch, tmp_path, at):
+    winner, path = best.candidates[at], tmp_path / "winner.yaml"
+    write_winner(winner, best, (), path, "config.yaml")
+    again = load_config(str(path), ["train.steps=2"], schedules=None, strategies=None)
+    planned = training_plan(again)
+    for keys, _ in epoch:
+        assert planned.step(keys).digest == winner.planned.step(keys).digest
+    with make_cluster("threads", 2) as cluster:
+        assert Trainer(job_of(planned), cluster, load_corpus(again)).fit()["steps"] == 2

@@ -16,6 +16,7 @@ from runtime.breakdown import RankTime
 from runtime.draw import MEANING
 from runtime.profiling.exhibit import MESSAGE, OTHER, exhibit
 from runtime.profiling.figures import Profile
+from runtime.profiling.words import MIXTURES, mixture_rows, several
 from symgraph.units import bytes_text, seconds_text, si_text
 
 DIGITS = 8  # after the point, of seconds: hundredths of a microsecond
@@ -47,7 +48,8 @@ def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None =
     exhibits = [_exhibit(show) for show in shows]
     data = json.dumps([_rounded(show["data"]) for show in exhibits])
     template = Environment(autoescape=True, trim_blocks=True).from_string(texts["html"])
-    phases = {key.phase for show in shows for key in show.profile.record.plan.partition.bodies}
+    phases = {key.phase for show in shows
+              for key in show.profile.typical.record.plan.partition.bodies}  # fmt: skip
     kinds = [(phase, words) for phase, words in MEANING.items() if phase in phases]
     return template.render(
         title=title, about=about, css=texts["css"], js=texts["js"], exhibits=exhibits,
@@ -58,16 +60,17 @@ def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None =
 
 def _exhibit(show: Show) -> dict[str, Any]:
     profile = show.profile
-    partition = profile.record.plan.partition
+    plan = profile.typical.record.plan
     found: dict[str, Any] = {
         "name": show.name, "full": show.full, "config": show.config,
         "data": exhibit(profile), "bars": _bars(profile), "parts": _parts(profile),
+        "mixtures": (MIXTURES, mixture_rows(profile)) if several(profile) else None,
     }  # fmt: skip
     if show.full:
         found |= {
             "operators": _operators(profile), "bodies": _bodies(profile),
             "messages": _messages(profile), "memory": _memory(show),
-            "graph": svg(profile.record.plan.network.first, partition.placement),
+            "graph": svg(plan.network.first, plan.partition.placement),
         }  # fmt: skip
     return found
 
@@ -93,7 +96,7 @@ def _values(profile: Profile) -> list[tuple[float, ...]]:
 
 
 def _bars(profile: Profile) -> list[dict[str, Any]]:
-    devices = profile.record.plan.partition.placement.devices
+    devices = profile.typical.record.plan.partition.placement.devices
     return [
         {
             "name": f"rank {rank} {devices[rank]}",
@@ -119,7 +122,7 @@ def _operators(profile: Profile) -> Rows:
             "bytes")  # fmt: skip
     rows: list[Sequence[Cell]] = [
         (
-            row.name, (f"{row.calls:,}", row.calls), _seconds(row.median), _seconds(row.spread),
+            row.name, (f"{row.calls:,.0f}", row.calls), _seconds(row.median), _seconds(row.spread),
             _seconds(row.seconds), (f"{row.share:.1%}", row.share),
             (si_text(row.flops_a_second, "FLOP/s") if row.flops else "-", row.flops_a_second),
             (f"{row.roofline:.0%}" if row.nbytes else "-", row.roofline),
@@ -136,7 +139,7 @@ def _bodies(profile: Profile) -> Rows:
     for row in profile.bodies:
         error = row.calls * (row.predicted - row.median)
         rows.append((
-            str(row.key), str(row.rank), str(row.calls), _seconds(row.median),
+            row.name, str(row.rank), f"{row.calls:.3g}", _seconds(row.median),
             _seconds(row.spread), _seconds(row.predicted), (f"{error * 1e3:+.3f} ms", error),
             (f"{row.share:.1%}", row.share),
         ))  # fmt: skip
@@ -144,8 +147,8 @@ def _bodies(profile: Profile) -> Rows:
 
 
 def _messages(profile: Profile) -> Rows:
-    """The cut edges of a micro-batch, the largest first."""
-    partition = profile.record.plan.partition
+    """The cut edges of a micro-batch (of a typical step's first batch), the largest first."""
+    partition = profile.typical.record.plan.partition
     crossing = [edge for edge in partition.edges if partition.crosses(edge)]
     rows: list[Sequence[Cell]] = [
         (
@@ -163,7 +166,7 @@ def _memory(show: Show) -> Rows:
     head = ("rank", "parameters", "optimizer", "gradients", "activations", "transient",
             "predicted peak", "measured")  # fmt: skip
     rows: list[Sequence[Cell]] = []
-    for rank, memory in enumerate(show.profile.record.plan.memory):
+    for rank, memory in enumerate(show.profile.memory):
         parts = (memory.parameters, memory.optimizer, memory.gradients, memory.activations,
                  memory.transient, memory.peak, show.memory[rank])  # fmt: skip
         rows.append((f"rank {rank}", *((bytes_text(part), float(part)) for part in parts)))

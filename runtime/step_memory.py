@@ -1,0 +1,62 @@
+"""The memory account of a step of any batches: what every rank holds, instruction by instruction.
+
+A step of one batch has its plan's. The batches of a mixed step share an arena, so what is held is
+read off the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.layout import lay_out
+from partitioner.packing import Need, aligned
+from runtime.arena import Arena, reserve
+from runtime.parts import Step
+from runtime.program import Program
+from runtime.replay import RankMemory
+
+Ints = npt.NDArray[Any]
+
+
+def step_memory(step: Step) -> tuple[RankMemory, ...]:
+    """What each rank holds; the memory of rank r's arena is all but its parameters and optimizer.
+
+    Of several batches, transient includes what packing leaves unused.
+    """
+    parts, first = step.parts, step.parts.plans[0]
+    if len(parts.plans) == 1:
+        return first.memory
+    found = []
+    for rank, program in enumerate(step.schedule.programs):
+        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
+        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
+        alone = first.memory[rank]
+        found.append(_rank_memory(program, arena, alone.parameters, alone.optimizer))
+    return tuple(found)
+
+
+def _rank_memory(program: Program, arena: Arena, parameters: int, optimizer: int) -> RankMemory:
+    moments = len(program)
+    sums, kept, scratch = (_held(needs, moments) for needs in arena.needs)
+    worst = int(np.argmax(sums + kept + scratch)) if moments else 0
+    gradients, activations = (int(held[worst]) if moments else 0 for held in (sums, kept))
+    after = _held(chain(*arena.needs), moments, after=True)
+    return RankMemory(
+        parameters, gradients, optimizer, activations, arena.nbytes - gradients - activations,
+        program[worst] if moments else None, after + parameters + optimizer,
+    )  # fmt: skip
+
+
+def _held(needs: Iterable[Need], moments: int, *, after: bool = False) -> Ints:
+    """Bytes that are needed at each instruction; after: what is still needed when it is done."""
+    change = np.zeros(moments + 3, np.int64)
+    for first, last, nbytes in needs:
+        change[first] += aligned(nbytes)
+        change[last + (not after)] -= aligned(nbytes)
+    held: Ints = np.cumsum(change)[1 : moments + 1]
+    return held
