@@ -174,7 +174,37 @@ def states(kind: str, p: int) -> Pattern:
     return [outputs[-1] for outputs, _ in got], want
 
 
+def tuples(length: int, p: int) -> Pattern:
+    """X3: tuples of so many elements go round; all but the first are not used further on."""
+
+    def many(name: str) -> Callable[..., tuple[Symbol, ...]]:
+        return lambda x: tuple(
+            linear(f"{name}{i}")(x[0] if isinstance(x, tuple) else x) for i in range(length)
+        )
+
+    lists = [chain(0, (many("a"), None, 1), (lambda x: linear("z")(x[0]), p - 1, None))]
+    lists += [chain(r, (many(f"b{r}_"), r - 1, (r + 1) % p)) for r in range(1, p)]
+    y, *_ = connect(lists[0](data(0)), *(one() for one in lists[1:]))
+    want = many("a")(data(0))
+    for r in range(1, p):
+        want = many(f"b{r}_")(want)
+    return [y], [linear("z")(want[0])]
+
+
+def data_alone(p: int) -> Pattern:
+    """X4: rank 0 sends the data, which has no gradient; ChainerMN's backward hung (PR #214)."""
+    lists = [chain(0, (sg.sym.identity, None, 1))]
+    lists += [chain(r, (linear(f"b{r}"), r - 1, r + 1 if r < p - 1 else None)) for r in range(1, p)]
+    *_, y = connect(lists[0](data(0)), *(one() for one in lists[1:]))
+    want = data(0)
+    for r in range(1, p):
+        want = linear(f"b{r}")(want)
+    return [y], [want]
+
+
 PATTERNS: dict[str, Callable[[int], Pattern]] = {
+    **{f"X3-{length}": partial(tuples, length) for length in (1, 2)},
+    "X4": data_alone,
     "X6-cycle": cycle,
     "X6-crossing": crossing,
     **{f"X6-branching-{form}": partial(branching, form) for form in (1, 2, 3, 4)},

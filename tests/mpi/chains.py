@@ -14,6 +14,7 @@ from runtime.transports import Cluster, ThreadCluster
 from runtime.transports.mpi import MpiCluster
 from symgraph.context import cpu
 from tests.chain_patterns import PATTERNS, case_of, point_to_point
+from tests.collectives import network, tree
 from tests.mpi.cases import Training, alone, options, spread
 from tests.pipelines import Case, judge, make_plan, run_step
 
@@ -38,6 +39,8 @@ def cases(p: int) -> dict[str, tuple[Case, Case]]:
         found[name] = case_of(got, p), case_of(want, p)
     for name, retain in (("X1", False), ("X2", True)):
         found[name] = (point_to_point(retain, p),) * 2
+    for make in (network, tree):
+        found[f"X8-{make.__name__}"] = (make(p),) * 2
     return found
 
 

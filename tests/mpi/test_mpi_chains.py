@@ -1,4 +1,4 @@
-"""The patterns of ChainerMN (X1, X2, X6, X7) and the split MLP (X18) on 2, 3 and 4 processes."""
+"""The patterns of ChainerMN (X1-X4, X6-X8) and the split MLP (X18) on 2, 3 and 4 processes."""
 
 from __future__ import annotations
 
