@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from symgraph.errors import ConfigError, SymgraphError
+from symgraph.errors import ConfigError, LimitError, PeerFailed, RunError, SymgraphError
 
 OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -35,6 +35,18 @@ def status_of(work: Callable[[], int]) -> int:
         say("interrupted")
         return INTERRUPTED
     return status
+
+
+def exit_status(error: BaseException) -> int:
+    """What a run that an error ended exits with; the same on all ranks, as launchers mix them."""
+    if isinstance(error, PeerFailed):
+        return error.status
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, LimitError):
+        return NO_FIT
+    bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
+    return BAD_INPUT if bad_input else FAILED
 
 
 def say(text: str) -> None:

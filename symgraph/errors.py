@@ -47,7 +47,9 @@ class RunError(SymgraphError, RuntimeError):
 
 
 class PeerFailed(RunError):
-    """Another rank failed or was lost, so this one stopped."""
+    """Another rank failed or was lost, so this one stopped. status: with which that one ends."""
+
+    status = 1
 
 
 class TransportTimeout(RunError):

@@ -22,8 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symgraph.arguments import MODES, NEEDS, parser
-from symgraph.command import BAD_INPUT, FAILED, INTERRUPTED, NO_FIT, OK, say
-from symgraph.errors import LimitError, RunError, SymgraphError
+from symgraph.command import OK, exit_status, say
+from symgraph.errors import SymgraphError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
@@ -344,14 +344,11 @@ def _report(error: BaseException, with_traceback: bool) -> int:
     """Say what ended the run, in one line; the exit status."""
     if isinstance(error, KeyboardInterrupt):
         say("interrupted")
-        return INTERRUPTED
-    if with_traceback or not isinstance(error, SymgraphError):
-        traceback.print_exception(error)
-    say(f"error: {error}")
-    if isinstance(error, LimitError):
-        return NO_FIT
-    bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
-    return BAD_INPUT if bad_input else FAILED
+    else:
+        if with_traceback or not isinstance(error, SymgraphError):
+            traceback.print_exception(error)
+        say(f"error: {error}")
+    return exit_status(error)
 
 
 if __name__ == "__main__":

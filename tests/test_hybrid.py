@@ -25,6 +25,9 @@ from tests.pipelines import Case, assert_equal_parameters
 from tests.small_lm import losses, write_bucketed, write_config
 
 GRIDS = [(1, 2), (2, 1), (2, 2), (3, 2), (2, 3)]  # data axis, model axis
+WAYS = [((2, 2), schedule) for schedule in SCHEDULES] + [
+    (grid, "1f1b") for grid in GRIDS if grid != (2, 2)
+]
 TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 6, dtype: float64"
 
 
@@ -72,8 +75,7 @@ def alone() -> dict[str, np.ndarray]:
     return trained(mlp(), Options(None, micro_batches=2))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(("grid", "schedule"), WAYS)
 def test_every_grid_trains_as_one_device_does(grid, schedule, alone):
     rows, columns = grid
     groups = {f"layer{i}": cpu(min(i, columns - 1)) for i in range(3)}

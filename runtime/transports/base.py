@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from symgraph.command import FAILED, exit_status
 from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.types import DTYPES
 
@@ -40,6 +41,7 @@ class Failure:
     rank: int  # -1: not a rank, but the caller
     where: str  # instruction and node, as far as known: "1F0 (step 12), node 'l1_t3_i2h'"
     message: str  # "ZeroDivisionError: division by zero"
+    status: int = FAILED  # with which that rank ends
 
     def __str__(self) -> str:
         if self.rank < 0:
@@ -289,7 +291,9 @@ def wrong_type(src: int, dst: int, tag: int, message: str, out: str) -> RunError
 def peer_failed(rank: int, failure: Failure, awaited: str, what: str) -> PeerFailed:
     """The error of a wait for `awaited`, in instruction `what`, that another rank's end stops."""
     at = f" ({what})" if what else ""
-    return PeerFailed(f"rank {rank} stopped while waiting for {awaited}{at}: {failure}")
+    error = PeerFailed(f"rank {rank} stopped while waiting for {awaited}{at}: {failure}")
+    error.status = failure.status
+    return error
 
 
 def timed_out(rank: int, seconds: float, awaited: str, what: str) -> TransportTimeout:
@@ -318,4 +322,5 @@ def failure_of(rank: int, what: str, error: BaseException) -> Failure:
     """
     if not isinstance(error, PeerFailed):
         error.add_note(f"on rank {rank}{f', at {what}' if what else ''}")
-    return Failure(rank, what, f"{type(error).__name__}: {error}".removesuffix(": "))
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return Failure(rank, what, text, exit_status(error))

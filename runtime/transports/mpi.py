@@ -43,7 +43,7 @@ START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
 UNCLOSED = "its process ended without closing its cluster"
 
 _open_clusters: set[MpiCluster] = set()
-_failed = False  # a cluster of this process has failed: MPI_Finalize could wait for ever
+_failed = 0  # status of a cluster's failure, after which MPI_Finalize could wait for ever
 _guard: int | None = None  # process id of this process's guard
 
 
@@ -144,7 +144,7 @@ class MpiCluster(Cluster):
         `MPI_Abort` would end the others before they can say what happened.
         """
         if status:
-            self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}"))
+            self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}", status))
         _flush()
         self._close(GRACE_SECONDS)
         os._exit(status)
@@ -157,7 +157,7 @@ class MpiCluster(Cluster):
         _open_clusters.discard(self)
         self._lifeline.close(timeout)
         if self._lifeline.failure is not None:
-            _failed = True
+            _failed = self._lifeline.failure.status
         else:
             for comm in filter(None, (*self._groups.values(), self._comm)):
                 comm.Free()
@@ -193,7 +193,7 @@ def _flush() -> None:
 
 
 def _at_exit() -> None:
-    """Finalise MPI; after a failure, which would make that hang, end with status 1 as all ranks do.
+    """Finalise MPI; after a failure, which would make that hang, end with its status, as all do.
 
     A rank whose own work went well hears of it here. Without a status, mpiexec would kill the rest.
     """
@@ -205,7 +205,7 @@ def _at_exit() -> None:
         return
     if _failed:
         _flush()
-        os._exit(1)
+        os._exit(_failed)
     MPI.Finalize()
 
 
