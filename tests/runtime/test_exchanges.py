@@ -25,7 +25,16 @@ from symgraph.errors import ScheduleError
 from symgraph.lower import lower as lower_symbol
 from tests.collectives import groups, network, tree
 from tests.fake_cluster import FakeCluster
-from tests.pipelines import Case, assert_close, assert_same_bits, judge, make_plan, merged, run_step
+from tests.pipelines import (
+    Case,
+    Result,
+    assert_close,
+    assert_same_bits,
+    judge,
+    make_plan,
+    merged,
+    run_step,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
@@ -171,3 +180,18 @@ def uniform(kind: str, p: int, nbytes: int) -> Blocks:
 def test_costs_of_eight_ranks(kind, latency, want):
     blocks = uniform(kind, 8, 8)
     assert collective_seconds(blocks, lambda source, target: Link(latency, 1)) == want
+
+
+def test_an_executor_runs_them_phase_by_phase():
+    case = network(3)
+    values = case.feeds | case.arrays
+    place = {g: cpu(i) for i, g in enumerate(groups(3))}
+    kinds, shapes = dict.fromkeys(values, "float64"), {n: a.shape for n, a in values.items()}
+    with case.symbol.simple_bind(cpu(0), group2ctx=place, type_dict=kinds, **shapes) as executor:
+        for name, array in values.items():
+            executor.arg_dict[name][:] = array
+        for _ in range(2):
+            outputs = executor.forward(is_train=True)
+            executor.backward()
+            grads = {n: executor.grad_dict[n] for n in case.arrays}
+            assert_close(Result(outputs, grads), judge(case))
