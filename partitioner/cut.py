@@ -85,8 +85,11 @@ def _edges(
     """All edges. taking: a copy in the forward phase -> the exchange by which it gets its value."""
     edges: list[CommEdge] = []
     copied = {(graph[n].inputs[0], owner[n].stage): name for n, name in taking.items()}
+    returned: dict[str, str] = {}  # a gradient node -> the exchange that its outputs go back by
     for node in graph:
-        src, back = owner[node.name], _returned(node, graph, taking)
+        src, back = owner[node.name], _returned(node, returned, taking)
+        if back:
+            returned[node.name] = back
         for index, type_ in enumerate(node.types):
             value = Value(node.name, index)
             by_stage: dict[int, list[BodyKey]] = {}
@@ -99,14 +102,16 @@ def _edges(
     return edges
 
 
-def _returned(node: Node, graph: Graph, taking: Mapping[str, str]) -> str:
-    """The exchange, told from its forward one, that the outputs of a gradient node go back by."""
-    if node.origin is None or node.op not in (COPY, SUM) or AGAIN in node.tags:
+def _returned(node: Node, returned: Mapping[str, str], taking: Mapping[str, str]) -> str:
+    """The exchange, told from its forward one, that the outputs of a gradient node go back by.
+
+    returned: of the nodes before it. A sum goes as its terms do.
+    """
+    if node.origin is None or AGAIN in node.tags:
         return ""
     if node.op == SUM:
-        terms = (_returned(graph[v.node], graph, taking) for v in node.inputs)
-        return next(filter(None, terms), "")
-    return f"{taking[node.origin]} back" if node.origin in taking else ""
+        return next((returned[v.node] for v in node.inputs if v.node in returned), "")
+    return f"{taking[node.origin]} back" if node.op == COPY and node.origin in taking else ""
 
 
 def _first(readers: Iterable[BodyKey]) -> BodyKey:

@@ -272,3 +272,17 @@ def test_bodies_one_after_the_other_are_the_whole_graph(seed):
     for body in partition.bodies.values():
         read = {v.node for n in body.graph for v in n.inputs}
         assert set(body.imports) <= read
+
+
+def test_a_weight_that_is_used_very_often():
+    """Its gradient is a sum of sums, as many deep as there are time steps."""
+    x, w = sym.Variable("x"), sym.Variable("w")
+    for _ in range(1200):
+        x = sym.tanh(sym.dot(x, w))
+    with group(1):
+        y = sym.tanh(x)
+    with group(0):
+        loss = sym.MakeLoss(x + y, name="loss")
+    partition = partition_of(loss, ["w"], x=(2, 2), w=(2, 2))
+    assert {str(key) for key in partition.bodies} >= {"0F", "0B", "1F", "1B"}
+    assert not any(edge.exchange for edge in partition.edges)
