@@ -7,7 +7,7 @@ share, so a network unrolled over 60 time steps has as many as one over 2.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -23,11 +23,13 @@ from symgraph.ops.registry import find
 from symgraph.types import TensorType
 from symgraph.units import seconds_text
 
-SCHEMA = 1  # of saved tables
+SCHEMA = 2  # of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
 # what the types say already, where a slice of that size lies, numbers to divide by.
 UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
+
+LARGE = 1 << 15  # bytes of a parameter for which it matters where it lies
 
 # Operators that read no more than they give.
 PICK = {
@@ -66,11 +68,25 @@ def _listed(types: tuple[TensorType, ...]) -> str:
     return " ".join(f"{count}*{type_}" if count > 1 else str(type_) for type_, count in runs)
 
 
+def parameters(node: Node, graph: Graph, elsewhere: Container[str] = ()) -> list[str]:
+    """The large variables that a call reads.
+
+    elsewhere: variables that do not count, as what they stand for was made a moment ago.
+    """
+    found = dict.fromkeys(v.node for v in node.inputs if graph[v.node].is_variable)
+    return [v for v in found if v not in elsewhere and graph[v].types[0].nbytes >= LARGE]
+
+
 def touched_bytes(node: Node, graph: Graph) -> int:
     """Bytes that a call reads and writes."""
     given = sum(t.nbytes for t in node.types)
     ins = graph.types_of(node.inputs)
     return given + sum(min(t.nbytes, given) if node.op in PICK else t.nbytes for t in ins)
+
+
+def resident_bytes(body: Body) -> int:
+    """Bytes of a body's variables: what it finds in memory, or in caches."""
+    return sum(n.types[0].nbytes for n in body.graph.variables)
 
 
 class Costs(Protocol):
@@ -110,12 +126,24 @@ class Speed:
         return sum(self.seconds_of(n, body.graph) for n in body.graph)
 
 
+class Caches(NamedTuple):
+    """Bytes that a device finds in its own cache, and in its part of the one that all share."""
+
+    own: int
+    shared: int
+
+
 class Measured(NamedTuple):
-    """A kernel's median time and the interquartile range, in seconds, of that many calls."""
+    """A kernel's time and the interquartile range, in seconds, of that many calls.
+
+    levels: its time if its parameters come from the own cache, from the shared one, from memory;
+    empty if it reads none.
+    """
 
     seconds: float
     spread: float
     calls: int
+    levels: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,11 +151,14 @@ class CostTable:
     """Measured kernels of one machine, and the speed by which all others are estimated.
 
     dispatch: seconds of the runtime's loop for one call, which come on top of a measured kernel.
-    measured, failed: by signature; failed: why it could not be measured. machine: where, in words.
+    bandwidth: bytes a second of passes over memory, while other devices make theirs. measured,
+    failed: by signature; failed: why it could not be measured. machine: where, in words.
     """
 
     speed: Speed
     dispatch: float
+    bandwidth: float
+    caches: Caches
     measured: Mapping[str, Measured]
     failed: Mapping[str, str]
     machine: Mapping[str, str]
@@ -141,9 +172,27 @@ class CostTable:
             return self.speed.seconds_of(node, graph)
         return found.seconds + self.dispatch
 
-    def body(self, body: Body) -> float:
-        """Time of one run of a body."""
-        return sum(self.seconds_of(n, body.graph) for n in body.graph)
+    def seconds(self, body: Body, between: float = 0.0) -> float:
+        """Time of one run of a body.
+
+        A parameter is in a cache if no more was read and written since its last use than that
+        holds. between: bytes that the rank touches before the body runs again.
+        """
+        graph, total, moved = body.graph, 0.0, 0.0
+        used: dict[str, float] = {}
+        for node in graph:
+            if node.is_variable or is_free(node, graph):
+                continue
+            moved += touched_bytes(node, graph)
+            found = self.measured.get(signature(node, graph))
+            own = parameters(node, graph, body.imports) if found and found.levels else ()
+            if not found or not own:
+                total += self.seconds_of(node, graph)
+                continue
+            far = max(moved - used.get(name, -between) for name in own)
+            used |= dict.fromkeys(own, moved)
+            total += found.levels[sum(far > size for size in self.caches)] + self.dispatch
+        return total
 
     def measured_share(self, graph: Graph) -> float:
         """The part of a graph's time that rests on measurements, from 0 to 1."""
@@ -176,9 +225,10 @@ class CostTable:
             raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
         return cls(
             Speed(**{key: float(value) for key, value in found["speed"].items()}),
-            float(found["dispatch"]),
-            {key: Measured(float(s), float(d), int(n)) for key, (s, d, n) in
-             found["measured"].items()},
+            float(found["dispatch"]), float(found["bandwidth"]),
+            Caches(*map(int, found["caches"])),
+            {key: Measured(float(s), float(d), int(n), tuple(map(float, levels)))
+             for key, (s, d, n, levels) in found["measured"].items()},
             {key: str(why) for key, why in found["failed"].items()},
             {key: str(value) for key, value in found["machine"].items()},
         )  # fmt: skip

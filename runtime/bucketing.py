@@ -240,7 +240,7 @@ class BucketSession(Session):
         Other buckets have other time segments, and other steps other micro-batches. What the
         default bucket has not on this rank is left out.
         """
-        timeline, cut = worker.timeline, self.plan.partition
+        cut, timeline, unit = self.plan.partition, worker.timeline, float(worker.timeline.unit)
         bodies: dict[tuple[int, str], BodyKey] = {}
         for key in cut.bodies:
             if cut.rank(key) == worker.rank:
@@ -248,7 +248,7 @@ class BucketSession(Session):
         totals: dict[tuple[int, str], float] = {}
         for run, start, end in timeline.tracks[worker.rank].runs():
             at = run.stage, run.phase
-            totals[at] = totals.get(at, 0.0) + float((end - start) * timeline.unit)
+            totals[at] = totals.get(at, 0.0) + (end - start) * unit
         for at, seconds in totals.items():
             if at in bodies:
                 self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from statistics import median
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from symgraph.types import Array, TensorType, Value
 
 SIZE = 512  # of the square float32 product; large enough for BLAS's full rate
 BYTES = 4 << 20  # of the arrays that are added; more than the caches of one core hold
+LARGE = 16 << 20  # more than there is room for in a cache that cores share
 CALLS = 200  # of a small operator in one body
 SMALL = TensorType((16,))
 
@@ -36,6 +38,13 @@ def measure_speed() -> Speed:
     addition = min(_seconds(lambda: np.add(x, y, out=z)) for _ in range(7))
     call = min(call_seconds("elemwise_add", 2) for _ in range(7))
     return Speed(2 * SIZE**3 / product, call, 3 * BYTES / addition)
+
+
+def measure_bandwidth() -> float:
+    """Bytes a second that additions of large arrays read and write."""
+    total, term = (np.ones(LARGE // 4, np.float32) for _ in range(2))
+    once = median(_seconds(lambda: np.add(total, term, out=total)) for _ in range(15))
+    return 3 * LARGE / once
 
 
 def call_seconds(op: str, inputs: int = 1) -> float:

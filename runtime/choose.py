@@ -106,7 +106,9 @@ class _Tries:
         self, draft: Draft, wish: Wish, prices: Callable[[], Prices], is_open: bool
     ) -> None:
         self.draft, self.wish, self.is_open = draft, wish, is_open
-        self.costs = cache(lambda partition: prices().costs(partition))
+        self.costs = cache(
+            lambda partition: prices().costs(partition, draft.chores(partition, wish.update))
+        )
         self.tried: list[Tried] = []
         self.best: tuple[float, Made] | None = None
         self.least: Made | None = None
@@ -155,9 +157,10 @@ class _Tries:
         return list(dict.fromkeys(t.time_segment for t in ranked))[:LISTED]
 
 
-def step_seconds(made: Made, prices: Prices) -> float:
+def step_seconds(draft: Draft, made: Made, wish: Wish, prices: Prices) -> float:
     """The predicted time of a step."""
-    return simulate(made.schedule, made.first, prices.costs(made.first)).makespan
+    costs = prices.costs(made.first, draft.chores(made.first, wish.update))
+    return simulate(made.schedule, made.first, costs).makespan
 
 
 def _too_large(least: Made, draft: Draft, wish: Wish) -> str:

@@ -12,6 +12,7 @@ from partitioner.memory import kept_bytes
 from partitioner.merging import merge
 from partitioner.recompute import recompute
 from partitioner.segments import time_segments, time_steps
+from runtime.chores import Chores, chores
 from runtime.program import Schedule
 from runtime.replay import Costs, RankMemory, check, memory_profile
 from symgraph.graph import Graph
@@ -90,6 +91,13 @@ class Draft:
     def kept(self) -> tuple[int, ...]:
         """Bytes that each stage keeps for its backward phase, a micro-batch."""
         return kept_bytes(self.whole)
+
+    def chores(self, partition: Partition, update: bool) -> Chores:
+        """Of a step of a cut."""
+        return chores(
+            partition, self.grads, self.parameters, micro_batches=len(self.sizes),
+            slots=self.slots, update=update,
+        )  # fmt: skip
 
     def busiest(self, split: bool, steps: int | None, costs: Callable[[Partition], Costs]) -> float:
         """Seconds that the busiest rank runs bodies, cut like that: no step is shorter."""

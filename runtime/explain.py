@@ -28,7 +28,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     plan = job.training
     machine = machine_of(job.config)
     prices = plan.prices or (quick_prices() if machine is None else machine_prices(machine))
-    timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition))
+    timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores()))
     config = job.config
     choice = plan.choice
     head = (

@@ -18,12 +18,14 @@ class Link:
 
     A message begins when it is posted and the link is free, keeps the link for bytes / bandwidth
     and arrives that and the latency later. Channels whose links have the same name share one link;
-    one without a name is the channel's own.
+    one without a name is the channel's own. by_receiver: the receiver carries the message, as
+    between threads: it arrives when it is posted, and copying it is the receiver's time.
     """
 
     latency: Number = 0
     bandwidth: Number = inf
     name: str = ""
+    by_receiver: bool = False
 
 
 def as_fraction(value: Number, name: str) -> Fraction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partitioner import Partition, Placement
 from partitioner.machine import Machine
+from runtime.chores import Chores
 from runtime.replay import Costs, Link
 
 
@@ -21,7 +22,9 @@ def links(machine: Machine, placement: Placement) -> dict[tuple[int, int], Link]
     }
 
 
-def machine_costs(machine: Machine, partition: Partition, *, overhead: float = 0.0) -> Costs:
+def machine_costs(
+    machine: Machine, partition: Partition, chores: Chores, *, overhead: float = 0.0
+) -> Costs:
     """For simulations of this partition's schedules: a body takes the time of its own device.
 
     overhead: seconds of a rank before each instruction. ConfigError as `links`.
@@ -29,4 +32,12 @@ def machine_costs(machine: Machine, partition: Partition, *, overhead: float = 0
     placement = partition.placement
     speeds = [machine.devices[machine.index(c)].speed for c in placement.devices]
     seconds = {k: speeds[partition.rank(k)].seconds(body) for k, body in partition.bodies.items()}
-    return Costs(seconds.__getitem__, links=links(machine, placement), overhead=overhead)
+    for key, moved in chores.running.items():
+        seconds[key] += moved / speeds[partition.rank(key)].bandwidth
+
+    def update(stage: int) -> float:
+        return chores.updating.get(stage, 0) / speeds[placement.rank_of[stage]].bandwidth
+
+    return Costs(
+        seconds.__getitem__, links=links(machine, placement), overhead=overhead, update=update
+    )

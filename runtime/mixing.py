@@ -166,7 +166,11 @@ def _own(program: Program, union: Union, stages: int) -> Program:
 
 def mixed_costs(parts: Parts, prices: Prices) -> Costs:
     """Of the union: a body's as in its own partition, all else as in the first one."""
-    of_kinds = [prices.costs(partition) for partition in parts.partitions.values()]
+    count = len(parts.mbs)
+    of_kinds = [
+        prices.costs(partition, parts.plans[kind.part].chores(partition, count))
+        for kind, partition in parts.partitions.items()
+    ]
     stages = len(next(iter(parts.partitions.values())).rank_of)
 
     def run(key: BodyKey) -> float:

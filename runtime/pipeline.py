@@ -16,6 +16,7 @@ from partitioner.strategies import Constraints
 from partitioner.strategies.types import STEP, STEPS
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, NEAR, Tried, Wish, choose
+from runtime.chores import Chores, chores
 from runtime.draft import Choice, Draft
 from runtime.grid import columns, grid_rows, groups_in, in_first_row
 from runtime.instructions import COLLECTIVE
@@ -212,6 +213,12 @@ class Plan:
         """The rank on which a forward variable lives."""
         placement = self.partition.placement
         return placement.rank_of[placement.stage_of[variable]]
+
+    def chores(self, partition: Partition | None = None, micro_batches: int = 0) -> Chores:
+        """Of a step of so many micro-batches (0: as it has), cut like this or as the first."""
+        options, count = self.options, micro_batches or len(self.sizes)
+        return chores(partition or self.partition, self.grads, frozenset(self.parameters),
+                      micro_batches=count, slots=options.slots, update=options.update)  # fmt: skip
 
     @property
     def digest(self) -> str:

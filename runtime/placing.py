@@ -129,7 +129,7 @@ class _Steps:
             self.failed = error
             self.considered[number] = Considered(found, None)
             return
-        seconds = step_seconds(made, self.prices)
+        seconds = step_seconds(draft, made, self.wish, self.prices)
         decision = Decision(found.placement, made, tried, self.prices, seconds=seconds)
         self.decisions.append((found, decision))
         self.considered[number] = Considered(found, seconds)
@@ -173,7 +173,8 @@ def _score(
         assert prices is not None
         whole = draft(placed.placement)
         alone = replace(whole, sizes=whole.sizes[:1])
-        return step_seconds(choose(alone, wish, lambda graph: prices)[0], prices)
+        made, _, _ = choose(alone, wish, lambda graph: prices)
+        return step_seconds(alone, made, wish, prices)
     return decision.seconds
 
 

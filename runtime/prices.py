@@ -11,12 +11,14 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from partitioner import Partition
-from partitioner.cost import CostTable, Speed
+from partitioner.cost import CostTable, Speed, resident_bytes
 from partitioner.machine import Machine
 from partitioner.merging import merge_whole
 from partitioner.segments import time_steps
+from partitioner.types import BodyKey
 from runtime import profile
 from runtime.calibrate import measure_speed
+from runtime.chores import Chores
 from runtime.machine_costs import machine_costs
 from runtime.measure import link_between
 from runtime.replay import Costs, Link
@@ -25,7 +27,9 @@ from runtime.transports import Cluster, ThreadCluster, Transport
 from symgraph.errors import ConfigError
 from symgraph.graph import Graph
 
+NO_CHORES = Chores()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
+COPY = 5e-6  # seconds of the worker to find an array that is fed
 PROFILE_SECONDS = 5.0  # the most that a profile takes before a choice
 
 
@@ -42,15 +46,28 @@ class Prices:
     overhead: float = INSTRUCTION
     machine: Machine | None = None
 
-    def costs(self, partition: Partition) -> Costs:
+    def costs(self, partition: Partition, chores: Chores = NO_CHORES) -> Costs:
         """For simulations of this partition's schedules."""
         if self.machine is not None:
-            costs = machine_costs(self.machine, partition, overhead=self.overhead)
+            costs = machine_costs(self.machine, partition, chores, overhead=self.overhead)
         else:
-            price = self.bodies.body if isinstance(self.bodies, CostTable) else self.bodies.seconds
-            seconds = {key: price(body) for key, body in partition.bodies.items()}
-            costs = Costs(seconds.__getitem__, self.link, overhead=self.overhead)
+            seconds = self._body_seconds(partition)
+            for key, moved in chores.running.items():
+                seconds[key] += moved / self.bodies.bandwidth + chores.copies[key] * COPY
+            costs = Costs(
+                seconds.__getitem__, self.link, overhead=self.overhead,
+                update=lambda stage: chores.updating.get(stage, 0) / self.bodies.bandwidth,
+            )  # fmt: skip
         return replace(costs, sums=sums(partition, costs.link_of))
+
+    def _body_seconds(self, partition: Partition) -> dict[BodyKey, float]:
+        bodies = partition.bodies
+        if isinstance(self.bodies, Speed):
+            return {key: self.bodies.seconds(body) for key, body in bodies.items()}
+        touched = [0.0] * partition.ranks
+        for key, body in bodies.items():
+            touched[partition.rank(key)] += resident_bytes(body)
+        return {k: self.bodies.seconds(b, touched[partition.rank(k)]) for k, b in bodies.items()}
 
 
 Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
@@ -71,12 +88,20 @@ def quick_prices() -> Prices:
         return Prices(measure_speed(), measure_link())
 
 
-def measured_prices(graph: Graph, known: Prices | None = None) -> Prices:
-    """From a profile of the graph's kernels, one thread each. known: what was measured before."""
+def measured_prices(
+    graph: Graph, known: Prices | None = None, *, devices: int | None = None
+) -> Prices:
+    """From a profile of the graph's kernels, one thread of BLAS each.
+
+    known: what was measured before. devices: how many work at the same time, if that is known.
+    """
     old = known.bodies if known is not None and isinstance(known.bodies, CostTable) else None
     with threadpool_limits(limits=1, user_api="blas"):
         seen = {*old.measured, *old.failed} if old else set()
-        new = profile.measure(versions(graph), seconds=PROFILE_SECONDS, known=seen)
+        workers = min(devices or profile.cores(), profile.cores())
+        new = profile.measure(
+            versions(graph), seconds=PROFILE_SECONDS, known=seen, workers=workers
+        )  # fmt: skip
         if known is None or old is None:
             return Prices(new, measure_link())
     measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
@@ -128,7 +153,7 @@ def shared_prices(graph: Graph, known: Prices | None = None, *, cluster: Cluster
         transport.waiting_for("rank 0's profile of the network")
         own = None
         if transport.rank == 0:
-            prices = measured_prices(graph, known)
+            prices = measured_prices(graph, known, devices=transport.size)
             assert isinstance(prices.bodies, CostTable)
             own = [
                 prices.bodies.to_json(),
@@ -136,7 +161,7 @@ def shared_prices(graph: Graph, known: Prices | None = None, *, cluster: Cluster
                 float(prices.link.bandwidth),
             ]
         table, latency, bandwidth = transport.exchange(own)[0]
-        return Prices(CostTable.from_json(table), Link(latency, bandwidth))
+        return Prices(CostTable.from_json(table), Link(latency, bandwidth, by_receiver=True))
 
     return cluster.run(work)[0]
 
@@ -145,7 +170,7 @@ def measure_link() -> Link:
     """Latency and bandwidth of messages between two threads."""
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
-    return Link(level.latency, level.bandwidth)
+    return Link(level.latency, level.bandwidth, by_receiver=True)
 
 
 def save_prices(prices: Prices, path: str | Path) -> None:
@@ -172,6 +197,8 @@ def load_prices(path: str | Path) -> Prices:
         "link", {"latency": 0, "bandwidth": inf}
     )
     try:
-        return Prices(table, Link(float(link["latency"]), float(link["bandwidth"])))
+        return Prices(
+            table, Link(float(link["latency"]), float(link["bandwidth"]), by_receiver=True)
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: link: expected latency and bandwidth, not {error}") from None

@@ -9,7 +9,11 @@ would have made is random. Of an unrolled network that is a few time steps:
     layer 0    runs  runs  runs  -     -        with CALLS = 3
     layer 1    -     -     -     -     -        equal to layer 0: only what is new of it runs
 
-Such a pass is short however deep the network is, and it is repeated until the figures stand.
+Such a pass is short however deep the network is, and it is repeated until the figures stand. Calls
+that read parameters are also timed by themselves, with these in the core's own cache, in the shared
+one and in memory, as it depends on the schedule where a run finds them. All of it
+runs on as many threads at once as there will be devices, each on arrays of its own: cores of one
+processor share its caches and its memory.
 """
 
 from __future__ import annotations
@@ -19,21 +23,24 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from partitioner.cost import CostTable, Measured, signature
+from partitioner.cost import CostTable, Measured, parameters, signature
 from partitioner.types import FORWARD, BodyKey
-from runtime.calibrate import bound, measure_speed
+from runtime.caches import Sweeps, find_caches
+from runtime.calibrate import bound, measure_bandwidth, measure_speed
 from runtime.kernels import BoundBody, NodeFailed, Step
+from runtime.made_up import MadeUp, limits
 from runtime.native import Clock, nothing
 from symgraph.build import Builder
 from symgraph.graph import Graph, Node
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import VARIABLE, Env, Types
-from symgraph.types import Array, TensorType, Value, is_float
+from symgraph.ops.registry import VARIABLE, Env
+from symgraph.types import Array, Value
 
 CALLS = 8  # of a signature in a pass: the first finds its weights in memory, the next in cache
 PASSES = 5  # at least, if there is time
@@ -41,8 +48,28 @@ STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 IDLE_CALLS = 200
 IDLE = "idle"  # calls that do nothing
 TRAINING = Env(train=True)
+MANY = 8  # threads at most: more would need much memory to tell the same
 
-Samples = dict[str, list[float]]  # signature -> seconds of each call
+
+_Times = dict[str, list[float]]
+
+
+@dataclass
+class Samples:
+    """Seconds of each call, by signature.
+
+    near, far: of those that found their parameters in the own cache and in the shared one; and in
+    memory.
+    """
+
+    every: _Times = field(default_factory=lambda: defaultdict(list))
+    near: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    far: _Times = field(default_factory=lambda: defaultdict(list))
+
+
+def cores() -> int:
+    """Cores that this process may use, as far as a profile uses them."""
+    return min(MANY, len(os.sched_getaffinity(0)))
 
 
 def measure(
@@ -50,41 +77,48 @@ def measure(
     *,
     seconds: float = 20.0,
     known: Collection[str] = (),
+    workers: int = 1,
     progress: Callable[[float], None] = lambda used: None,
 ) -> CostTable:
     """The costs of all kernels of these graphs, on made-up data, with the caller's BLAS threads.
 
-    known: signatures that need not be measured.
+    known: signatures that need not be measured. workers: threads that run them at the same time.
     Ends when they are known well or the time is up, but not before every kernel is measured.
     progress: told after each pass which part of the time is used, and 1 at the end. Kernels that
     fail on made-up data are listed in the table's `failed`, and estimated.
     """
     begun = time.perf_counter()
-    speed = measure_speed()
+    speed, caches = measure_speed(), find_caches(workers)
     uses = Counter(dict.fromkeys(known, CALLS))
     failed: dict[str, str] = {}
-    excerpts = [_prepare(graph, uses, failed) for graph in graphs if _is_new(graph, uses)]
-    idle = _Excerpt.idle()
-    samples: Samples = defaultdict(list)
-    idling: Samples = defaultdict(list)
-    loops: list[float] = []
+    data = [MadeUp() for _ in range(workers)]
+    teams = [_prepare(graph, uses, failed, data) for graph in graphs if _is_new(graph, uses)]
+    passes = [
+        _Pass([team[worker] for team in teams], Sweeps(caches, workers))
+        for worker in range(workers)
+    ]
+    samples, idling = Samples(), Samples()
+    idle, loops = _Excerpt.idle(), list[float]()
     ready = time.perf_counter()
-    while True:
-        for excerpt in excerpts:
-            excerpt.run(samples)
-        idle.run(idling)
-        loops.append(idle.run_at_once())
-        now = time.perf_counter()
-        one_more = (now - ready) / len(loops)
-        if now + one_more > begun + seconds:
-            break
-        if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
-            break
-        progress((now - begun) / seconds)
+    with ThreadPoolExecutor(workers) as pool:
+        bandwidth = sum(pool.map(lambda worker: measure_bandwidth(), range(workers))) / workers
+        while True:
+            for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
+                list(pool.map(part, passes, [samples] * workers))  # all begin together
+            idle.run(idling)
+            loops.append(idle.run_at_once())
+            now = time.perf_counter()
+            one_more = (now - ready) / len(loops)
+            if now + one_more > begun + seconds:
+                break
+            if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
+                break
+            progress((now - begun) / seconds)
     progress(1.0)
-    alone = float(np.median(idling[IDLE]))
-    measured = {text: _measured(times, alone) for text, times in samples.items()}
-    return CostTable(speed, float(np.median(loops)), measured, failed, describe_machine())
+    alone = float(np.median(idling.every[IDLE]))
+    measured = {text: _measured(samples, text, alone) for text in samples.every}
+    dispatch = float(np.median(loops))
+    return CostTable(speed, dispatch, bandwidth, caches, measured, failed, describe_machine())
 
 
 def describe_machine() -> dict[str, str]:
@@ -116,16 +150,27 @@ def _processor() -> str:
 # -- figures -------------------------------------------------------------------------------------
 
 
-def _measured(times: Sequence[float], alone: float) -> Measured:
+def _measured(samples: Samples, text: str, alone: float) -> Measured:
     """alone: seconds of a call that does nothing, run by itself."""
-    low, median, high = np.percentile(times, (25, 50, 75))
-    return Measured(max(0.0, float(median) - alone), float(high - low), len(times))
+    times, near, far = samples.every[text], samples.near[text], samples.far[text]
+    low, high = map(float, np.percentile(times, (25, 75)))
+    of_levels = [*zip(*near, strict=True), far] if far else []
+    levels = np.maximum.accumulate([max(0.0, midmean(level) - alone) for level in of_levels])
+    seconds = max(0.0, midmean(times) - alone)
+    return Measured(seconds, high - low, len(times), tuple(levels.tolist()))
+
+
+def midmean(times: Sequence[float]) -> float:
+    """The mean of the middle half: of calls that are now fast, now slow, between the two."""
+    ordered = sorted(times)
+    cut = len(ordered) // 4
+    return float(np.mean(ordered[cut : len(ordered) - cut]))
 
 
 def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
     """How far off the time of all calls may be, as a part of it, from the spread of the samples."""
     total = error = 0.0
-    for text, times in samples.items():
+    for text, times in samples.every.items():
         low, median, high = np.percentile(times, (25, 50, 75))
         total += uses[text] * median
         error += uses[text] * (high - low) / len(times) ** 0.5
@@ -136,12 +181,21 @@ def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
 
 
 class _Excerpt:
-    """A body that is run call by call; signatures: of the nodes, by name."""
+    """A body that is run call by call; signatures: of the nodes, by name.
 
-    def __init__(self, body: BoundBody, signatures: Mapping[str, str]) -> None:
+    readers: nodes that read parameters.
+    """
+
+    def __init__(
+        self, body: BoundBody, signatures: Mapping[str, str], readers: Collection[str] = ()
+    ) -> None:
         self.body = body
         self.signatures = [signatures[step.name] for step in body.steps]
         self.calls = [body._replace(steps=(step,)) for step in body.steps]
+        self.readers = {
+            signatures[step.name]: call
+            for step, call in zip(body.steps, self.calls, strict=True) if step.name in readers
+        }  # fmt: skip
 
     @classmethod
     def idle(cls) -> _Excerpt:
@@ -158,7 +212,7 @@ class _Excerpt:
                 call.run()
                 times.append(clock() - start)
         for text, seconds in zip(self.signatures, times, strict=True):
-            samples[text].append(seconds)
+            samples.every[text].append(seconds)
 
     def run_at_once(self) -> float:
         """Seconds a call, all calls in one run."""
@@ -167,13 +221,49 @@ class _Excerpt:
         return (time.perf_counter() - start) / len(self.calls)
 
 
+class _Pass:
+    """What a worker runs again and again: its excerpts, and what reads parameters alone."""
+
+    def __init__(self, excerpts: Sequence[_Excerpt], sweeps: Sweeps) -> None:
+        self.excerpts, self.sweeps = excerpts, sweeps
+        self.readers = {t: call for excerpt in excerpts for t, call in excerpt.readers.items()}
+
+    def run(self, samples: Samples) -> None:
+        """All calls in their order; raises NodeFailed, as the others do."""
+        for excerpt in self.excerpts:
+            excerpt.run(samples)
+
+    def run_near(self, samples: Samples) -> None:
+        """Call what reads parameters with these in caches."""
+        for text, call in self.readers.items():
+            call.run()
+            own = _seconds(call)
+            self.sweeps.own()
+            samples.near[text].append((own, _seconds(call)))
+
+    def run_far(self, samples: Samples) -> None:
+        """Call what reads parameters with these in memory."""
+        for text, call in self.readers.items():
+            self.sweeps.all()
+            samples.far[text].append(_seconds(call))
+
+
+def _seconds(call: BoundBody) -> float:
+    start = time.perf_counter()
+    with np.errstate(all="ignore"):
+        call.run()
+    return time.perf_counter() - start
+
+
 def _is_new(graph: Graph, uses: Counter[str]) -> bool:
     """Whether some call has not been measured often enough."""
     return any(uses[signature(n, graph)] < CALLS for n in graph if not n.is_variable)
 
 
-def _prepare(graph: Graph, uses: Counter[str], failed: dict[str, str]) -> _Excerpt:
-    """The part of the graph that is to be run, after a pass to warm up.
+def _prepare(
+    graph: Graph, uses: Counter[str], failed: dict[str, str], data: Sequence[MadeUp]
+) -> list[_Excerpt]:
+    """The part of the graph that is to be run, for each worker, after a pass to warm up.
 
     uses: counts the calls of every signature, those of the graphs before included.
     """
@@ -185,94 +275,44 @@ def _prepare(graph: Graph, uses: Counter[str], failed: dict[str, str]) -> _Excer
         uses[text] += 1
     while True:
         names = [name for name in chosen if texts[name] not in failed]
-        excerpt = _cut_out(graph, names, texts)
+        excerpts = [_cut_out(graph, names, texts, own) for own in data]
         try:
-            excerpt.run(defaultdict(list))
+            for excerpt in excerpts:
+                excerpt.run(Samples())
         except NodeFailed as error:
             cause = error.__cause__
             failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
         else:
-            return excerpt
+            return excerpts
 
 
-def _cut_out(graph: Graph, names: Sequence[str], signatures: Mapping[str, str]) -> _Excerpt:
+def _cut_out(
+    graph: Graph, names: Sequence[str], signatures: Mapping[str, str], data: MadeUp
+) -> _Excerpt:
     """These calls alone, in their order; what others make is made up, what others read is kept."""
     inside = set(names)
     kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
-    fresh, rng = Builder(graph).fresh, np.random.default_rng(0)
+    fresh = Builder(graph).fresh
     made_up: dict[tuple[Value, int | None], Node] = {}
     feeds: dict[str, Array] = {}
     calls = []
+    data.begin()
     for name in names:
         node = graph[name]
         types = graph.types_of(node.inputs)
         inputs = []
-        for value, type_, limit in zip(node.inputs, types, _limits(node, types), strict=True):
+        for value, type_, limit in zip(node.inputs, types, limits(node, types), strict=True):
             if value.node in inside and limit is None:
                 inputs.append(value)
                 continue
             if (value, limit) not in made_up:
                 variable = Node(fresh("made_up"), VARIABLE, types=(type_,))
                 made_up[value, limit] = variable
-                feeds[variable.name] = _random(rng, type_, limit)
+                feeds[variable.name] = data.next(type_, limit)
             inputs.append(Value(made_up[value, limit].name))
         calls.append(Node(name, node.op, tuple(inputs), node.attrs, node.types))
     results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
     clock = Clock()
     clock.env = TRAINING
     body = bound(Graph.of([*made_up.values(), *calls], results), feeds, clock)
-    return _Excerpt(body, signatures)
-
-
-# -- made-up data --------------------------------------------------------------------------------
-
-
-def _classes(attrs: Attrs, ins: Types) -> int:
-    """The labels that a softmax over these inputs knows."""
-    return ins[0].shape[1 if attrs.get("multi_output") else -1]
-
-
-def _of_all(attrs: Attrs, ins: Types) -> int:
-    """The ids of a whole operator that this is a shard of."""
-    count: int = attrs["classes"]
-    return count
-
-
-# Operator -> the input that holds ids, and how many ids there are.
-IDS: Mapping[str, tuple[int, Callable[[Attrs, Types], int]]] = {
-    "Embedding": (0, lambda attrs, ins: attrs["input_dim"]),
-    "_embedding_grad": (0, lambda attrs, ins: attrs["input_dim"]),
-    "take": (1, lambda attrs, ins: ins[0].shape[attrs["axis"]]),
-    "_take_grad": (0, lambda attrs, ins: attrs["size"]),
-    "pick": (1, lambda attrs, ins: ins[0].shape[attrs["axis"]]),
-    "_pick_grad": (0, lambda attrs, ins: attrs["shape"][attrs["axis"]]),
-    "one_hot": (0, lambda attrs, ins: attrs["depth"]),
-    "SoftmaxOutput": (1, _classes),
-    "_softmax_output_grad": (1, _classes),
-    "softmax_cross_entropy": (1, _classes),
-    "_nll": (1, _classes),
-    "_shard_embedding": (0, _of_all),
-    "_shard_embedding_grad": (0, _of_all),
-    "_shard_softmax_output": (1, _of_all),
-    "_shard_softmax_output_grad": (1, _of_all),
-    "_shard_cross_entropy": (1, _of_all),
-    "_shard_residual": (1, _of_all),
-    "_shard_pick": (1, _of_all),
-}
-
-
-def _limits(node: Node, types: Types) -> list[int | None]:
-    """For each input the number of ids it may hold; None: any numbers."""
-    limits: list[int | None] = [None] * len(types)
-    if node.op in IDS:
-        at, count = IDS[node.op]
-        limits[at] = count(node.attrs, types)
-    return limits
-
-
-def _random(rng: np.random.Generator, type_: TensorType, limit: int | None) -> Array:
-    if limit is None and is_float(type_.dtype):
-        numbers = rng.standard_normal(type_.shape, np.float32)
-        numbers *= 0.1  # so that products of many stay in range
-        return numbers.astype(type_.dtype, copy=False)
-    return rng.integers(0, 2 if limit is None else limit, type_.shape).astype(type_.dtype)
+    return _Excerpt(body, signatures, {n for n in names if parameters(graph[n], graph)})

@@ -139,9 +139,9 @@ class Session:
 
     def _record(self, worker: Worker) -> None:
         """Keep what the bodies of a step took."""
-        timeline = worker.timeline
+        timeline, unit = worker.timeline, float(worker.timeline.unit)
         for run, start, end in timeline.tracks[worker.rank].runs():
-            self.body_seconds[run.key].append(float((end - start) * timeline.unit))
+            self.body_seconds[run.key].append((end - start) * unit)
 
     def reset_states(self) -> None:
         """Start the next step from zero states."""

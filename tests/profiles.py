@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from partitioner.cost import CostTable, Speed
+from partitioner.cost import Caches, CostTable, Speed
 from runtime.profiling.figures import Profile
 from runtime.profiling.trial import Trial
 from runtime.transports import ThreadCluster
@@ -16,6 +16,7 @@ from tests.small_lm import write_bucketed, write_config
 
 STEPS = 5
 BUCKETED = 12  # steps of the bucketed profile
+ESTIMATES = CostTable(Speed(1e9, 1e-6, 1e10), 0.0, 1e10, Caches(1, 2), {}, {}, {})
 
 
 def config(folder: Path, *overrides: str) -> Config:
@@ -28,7 +29,7 @@ def config(folder: Path, *overrides: str) -> Config:
 def costs(folder: Path) -> Path:
     """A file of costs that are estimated from counts of operations."""
     path = folder / "costs.json"
-    path.write_text(CostTable(Speed(1e9, 1e-6, 1e10), 0.0, {}, {}, {}).to_json())
+    path.write_text(ESTIMATES.to_json())
     return path
 
 

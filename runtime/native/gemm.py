@@ -19,6 +19,7 @@ from runtime.native.micro import (
     pack_transposed,
     packed_shape,
 )
+from symgraph.graph import Graph, Node
 from symgraph.types import Array
 
 __all__ = ["available", "matmul_packed", "pack", "packed_shape"]
@@ -72,6 +73,20 @@ def _packed(
         return None
     units = task.ins[weight].shape[0 if transposed else 1]
     return _product(x, task.pack(weight, transposed), task.outs[0].reshape(len(x), units), add)
+
+
+def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
+    """The weight, and whether it is transposed, that a call wants packed if it is a parameter."""
+    if node.op not in ("FullyConnected", "_fc_grad_data", "dot") or not available():
+        return None
+    if node.op == "dot" and node.attrs["transpose_a"]:
+        return None
+    turned = node.attrs["transpose_b"] if node.op == "dot" else node.op == "FullyConnected"
+    name = node.inputs[1].node
+    data, weight = graph.types_of(node.inputs[:2])
+    inner = weight.shape[1 if turned else 0]
+    few = len(weight.shape) == 2 and np.dtype(data.dtype) in DTYPES and data.size // inner in PACKED
+    return (name, turned) if few and graph[name].is_variable else None
 
 
 def _handled(task: Task) -> bool:

@@ -60,7 +60,7 @@ class Costs:
 
     run: of a body. link: of each channel that `links`, by (source rank, destination rank), does not
     name. overhead: of a rank's time before each instruction. copy: bytes a second at which a rank
-    copies in a message that has arrived. update: of one stage. sums: of replicas' gradients, one
+    copies in a message that has arrived. update: of a stage. sums: of replicas' gradients, one
     after the other: each begins when these bodies have run for the last time; C1 ends them.
     """
 
@@ -69,7 +69,7 @@ class Costs:
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     overhead: Number = 0
     copy: Number = inf
-    update: Number = 0
+    update: Callable[[int], Number] = lambda stage: 0
     sums: Sequence[tuple[Collection[BodyKey], Number]] = ()
 
     def link_of(self, source: int, target: int) -> Link:
@@ -144,7 +144,7 @@ class _Seconds(NamedTuple):
     copy: list[Fraction]
     latency: list[Fraction]
     overhead: Fraction
-    update: Fraction
+    update: list[Fraction]
     meet: list[Fraction]  # sums of replicas' gradients
     join: list[Fraction]  # exchanges
     exact: bool
@@ -152,26 +152,30 @@ class _Seconds(NamedTuple):
     def all(self) -> Iterable[Fraction]:
         """Every cost."""
         yield from (*self.run, *self.transfer, *self.copy, *self.latency)
-        yield from (self.overhead, self.update, *self.meet, *self.join)
+        yield from (self.overhead, *self.update, *self.meet, *self.join)
 
 
 def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
     runs = [costs.run(key) for key in facts.keys]
     meet = [seconds for _, seconds in costs.sums]
+    updates = [costs.update(stage) for stage in range(len(facts.rank_of))]
     given = [
-        *runs, *meet, costs.overhead, costs.update, costs.copy,
+        *runs, *meet, *updates, costs.overhead, costs.copy,
         *(x for link in links for x in (link.latency, link.bandwidth)),
     ]  # fmt: skip
     transfer, copy = [], []
     for edge, channel in zip(facts.edges, facts.edge_channel.tolist(), strict=True):
         crosses = channel >= 0
         size = edge.type.nbytes if crosses else 0
-        transfer.append(quotient(size, links[channel].bandwidth if crosses else inf, "bandwidth"))
-        copy.append(quotient(size, costs.copy, "copy"))
+        link = links[channel] if crosses else Link()
+        carrying = quotient(size, link.bandwidth, "bandwidth")
+        transfer.append(Fraction(0) if link.by_receiver else carrying)
+        copy.append(quotient(size, costs.copy, "copy") + (carrying if link.by_receiver else 0))
     return _Seconds(
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
         transfer, copy, [as_fraction(link.latency, "latency") for link in links],
-        as_fraction(costs.overhead, "overhead"), as_fraction(costs.update, "update"),
+        as_fraction(costs.overhead, "overhead"),
+        [as_fraction(x, f"update of stage {stage}") for stage, x in enumerate(updates)],
         [as_fraction(x, f"sum {number}") for number, x in enumerate(meet)],
         _joins(facts, costs),
         all(isinstance(x, Rational) or x == inf for x in given),
@@ -215,10 +219,10 @@ def _work(
     channels["first"] = np.cumsum(packed.sends) - packed.sends
     channels["latency"] = ticks(seconds.latency)
     places = (0, 0) if capacity is None else (len(edges), packed.mbs)
-    overhead, update = ticks([seconds.overhead, seconds.update]).tolist()
+    (overhead,) = ticks([seconds.overhead]).tolist()
     return Work(
-        packed.words, np.empty(len(packed.words), np.int64), ticks(seconds.run), overhead, update,
-        ticks(seconds.meet),
+        packed.words, np.empty(len(packed.words), np.int64), ticks(seconds.run), overhead,
+        ticks(seconds.update), ticks(seconds.meet),
         ranks, edges, channels, np.empty(int(packed.sends.sum()), MESSAGE),
         np.zeros(len(links), np.int64), np.empty(facts.ranks, np.int64), np.zeros(3, np.int64),
         np.full(places, WAIT, np.int32), capacity or 0,
@@ -242,8 +246,7 @@ def _shared(facts: Facts, links: list[Link]) -> tuple[list[int], list[bool]]:
 def _fits(work: Work) -> bool:
     most = [
         work.run, work.edges["transfer"], work.edges["copy"], work.channels["latency"],
-        work.joins["takes"],
-        np.array([work.overhead, work.update]), work.meet,
+        work.joins["takes"], np.array([work.overhead]), work.update, work.meet,
     ]  # fmt: skip
     return max(int(ticks.max(initial=0)) for ticks in most) < STEP
 

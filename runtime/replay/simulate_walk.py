@@ -50,9 +50,9 @@ class Work(NamedTuple):
 
     words: the instructions of all ranks, int64: from the low end the code in KIND bits, the body,
     tag, collective or stage in NAME bits, the micro-batch. end: of each instruction. run: of each
-    body. overhead, update: of an instruction. meet: of the sums of replicas' gradients, the i-th of
-    which begins after the last runs of sum_bodies[sum_first[i] : sum_first[i + 1]]. ran: body ->
-    the end of its last run so far.
+    body. overhead: of an instruction. update: of each stage. meet: of the sums of replicas'
+    gradients, the i-th of which begins after the last runs of
+    sum_bodies[sum_first[i] : sum_first[i + 1]]. ran: body -> the end of its last run so far.
 
     ranks: the step to do and the one behind the last, places in `words`; the clock; wants: the
     channel that it waits to receive from, or JOINED - n for the n-th of `joins`, frees: the message
@@ -75,7 +75,7 @@ class Work(NamedTuple):
     end: Array
     run: Array
     overhead: int
-    update: int
+    update: Array
     meet: Array
     ranks: Array
     edges: Array
@@ -173,7 +173,7 @@ def walk(work: Work) -> int:
                 least = _summed(meet, sum_first, sum_bodies, ran) if name == REPLICAS else 0
                 done = _meet(rank, now, least, ranks, end, ready, tally)
             else:
-                done += update
+                done += update[name]
             if done == WAIT:
                 break
             if done > LIMIT:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partitioner import cut, group2ctx
-from partitioner.cost import CostTable, Measured, Speed, signature
+from partitioner.cost import Caches, CostTable, Measured, Speed, signature
 from partitioner.types import Body
 from runtime.calibrate import call_seconds, measure_speed
 from symgraph import cpu, rnn, sym
@@ -36,7 +36,7 @@ def table(**measured: Measured) -> CostTable:
     """Costs of `dense`: those of its calls named, the others unknown."""
     graph = dense()
     known = {signature(graph[name], graph): m for name, m in measured.items()}
-    return CostTable(SPEED, 0.5, known, {}, {})
+    return CostTable(SPEED, 0.5, 1e9, Caches(1, 2), known, {}, {})
 
 
 def text_of(op: str, *arrays: object, **attrs: object) -> str:
@@ -150,21 +150,48 @@ def test_a_measured_kernel_costs_what_was_measured_and_the_dispatch():
     assert costs.seconds_of(graph["fc"], graph) == 7.5
     assert costs.seconds_of(tanh, graph) == estimate
     assert costs.seconds_of(graph["x"], graph) == 0.0
-    assert costs.body(body_of(graph)) == pytest.approx(7.5 + estimate)
+    assert costs.seconds(body_of(graph)) == pytest.approx(7.5 + estimate)
     assert costs.measured_share(graph) == pytest.approx(7.5 / (7.5 + estimate))
+
+
+@pytest.mark.parametrize(
+    ("rows", "since_last_run", "levels"),
+    [
+        (1, 0, "near near"), (1, 1 << 20, "shared near"), (1, 9 << 20, "far near"),
+        (256, 0, "shared shared"), (256, 9 << 20, "far shared"), (8192, 0, "far far"),
+    ],
+)  # fmt: skip
+def test_a_parameter_comes_from_the_cache_that_still_holds_it(rows, since_last_run, levels):
+    """Two products with one weight of 256 KiB; between its uses rows are read and written."""
+    x, weight = sym.Variable("x"), sym.Variable("w")
+    first = sym.FullyConnected(x, weight, num_hidden=256, no_bias=True, name="first")
+    net = sym.FullyConnected(sym.identity(first), weight, num_hidden=256, no_bias=True)
+    graph = lower(net, {"x": (rows, 256)})
+    seconds = {"near": 1.0, "shared": 10.0, "far": 100.0}
+    known = {signature(graph["first"], graph): Measured(5.0, 0.1, 20, tuple(seconds.values()))}
+    costs = CostTable(Speed(inf, 0.0), 0.0, 1e9, Caches(1 << 19, 1 << 23), known, {}, {})
+    assert costs.seconds_of(graph["first"], graph) == 5.0
+    expected = sum(seconds[name] for name in levels.split())
+    assert costs.seconds(body_of(graph), since_last_run) == expected
+
+
+def test_a_small_parameter_is_always_at_hand():
+    costs, graph = table(fc=Measured(7.0, 0.1, 20, (1.0, 2.0, 3.0))), dense()
+    tanh = next(n for n in graph if n.op == "tanh")
+    assert costs.seconds(body_of(graph)) == pytest.approx(7.5 + SPEED.seconds_of(tanh, graph))
 
 
 def test_nothing_measured_is_all_estimate():
     costs, graph = table(), dense()
-    assert costs.body(body_of(graph)) == SPEED.seconds(body_of(graph))
+    assert costs.seconds(body_of(graph)) == SPEED.seconds(body_of(graph))
     assert costs.measured_share(graph) == 0.0
     assert costs.measured_share(lower(sym.Variable("x"), {"x": (1,)})) == 1.0
 
 
 def test_a_table_is_read_back_as_it_was_saved(tmp_path):
     costs = CostTable(
-        Speed(1e11, 1.1e-6, 2.5e10), 4.9e-7,
-        {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40)},
+        Speed(1e11, 1.1e-6, 2.5e10), 4.9e-7, 1.9e10, Caches(1 << 20, 1 << 24),
+        {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3))},
         {"a() -> b": "IndexError: id 4 is outside 0..3"}, {"host": "here", "cores": "2"},
     )  # fmt: skip
     costs.save(tmp_path / "costs.json")
@@ -177,7 +204,7 @@ def test_a_table_is_read_back_as_it_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"schema": 2}, "schema 2 is not 1"),
+        ({"schema": 1}, "schema 1 is not 2"),
         ({"measured": {"tanh": [1.0]}}, "not enough values"),
         ({"speed": {"flops": 1.0}}, "call"),
         ({"dispatch": "fast"}, "fast"),
@@ -200,7 +227,7 @@ def test_text_that_is_no_table_says_so(tmp_path):
 
 def test_a_table_prints_its_slowest_kernels_first():
     known = {"a": Measured(2e-6, 1e-7, 9), "b": Measured(3e-3, 2e-4, 9)}
-    costs = CostTable(SPEED, 5e-7, known, {"c": "E: no"}, {})
+    costs = CostTable(SPEED, 5e-7, 1e9, Caches(1, 2), known, {"c": "E: no"}, {})
     assert [line.split() for line in str(costs).splitlines()] == [
         ["3.00", "ms", "±", "100", "µs", "b"],
         ["2", "µs", "±", "0.05", "µs", "a"],

@@ -82,7 +82,9 @@ class SlowSimulator:
             head = next((m for m in queue if m.taken is None), None)
             if head is None or (head.tag, head.mb) != (now.tag, now.mb):
                 return None
-            return max(begin, head.arrival) + self.divided(now.tag, self.costs.copy)
+            link = self.link(self.ends(now.tag))
+            carried = self.divided(now.tag, link.bandwidth) if link.by_receiver else 0
+            return max(begin, head.arrival) + self.divided(now.tag, self.costs.copy) + carried
         if isinstance(now, Free):
             edges = [e for e in self.crossing if e.src == now.key]
             times = [self.delivered(e, now.mb) for e in edges]
@@ -99,7 +101,7 @@ class SlowSimulator:
         if isinstance(now, Run):
             end += Fraction(self.costs.run(now.key))
         elif isinstance(now, Update):
-            end += Fraction(self.costs.update)
+            end += Fraction(self.costs.update(now.stage))
         elif isinstance(now, Recv):
             next(m for m in self.channels[self.ends(now.tag)] if m.taken is None).taken = end
         elif isinstance(now, Send):
@@ -117,7 +119,8 @@ class SlowSimulator:
         carrier = link.name or ends
         free, owner = self.link_free.get(carrier, (begin, ends[0]))
         self.contended += free > begin and owner != ends[0]
-        sent = max(begin, free) + self.divided(now.tag, link.bandwidth)
+        carried = 0 if link.by_receiver else self.divided(now.tag, link.bandwidth)
+        sent = max(begin, free) + carried
         self.link_free[carrier] = sent, ends[0]
         message = Message(now.tag, now.mb, sent + Fraction(link.latency))
         self.channels.setdefault(ends, []).append(message)
@@ -274,13 +277,15 @@ def random_amounts(
         return rng.choice([inf, 1 + number(), Fraction(1, 2), 1])
 
     def some_link() -> Any:
-        return link(number(), rate(), rng.choice(["", "bus", "bus", "cable"]))
+        return link(number(), rate(), rng.choice(["", "bus", "bus", "cable"]), rng.random() < 0.3)
 
     seconds = {key: number() for key in topology.bodies}
+    updates = [number() for _ in topology.rank_of]
     ranks: Sequence[int] = range(topology.ranks)
     pairs: Iterable[tuple[int, int]] = [(a, b) for a in ranks for b in ranks if a != b]
     links: Mapping[tuple[int, int], Any] = {p: some_link() for p in pairs if rng.random() < 0.7}
     return {
         "run": seconds.__getitem__, "link": some_link(), "links": links,
-        "overhead": rng.choice([0, number()]), "copy": rate(), "update": number(),
+        "overhead": rng.choice([0, number()]), "copy": rate(),
+        "update": updates.__getitem__,
     }  # fmt: skip

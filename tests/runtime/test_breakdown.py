@@ -44,7 +44,8 @@ def test_a_simulated_pipeline():
     """
     lines = ["0F0 S0.0 0F1 S0.1 R1.0 0B0 D0F0 D0B0 R1.1 0B1 D0F1 D0B1 C U0",
              "R0.0 1F0 1B0 S1.0 R0.1 1F1 1B1 S1.1 D1F0 D1B0 D1F1 D1B1 C U1"]  # fmt: skip
-    costs = Costs(lambda key: 1 if key.phase == "F" else 2, Link(Fraction(1, 4)), copy=12, update=3)
+    seconds = lambda key: 1 if key.phase == "F" else 2  # noqa: E731
+    costs = Costs(seconds, Link(Fraction(1, 4)), copy=12, update=lambda stage: 3)
     found = simulate(parse(lines), TWO, costs)
     assert found.exact == 14
     assert breakdown(found, TWO) == (
@@ -102,7 +103,7 @@ def test_the_parts_of_every_rank_sum_to_the_makespan():
         def number(rng: random.Random = rng) -> Fraction:
             return Fraction(rng.randint(0, 200), 64)
 
-        amounts = random_amounts(case.topology, rng, number, lambda a, _, name: Link(a, inf, name))
+        amounts = random_amounts(case.topology, rng, number, lambda a, _, *on: Link(a, inf, *on))
         costs = Costs(**{**amounts, "copy": 16})
         found = simulate(Schedule.of(case.programs), case.topology, costs, capacity=case.capacity)
         parts = breakdown(found, case.topology)
@@ -155,7 +156,7 @@ def test_a_message_under_way_was_waited_for():
 
 def test_a_collective_goes_back_to_the_rank_that_came_last():
     lines = ["0F0 C U0 C", "1F0 C U1 C"]
-    costs = Costs(lambda key: 1 + 2 * key.stage, update=1)
+    costs = Costs(lambda key: 1 + 2 * key.stage, update=lambda stage: 1)
     topology = chain((0, 1), train=False)
     assert words(simulate(parse(lines), topology, costs), topology) == "1:1F0 1:C 0:C 0:U0 0:C"
 

@@ -33,7 +33,8 @@ def planned(steps: int = 8, **how: object) -> Plan:
 
 def seconds(made: Plan) -> float:
     partition = made.partition
-    return simulate(made.schedule, partition, PRICES.costs(partition)).makespan
+    costs = PRICES.costs(partition, made.chores())
+    return simulate(made.schedule, partition, costs).makespan
 
 
 # -- what is said ----------------------------------------------------------------------------------

@@ -170,7 +170,9 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
     ).buckets
     step = buckets.step([buckets.default_bucket_key])
     plan, prices = buckets.default, NOMINAL
-    alone = simulate(plan.schedule, plan.partition, prices.costs(plan.partition)).makespan
+    alone = simulate(
+        plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores())
+    ).makespan
     assert predict(step, prices).makespan == pytest.approx(alone)
     rows = plan_rows(plan)
     assert sent_bytes(step) == sum(row["bytes_sent"] for row in rows) > 0

@@ -9,6 +9,7 @@ import pytest
 from partitioner import Partition, cut, group2ctx
 from partitioner.cost import Speed
 from partitioner.machine import Device, Level, Machine
+from runtime.chores import Chores
 from runtime.lower import lower as lower_schedule
 from runtime.machine_costs import links, machine_costs
 from runtime.replay import Link, simulate
@@ -42,7 +43,7 @@ def machine(network: Level, **changed: float) -> Machine:
 
 def makespan(partition: Partition, on: Machine, **options: float) -> float:
     programs = lower_schedule(partition, forward_only(partition.rank_of, 1))
-    return simulate(programs, partition, machine_costs(on, partition, **options)).makespan
+    return simulate(programs, partition, machine_costs(on, partition, Chores(), **options)).makespan
 
 
 def test_links_of_ranks_whatever_the_order_of_devices():
@@ -59,10 +60,10 @@ def test_links_of_ranks_whatever_the_order_of_devices():
 
 def test_bodies_take_their_own_devices_time():
     partition = two_into_one((gpu(0), gpu(1), gpu(2)))
-    costs = machine_costs(machine(Level()), partition)
+    costs = machine_costs(machine(Level()), partition, Chores())
     assert {key.stage: costs.run(key) for key in partition.bodies} == {0: 4.0, 1: 2.0, 2: 1.0}
     moved = two_into_one((gpu(2), gpu(1), gpu(0)))
-    costs = machine_costs(machine(Level()), moved)
+    costs = machine_costs(machine(Level()), moved, Chores())
     assert {key.stage: costs.run(key) for key in moved.bodies} == {0: 1.0, 1: 2.0, 2: 4.0}
 
 
@@ -92,4 +93,4 @@ def test_a_uniform_machine_is_one_speed_and_one_link():
 def test_a_device_that_the_machine_has_not():
     partition = two_into_one((gpu(0), gpu(1), gpu(3)))
     with pytest.raises(ConfigError, match=r"the machine has no device gpu\(3\): did you mean 'gpu"):
-        machine_costs(machine(Level()), partition)
+        machine_costs(machine(Level()), partition, Chores())

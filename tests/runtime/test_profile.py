@@ -12,7 +12,7 @@ import pytest
 from partitioner import cut, group2ctx
 from partitioner.cost import signature
 from partitioner.types import Body
-from runtime.profile import CALLS, measure
+from runtime.profile import CALLS, measure, midmean
 from symgraph import cpu, rnn, sym
 from symgraph.gradients import gradients
 from symgraph.graph import Graph, Node
@@ -65,7 +65,7 @@ def test_a_known_time_is_found(register_work):
         assert 0.002 <= costs.seconds_of(graph[name], graph) < 0.0024
     assert costs.seconds_of(graph["y"], graph) < 0.001
     (body,) = bodies_of(graph)
-    assert costs.body(body) == sum(costs.seconds_of(n, graph) for n in graph)
+    assert costs.seconds(body) == sum(costs.seconds_of(n, graph) for n in graph)
 
 
 @pytest.mark.parametrize("depth", [3, CALLS, 50])
@@ -121,9 +121,32 @@ def test_every_kernel_of_a_language_model_is_measured(dtype):
         forward, backward = bodies_of(graph)
         assert costs.measured_share(forward.graph) == costs.measured_share(backward.graph) == 1.0
         total = sum(costs.seconds_of(n, graph) for n in graph)
-        assert costs.body(forward) + costs.body(backward) == pytest.approx(total)
+        assert costs.seconds(forward) + costs.seconds(backward) == pytest.approx(total)
     assert all(m.calls >= 1 and m.seconds >= 0 <= m.spread for m in costs.measured.values())
     assert len(costs.measured) < len(short)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_that_read_large_parameters_are_timed_with_them_in_each_cache(workers):
+    x = sym.Variable("x")
+    net = sym.FullyConnected(sym.tanh(x), num_hidden=300, no_bias=True, name="large")
+    net = sym.FullyConnected(net, num_hidden=3, no_bias=True, name="small")
+    graph = lower(net, {"x": (4, 256)})
+    costs = measure([graph], seconds=0, workers=workers)
+    large = costs.measured[signature(graph["large"], graph)]
+    assert len(large.levels) == 3
+    assert 0 < large.levels[0] <= large.levels[1] <= large.levels[2]
+    assert large.calls == workers
+    small = costs.measured[signature(graph["small"], graph)]
+    assert small.levels == ()
+    assert costs.bandwidth > 0
+    assert costs.caches.own <= costs.caches.shared
+
+
+def test_the_midmean_is_between_the_fast_and_the_slow():
+    assert midmean([1.0]) == 1.0
+    assert midmean([1.0, 3.0]) == 2.0
+    assert midmean([100.0, 1.0, 2.0, 4.0, 0.0]) == pytest.approx((1 + 2 + 4) / 3)
 
 
 def zeros(*shape: int, dtype: str = "float32") -> Array:

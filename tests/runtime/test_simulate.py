@@ -202,7 +202,7 @@ def test_sends_of_one_time_go_in_the_order_of_ranks():
 
 
 def test_the_collective_waits_for_the_slowest_and_updates_follow():
-    costs = Costs(lambda key: 1 + 2 * key.stage, update=10)
+    costs = Costs(lambda key: 1 + 2 * key.stage, update=lambda stage: 10)
     lines = ["0F0 D0F0 C U0", "1F0 D1F0 C U1"]
     found = simulated(lines, sketch((0, 1), "0F 1F"), costs)
     assert found == [
@@ -219,7 +219,7 @@ def test_longer_times_never_end_anything_sooner():
         rng = random.Random(seed)
         case = random_case(rng)
         amounts = random_amounts(
-            case.topology, rng, lambda rng=rng: rng.randint(0, 3), lambda a, b, _: Link(a, b)
+            case.topology, rng, lambda rng=rng: rng.randint(0, 3), lambda a, b, *_: Link(a, b)
         )
         schedule = Schedule.of(case.programs)
         base = simulate(schedule, case.topology, Costs(**amounts), capacity=case.capacity)

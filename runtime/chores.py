@@ -1,0 +1,77 @@
+"""Chores: what a training step does beside the calls of its operators, in bytes through memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from partitioner import Partition
+from partitioner.types import BodyKey
+from runtime.native.gemm import packed_rows
+from symgraph.types import Value
+
+
+@dataclass(frozen=True)
+class Chores:
+    """Bytes that are read and written; all are passes over memory, one element after the other.
+
+    running: of a body's run, the mean over micro-batches: what is fed is copied in, and its terms
+    of gradients are added to those of other micro-batches. copies: how many arrays are fed to it.
+    updating: of a stage: its parameters and the optimizer's arrays, and parameters laid out anew
+    for products with few rows.
+    """
+
+    running: Mapping[BodyKey, float] = field(default_factory=dict)
+    copies: Mapping[BodyKey, int] = field(default_factory=dict)
+    updating: Mapping[int, float] = field(default_factory=dict)
+
+
+def chores(
+    partition: Partition, grads: Mapping[str, Value], parameters: Collection[str], *,
+    micro_batches: int, slots: int, update: bool,
+) -> Chores:  # fmt: skip
+    """Of a step. grads: parameter -> its gradient. parameters: all variables that are not fed.
+
+    slots: arrays of the optimizer for each parameter. update: whether the step ends with updates.
+    """
+    graph, stage_of = partition.graph, partition.placement.stage_of
+    learnt = {value: name for name, value in grads.items()}
+    passes = _tree_passes(micro_batches) / micro_batches
+    running: dict[BodyKey, float] = {}
+    copies: dict[BodyKey, int] = {}
+    for key, body in partition.bodies.items():
+        fed = [
+            n.types[0].nbytes for n in body.graph.variables
+            if n.name not in body.imports and n.name not in parameters
+        ]  # fmt: skip
+        terms = sum(graph.type_of(v).nbytes for v in body.results if v in learnt)
+        running[key], copies[key] = 2 * sum(fed) + passes * terms, len(fed)
+    if not update:
+        return Chores(running, copies)
+    forms = packed_forms(partition)
+    updating: dict[int, float] = defaultdict(float)
+    for name in grads:
+        passes = 3 + 2 * slots + 2 * forms[name]  # the gradient once, all else there and back
+        updating[stage_of[name]] += passes * graph[name].types[0].nbytes
+    return Chores(running, copies, updating)
+
+
+def _tree_passes(terms: int) -> int:
+    """How often an array is read or written when so many are added as runtime.sums does it."""
+    if terms == 1:
+        return 0
+    joins, kept = terms - 1, (terms + 1) // 2
+    return 3 * joins + 2 * kept
+
+
+def packed_forms(partition: Partition) -> Counter[str]:
+    """In how many forms each parameter is packed: see runtime.kernels.Packs."""
+    found = set()
+    for body in partition.bodies.values():
+        for node in body.graph:
+            if (weight := packed_rows(node, body.graph)) is not None:
+                name, transposed = weight
+                if name not in body.imports:
+                    found.add((name, transposed))
+    return Counter(name for name, _ in found)
