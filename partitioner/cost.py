@@ -7,7 +7,7 @@ share, so a network unrolled over 60 time steps has as many as one over 2.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -121,6 +121,11 @@ class Speed:
         """The least seconds for so many operations on so many bytes."""
         return max(flops / self.flops, nbytes / self.bandwidth)
 
+    @property
+    def rates(self) -> Rates:
+        """Of what goes through memory."""
+        return Rates(self.bandwidth, self.bandwidth)
+
     def seconds(self, body: Body) -> float:
         """Time of one run of a body."""
         return sum(self.seconds_of(n, body.graph) for n in body.graph)
@@ -131,6 +136,22 @@ class Caches(NamedTuple):
 
     own: int
     shared: int
+
+
+class Rates(NamedTuple):
+    """Bytes a second, while the other devices do the same.
+
+    passes: over large arrays, that are read and written. packing: of parameters that are laid out
+    anew.
+    """
+
+    passes: float
+    packing: float
+
+    @classmethod
+    def mean(cls, rates: Sequence[Rates]) -> Rates:
+        """Of several devices."""
+        return cls(*(sum(of_all) / len(rates) for of_all in zip(*rates, strict=True)))
 
 
 class Measured(NamedTuple):
@@ -151,13 +172,12 @@ class CostTable:
     """Measured kernels of one machine, and the speed by which all others are estimated.
 
     dispatch: seconds of the runtime's loop for one call, which come on top of a measured kernel.
-    bandwidth: bytes a second of passes over memory, while other devices make theirs. measured,
-    failed: by signature; failed: why it could not be measured. machine: where, in words.
+    measured, failed: by signature; failed: why it could not be measured. machine: where, in words.
     """
 
     speed: Speed
     dispatch: float
-    bandwidth: float
+    rates: Rates
     caches: Caches
     measured: Mapping[str, Measured]
     failed: Mapping[str, str]
@@ -225,7 +245,7 @@ class CostTable:
             raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
         return cls(
             Speed(**{key: float(value) for key, value in found["speed"].items()}),
-            float(found["dispatch"]), float(found["bandwidth"]),
+            float(found["dispatch"]), Rates(*map(float, found["rates"])),
             Caches(*map(int, found["caches"])),
             {key: Measured(float(s), float(d), int(n), tuple(map(float, levels)))
              for key, (s, d, n, levels) in found["measured"].items()},

@@ -9,11 +9,12 @@ from statistics import median
 import numpy as np
 
 from partitioner import Placement, cut
-from partitioner.cost import Speed
+from partitioner.cost import Rates, Speed
 from partitioner.layout import lay_out
 from runtime.arena import allocate
-from runtime.kernels import Binder, BoundBody, Packs
+from runtime.kernels import Binder, BoundBody, Packs, packed_buffer
 from runtime.native import Clock
+from runtime.native.gemm import pack
 from symgraph.context import cpu
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE
@@ -40,11 +41,19 @@ def measure_speed() -> Speed:
     return Speed(2 * SIZE**3 / product, call, 3 * BYTES / addition)
 
 
-def measure_bandwidth() -> float:
-    """Bytes a second that additions of large arrays read and write."""
+def measure_rates() -> Rates:
+    """The rates of additions of large arrays, and of packing a large weight in both forms."""
     total, term = (np.ones(LARGE // 4, np.float32) for _ in range(2))
-    once = median(_seconds(lambda: np.add(total, term, out=total)) for _ in range(15))
-    return 3 * LARGE / once
+    adding = median(_seconds(lambda: np.add(total, term, out=total)) for _ in range(15))
+    weight = np.ones((BYTES // 4 // SIZE, SIZE), np.float32)
+    as_is, transposed = (packed_buffer(weight, turned) for turned in (False, True))
+
+    def pack_both() -> None:
+        pack(weight, as_is, False)
+        pack(weight, transposed, True)
+
+    packing = median(_seconds(pack_both) for _ in range(7))
+    return Rates(3 * LARGE / adding, 4 * BYTES / packing)
 
 
 def call_seconds(op: str, inputs: int = 1) -> float:

@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from partitioner import Partition
+from partitioner.cost import Rates
 from partitioner.types import BodyKey
 from runtime.native.gemm import packed_rows
 from symgraph.types import Value
+
+COPY = 5e-6  # seconds of the worker to find an array that is fed
 
 
 @dataclass(frozen=True)
@@ -18,13 +21,23 @@ class Chores:
 
     running: of a body's run, the mean over micro-batches: what is fed is copied in, and its terms
     of gradients are added to those of other micro-batches. copies: how many arrays are fed to it.
-    updating: of a stage: its parameters and the optimizer's arrays, and parameters laid out anew
-    for products with few rows.
+    updating: of a stage: its parameters and the optimizer's arrays. packing: of a stage: its
+    parameters laid out anew for products with few rows.
     """
 
     running: Mapping[BodyKey, float] = field(default_factory=dict)
     copies: Mapping[BodyKey, int] = field(default_factory=dict)
     updating: Mapping[int, float] = field(default_factory=dict)
+    packing: Mapping[int, float] = field(default_factory=dict)
+
+    def seconds(self, key: BodyKey, rates: Rates) -> float:
+        """What comes on top of a body's run."""
+        return self.running.get(key, 0) / rates.passes + self.copies.get(key, 0) * COPY
+
+    def update_seconds(self, stage: int, rates: Rates) -> float:
+        """Of a stage's update."""
+        passes, packing = self.updating.get(stage, 0), self.packing.get(stage, 0)
+        return passes / rates.passes + packing / rates.packing
 
 
 def chores(
@@ -51,10 +64,12 @@ def chores(
         return Chores(running, copies)
     forms = packed_forms(partition)
     updating: dict[int, float] = defaultdict(float)
+    packing: dict[int, float] = defaultdict(float)
     for name in grads:
-        passes = 3 + 2 * slots + 2 * forms[name]  # the gradient once, all else there and back
-        updating[stage_of[name]] += passes * graph[name].types[0].nbytes
-    return Chores(running, copies, updating)
+        stage, size = stage_of[name], graph[name].types[0].nbytes
+        updating[stage] += (3 + 2 * slots) * size  # the gradient once, all else there and back
+        packing[stage] += 2 * forms[name] * size
+    return Chores(running, copies, updating, packing)
 
 
 def _tree_passes(terms: int) -> int:

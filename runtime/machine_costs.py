@@ -32,12 +32,9 @@ def machine_costs(
     placement = partition.placement
     speeds = [machine.devices[machine.index(c)].speed for c in placement.devices]
     seconds = {k: speeds[partition.rank(k)].seconds(body) for k, body in partition.bodies.items()}
-    for key, moved in chores.running.items():
-        seconds[key] += moved / speeds[partition.rank(key)].bandwidth
-
-    def update(stage: int) -> float:
-        return chores.updating.get(stage, 0) / speeds[placement.rank_of[stage]].bandwidth
-
+    rates = [speed.rates for speed in speeds]
     return Costs(
-        seconds.__getitem__, links=links(machine, placement), overhead=overhead, update=update
-    )
+        lambda key: seconds[key] + chores.seconds(key, rates[partition.rank(key)]),
+        links=links(machine, placement), overhead=overhead,
+        update=lambda stage: chores.update_seconds(stage, rates[placement.rank_of[stage]]),
+    )  # fmt: skip

@@ -24,6 +24,8 @@ def _of_all(attrs: Attrs, ins: Types) -> int:
     return count
 
 
+DIFFERENT = 10_007  # numbers that are repeated; no row of a usual size is like the one before
+
 # Operator -> the input that holds ids, and how many ids there are.
 IDS: Mapping[str, tuple[int, Callable[[Attrs, Types], int]]] = {
     "Embedding": (0, lambda attrs, ins: attrs["input_dim"]),
@@ -80,7 +82,7 @@ class MadeUp:
 
 def _random(rng: np.random.Generator, type_: TensorType, limit: int | None) -> Array:
     if limit is None and is_float(type_.dtype):
-        numbers = rng.standard_normal(type_.shape, np.float32)
+        numbers = rng.standard_normal(min(type_.size, DIFFERENT), np.float32)
         numbers *= 0.1  # so that products of many stay in range
-        return numbers.astype(type_.dtype, copy=False)
+        return np.resize(numbers.astype(type_.dtype, copy=False), type_.shape)
     return rng.integers(0, 2 if limit is None else limit, type_.shape).astype(type_.dtype)

@@ -29,7 +29,6 @@ from symgraph.graph import Graph
 
 NO_CHORES = Chores()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
-COPY = 5e-6  # seconds of the worker to find an array that is fed
 PROFILE_SECONDS = 5.0  # the most that a profile takes before a choice
 
 
@@ -51,12 +50,10 @@ class Prices:
         if self.machine is not None:
             costs = machine_costs(self.machine, partition, chores, overhead=self.overhead)
         else:
-            seconds = self._body_seconds(partition)
-            for key, moved in chores.running.items():
-                seconds[key] += moved / self.bodies.bandwidth + chores.copies[key] * COPY
+            rates, seconds = self.bodies.rates, self._body_seconds(partition)
             costs = Costs(
-                seconds.__getitem__, self.link, overhead=self.overhead,
-                update=lambda stage: chores.updating.get(stage, 0) / self.bodies.bandwidth,
+                lambda key: seconds[key] + chores.seconds(key, rates), self.link,
+                overhead=self.overhead, update=lambda stage: chores.update_seconds(stage, rates),
             )  # fmt: skip
         return replace(costs, sums=sums(partition, costs.link_of))
 

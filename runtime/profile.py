@@ -23,27 +23,29 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from partitioner.cost import CostTable, Measured, parameters, signature
+from partitioner.cost import CostTable, Measured, Rates, Speed, parameters, signature
 from partitioner.types import FORWARD, BodyKey
 from runtime.caches import Sweeps, find_caches
-from runtime.calibrate import bound, measure_bandwidth, measure_speed
+from runtime.calibrate import bound, measure_rates, measure_speed
 from runtime.kernels import BoundBody, NodeFailed, Step
 from runtime.made_up import MadeUp, limits
 from runtime.native import Clock, nothing
 from symgraph.build import Builder
 from symgraph.graph import Graph, Node
-from symgraph.ops.registry import VARIABLE, Env
+from symgraph.ops.registry import VARIABLE, Env, find
 from symgraph.types import Array, Value
 
-CALLS = 8  # of a signature in a pass: the first finds its weights in memory, the next in cache
-PASSES = 5  # at least, if there is time
+CALLS = 8  # of a signature in a pass, at most
+LONG = 4e-3  # seconds that they may take, or two calls
+FEW = 0.03  # of a call's operations: for less it need not be known where its parameters come from
+LEAST, PASSES = 3, 5  # at least; at least if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 IDLE_CALLS = 200
 IDLE = "idle"  # calls that do nothing
@@ -83,7 +85,7 @@ def measure(
     """The costs of all kernels of these graphs, on made-up data, with the caller's BLAS threads.
 
     known: signatures that need not be measured. workers: threads that run them at the same time.
-    Ends when they are known well or the time is up, but not before every kernel is measured.
+    Ends when they are known well or the time is up, but not before the third pass.
     progress: told after each pass which part of the time is used, and 1 at the end. Kernels that
     fail on made-up data are listed in the table's `failed`, and estimated.
     """
@@ -92,16 +94,17 @@ def measure(
     uses = Counter(dict.fromkeys(known, CALLS))
     failed: dict[str, str] = {}
     data = [MadeUp() for _ in range(workers)]
-    teams = [_prepare(graph, uses, failed, data) for graph in graphs if _is_new(graph, uses)]
-    passes = [
-        _Pass([team[worker] for team in teams], Sweeps(caches, workers))
-        for worker in range(workers)
-    ]
     samples, idling = Samples(), Samples()
     idle, loops = _Excerpt.idle(), list[float]()
-    ready = time.perf_counter()
     with ThreadPoolExecutor(workers) as pool:
-        bandwidth = sum(pool.map(lambda worker: measure_bandwidth(), range(workers))) / workers
+        prepare = _Prepare(speed, uses, failed, data, pool)
+        teams = [prepare(graph) for graph in graphs if prepare.is_new(graph)]
+        passes = [
+            _Pass([team[worker] for team in teams], Sweeps(caches, workers))
+            for worker in range(workers)
+        ]
+        rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
+        ready = time.perf_counter()
         while True:
             for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
                 list(pool.map(part, passes, [samples] * workers))  # all begin together
@@ -109,16 +112,16 @@ def measure(
             loops.append(idle.run_at_once())
             now = time.perf_counter()
             one_more = (now - ready) / len(loops)
-            if now + one_more > begun + seconds:
+            if now + one_more > begun + seconds and len(loops) >= LEAST:
                 break
             if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
                 break
-            progress((now - begun) / seconds)
+            progress(min(1.0, (now - begun) / seconds) if seconds else 1.0)
     progress(1.0)
     alone = float(np.median(idling.every[IDLE]))
     measured = {text: _measured(samples, text, alone) for text in samples.every}
-    dispatch = float(np.median(loops))
-    return CostTable(speed, dispatch, bandwidth, caches, measured, failed, describe_machine())
+    dispatch, machine = float(np.median(loops)), describe_machine()
+    return CostTable(speed, dispatch, Rates.mean(rates), caches, measured, failed, machine)
 
 
 def describe_machine() -> dict[str, str]:
@@ -255,40 +258,59 @@ def _seconds(call: BoundBody) -> float:
     return time.perf_counter() - start
 
 
-def _is_new(graph: Graph, uses: Counter[str]) -> bool:
-    """Whether some call has not been measured often enough."""
-    return any(uses[signature(n, graph)] < CALLS for n in graph if not n.is_variable)
+class _Prepare:
+    """Cuts out what is to be run of graphs, for each worker, and runs it once to warm up.
 
-
-def _prepare(
-    graph: Graph, uses: Counter[str], failed: dict[str, str], data: Sequence[MadeUp]
-) -> list[_Excerpt]:
-    """The part of the graph that is to be run, for each worker, after a pass to warm up.
-
-    uses: counts the calls of every signature, those of the graphs before included.
+    uses: counts the calls of every signature. failed: signatures that cannot be run, and why.
     """
-    texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
-    chosen = []
-    for name, text in texts.items():
-        if uses[text] < CALLS:
-            chosen.append(name)
-        uses[text] += 1
-    while True:
-        names = [name for name in chosen if texts[name] not in failed]
-        excerpts = [_cut_out(graph, names, texts, own) for own in data]
-        try:
-            for excerpt in excerpts:
-                excerpt.run(Samples())
-        except NodeFailed as error:
-            cause = error.__cause__
-            failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
-        else:
-            return excerpts
+
+    def __init__(
+        self, speed: Speed, uses: Counter[str], failed: dict[str, str], data: Sequence[MadeUp],
+        pool: Executor,
+    ) -> None:  # fmt: skip
+        self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
+
+    def calls(self, node: Node, graph: Graph) -> int:
+        """How many calls of a signature are enough."""
+        seconds = self.speed.seconds_of(node, graph)
+        return max(2, min(CALLS, int(LONG / seconds))) if seconds else CALLS
+
+    def is_new(self, graph: Graph) -> bool:
+        """Whether some call has not been measured often enough."""
+        calls = (n for n in graph if not n.is_variable)
+        return any(self.uses[signature(n, graph)] < self.calls(n, graph) for n in calls)
+
+    def __call__(self, graph: Graph) -> list[_Excerpt]:
+        """An excerpt for each worker."""
+        texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
+        chosen = []
+        for name, text in texts.items():
+            if self.uses[text] < self.calls(graph[name], graph):
+                chosen.append(name)
+            self.uses[text] += 1
+        while True:
+            names = [name for name in chosen if texts[name] not in self.failed]
+            readers = [name for name in names if self._depends(graph[name], graph)]
+            excerpts = [_cut_out(graph, names, texts, readers, own) for own in self.data]
+            try:
+                list(self.pool.map(lambda excerpt: excerpt.run(Samples()), excerpts))
+            except NodeFailed as error:
+                cause = error.__cause__
+                self.failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
+            else:
+                return excerpts
+
+    def _depends(self, node: Node, graph: Graph) -> bool:
+        """Whether it matters where a call's parameters come from."""
+        read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
+        least = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
+        return read / self.speed.bandwidth > FEW * least / self.speed.flops if read else False
 
 
 def _cut_out(
-    graph: Graph, names: Sequence[str], signatures: Mapping[str, str], data: MadeUp
-) -> _Excerpt:
+    graph: Graph, names: Sequence[str], signatures: Mapping[str, str], readers: Collection[str],
+    data: MadeUp,
+) -> _Excerpt:  # fmt: skip
     """These calls alone, in their order; what others make is made up, what others read is kept."""
     inside = set(names)
     kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
@@ -315,4 +337,4 @@ def _cut_out(
     clock = Clock()
     clock.env = TRAINING
     body = bound(Graph.of([*made_up.values(), *calls], results), feeds, clock)
-    return _Excerpt(body, signatures, {n for n in names if parameters(graph[n], graph)})
+    return _Excerpt(body, signatures, frozenset(readers))

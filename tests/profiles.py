@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from partitioner.cost import Caches, CostTable, Speed
+from partitioner.cost import Caches, CostTable, Rates, Speed
 from runtime.profiling.figures import Profile
 from runtime.profiling.trial import Trial
 from runtime.transports import ThreadCluster
@@ -16,7 +16,8 @@ from tests.small_lm import write_bucketed, write_config
 
 STEPS = 5
 BUCKETED = 12  # steps of the bucketed profile
-ESTIMATES = CostTable(Speed(1e9, 1e-6, 1e10), 0.0, 1e10, Caches(1, 2), {}, {}, {})
+RATES = Rates(1e10, 1e10)
+ESTIMATES = CostTable(Speed(1e9, 1e-6, 1e10), 0.0, RATES, Caches(1, 2), {}, {}, {})
 
 
 def config(folder: Path, *overrides: str) -> Config:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partitioner import cut, group2ctx
-from partitioner.cost import Caches, CostTable, Measured, Speed, signature
+from partitioner.cost import Caches, CostTable, Measured, Rates, Speed, signature
 from partitioner.types import Body
 from runtime.calibrate import call_seconds, measure_speed
 from symgraph import cpu, rnn, sym
@@ -20,6 +20,7 @@ from symgraph.lower import lower
 from symgraph.testing import op_graph
 
 SPEED = Speed(flops=1000.0, call=2.0)
+RATES = Rates(1e9, 1e9)
 
 
 def body_of(graph: Graph) -> Body:
@@ -36,7 +37,7 @@ def table(**measured: Measured) -> CostTable:
     """Costs of `dense`: those of its calls named, the others unknown."""
     graph = dense()
     known = {signature(graph[name], graph): m for name, m in measured.items()}
-    return CostTable(SPEED, 0.5, 1e9, Caches(1, 2), known, {}, {})
+    return CostTable(SPEED, 0.5, RATES, Caches(1, 2), known, {}, {})
 
 
 def text_of(op: str, *arrays: object, **attrs: object) -> str:
@@ -169,7 +170,7 @@ def test_a_parameter_comes_from_the_cache_that_still_holds_it(rows, since_last_r
     graph = lower(net, {"x": (rows, 256)})
     seconds = {"near": 1.0, "shared": 10.0, "far": 100.0}
     known = {signature(graph["first"], graph): Measured(5.0, 0.1, 20, tuple(seconds.values()))}
-    costs = CostTable(Speed(inf, 0.0), 0.0, 1e9, Caches(1 << 19, 1 << 23), known, {}, {})
+    costs = CostTable(Speed(inf, 0.0), 0.0, RATES, Caches(1 << 19, 1 << 23), known, {}, {})
     assert costs.seconds_of(graph["first"], graph) == 5.0
     expected = sum(seconds[name] for name in levels.split())
     assert costs.seconds(body_of(graph), since_last_run) == expected
@@ -190,7 +191,7 @@ def test_nothing_measured_is_all_estimate():
 
 def test_a_table_is_read_back_as_it_was_saved(tmp_path):
     costs = CostTable(
-        Speed(1e11, 1.1e-6, 2.5e10), 4.9e-7, 1.9e10, Caches(1 << 20, 1 << 24),
+        Speed(1e11, 1.1e-6, 2.5e10), 4.9e-7, Rates(1.9e10, 1.1e10), Caches(1 << 20, 1 << 24),
         {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3))},
         {"a() -> b": "IndexError: id 4 is outside 0..3"}, {"host": "here", "cores": "2"},
     )  # fmt: skip
@@ -227,7 +228,7 @@ def test_text_that_is_no_table_says_so(tmp_path):
 
 def test_a_table_prints_its_slowest_kernels_first():
     known = {"a": Measured(2e-6, 1e-7, 9), "b": Measured(3e-3, 2e-4, 9)}
-    costs = CostTable(SPEED, 5e-7, 1e9, Caches(1, 2), known, {"c": "E: no"}, {})
+    costs = CostTable(SPEED, 5e-7, RATES, Caches(1, 2), known, {"c": "E: no"}, {})
     assert [line.split() for line in str(costs).splitlines()] == [
         ["3.00", "ms", "±", "100", "µs", "b"],
         ["2", "µs", "±", "0.05", "µs", "a"],

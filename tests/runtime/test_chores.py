@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitioner import Partition, cut, group2ctx
+from partitioner.cost import Rates
 from partitioner.types import BodyKey
 from runtime.chores import chores, packed_forms
 from runtime.native.micro import available
@@ -50,10 +51,11 @@ def test_terms_of_a_gradient_are_added_in_a_tree(micro_batches, passes):
 
 @pytest.mark.parametrize("slots", [0, 1, 2])
 def test_an_update_reads_and_writes_the_parameter_and_its_slots(slots):
-    packed = 4 * WEIGHT if available() else 0  # for x W^T, and for g W no one asks
-    alone = counted(1, slots=0).updating[0]
-    assert counted(1, slots=slots).updating[0] == alone + 2 * slots * WEIGHT
-    assert alone in (3 * WEIGHT, 3 * WEIGHT + packed // 2, 3 * WEIGHT + packed)
+    found = counted(1, slots=slots)
+    assert found.updating == {0: (3 + 2 * slots) * WEIGHT}
+    assert found.packing == {0: 2 * WEIGHT if available() else 0}  # for x W^T only
+    rates = Rates(passes=8.0, packing=2.0)
+    assert found.update_seconds(0, rates) == found.updating[0] / 8 + found.packing[0] / 2
     assert counted(1, update=False).updating == {}
 
 

@@ -28,7 +28,7 @@ from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.errors import ConfigError
 from symgraph.ops.registry import find
-from tests.profiles import ESTIMATES, STEPS, config, small_profile
+from tests.profiles import ESTIMATES, RATES, STEPS, config, small_profile
 from tests.runtime.test_timeline import track
 
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
@@ -155,7 +155,7 @@ def test_everything_is_said_and_is_json():
 
 def test_costs_that_do_not_add_up_are_warned_of():
     profile = small_profile()
-    slow = Prices(CostTable(Speed(1e3, 1.0, 1e3), 0.0, 1e3, Caches(1, 2), {}, {}, {}), Link())
+    slow = Prices(CostTable(Speed(1e3, 1.0, 1e3), 0.0, RATES, Caches(1, 2), {}, {}, {}), Link())
     record = profile.typical.record
     worse = profile_of([record], slow, profile.speed, record.plan)
     assert "slower than together" in warnings(worse)[0]
@@ -233,7 +233,7 @@ def test_a_trace_has_nodes_inside_runs_and_rows_for_both_timelines():
 def test_costs_are_saved_and_loaded(tmp_path):
     path = tmp_path / "costs.json"
     table = CostTable(
-        Speed(1e9, 1e-6, 2e9), 1e-7, 2e9, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
+        Speed(1e9, 1e-6, 2e9), 1e-7, RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
     )  # fmt: skip
     prices = Prices(table, Link(1e-5, 1e9, by_receiver=True))
     save_prices(prices, path)
