@@ -29,7 +29,7 @@ from symgraph.graph import Graph
 
 NO_CHORES = Chores()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
-PROFILE_SECONDS = 5.0  # the most that a profile takes before a choice
+PROFILE_SECONDS = 3.0  # the most that a profile takes before a choice
 
 
 @dataclass(frozen=True)
