@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from partitioner.layout import Layout
-from partitioner.packing import ALIGN, Need, pack
+from partitioner.packing import Need, pack
 from partitioner.types import PHASES, BodyKey
 from runtime.instructions import FREE, RECV, SEND
 from runtime.program import Program
 from runtime.sums import Join, Keep, TreeSum
-from symgraph.types import TensorType
+from symgraph.arrays import HOST, Device
 
 Array = npt.NDArray[Any]
 
@@ -200,17 +199,17 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self.memory = allocate(0)
+        self.memory = HOST.bytes(0)
         self._drops: list[Callable[[], None]] = []
 
-    def take(self, nbytes: int, drop: Callable[[], None]) -> Array:
+    def take(self, nbytes: int, drop: Callable[[], None], device: Device) -> Array:
         """At least that many bytes. drop: lets go of the memory, and wants a new turn."""
         if nbytes > self.memory.nbytes:
             for other in self._drops:
                 other()
             self._drops = []
-            self.memory = allocate(0)
-            self.memory = allocate(nbytes)
+            self.memory = HOST.bytes(0)
+            self.memory = device.bytes(nbytes)
         if drop not in self._drops:
             self._drops.append(drop)
         return self.memory
@@ -221,15 +220,3 @@ def give_back() -> None:
     gc.collect()
     with suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def allocate(nbytes: int) -> Array:
-    """That many bytes of memory, beginning where a cache line does."""
-    memory = np.zeros(nbytes + ALIGN, np.uint8)
-    start = -memory.ctypes.data % ALIGN
-    return memory[start : start + nbytes]
-
-
-def view(memory: Array, offset: int, type_: TensorType) -> Array:
-    """An array of that type that lies in memory from a byte on."""
-    return np.ndarray(type_.shape, type_.dtype, memory, offset)

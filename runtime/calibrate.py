@@ -11,10 +11,10 @@ import numpy as np
 from partitioner import Placement, cut
 from partitioner.cost import Rates, Speed
 from partitioner.layout import lay_out
-from runtime.arena import allocate
 from runtime.kernels import Binder, BoundBody, Packs, packed_buffer
 from runtime.native import Clock
 from runtime.native.gemm import pack
+from symgraph.arrays import HOST
 from symgraph.context import cpu
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE
@@ -74,7 +74,7 @@ def bound(graph: Graph, arrays: Mapping[str, Array], clock: Clock | None = None)
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
     (body,) = partition.bodies.values()
     layout = lay_out(partition, 0, arrays)
-    memory = allocate(layout.scratch[body.key])
+    memory = HOST.bytes(layout.scratch[body.key])
     binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), clock or Clock())
     return binder.bind(body, {}, 0)
 

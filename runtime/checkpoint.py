@@ -28,6 +28,7 @@ from safetensors.numpy import save_file
 
 from runtime.session import Session
 from runtime.transports import Transport
+from symgraph.arrays import copy, on_host
 from symgraph.batching import assemble
 from symgraph.errors import ConfigError
 from symgraph.ops.layout import Split
@@ -115,16 +116,15 @@ def restore(session: Session, path: Path) -> None:
         rank, shards = transport.rank, session.plan.shards
         with Reader(path) as reader:
             for name, array in session.arrays[rank].items():
-                array[...] = reader.read("{}", name, array, shards.get(name))
+                copy(array, reader.read("{}", name, array, shards.get(name)))
             updater, worker = session.updaters[rank], session.workers[rank]
             updater.count = about["steps"]
             for name in session.plan.grads:
                 if name in session.arrays[rank]:
                     fresh = updater.optimizer.state(name, session.arrays[rank][name])
-                    updater.states[name] = {
-                        slot: reader.read(OPTIMIZER + slot, name, array, shards.get(name))
-                        for slot, array in fresh.items()
-                    }
+                    for slot, array in fresh.items():
+                        copy(array, reader.read(OPTIMIZER + slot, name, array, shards.get(name)))
+                    updater.states[name] = fresh
             worker.states = {
                 name: list(_split(session, name, reader.read("state/{}", name)))
                 for name in session.plan.states
@@ -141,12 +141,12 @@ def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, A
     pieces: dict[str, Array] = {}
     for name, array in session.arrays[rank].items():
         of = pieces if name in session.plan.shards else tensors
-        of[name] = array
+        of[name] = on_host(array)
     for name, slots in session.updaters[rank].states.items():
         of = pieces if name in session.plan.shards else tensors
-        of |= {(OPTIMIZER + slot).format(name): array for slot, array in slots.items()}
+        of |= {(OPTIMIZER + slot).format(name): on_host(array) for slot, array in slots.items()}
     for name, parts in session.workers[rank].states.items():
-        whole = assemble(Split(session.plan.feeds[name].axis), parts)
+        whole = assemble(Split(session.plan.feeds[name].axis), [*map(on_host, parts)])
         tensors[f"state/{name}"] = np.ascontiguousarray(whole)
     return tensors, pieces
 

@@ -21,6 +21,7 @@ from partitioner.types import CommEdge, Topology
 from runtime.instructions import RECV, SEND
 from runtime.program import Program, Schedule
 from runtime.transports.base import Blocks, Collectives, Group, Ticket
+from symgraph.arrays import copy
 from symgraph.types import Array
 
 Message = tuple[int, int]  # tag, micro-batch
@@ -149,7 +150,7 @@ class _Side:
     def give(self, tag: int, array: Array) -> None:
         if not self.out.size:
             self.out = np.empty(self.blocks.given(self._me), np.uint8)
-        self.out[self.gives[tag]] = array.reshape(-1).view(np.uint8)
+        copy(self.out[self.gives[tag]], array.reshape(-1).view(np.uint8))
         self.missing -= 1
 
     def start(self, collectives: Collectives) -> None:
@@ -160,7 +161,7 @@ class _Side:
     def take(self, tag: int, array: Array) -> None:
         assert self.ticket is not None
         self.ticket.wait()
-        array.reshape(-1).view(np.uint8)[:] = self.into[self.takes[tag]]
+        copy(array.reshape(-1).view(np.uint8), self.into[self.takes[tag]])
         self.left -= 1
         if not self.left:
             self.into = NOTHING

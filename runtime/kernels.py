@@ -15,11 +15,13 @@ import numpy as np
 from partitioner.layout import Layout
 from partitioner.sharing import is_join, is_view
 from partitioner.types import AGAIN, Body, BodyKey
-from runtime.arena import view
+from runtime import cuda
 from runtime.native import KERNELS, Bound, Clock, Task, nothing
+from runtime.native.base import Maker
 from runtime.native.chains import Chain
 from runtime.native.flat import BY_ELEMENT
 from runtime.native.gemm import pack, packed_shape
+from symgraph.arrays import HOST, Device, address
 from symgraph.graph import Node
 from symgraph.ops.registry import find
 from symgraph.types import Array, TensorType, Value
@@ -109,9 +111,12 @@ class Binder:
         memory: Array,
         packs: Packs,
         clock: Clock,
+        device: Device = HOST,
     ) -> None:
         self.layout, self.arrays, self.parameters = layout, arrays, parameters
         self.memory, self.packs, self.clock = memory, packs, clock
+        self.device = device
+        self.makers = KERNELS if device.is_host else cuda.KERNELS
 
     def array(self, key: Key, type_: TensorType, bases: Mapping[int, int], scratch: int) -> Array:
         """The array of a value. bases: root -> its first byte; scratch: that of the run."""
@@ -121,10 +126,10 @@ class Binder:
             whole = self.arrays[name]
             if type_.shape == whole.shape:
                 return whole
-            return view(whole.reshape(-1).view(np.uint8), offset, type_)
+            return self.device.view(whole.reshape(-1).view(np.uint8), offset, type_)
         inside = self.layout.scratch_at.get(root)
         base = bases[root] if inside is None else scratch + inside
-        return view(self.memory, base + offset, type_)
+        return self.device.view(self.memory, base + offset, type_)
 
     def bind(self, body: Body, bases: Mapping[int, int], scratch: int) -> BoundBody:
         """A body on the arrays at these places."""
@@ -174,7 +179,7 @@ class Binder:
             return buffer
 
         task = Task(node.attrs, ins, outs, self.clock, weights, packed)
-        bound = bind_call(node.op, task)
+        bound = bind_call(node.op, task, self.makers)
         yield from packing
         if bound.function is not nothing:
             yield Step(node.name, *bound)
@@ -202,9 +207,9 @@ def chained(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def bind_call(op: str, task: Task) -> Bound:
+def bind_call(op: str, task: Task, makers: Mapping[str, Maker] = KERNELS) -> Bound:
     """A call by its kernel, or by the operator's own computation and a copy."""
-    maker = KERNELS.get(find(op).name)
+    maker = makers.get(find(op).name)
     bound = None if maker is None else maker(task)
     if bound is not None:
         return bound
@@ -225,9 +230,9 @@ def _compute(
 
 def _side_by_side(ins: Sequence[Array], out: Array) -> bool:
     """Whether a join's inputs lie in its output already."""
-    at = out.ctypes.data
+    at = address(out)
     for array in ins:
-        if array.ctypes.data != at:
+        if address(array) != at:
             return False
         at += array.nbytes
     return True

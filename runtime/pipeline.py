@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from runtime.prices import Prices, Pricing, fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
+from symgraph.arrays import require
 from symgraph.batching import Feed, batch_size
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
@@ -251,7 +252,8 @@ def plan(
     """
     if options.machine is None:
         grouped = [d for given in (options.groups or {}).values() for d in devices_of(given)]
-        require_cpus([options.default, *options.devices, *grouped])
+        for context in (options.default, *options.devices, *grouped):
+            require(context)
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
     asked = Asked(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
@@ -368,15 +370,6 @@ def _decide(
     assert options.strategy is not None
     limits = constraints()
     return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
-
-
-def require_cpus(devices: Iterable[Context]) -> None:
-    """PlacementError for devices that nothing runs on; plans for a machine file may have them."""
-    for device in devices:
-        if device.kind != "cpu":
-            raise PlacementError(
-                f"{device} cannot be used: this version runs on cpu(0), cpu(1), ..."
-            )
 
 
 def _device_counts(options: Options) -> dict[str, int]:

@@ -22,6 +22,7 @@ from runtime.collective_costs import Links, collective_seconds
 from runtime.instructions import Run
 from runtime.program import Program
 from runtime.transports.base import Blocks, Collectives, Group, Ticket
+from symgraph.arrays import copy
 from symgraph.replicate import copies_of
 from symgraph.types import Array
 
@@ -129,7 +130,7 @@ class _Side:
             for copies, at in self.bucket.pieces(owner):
                 for name in self._own(copies):
                     into = gradients(name).reshape(-1)[at]
-                    into[:] = self._all[start : start + into.nbytes].view(into.dtype)
+                    copy(into, self._all[start : start + into.nbytes].view(into.dtype))
                 start += (at.stop - at.start) * copies.itemsize
 
     def _own(self, copies: Copies) -> list[str]:
@@ -138,7 +139,7 @@ class _Side:
 
 def _put(into: Array, start: int, piece: Array) -> int:
     """Where the next piece begins."""
-    into[start : start + piece.nbytes].view(piece.dtype)[:] = piece
+    copy(into[start : start + piece.nbytes].view(piece.dtype), piece)
     return start + piece.nbytes
 
 

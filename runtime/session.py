@@ -14,13 +14,14 @@ import numpy as np
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
 from runtime.parts import Parts, Step
-from runtime.pipeline import Plan, require_cpus
+from runtime.pipeline import Plan
 from runtime.program import Schedule
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, local_scalars, scalars
 from runtime.worker import Shared, Worker
+from symgraph.arrays import device, on_host, require
 from symgraph.batching import assemble
 from symgraph.errors import RunError
 from symgraph.init import Initializer
@@ -62,7 +63,8 @@ class Session:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
             )
-        require_cpus(plan.partition.placement.devices)
+        for context in plan.partition.placement.devices:
+            require(context)
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays
@@ -173,13 +175,16 @@ class Session:
 
         Shards of a parameter are joined if all of them are here.
         """
-        found = {name: a for arrays in self.arrays.values() for name, a in arrays.items()}
+        found = {n: on_host(a) for arrays in self.arrays.values() for n, a in arrays.items()}
         return join(self.plan.shards, found)
 
 
 def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     """The outputs that these workers kept, put together from micro-batches: copies."""
-    found = {value: parts for worker in workers for value, parts in worker.outputs.items()}
+    found = {
+        value: [*map(on_host, parts)]
+        for worker in workers for value, parts in worker.outputs.items()
+    }  # fmt: skip
     whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
     return [array.copy() if array is first else array for array, first in whole]
 
@@ -198,11 +203,14 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
         return shard.of(initializer(name, shape, type_.dtype, seed, variable.tags)).copy()
 
     def work(transport: Transport) -> None:
-        arrays[transport.rank] = {
-            name: first_values(name)
-            for name in plan.parameters
-            if plan.rank_of(name) == transport.rank
-        }
+        own = device(plan.partition.placement.devices[transport.rank])
+        with own.use():
+            arrays[transport.rank] = {
+                name: own.put(first_values(name))
+                for name in plan.parameters
+                if plan.rank_of(name) == transport.rank
+            }
+            own.finish()
 
     cluster.run(work)
     return arrays

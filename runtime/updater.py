@@ -11,6 +11,7 @@ from runtime.kernels import NodeFailed
 from runtime.native.updates import squared_norm, update
 from runtime.pipeline import Plan
 from runtime.replicas import ReplicaSums, groups
+from symgraph.arrays import on_host
 from symgraph.batching import assemble
 from symgraph.ops.layout import PARTIAL
 from symgraph.optimizer import Optimizer, global_norm_scale
@@ -33,7 +34,7 @@ def scalars(plan: Plan) -> dict[str, Value]:
 def local_scalars(worker: Worker) -> dict[str, float]:
     """The figures that are made on this worker's rank, for the whole batch."""
     return {
-        name: float(assemble(PARTIAL, worker.outputs[value]).reshape(()))
+        name: float(assemble(PARTIAL, [*map(on_host, worker.outputs[value])]).reshape(()))
         for name, value in scalars(worker.plan).items()
         if value in worker.outputs
     }
@@ -84,7 +85,7 @@ class TrainStep:
         if self.clip is not None:
             for place, name in enumerate(self._names):
                 if worker.plan.rank_of(name) == worker.rank and name not in self._copies:
-                    vector[place] = squared_norm(worker.gradient(name))
+                    vector[place] = squared_norm(worker.device.xp, worker.gradient(name))
         own = local_scalars(worker)
         for place, name in enumerate(self._scalars, len(self._names)):
             vector[place] = own.get(name, 0.0)
@@ -108,7 +109,7 @@ class TrainStep:
                     self.states[name] = self.optimizer.state(parameter, weight)
                 try:
                     update(
-                        self.optimizer, parameter, weight, worker.gradient(name),
+                        worker.device.xp, self.optimizer, parameter, weight, worker.gradient(name),
                         self.states[name], self.count, self.scale, self._tags[name],
                     )  # fmt: skip
                 except Exception as error:

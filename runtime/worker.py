@@ -7,18 +7,18 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
-from runtime.arena import Arena, Kind, Pool, reserve, view
+from runtime.arena import Pool, reserve
+from runtime.binding import Bind
 from runtime.exchanges import Exchanging
-from runtime.instructions import REPLICAS, Collective, Free, Instruction, Run, Send, Update
+from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
@@ -26,9 +26,9 @@ from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
 from runtime.replicas import with_sums
 from runtime.stopwatch import Stopwatch
-from runtime.sums import Keep
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
+from symgraph.arrays import HOST, copy, device
 from symgraph.errors import GraphError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -107,6 +107,7 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.device = device(plan.partition.placement.devices[rank])
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
         self.bound: list[Bound] = []
@@ -123,16 +124,18 @@ class Worker:
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
         arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
-        self._memory = shared.pool.take(arena.nbytes, self._drop)
+        self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
             self.stopwatch.reset()
         known = frozenset(self.plan.parameters)
         binders = {
-            kind: Binder(layout, arrays, known, self._memory, shared.packs, shared.clock)
+            kind: Binder(
+                layout, arrays, known, self.memory, shared.packs, shared.clock, self.device
+            )
             for kind, layout in layouts.items()
         }
-        bind = _Bind(self, arena, binders)
+        bind = Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
         if len(programs) == 1:  # what comes between several may change gradients
             (only,) = self.bound
@@ -146,7 +149,7 @@ class Worker:
 
     def _drop(self) -> None:
         """Let go of the memory; the next step takes it anew."""
-        self.bound, self.grads, self._memory = [], {}, np.empty(0, np.uint8)
+        self.bound, self.grads, self.memory = [], {}, HOST.bytes(0)
 
     @property
     def held(self) -> int:
@@ -185,7 +188,7 @@ class Worker:
         self.exchanging.reset()
         self.outputs = {}
         self.step_count = step
-        self._env = Env(np, train, seed, step, 0)
+        self._env = Env(self.device.xp, train, seed, step, 0)
         self._shared.packs.refresh()
         self.feed(feeds)
 
@@ -215,12 +218,14 @@ class Worker:
         starts: list[int] = []
         ends: list[int] = []
         try:
-            for call in bound.calls:
-                starts.append(clock())
-                call()
-                ends.append(clock())
+            with self.device.use():
+                for call in bound.calls:
+                    starts.append(clock())
+                    call()
+                    ends.append(clock())
+                self.device.finish()
         except BaseException as error:
-            self._raise(bound.program[len(ends)], error)
+            self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size
         tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
         self.timeline = Timeline(tuple(tracks), NANOSECOND)
@@ -242,9 +247,9 @@ class Worker:
 
     # -- instructions ------------------------------------------------------------------------
 
-    def _run(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
+    def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
-            array[...] = self._fed(name, mb)
+            copy(array, self._fed(name, mb))
         self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
         body.run()
         for value, array in body.results:
@@ -286,19 +291,19 @@ class Worker:
         if value in self.wanted:
             kept = self._kept.get((value, mb))
             if kept is None:
-                kept = self._kept[value, mb] = np.empty_like(array)
+                kept = self._kept[value, mb] = self.device.xp.empty_like(array)
             kept[...] = array
             self.outputs.setdefault(value, [None] * len(self.parts.mbs))[mb] = kept
 
     def _rank(self, key: BodyKey, mb: int) -> int:
         return self.parts.partitions[self.parts.mbs[mb].kind].rank(key)
 
-    def _send(self, edge: CommEdge, array: Array, mb: int) -> None:
+    def send(self, edge: CommEdge, array: Array, mb: int) -> None:
         destination = self._rank(edge.dst, mb)
         ticket = self.transport.send(array, destination, edge.tag)
         self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
 
-    def _recv(self, edge: CommEdge, array: Array, mb: int) -> None:
+    def recv(self, edge: CommEdge, array: Array, mb: int) -> None:
         source = self._rank(edge.src, mb)
         where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
         self.transport.waiting_for(where)
@@ -307,14 +312,14 @@ class Worker:
         else:
             self.transport.recv(array, source, edge.tag)
 
-    def _free(self, key: BodyKey, mb: int) -> None:
+    def free(self, key: BodyKey, mb: int) -> None:
         for ticket, edge in self._tickets.pop((key, mb), ()):
             if not ticket.done():
                 where = f"{Free(*key[:2], mb, key.segment)} (step {self.step_count})"
                 self.transport.waiting_for(f"{where}: {edge.value}")
                 ticket.wait()
 
-    def _finish(self, instruction: Update | Collective) -> None:
+    def finish(self, instruction: Update | Collective) -> None:
         if self.updater is not None:
             if isinstance(instruction, Update):
                 self.updater.update(self, instruction.stage)
@@ -323,78 +328,3 @@ class Worker:
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self.updater.reduce(self)
-
-
-class _Bind:
-    """Makes the calls of instructions; bodies at the same places are bound once."""
-
-    def __init__(self, worker: Worker, arena: Arena, binders: Mapping[Kind, Binder]) -> None:
-        self.worker, self.arena, self.binders = worker, arena, binders
-        self.kinds, self.partitions = worker.parts.kinds, worker.parts.partitions
-        self.edges = {kind: {e.tag: e for e in p.edges} for kind, p in self.partitions.items()}
-        self.made: dict[object, BoundBody] = {}
-
-    def instruction(self, instruction: Instruction) -> Callable[[], None]:
-        worker = self.worker
-        if isinstance(instruction, (Update, Collective)):
-            return partial(worker._finish, instruction)
-        mb = instruction.mb
-        if isinstance(instruction, Run):
-            body = self._body(instruction.key, mb)
-            adding = self._adding(body, mb)
-            if worker.stopwatch is not None:
-                body, adding = worker.stopwatch.watch(body, mb, adding)
-            return partial(worker._run, body, mb, adding)
-        if isinstance(instruction, Free):
-            return partial(worker._free, instruction.key, mb)
-        edge = self.edges[self.kinds[mb]][instruction.tag]
-        if isinstance(instruction, Send) and edge.exchange:
-            array = self._array(edge, edge.src, mb)
-            return partial(worker.exchanging.give, edge.tag, mb, array)
-        if isinstance(instruction, Send):
-            return partial(worker._send, edge, self._array(edge, edge.src, mb), mb)
-        return partial(worker._recv, edge, self._array(edge, edge.dst, mb), mb)
-
-    def _adding(self, body: BoundBody, mb: int) -> list[Step]:
-        """The calls that add the gradients of a run to what other micro-batches gave."""
-        terms = dict(body.results)
-        gradients = self.worker.parts.plans[self.kinds[mb].part].grads
-        for name, value in gradients.items():
-            if value in terms:
-                self.worker.grads[name] = terms[value]  # if there is but one micro-batch
-        steps = []
-        for name, step in self.arena.adding.get((body.key, mb), ()):
-            term = terms[gradients[name]]
-            if isinstance(step, Keep):
-                steps.append(Step(name, np.copyto, (self._sum(name, step.number, term), term)))
-            else:
-                total = self._sum(name, step.into, term)
-                more = self._sum(name, step.number, term) if step.ends else term
-                steps.append(Step(name, np.add, (total, more, total)))
-            whole = self._sum(name, self.arena.totals[name], term)
-            self.worker.grads[name] = whole
-        return steps
-
-    def _sum(self, name: str, index: int, like: Array) -> Array:
-        type_ = TensorType(like.shape, str(like.dtype))
-        return view(self.worker._memory, self.arena.sums[name, index], type_)
-
-    def _bases(self, roots: Iterable[int], mb: int) -> dict[int, int]:
-        found = {root: self.arena.at.get((mb, root)) for root in roots}
-        return {root: base for root, base in found.items() if base is not None}
-
-    def _array(self, edge: CommEdge, end: BodyKey, mb: int) -> Array:
-        binder = self.binders[self.kinds[mb]]
-        key = end.stage, edge.value
-        bases = self._bases([binder.layout.places[key].root], mb)
-        return binder.array(key, edge.type, bases, 0)
-
-    def _body(self, key: BodyKey, mb: int) -> BoundBody:
-        kind = self.kinds[mb]
-        binder, scratch = self.binders[kind], self.arena.scratch[key, mb]
-        bases = self._bases(binder.layout.touched[key], mb)
-        place = key, kind, scratch, tuple(bases.items())
-        if place not in self.made:
-            body = self.partitions[kind].bodies[key]
-            self.made[place] = binder.bind(body, bases, scratch)
-        return self.made[place]

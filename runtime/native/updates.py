@@ -16,22 +16,22 @@ BLOCK = 1 << 14  # elements of a partial sum
 FLOATS = (np.float32, np.float64)
 
 
-def squared_norm(gradient: Array) -> float:
+def squared_norm(xp: Any, gradient: Array) -> float:
     """The sum of squares, added up in float64 and always in the same order."""
-    if gradient.dtype not in FLOATS:
-        return float(sum_of_squares(np, gradient))
+    if xp is not np or gradient.dtype not in FLOATS:
+        return float(sum_of_squares(xp, gradient))
     return float(_squares(gradient.reshape(-1)))
 
 
 def update(
-    optimizer: Optimizer, name: str, weight: Array, grad: Array, state: Mapping[str, Array],
-    count: int, scale: float, attrs: Mapping[str, str],
+    xp: Any, optimizer: Optimizer, name: str, weight: Array, grad: Array,
+    state: Mapping[str, Array], count: int, scale: float, attrs: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """`optimizer.update` on the arrays of one parameter, compiled for SGD and Adam."""
+    """`optimizer.update` on the arrays of one parameter, on the CPU compiled for SGD and Adam."""
     kind, number = type(optimizer), weight.dtype.type
-    writable = all(array.flags.writeable for array in (weight, *state.values()))
-    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not writable:
-        optimizer.update(np, name, weight, grad, state, count, scale, attrs)
+    here = xp is np and all(array.flags.writeable for array in (weight, *state.values()))
+    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not here:
+        optimizer.update(xp, name, weight, grad, state, count, scale, attrs)
         return
     optimizer.check(name, weight, grad, state, count)
     rate, decay = optimizer.step_rates(name, count, attrs)

@@ -42,6 +42,7 @@ from runtime.transports.base import (
 )
 from runtime.transports.stalls import stalled, verdict
 from runtime.transports.thread_collectives import Meetings, ThreadCollectives
+from symgraph.arrays import Mark, after, copy, mark
 from symgraph.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
@@ -166,21 +167,29 @@ class _Run:
 class _Message:
     """An array under way; to its sender, the ticket."""
 
-    __slots__ = ("_dst", "_sender", "array", "tag", "taken")
+    __slots__ = ("_copied", "_dst", "_sender", "array", "mark", "tag", "taken")
 
     def __init__(
         self, sender: ThreadTransport, array: npt.NDArray[Any], dst: int, tag: int
     ) -> None:
         self._sender, self._dst = sender, dst
         self.array, self.tag, self.taken = array, tag, False
+        self.mark = mark(array)
+        self._copied: Mark | None = None  # when the receiver's copy is there
 
     def done(self) -> bool:
+        if self.taken:
+            after(self._copied, self.array)
         return self.taken
 
     def wait(self) -> None:
         self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
 
-    def take(self) -> None:
+    def take(self, out: npt.NDArray[Any]) -> None:
+        """Copy the array, and tell its sender."""
+        after(self.mark, out)
+        copy(out, self.array)
+        self._copied = mark(out)
         self.taken = True
         self._sender.box.ring()
 
@@ -218,8 +227,7 @@ class ThreadTransport:
         if message.array.shape != out.shape or message.array.dtype != out.dtype:
             sent, wanted = type_text(message.array), type_text(out)
             raise wrong_type(src, self.rank, tag, sent, wanted)
-        np.copyto(out, message.array)
-        message.take()
+        message.take(out)
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
         """See `Transport.allreduce`."""
