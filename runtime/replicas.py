@@ -22,7 +22,7 @@ from runtime.collective_costs import Links, collective_seconds
 from runtime.instructions import Run
 from runtime.program import Program
 from runtime.transports.base import Blocks, Collectives, Group, Ticket
-from symgraph.arrays import copy
+from symgraph.arrays import copy, on_host
 from symgraph.replicate import copies_of
 from symgraph.types import Array
 
@@ -104,7 +104,8 @@ class _Side:
         places = dict(zip(self._others, accumulate(came, initial=0), strict=False))
         start = 0
         for copies, at in self.bucket.pieces(self.rank):
-            mine = {name: gradients(name).reshape(-1)[at] for name in self._own(copies)}
+            own = self._own(copies)
+            mine = {name: on_host(gradients(name).reshape(-1)[at]) for name in own}
             like = next(iter(mine.values()))
             total = self._sums[start : start + like.nbytes].view(like.dtype)
             start += like.nbytes

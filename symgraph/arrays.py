@@ -60,8 +60,8 @@ class Device(Protocol):
 class Host:
     """The CPU: work is done when its call returns."""
 
-    xp = np
-    is_host = True
+    xp: Any = np
+    is_host: bool = True
 
     def bytes(self, count: int) -> Array:
         """See Device."""
@@ -88,10 +88,11 @@ class Host:
 class Gpu:
     """A context on a GPU: a stream of its own, beside those of others on the same card."""
 
-    is_host = False
+    is_host: bool = False
 
     def __init__(self, cupy: Any, card: int) -> None:
-        self.xp, self._cuda, self._card = cupy, cupy.cuda, card
+        self.xp: Any = cupy
+        self._cuda, self._card = cupy.cuda, card
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
 
@@ -151,9 +152,15 @@ def copy(target: Array, source: Array) -> None:
     if isinstance(target, np.ndarray):
         target[...] = on_host(source)
     elif isinstance(source, np.ndarray):
-        target.set(np.ascontiguousarray(source, target.dtype))  # type: ignore[attr-defined]
+        target.set(np.ascontiguousarray(source, target.dtype))
     else:
         target[...] = source
+
+
+def special_functions(array: Array) -> Any:
+    """The module that is scipy.special for such an array; loaded when it is asked for."""
+    on_cpu = isinstance(array, np.ndarray)
+    return importlib.import_module("scipy.special" if on_cpu else "cupyx.scipy.special")
 
 
 def mark(array: Array) -> Mark | None:

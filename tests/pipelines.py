@@ -12,6 +12,7 @@ from runtime.agree import agree_on_plan
 from runtime.pipeline import Options, Plan, plan
 from runtime.transports import Cluster, ThreadCluster, Transport
 from runtime.worker import Worker
+from symgraph.arrays import device, on_host
 from symgraph.batching import Feed, assemble
 from symgraph.gradients import gradients
 from symgraph.lower import lower
@@ -77,7 +78,9 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
 
     def work(transport: Transport) -> None:
         agree_on_plan(transport, made)
-        arrays = {n: a.copy() for n, a in case.arrays.items()}
+        here = device(made.partition.placement.devices[transport.rank])
+        with here.use():
+            arrays = {n: here.put(a) for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays)
         worker.step(transport, case.feeds, train=True, step=step)
         found[transport.rank] = local_result(made, worker)
@@ -88,11 +91,12 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
 
 def local_result(made: Plan, worker: Worker) -> Result:
     outputs = [
-        assemble(made.layouts[v], worker.outputs[v]) if v in worker.outputs else None
+        assemble(made.layouts[v], [*map(on_host, worker.outputs[v])])
+        if v in worker.outputs else None
         for v in made.outputs
-    ]
+    ]  # fmt: skip
     own = [n for n in made.grads if made.rank_of(n) == worker.rank]
-    return Result(outputs, {n: worker.gradient(n) for n in own})
+    return Result(outputs, {n: on_host(worker.gradient(n)) for n in own})
 
 
 def merged(results: Mapping[int, Result]) -> Result:

@@ -235,7 +235,7 @@ def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
 def check_recv(out: npt.NDArray[Any], rank: int, src: int, size: int) -> None:
     """Raise `RunError` unless a message of `src` may be received into `out`."""
     check_peer("recv", rank, src, size)
-    if not (out.flags.c_contiguous and out.flags.writeable):
+    if not (out.flags.c_contiguous and getattr(out.flags, "writeable", True)):
         raise RunError(
             f"recv {src} -> {rank}: the buffer {type_text(out)} is not C-contiguous and writeable; "
             "receive into a fresh array and copy"

@@ -35,6 +35,7 @@ from runtime.transports.base import (
 from runtime.transports.lifeline import Lifeline
 from runtime.transports.mpi_collectives import Groups, MpiCollectives
 from runtime.transports.waiter import Waiter
+from symgraph.arrays import copy, on_host
 from symgraph.errors import RunError
 
 __all__: list[str] = []
@@ -103,6 +104,7 @@ class MpiTransport:
         if self._closed or dst not in self._peers or array.dtype not in CARRIED:
             self._check_open("send")
             check_send(array, self.rank, dst, self.size)
+        array = on_host(array)
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
         request = self._comm.Isend([array, self._byte], dst, tag % self._tags)
@@ -116,6 +118,11 @@ class MpiTransport:
 
     def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         """See `Transport.recv`; of a wrong type only the size shows, and only if it differs."""
+        if not isinstance(out, np.ndarray):
+            staged = np.empty(out.shape, out.dtype)
+            self.recv(staged, src, tag)
+            copy(out, staged)
+            return
         if self._closed or src not in self._peers or not out.flags.carray:
             self._check_open("recv")
             check_recv(out, self.rank, src, self.size)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from symgraph.arrays import special_functions
 from symgraph.build import Ref, apply
 from symgraph.ops import params
 from symgraph.ops.elementwise import floats
@@ -21,8 +21,7 @@ SELU_SCALE = 1.0507009873554805
 
 
 def erf(env: Env, a: Attrs, x: Array) -> Any:
-    """scipy is loaded by the first call: not by importing this library."""
-    return importlib.import_module("scipy.special").erf(x).astype(x.dtype, copy=False)
+    return special_functions(x).erf(x).astype(x.dtype, copy=False)
 
 
 register(OpDef(

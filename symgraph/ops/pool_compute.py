@@ -62,11 +62,11 @@ def spanned(xp: Any, x: Array, line: Line, fill: float) -> Array:
     return whole
 
 
-def reduced(xp: Any, x: Array, line: Line, ufunc: Any, fill: float) -> Array:
-    """The windows of one axis, each reduced to one element."""
+def reduced(xp: Any, x: Array, line: Line, ufunc: Any, reduce: Any, fill: float) -> Array:
+    """The windows of one axis, each reduced to one element. reduce: `ufunc` along an axis."""
     whole = spanned(xp, x, line, fill)
     if line.windows == 1:
-        made: Array = ufunc.reduce(whole[line.part(0, line.kernel)], line.axis, keepdims=True)
+        made: Array = reduce(whole[line.part(0, line.kernel)], line.axis, keepdims=True)
         return made
     first, *rest = (whole[part] for part in line.parts())
     total: Array = ufunc(first, rest[0]) if rest else first.copy()
@@ -99,7 +99,7 @@ def first_hits(x: Array, y: Array, line: Line) -> Iterator[tuple[Part, Array]]:
 
 def sums(xp: Any, x: Array, lines: Sequence[Line]) -> Array:
     for line in reversed(lines):
-        x = reduced(xp, x, line, xp.add, 0.0)
+        x = reduced(xp, x, line, xp.add, xp.sum, 0.0)
     return x
 
 
@@ -121,7 +121,7 @@ def maxima(xp: Any, x: Array, lines: Sequence[Line]) -> list[Array]:
     """The data, then the maxima along the last axis, the last two, ..."""
     found = [x]
     for line in reversed(lines):
-        found.append(reduced(xp, found[-1], line, xp.maximum, -xp.inf))
+        found.append(reduced(xp, found[-1], line, xp.maximum, xp.max, -xp.inf))
     return found
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from symgraph.build import Ref, apply
 from symgraph.errors import GraphError
 from symgraph.ops import params
@@ -218,8 +216,7 @@ def head_grad_compute(
     if a["use_ignore"]:
         grad[ignored(a, label)] = 0
     scale: Any = a["grad_scale"] / (head_divisor(a, label) if valid is None else valid)
-    if np.any(scale != 1):
-        grad *= np.asarray(scale).astype(grad.dtype)
+    grad *= env.xp.asarray(scale).astype(grad.dtype)
     return grad
 
 

@@ -1,0 +1,342 @@
+"""A strict stand-in for CuPy on numpy, so that what runs on GPUs is tested where there is none.
+
+Its arrays are no numpy arrays: as with CuPy, nothing converts between the two unasked, arithmetic
+of the two together is a TypeError, reductions give arrays without axes, and a function that CuPy
+has not is an AttributeError. What it cannot show: what is slow, and what is not in order because
+two streams run at once; therefore events and streams only check that they are used in pairs.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from scipy.special import erf
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+UFUNCS = _words("""
+abs absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or
+bitwise_xor cbrt ceil cos cosh degrees divide equal exp expm1 floor floor_divide fmod greater
+greater_equal hypot invert isfinite isinf isnan left_shift less less_equal log log10 log1p
+log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum mod multiply
+negative not_equal positive power radians reciprocal remainder right_shift rint sign sin sinh
+sqrt square subtract tan tanh true_divide trunc
+""")
+FUNCTIONS = _words("""
+all any arange argmax argmin argsort atleast_1d atleast_2d broadcast_to clip concatenate copy
+copyto cumsum dot empty empty_like expand_dims flatnonzero flip full full_like indices matmul
+max mean min moveaxis nonzero ones ones_like pad prod ravel repeat reshape roll rollaxis
+searchsorted sort split squeeze stack sum swapaxes take take_along_axis tensordot tile
+transpose tril triu unique where zeros zeros_like
+""")
+CONSTANTS = _words("""
+bool_ dtype finfo float16 float32 float64 iinfo inf int8 int32 int64 nan newaxis pi uint8
+uint32 uint64
+""")
+METHODS = _words("""
+all any argmax argmin argsort astype clip copy cumsum dot max mean min nonzero prod ravel
+repeat reshape sort squeeze sum swapaxes take transpose view
+""")
+
+
+def _refuse(value: object) -> None:
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"Unsupported type {type(value)}: a numpy array where CuPy's is wanted")
+
+
+def _bare(value: Any) -> Any:
+    """What numpy computes on; TypeError for a numpy array among CuPy's."""
+    if isinstance(value, ndarray):
+        return value._array
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_bare, value))
+    _refuse(value)
+    return value
+
+
+def _dressed(value: Any) -> Any:
+    """A result as CuPy gives it."""
+    if isinstance(value, tuple):
+        return tuple(map(_dressed, value))
+    if isinstance(value, list):
+        return [*map(_dressed, value)]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return ndarray(np.asarray(value))
+    return value
+
+
+def _through(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs.get("out")
+        found = function(
+            *map(_bare, args), **{name: _bare(value) for name, value in kwargs.items()}
+        )
+        return out if out is not None else _dressed(found)
+
+    return called
+
+
+class _Ufunc:
+    def __init__(self, ufunc: np.ufunc) -> None:
+        self._ufunc, self.nin = ufunc, ufunc.nin
+        if ufunc is np.add:  # of others CuPy has no more than `at`, of some
+            self.reduceat = _through(ufunc.reduceat)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > self.nin:  # out by position
+            kwargs["out"], args = args[self.nin], args[: self.nin]
+        return _through(self._ufunc)(*args, **kwargs)
+
+
+class _Pointer:
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+
+class ndarray(NDArrayOperatorsMixin):
+    """Memory of a GPU, as far as this process is concerned."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        assert isinstance(array, np.ndarray)
+        self._array = array
+
+    shape = property(lambda self: self._array.shape)
+    dtype = property(lambda self: self._array.dtype)
+    size = property(lambda self: self._array.size)
+    nbytes = property(lambda self: self._array.nbytes)
+    ndim = property(lambda self: self._array.ndim)
+    itemsize = property(lambda self: self._array.itemsize)
+    strides = property(lambda self: self._array.strides)
+    T = property(lambda self: ndarray(self._array.T))
+    data = property(lambda self: _Pointer(self._array.ctypes.data))
+
+    @property
+    def flags(self) -> Any:
+        """CuPy's flags know c_contiguous, f_contiguous and owndata only."""
+        flags = self._array.flags
+        return type("Flags", (), {name: getattr(flags, name) for name in
+                                  ("c_contiguous", "f_contiguous", "owndata")})  # fmt: skip
+
+    def get(self) -> np.ndarray:
+        _current()
+        return self._array.copy()
+
+    def set(self, array: np.ndarray) -> None:
+        assert type(array) is np.ndarray
+        assert array.dtype == self.dtype
+        assert array.shape == self.shape
+        assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
+        self._array[...] = array
+
+    def fill(self, value: Any) -> None:
+        self._array.fill(_bare(value))
+
+    def item(self) -> Any:
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        return self._array.tolist()
+
+    def __getitem__(self, key: Any) -> ndarray:
+        return ndarray(np.asarray(self._array[_bare(key)]))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._array[_bare(key)] = _bare(value)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[ndarray]:
+        return (ndarray(np.asarray(row)) for row in self._array)
+
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __int__(self) -> int:
+        return int(self._array)
+
+    def __float__(self) -> float:
+        return float(self._array)
+
+    def __index__(self) -> int:
+        return operator.index(self._array)
+
+    def __matmul__(self, other: Any) -> ndarray:
+        return _dressed(self._array @ _bare(other))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed: use .get()")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or ufunc.__name__ not in UFUNCS:
+            raise TypeError(f"numpy.{ufunc.__name__}.{method} on a GPU's array")
+        out = kwargs.pop("out", None)
+        given = [_bare(value) for value in inputs]
+        if out is None:
+            return _dressed(ufunc(*given, **kwargs))
+        ufunc(*given, out=tuple(map(_bare, out)), **kwargs)
+        return out[0]
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise TypeError(f"numpy.{function.__name__} on a GPU's array: use the device's module")
+
+
+for _name in METHODS:
+    setattr(ndarray, _name, lambda self, *args, _name=_name, **kwargs: _dressed(
+        getattr(self._array, _name)(*map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
+    ))  # fmt: skip
+
+
+# -- streams and events ----------------------------------------------------------------------------
+
+
+class CUDARuntimeError(RuntimeError):
+    """CuPy's error for what CUDA reports."""
+
+
+_here = threading.local()
+
+
+def _stack() -> list[Stream]:
+    if not hasattr(_here, "streams"):
+        _here.streams = []
+    return _here.streams
+
+
+def _current() -> Stream:
+    return _stack()[-1] if _stack() else NULL
+
+
+class Event:
+    """A point in a stream; recorded before anybody waits for it."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.recorded = False
+
+    def synchronize(self) -> None:
+        assert self.recorded, "an event that no stream has recorded"
+
+
+class Stream:
+    """Work in order."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.waits = 0
+
+    def __enter__(self) -> Stream:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert _stack().pop() is self
+
+    def synchronize(self) -> None:
+        pass
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.recorded = True
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        event.synchronize()
+        self.waits += 1
+
+
+NULL = Stream()
+
+
+class Device:
+    """A card."""
+
+    def __init__(self, number: int) -> None:
+        assert 0 <= number < CARDS[0]
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
+
+
+def _count() -> int:
+    if isinstance(CARDS[0], str):
+        raise CUDARuntimeError(CARDS[0])
+    return CARDS[0]
+
+
+# -- the module ------------------------------------------------------------------------------------
+
+
+def _array(value: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> ndarray:
+    given = value._array if isinstance(value, ndarray) else value
+    return ndarray(np.array(given, dtype, order=order, copy=True))
+
+
+def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray:
+    if isinstance(value, ndarray) and dtype in (None, value.dtype):
+        return value
+    return _array(value, dtype)
+
+
+def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
+    """CuPy's pool gives memory that begins at a multiple of 512."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 512, np.uint8)
+    start = -memory.ctypes.data % 512
+    return ndarray(memory[start : start + size].view(dtype).reshape(shape))
+
+
+def _module() -> ModuleType:
+    cupy = ModuleType("cupy")
+    for name in UFUNCS:
+        setattr(cupy, name, _Ufunc(getattr(np, name)))
+    for name in FUNCTIONS:
+        setattr(cupy, name, _through(getattr(np, name)))
+    for name in CONSTANTS:
+        setattr(cupy, name, getattr(np, name))
+    cupy.ndarray, cupy.array, cupy.asarray = ndarray, _array, _asarray
+    cupy.zeros = _zeros
+    cupy.ascontiguousarray = lambda a: ndarray(np.ascontiguousarray(a._array))
+    cupy.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
+    runtime = ModuleType("cupy.cuda.runtime")
+    runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
+    cuda = ModuleType("cupy.cuda")
+    cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
+    cuda.get_current_stream = _current
+    cupy.cuda = cuda
+    return cupy
+
+
+@contextmanager
+def fake_cupy(cards: int | str = 1) -> Iterator[ModuleType]:
+    """Let `import cupy` give this one; cards: GPUs of the machine, or what CUDA complains of."""
+    special = ModuleType("cupyx.scipy.special")
+    special.erf = _through(erf)
+    made = {"cupy": _module(), "cupyx.scipy.special": special}
+    before, counted = {name: sys.modules.get(name) for name in made}, CARDS[0]
+    sys.modules.update(made)
+    CARDS[0] = cards
+    try:
+        yield made["cupy"]
+    finally:  # what else was imported meanwhile stays
+        CARDS[0] = counted
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module

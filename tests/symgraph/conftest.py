@@ -1,0 +1,50 @@
+"""Operators on GPUs: whatever the tests here compute on numpy's arrays is computed on CuPy's too.
+
+Without a GPU, tests.fake_cupy stands in for CuPy; SYMGRAPH_TEST_GPU=1 takes the real one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import symgraph.reference as reference
+from symgraph.arrays import on_host
+from symgraph.ops.params import Attrs
+from symgraph.ops.registry import Env, OpDef, run
+from tests.fake_cupy import fake_cupy
+
+TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-10}
+
+
+def _on_both(opdef: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The operator's results by numpy, which are equal to those by CuPy."""
+    found = run(opdef, env, attrs, arrays)
+    if env.xp is not np:
+        return found
+    cupy = importlib.import_module("cupy")
+    given = [cupy.array(np.asarray(array, order="C")) for array in arrays]
+    there = run(opdef, env._replace(xp=cupy), attrs, given)
+    for ours, theirs in zip(found, there, strict=True):
+        assert type(theirs) is cupy.ndarray, f"{opdef.name} leaves the device"
+        assert (theirs.shape, theirs.dtype) == (ours.shape, ours.dtype), opdef.name
+        close = TOLERANCE.get(str(ours.dtype), 0)
+        np.testing.assert_allclose(
+            on_host(theirs), ours, rtol=close, atol=close, err_msg=opdef.name
+        )  # fmt: skip
+    return found
+
+
+@pytest.fixture(autouse=True)
+def on_gpus_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute every operator's result on both kinds of arrays."""
+    real = os.environ.get("SYMGRAPH_TEST_GPU") == "1"
+    monkeypatch.setattr(reference, "run", _on_both)
+    with nullcontext() if real else fake_cupy():
+        yield
