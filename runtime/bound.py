@@ -17,6 +17,7 @@ from runtime.pipeline import Options, Plan, plan
 from runtime.session import Session
 from runtime.store import Store
 from runtime.updater import TrainStep
+from symgraph.arrays import require_host
 from symgraph.batching import Feed
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.optimizer import Optimizer
@@ -50,6 +51,7 @@ class Bound:
             symbol, wanted.feeds, replace(options, update=wanted.trains),
             wrt=wrt if wanted.trains else (), heads=wanted.trains, dtypes=self._dtypes,
         )  # fmt: skip
+        require_host(self.plan.partition.placement.devices, "a module")
         self.input_grads: dict[str, Array] = {}
         self._last: Session | Phases | None = None
         self._trainer: tuple[Optimizer, Session] | None = None

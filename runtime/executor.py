@@ -17,6 +17,7 @@ from runtime.pipeline import Options, Plan, plan
 from runtime.session import whole_outputs
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Shared, Worker
+from symgraph.arrays import require_host
 from symgraph.context import Context, cpu
 from symgraph.errors import GraphError, RunError, nearest
 from symgraph.symbol import Symbol
@@ -55,6 +56,7 @@ class Executor:
         make: dict[str, Any] = {"shapes": shapes, "dtypes": dtypes}
         self.plan: Plan = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
         self._inference = plan(symbol, {}, options, **make) if wrt else self.plan
+        require_host(self.plan.partition.placement.devices, "an executor")
         self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
         shards = self.plan.shards
         pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Protocol
@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from symgraph.context import Context
-from symgraph.errors import PlacementError
+from symgraph.errors import LimitError, PlacementError
 from symgraph.types import Array, TensorType
+from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
 SHARE = "SYMGRAPH_SHARE_GPUS"
@@ -90,15 +91,27 @@ class Gpu:
 
     is_host: bool = False
 
-    def __init__(self, cupy: Any, card: int) -> None:
+    def __init__(self, cupy: Any, context: Context, card: int) -> None:
         self.xp: Any = cupy
+        self.context = context
         self._cuda, self._card = cupy.cuda, card
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
 
     def bytes(self, count: int) -> Array:
-        """See Device; one allocation of CuPy's pool, which begins at a multiple of 512."""
-        memory: Array = self.xp.zeros(count, np.uint8)
+        """See Device; one allocation of CuPy's pool, which begins at a multiple of 512.
+
+        LimitError if the card has not that much left.
+        """
+        try:
+            memory: Array = self.xp.zeros(count, np.uint8)
+        except self._cuda.memory.OutOfMemoryError as error:
+            free, whole = self._cuda.runtime.memGetInfo()
+            raise LimitError(
+                f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but its part "
+                f"of the plan needs {bytes_text(count)} besides parameters: see the table of "
+                "--plan, and let `partition.memory` be what there is"
+            ) from error
         return memory
 
     def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
@@ -137,6 +150,16 @@ def device(context: Context) -> Device:
 def require(context: Context) -> None:
     """PlacementError, saying what is missing, if nothing can run on a device."""
     device(context)
+
+
+def require_host(contexts: Iterable[Context], what: str) -> None:
+    """PlacementError for a GPU among the contexts. what: needs the host, in words."""
+    for context in contexts:
+        if context.kind != "cpu":
+            raise PlacementError(
+                f"{context} cannot be used: {what} keeps its arrays on the host and runs on "
+                "cpu(0), cpu(1), ...; python -m symgraph.run and runtime.Session run on GPUs"
+            )
 
 
 def on_host(array: Array) -> Array:
@@ -221,4 +244,4 @@ def _missing(context: Context, why: str) -> PlacementError:
 @cache
 def _gpu(cupy: Any, context: Context) -> Gpu:
     """One for each context, however often it is asked for."""
-    return Gpu(cupy, context.index % cupy.cuda.runtime.getDeviceCount())
+    return Gpu(cupy, context, context.index % cupy.cuda.runtime.getDeviceCount())

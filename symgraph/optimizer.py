@@ -107,9 +107,10 @@ class Optimizer(ABC):
         factor = float(scale * self.rescale_grad)  # a numpy scalar could widen the arithmetic
         flat_weight, flat_grad = weight.reshape(-1), grad.reshape(-1)
         flat_state = {slot: array.reshape(-1) for slot, array in state.items()}
-        scratch = xp.empty((2, min(BLOCK, weight.size)), dtype=weight.dtype)
-        for start in range(0, weight.size, BLOCK):
-            part = slice(start, start + BLOCK)
+        block = BLOCK if xp is np else max(1, weight.size)  # a GPU wants all at once
+        scratch = xp.empty((2, min(block, weight.size)), dtype=weight.dtype)
+        for start in range(0, weight.size, block):
+            part = slice(start, start + block)
             w = flat_weight[part]
             g, spare = scratch[:, : w.size]
             xp.multiply(flat_grad[part], factor, out=g)

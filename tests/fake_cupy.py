@@ -205,6 +205,10 @@ class CUDARuntimeError(RuntimeError):
     """CuPy's error for what CUDA reports."""
 
 
+class OutOfMemoryError(MemoryError):
+    """CuPy's error for what no card can hold."""
+
+
 _here = threading.local()
 
 
@@ -270,6 +274,7 @@ class Device:
         pass
 
 
+MEMORY = 1 << 30  # bytes of a card
 CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
 
 
@@ -296,6 +301,8 @@ def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray
 def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
     """CuPy's pool gives memory that begins at a multiple of 512."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size > MEMORY:
+        raise OutOfMemoryError(f"Out of memory allocating {size} bytes")
     memory = np.zeros(size + 512, np.uint8)
     start = -memory.ctypes.data % 512
     return ndarray(memory[start : start + size].view(dtype).reshape(shape))
@@ -313,11 +320,14 @@ def _module() -> ModuleType:
     cupy.zeros = _zeros
     cupy.ascontiguousarray = lambda a: ndarray(np.ascontiguousarray(a._array))
     cupy.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
+    memory = ModuleType("cupy.cuda.memory")
+    memory.OutOfMemoryError = OutOfMemoryError
     runtime = ModuleType("cupy.cuda.runtime")
+    runtime.memGetInfo = lambda: (1 << 20, MEMORY)
     runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
-    cuda.get_current_stream = _current
+    cuda.get_current_stream, cuda.memory = _current, memory
     cupy.cuda = cuda
     return cupy
 

@@ -14,8 +14,8 @@ import pytest
 
 from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
-from symgraph import arrays, cpu, gpu
-from symgraph.errors import PlacementError
+from symgraph import arrays, cpu, gpu, mod
+from symgraph.errors import LimitError, PlacementError
 from tests.fake_cupy import fake_cupy
 from tests.pipelines import assert_close, judge, on_threads
 from tests.recurrent import lstm_case
@@ -85,6 +85,24 @@ def test_a_plan_says_so_before_anything_runs():
     groups = {"layer0": gpu(0), "layer1": gpu(7), "head": gpu(7)}
     with fake_cupy(cards=1), pytest.raises(PlacementError, match=r"gpu\(7\) cannot be used"):
         on_threads(case, Options(groups, gpu(0), (), micro_batches=2))
+
+
+def test_memory_that_a_card_has_not():
+    with fake_cupy(), pytest.raises(LimitError, match=r"has 1\.00 MiB left of 1\.00 GiB") as caught:
+        arrays.device(gpu(0)).bytes(1 << 40)
+    assert "gpu(0)" in str(caught.value)
+    assert "needs 1.00 TiB besides parameters" in str(caught.value)
+
+
+def test_executors_and_modules_say_that_they_run_on_the_host():
+    case = lstm_case(1, 2)
+    shapes = {name: array.shape for name, array in case.feeds.items()}
+    with fake_cupy():
+        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: an executor keeps"):
+            case.symbol.simple_bind(gpu(0), **shapes)
+        module = mod.Module(case.symbol, ["data"], ["label"], context=gpu(0))
+        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: a module keeps"):
+            module.bind([("data", shapes["data"])], [("label", shapes["label"])])
 
 
 # -- copies ----------------------------------------------------------------------------------------

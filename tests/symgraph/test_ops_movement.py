@@ -310,7 +310,7 @@ def test_squeeze_does_not_drop_a_single_sample():
 
 
 @pytest.mark.parametrize("layout", [WHOLE, PARTIAL])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", sorted(EVERY))
 def test_values_without_a_batch_axis(name, layout, rng):
     attrs = {"Reshape": {"shape": (3, -1)}, "expand_dims": {"axis": 0}}.get(name, {})
     x = [rng.standard_normal((2, 1, 3))]

@@ -55,7 +55,7 @@ def test_values_and_gradients(name, axis, keepdims, rng):
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [1, (0, -1), (0, 1, 2)])
-@pytest.mark.parametrize("name", set(REDUCTIONS) - {"norm"})
+@pytest.mark.parametrize("name", sorted(set(REDUCTIONS) - {"norm"}))
 def test_exclude_reduces_the_other_axes(name, axis, keepdims, rng):
     x = rng.standard_normal((3, 4, 2))
     attrs = {"axis": axis, "keepdims": keepdims, "exclude": True}
