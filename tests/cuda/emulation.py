@@ -26,7 +26,7 @@ MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
     r'extern "C" __global__ void (\w+)\((.*?)\) \{(.*?)^\}', re.DOTALL | re.MULTILINE
 )
-FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"]
+FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused"]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
 DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
 FAULTS = {
