@@ -22,6 +22,7 @@ from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
 SHARE = "SYMGRAPH_SHARE_GPUS"
+TF32 = "SYMGRAPH_TF32"
 INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
@@ -143,6 +144,8 @@ def device(context: Context) -> Device:
 
     With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... are dealt out to the GPUs
     that there are, each with a stream of its own: so a pipeline can be tried on a single card.
+    With SYMGRAPH_TF32=1 products of float32 are made in TF32, of 10 bits of mantissa; else in
+    float32, whatever CUPY_TF32 says.
     """
     return HOST if context.kind == "cpu" else _gpu(_cupy(context), context)
 
@@ -190,7 +193,7 @@ def mark(array: Array) -> Mark | None:
     """The end of what this thread has called, if that may still be at work on an array."""
     if isinstance(array, np.ndarray):
         return None
-    cuda = _loaded().cuda
+    cuda = loaded().cuda
     event: Mark = cuda.get_current_stream().record(cuda.Event(disable_timing=True))
     return event
 
@@ -202,7 +205,7 @@ def after(mark: Mark | None, array: Array) -> None:
     if isinstance(array, np.ndarray):
         mark.synchronize()
     else:
-        _loaded().cuda.get_current_stream().wait_event(mark)
+        loaded().cuda.get_current_stream().wait_event(mark)
 
 
 def address(array: Array) -> int:
@@ -213,14 +216,17 @@ def address(array: Array) -> int:
 # -- GPUs ----------------------------------------------------------------------------------------
 
 
-def _loaded() -> Any:
+def loaded() -> Any:
+    """The module CuPy, for what works on its arrays; ImportError without it."""
     return importlib.import_module("cupy")
 
 
 def _cupy(context: Context) -> Any:
     """The module, if there is a GPU for a context."""
+    # CuPy reads this at its first product of float32: strict unless somebody asks for TF32.
+    os.environ["CUPY_TF32"] = "1" if os.environ.get(TF32) == "1" else "0"
     try:
-        cupy = _loaded()
+        cupy = loaded()
     except ImportError as error:
         raise _missing(
             context, f"the package cupy cannot be imported ({error}): pip install 'symgraph[gpu]'"

@@ -7,7 +7,7 @@ do it; the worker runs nothing but those. It answers None for a case that it has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numba
 
@@ -18,13 +18,30 @@ from symgraph.types import Array
 FAST = {"contract", "nsz", "arcp", "afn"}
 
 
-class Clock:
-    """What calls may depend on besides their arrays, set before each run; see registry.Env."""
+class Check(Protocol):
+    """What kernels that cannot raise have noted."""
 
-    __slots__ = ("env",)
+    def check(self) -> None: ...
+
+    def place(self, what: str, count: int) -> Array: ...
+
+
+class Clock:
+    """What calls may depend on besides their arrays, set before each run; see registry.Env.
+
+    faults: what its rank's calls on a GPU note there; see runtime/cuda/faults.py.
+    """
+
+    __slots__ = ("env", "faults")
 
     def __init__(self) -> None:
         self.env = Env()
+        self.faults: Check | None = None
+
+    def check(self) -> None:
+        """Raise what a call would have raised if it could; waits for a GPU's work."""
+        if self.faults is not None:
+            self.faults.check()
 
 
 class Task(NamedTuple):

@@ -1,4 +1,4 @@
-"""The end of a step: norms and parameter updates in one pass over memory each."""
+"""The end of a step: norms and parameter updates in one pass over memory each, on any device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.cuda import updates as on_gpu
 from runtime.native.base import exact, summing
 from symgraph.optimizer import SGD, Adam, Optimizer, sum_of_squares
 from symgraph.types import Array
@@ -18,8 +19,10 @@ FLOATS = (np.float32, np.float64)
 
 def squared_norm(xp: Any, gradient: Array) -> float:
     """The sum of squares, added up in float64 and always in the same order."""
-    if xp is not np or gradient.dtype not in FLOATS:
+    if gradient.dtype not in FLOATS:
         return float(sum_of_squares(xp, gradient))
+    if xp is not np:
+        return on_gpu.squared_norm(gradient)
     return float(_squares(gradient.reshape(-1)))
 
 
@@ -27,10 +30,10 @@ def update(
     xp: Any, optimizer: Optimizer, name: str, weight: Array, grad: Array,
     state: Mapping[str, Array], count: int, scale: float, attrs: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """`optimizer.update` on the arrays of one parameter, on the CPU compiled for SGD and Adam."""
+    """`optimizer.update` on the arrays of one parameter, compiled for SGD and Adam."""
     kind, number = type(optimizer), weight.dtype.type
-    here = xp is np and all(array.flags.writeable for array in (weight, *state.values()))
-    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not here:
+    free = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
+    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not free:
         optimizer.update(xp, name, weight, grad, state, count, scale, attrs)
         return
     optimizer.check(name, weight, grad, state, count)
@@ -40,12 +43,15 @@ def update(
     flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]
     if isinstance(optimizer, Adam):
         settings = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
-        own = [number(x) for x in (*settings, optimizer.epsilon)]
-        _adam(*flat, *factors, *own)
+        formula, own = "adam", [number(x) for x in (*settings, optimizer.epsilon)]
     elif isinstance(optimizer, SGD) and state:
-        _momentum(*flat, *factors, number(optimizer.momentum))
+        formula, own = "momentum", [number(optimizer.momentum)]
     else:
-        _sgd(*flat, *factors)
+        formula, own = "sgd", []
+    if xp is np:
+        STEPS[formula](*flat, *factors, *own)
+    else:
+        on_gpu.step(formula, flat, [*factors, *own])
 
 
 @summing
@@ -99,3 +105,6 @@ def _adam(
         v = var[j] * beta2 + g * g * rest2
         mean[j], var[j] = m, v
         w[j] -= m / (np.sqrt(v) + epsilon) * rate
+
+
+STEPS = {"sgd": _sgd, "momentum": _momentum, "adam": _adam}

@@ -1,0 +1,126 @@
+"""The kernel table of GPUs: CUDA sources beside this file, as functions that are launched.
+
+Makers are those of runtime/native: one sees one call with its arrays, once, and answers what does
+it. A source is compiled for the dtypes of its arrays when a kernel of it is first bound, and CuPy
+keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA graph can hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.native.base import Bound, Maker
+from symgraph import arrays
+from symgraph.types import Array
+
+FOLDER = Path(__file__).parent
+NAMES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}  # in CUDA
+FLOATS = ("float32", "float64")
+WARP = 32
+BLOCK = 256  # threads that work apart
+WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
+TALLEST = 65535  # blocks of a grid along its second axis
+
+KERNELS: dict[str, Maker] = {}
+
+
+def kernel(*names: str) -> Callable[[Maker], Maker]:
+    """Register the maker of these operators' kernels."""
+
+    def add(maker: Maker) -> Maker:
+        for name in names:
+            assert name not in KERNELS, name
+            KERNELS[name] = maker
+        return maker
+
+    return add
+
+
+def floating(*values: Array) -> bool:
+    """Whether all are of one float dtype that has kernels."""
+    kinds = {value.dtype.name for value in values}
+    return len(kinds) == 1 and kinds <= set(FLOATS)
+
+
+# -- sources -----------------------------------------------------------------------------------
+
+
+def code_of(source: str) -> str:
+    """The text of a source with what all begin with."""
+    return "\n".join((FOLDER / name).read_text() for name in ("common.cuh", f"{source}.cu"))
+
+
+def options(**types: str) -> tuple[str, ...]:
+    """The compiler's options for these types; by name what dtype each is."""
+    return "-std=c++17", *(f"-D{name}={NAMES[dtype]}" for name, dtype in types.items())
+
+
+@cache
+def _module(cupy: Any, source: str, given: tuple[str, ...]) -> Any:
+    return cupy.RawModule(code=code_of(source), options=given)
+
+
+@cache
+def _function(cupy: Any, source: str, name: str, given: tuple[str, ...]) -> Any:
+    return _module(cupy, source, given).get_function(name)
+
+
+def function(source: str, name: str, **types: str) -> Callable[..., None]:
+    """A kernel of a source, to be called with (grid, block, arguments)."""
+    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types))
+    return found
+
+
+# -- launches ----------------------------------------------------------------------------------
+
+
+def launch(
+    kernel: Callable[..., None], grid: tuple[int, ...], block: tuple[int, ...], *args: Any
+) -> Bound:
+    """The call of a kernel: whole numbers are its i64, Python's floats its double."""
+    return Bound(kernel, (grid, block, tuple(map(_argument, args))))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (bool, int)):
+        return np.int64(value)
+    return np.float64(value) if type(value) is float else value
+
+
+def in_turn(*calls: Bound) -> Bound:
+    """Several calls as one."""
+    return Bound(_all, (calls,))
+
+
+def _all(calls: Sequence[Bound]) -> None:
+    for function, args in calls:
+        function(*args)
+
+
+Shape = tuple[tuple[int, ...], tuple[int, ...]]  # grid and block
+
+
+def warps(count: int, most: int) -> int:
+    """Threads for so many elements: whole warps, no more than `most`."""
+    return min(most, -(-count // WARP) * WARP)
+
+
+def each(count: int) -> Shape:
+    """A thread an element."""
+    return (-(-count // BLOCK),), (BLOCK,)
+
+
+def each_of_rows(rows: int, columns: int) -> Shape:
+    """Threads along a row, blocks along both; a block may have several rows to do."""
+    threads = warps(columns, BLOCK)
+    return (-(-columns // threads), min(rows, TALLEST)), (threads,)
+
+
+def block_a_row(rows: int, columns: int) -> Shape:
+    """A row for each block's threads together."""
+    return (rows,), (warps(columns, WIDE),)

@@ -1,0 +1,42 @@
+"""Gate kernels: an LSTM or GRU step's arithmetic, or its gradient, in one launch each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.cuda.base import each_of_rows, floating, function, kernel, launch
+from runtime.native.base import Bound, Task
+from symgraph.types import Array
+
+
+def by_element(name: str, arrays: tuple[Array, ...], state: Array, *more: Any) -> Bound | None:
+    """A thread an element of the state (rows, units)."""
+    if not floating(*arrays):
+        return None
+    run = function("gates", name, real=state.dtype.name)
+    return launch(run, *each_of_rows(*state.shape), *arrays, *state.shape, *more)
+
+
+@kernel("_lstm_gates")
+def lstm(task: Task) -> Bound | None:
+    return by_element("lstm", (*task.ins, *task.outs), task.ins[2])
+
+
+@kernel("_lstm_gates_grad")
+def lstm_grad(task: Task) -> Bound | None:
+    *grads, gates, c, state = task.ins
+    has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
+    dh = grads[0] if has_dh else c  # not read
+    dc = grads[-1] if has_dc else c
+    arrays = dh, dc, gates, c, state, *task.outs
+    return by_element("lstm_grad", arrays, c, has_dh, has_dc)
+
+
+@kernel("_gru_gates")
+def gru(task: Task) -> Bound | None:
+    return by_element("gru", (*task.ins, *task.outs), task.ins[2])
+
+
+@kernel("_gru_gates_grad")
+def gru_grad(task: Task) -> Bound | None:
+    return by_element("gru_grad", (*task.ins, *task.outs), task.ins[3])

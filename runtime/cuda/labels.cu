@@ -1,0 +1,105 @@
+// What reads labels: the head's gradient, cross entropy, and picks of probabilities. A label that is
+// neither a class nor ignored cannot raise here: it is left in `wrong` (see faults.py) and makes NaN.
+// A shard has the classes from `begin` on; of whole rows that is 0.
+
+const i64 IGNORED = -1, NO_CLASS = -2;
+
+__device__ i64 class_of(number label, double ignore, i64 classes, double* wrong) {
+    const double value = (double)label;
+    if (value == ignore) return IGNORED;
+    if (value >= 0 && value < (double)classes) return (i64)label;
+    *wrong = value;
+    return NO_CLASS;
+}
+
+__device__ real not_a_number() {
+    return (real)nan("");
+}
+
+// (prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored.
+extern "C" __global__ void head_grad(
+    const real* prob, const number* label, const double* divisor, real* out, double* wrong,
+    i64 rows, i64 columns, i64 begin, i64 classes, double ignore, double grad_scale
+) {
+    const i64 j = thread_index();
+    if (j >= columns) return;
+    const real scale = (real)(grad_scale / *divisor);
+    for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
+        const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
+        const real hot = chosen == begin + j ? (real)1 : (real)0;
+        real found = (prob[at] - hot) * scale;
+        if (chosen == IGNORED) found = 0;
+        if (chosen == NO_CLASS) found = not_a_number();
+        out[at] = found;
+    }
+}
+
+// softmax(x) - onehot(label), by the figures of whole rows; an ignored label counts as the first.
+extern "C" __global__ void residual(
+    const real* x, const number* label, const real* figures, real* out, double* wrong,
+    i64 rows, i64 columns, i64 begin, i64 classes, double ignore
+) {
+    const i64 j = thread_index();
+    if (j >= columns) return;
+    for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
+        const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
+        const i64 hot = chosen == IGNORED ? 0 : chosen;
+        real found = exp(x[at] - figures[row]) / figures[rows + row];
+        if (hot == begin + j) found -= 1;
+        if (chosen == NO_CLASS) found = not_a_number();
+        out[at] = found;
+    }
+}
+
+// One block: the sum of -log of the probabilities of the labels that are classes of the shard.
+extern "C" __global__ void sum_losses(
+    const real* x, const number* label, const real* figures, real* out, double* wrong,
+    i64 rows, i64 columns, i64 begin, i64 classes, double ignore
+) {
+    double total = 0;
+    for (i64 row = threadIdx.x; row < rows; row += blockDim.x) {
+        const i64 chosen = class_of(label[row], ignore, classes, wrong);
+        const i64 at = (chosen == IGNORED ? 0 : chosen) - begin;
+        if (chosen == NO_CLASS)
+            total = nan("");
+        else if (0 <= at && at < columns)
+            total += log((double)figures[rows + row])
+                - ((double)x[row * columns + at] - (double)figures[row]);
+    }
+    total = block_join<Plus>(total);
+    if (threadIdx.x == 0) *out = (real)total;
+}
+
+// Each row's number at its label, the first for an ignored one; 0 where it is no class of the shard.
+extern "C" __global__ void pick_rows(
+    const real* prob, const number* label, real* out, double* wrong,
+    i64 rows, i64 columns, i64 begin, i64 classes, double ignore
+) {
+    const i64 row = thread_index();
+    if (row >= rows) return;
+    const i64 chosen = class_of(label[row], ignore, classes, wrong);
+    const i64 at = (chosen == IGNORED ? 0 : chosen) - begin;
+    real found = 0 <= at && at < columns ? prob[row * columns + at] : (real)0;
+    if (chosen == NO_CLASS) found = not_a_number();
+    out[row] = found;
+}
+
+// One block: sums over the labels that count, of -log(picked) and of 1.
+extern "C" __global__ void sum_picked(
+    const real* picked, const number* label, double* nll, double* count,
+    i64 rows, double ignore, double tiny
+) {
+    double total = 0, counted = 0;
+    for (i64 row = threadIdx.x; row < rows; row += blockDim.x) {
+        if ((double)label[row] == ignore) continue;
+        const double chosen = (double)picked[row];
+        total -= log(chosen < tiny ? tiny : chosen);
+        counted += 1;
+    }
+    total = block_join<Plus>(total);
+    counted = block_join<Plus>(counted);
+    if (threadIdx.x == 0) {
+        *nll = total;
+        *count = counted;
+    }
+}

@@ -1,0 +1,100 @@
+"""Calls of operators through runtime.cuda's makers, beside their own computations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runtime.cuda import KERNELS
+from runtime.native.base import Bound, Clock, Task
+from symgraph.ops.params import parse_params
+from symgraph.ops.registry import Env, Site, find, infer, run
+from symgraph.types import TensorType
+from tests.fake_cupy import ndarray
+
+TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
+REALS = sorted(TOLERANCE)
+SPARE = 8  # numbers before and behind an array, which nobody may write
+GUARD = 55
+
+
+def numbers(shape: Any, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def on_gpu(array: np.ndarray) -> ndarray:
+    """A copy between numbers that nobody may write."""
+    room = np.full(array.size + 2 * SPARE, GUARD, array.dtype)
+    inner = room[SPARE : SPARE + array.size].reshape(array.shape)
+    inner[...] = array
+    return ndarray(inner)
+
+
+def whole(array: ndarray) -> bool:
+    """Whether what is before and behind is as it was."""
+    room = array._array
+    while room.base is not None:
+        room = room.base
+    return bool((room[:SPARE] == GUARD).all() and (room[-SPARE:] == GUARD).all())
+
+
+class Called:
+    """A bound call with its arrays, its clock and what the operator computes itself."""
+
+    def __init__(self, op: str, ins: Any, over: dict[int, int], given: dict[str, Any]) -> None:
+        found = find(op)
+        attrs = parse_params(op, "test", found.params, given)
+        self.ins = [on_gpu(np.asarray(x)) for x in ins]
+        self.before = [x.get() for x in self.ins]
+        self.clock, self.over = Clock(), over
+        self.compute: Callable[[], Any] = lambda: run(
+            found, Env(), attrs, [x.copy() for x in self.before]
+        )
+        types = [TensorType(x.shape, x.dtype.name) for x in self.ins]
+        made = infer(found, Site(op, "test", attrs), types)
+        self.outs = [on_gpu(np.full(t.shape, 77, t.dtype)) for t in made]
+        for out, source in over.items():
+            self.outs[out] = self.ins[source].reshape(self.outs[out].shape)
+        task = Task(attrs, tuple(self.ins), tuple(self.outs), self.clock)  # type: ignore[arg-type]
+        bound = KERNELS[op](task)
+        assert bound is not None, f"{op} has no kernel for this"
+        self.bound: Bound = bound
+
+    def results(self) -> list[np.ndarray]:
+        self.bound.function(*self.bound.args)
+        for array in (*self.ins, *self.outs):
+            assert whole(array), "written beside an array"
+        for i, (array, kept) in enumerate(zip(self.ins, self.before, strict=True)):
+            if i not in self.over.values():
+                np.testing.assert_array_equal(array.get(), kept)
+        return [out.get() for out in self.outs]
+
+
+def agree(
+    op: str, *ins: Any, over: dict[int, int] | None = None, near: float | None = None, **given: Any
+) -> list[np.ndarray]:
+    """The kernel's outputs, which are near the operator's own; over: output -> input it is in."""
+    called = Called(op, ins, over or {}, given)
+    found, wanted = called.results(), called.compute()
+    called.clock.check()
+    for own, exact in zip(found, wanted, strict=True):
+        assert own.dtype == exact.dtype
+        close = near or TOLERANCE[_real(ins)]
+        np.testing.assert_allclose(own, exact, close, close)
+    return found
+
+
+def _real(ins: Any) -> str:
+    return next(x.dtype.name for x in map(np.asarray, ins) if x.dtype.kind == "f")
+
+
+def has_no_kernel(op: str, *ins: Any, **given: Any) -> bool:
+    """Whether the maker leaves a call to the operator's own computation."""
+    attrs = parse_params(op, "test", find(op).params, given)
+    arrays = [on_gpu(np.asarray(x)) for x in ins]
+    types = [TensorType(x.shape, x.dtype.name) for x in arrays]
+    made = infer(find(op), Site(op, "test", attrs), types)
+    outs = [on_gpu(np.zeros(t.shape, t.dtype)) for t in made]
+    return KERNELS[op](Task(attrs, tuple(arrays), tuple(outs), Clock())) is None  # type: ignore[arg-type]

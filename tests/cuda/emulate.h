@@ -1,0 +1,131 @@
+// CUDA on the CPU, as far as runtime/cuda uses it: blocks one after the other, and of a block that
+// has barriers each thread on a stack of its own, which hands over where CUDA's would wait. Between
+// barriers the threads run in one order and then in the other, so that what hangs on it shows.
+#pragma once
+#include <math.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+
+#define __global__
+#define __device__
+#define __shared__ static  // one block runs at a time
+
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulate {
+
+constexpr size_t STACK = 64 * 1024;
+enum Result { DONE = 0, BARRIER_NOT_EXPECTED = 1, BARRIER_NOT_REACHED_BY_ALL = 2 };
+
+struct Thread {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK]};
+    bool ended = false;
+    unsigned exchanges = 0;
+};
+
+static std::vector<Thread> threads;
+static ucontext_t scheduler;
+static std::function<void()> body;
+static size_t current;
+static bool apart;   // threads run as plain calls: no barrier can be kept
+static Result result;
+static std::mutex one_at_a_time;
+static unsigned char slots[2][1024][16];
+
+static void start() {
+    body();
+    threads[current].ended = true;
+    swapcontext(&threads[current].context, &scheduler);
+}
+
+static void place(size_t thread) {
+    current = thread;
+    threadIdx = {unsigned(thread % blockDim.x), unsigned(thread / blockDim.x), 0};
+}
+
+static void run_block(size_t count) {
+    while (threads.size() < count) threads.emplace_back();
+    for (size_t i = 0; i < count; i++) {
+        Thread& t = threads[i];
+        t.ended = false;
+        t.exchanges = 0;
+        getcontext(&t.context);
+        t.context.uc_stack.ss_sp = t.stack.get();
+        t.context.uc_stack.ss_size = STACK;
+        t.context.uc_link = nullptr;
+        makecontext(&t.context, start, 0);
+    }
+    for (bool forward = true;; forward = !forward) {
+        size_t ended = 0;
+        for (size_t i = 0; i < count; i++) {
+            place(forward ? i : count - 1 - i);
+            swapcontext(&scheduler, &threads[current].context);
+            ended += threads[current].ended;
+        }
+        if (ended == count) return;
+        if (ended) {
+            result = BARRIER_NOT_REACHED_BY_ALL;
+            return;
+        }
+    }
+}
+
+static int launch(const unsigned* grid, const unsigned* block, bool barriers,
+                  std::function<void()> kernel) {
+    std::lock_guard<std::mutex> lock(one_at_a_time);
+    gridDim = {grid[0], grid[1], 1};
+    blockDim = {block[0], block[1], 1};
+    body = kernel;
+    apart = !barriers;
+    result = DONE;
+    const size_t count = size_t(block[0]) * block[1];
+    for (unsigned y = 0; y < grid[1] && result == DONE; y++)
+        for (unsigned x = 0; x < grid[0] && result == DONE; x++) {
+            blockIdx = {x, y, 0};
+            if (barriers)
+                run_block(count);
+            else
+                for (size_t i = 0; i < count; i++) {
+                    place(i);
+                    body();
+                }
+        }
+    return result;
+}
+
+}  // namespace emulate
+
+static void __syncthreads() {
+    using namespace emulate;
+    if (apart) {
+        result = BARRIER_NOT_EXPECTED;
+        return;
+    }
+    swapcontext(&threads[current].context, &scheduler);
+}
+
+// All threads of the block exchange at once: more than CUDA asks for, and what our kernels do.
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int with) {
+    using namespace emulate;
+    if (apart) {
+        result = BARRIER_NOT_EXPECTED;
+        return value;
+    }
+    const size_t me = current;
+    auto& slot = slots[threads[me].exchanges++ % 2];
+    memcpy(slot[me], &value, sizeof value);
+    __syncthreads();
+    memcpy(&value, slot[me / 32 * 32 + (me % 32 ^ with)], sizeof value);
+    return value;
+}

@@ -1,0 +1,80 @@
+"""Every kernel is compiled for GPUs, without one: with NVRTC, which CuPy compiles with too."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.emulation import signatures
+from tests.cuda.sources import SOURCES, variants
+
+WHEEL = "nvidia.cuda_nvrtc"
+
+
+def library() -> ctypes.CDLL | None:
+    try:
+        found = importlib.util.find_spec(WHEEL)
+    except ModuleNotFoundError:
+        return None
+    places = [] if found is None else [Path(p) for p in found.submodule_search_locations or ()]
+    files = [file for place in places for file in sorted(place.glob("lib/libnvrtc.so.*"))]
+    return ctypes.CDLL(str(files[0])) if files else None
+
+
+NVRTC = library()
+needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="pip install nvidia-cuda-nvrtc-cu12")
+
+
+def text_of(size: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+    count = ctypes.c_size_t()
+    assert size(program, ctypes.byref(count)) == 0
+    text = ctypes.create_string_buffer(count.value)
+    assert get(program, text) == 0
+    return text.value
+
+
+def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
+    """The assembly for a chip; a failure's message is the compiler's."""
+    assert NVRTC is not None
+    program = ctypes.c_void_p()
+    made = NVRTC.nvrtcCreateProgram(ctypes.byref(program), code.encode(), None, 0, None, None)
+    assert made == 0
+    words = [word.encode() for word in (*options, f"--gpu-architecture={chip}")]
+    given = (ctypes.c_char_p * len(words))(*words)
+    status = NVRTC.nvrtcCompileProgram(program, len(words), given)
+    log = text_of(NVRTC.nvrtcGetProgramLogSize, NVRTC.nvrtcGetProgramLog, program)
+    assert (status, log) == (0, b""), log.decode()
+    ptx = text_of(NVRTC.nvrtcGetPTXSize, NVRTC.nvrtcGetPTX, program).decode()
+    NVRTC.nvrtcDestroyProgram(ctypes.byref(program))
+    return ptx
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_compile(source, chip):
+    for code, options in variants(source):
+        ptx = compiled(code, options, chip)
+        names = [s.name for s in signatures(code, options)]
+        assert names
+        assert all(f".entry {name}(" in ptx for name in names)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("source", SOURCES)
+def test_float32_stays_float32(source):
+    """Arithmetic on doubles is 64 times slower on many cards: none but sums and labels have any."""
+    code, options = variants(source)[0]
+    parts = compiled(code, options, "sm_90").split(".entry ")[1:]
+    wide = {part.split("(")[0] for part in parts if "mul.f64" in part or "fma.rn.f64" in part}
+    assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad"}
+
+
+@needs_nvrtc
+def test_a_mistake_is_shown():
+    with pytest.raises(AssertionError, match="undefined"):
+        compiled('extern "C" __global__ void wrong() { undefined(); }', (), "sm_80")
