@@ -224,6 +224,7 @@ class Worker:
                     call()
                     ends.append(clock())
                 self.device.finish()
+                self._shared.clock.check()
         except BaseException as error:
             self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size
