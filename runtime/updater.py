@@ -81,6 +81,7 @@ class TrainStep:
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""
+        worker.check()  # before what it made of the numbers is taken for divergence
         vector = np.zeros(len(self._names) + len(self._scalars) + 1)
         if self.clip is not None:
             for place, name in enumerate(self._names):

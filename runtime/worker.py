@@ -224,12 +224,16 @@ class Worker:
                     call()
                     ends.append(clock())
                 self.device.finish()
-                self._shared.clock.check()
+                self.check()
         except BaseException as error:
             self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size
         tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
         self.timeline = Timeline(tuple(tracks), NANOSECOND)
+
+    def check(self) -> None:
+        """Raise what a call on a GPU could only note: an id out of range."""
+        self._shared.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"

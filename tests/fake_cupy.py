@@ -2,8 +2,9 @@
 
 Its arrays are no numpy arrays: as with CuPy, nothing converts between the two unasked, arithmetic
 of the two together is a TypeError, reductions give arrays without axes, and a function that CuPy
-has not is an AttributeError. What it cannot show: what is slow, and what is not in order because
-two streams run at once; therefore events and streams only check that they are used in pairs.
+has not is an AttributeError. Kernels are built by g++ (tests/cuda/emulation.py). What it cannot
+show: what is slow, and what is not in order because two streams run at once; therefore events and
+streams only check that they are used in pairs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.special import erf
+
+from tests.cuda.emulation import RawModule
 
 
 def _words(text: str) -> list[str]:
@@ -328,7 +331,7 @@ def _module() -> ModuleType:
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
     cuda.get_current_stream, cuda.memory = _current, memory
-    cupy.cuda = cuda
+    cupy.cuda, cupy.RawModule = cuda, RawModule
     return cupy
 
 

@@ -16,7 +16,7 @@ from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
 from symgraph import arrays, cpu, gpu, mod
 from symgraph.errors import LimitError, PlacementError
-from tests.cuda.emulation import MISSING, compiler, emulated_cupy
+from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 from tests.pipelines import assert_close, judge, on_threads
 from tests.recurrent import lstm_case
@@ -36,7 +36,7 @@ def shared_gpu(request, monkeypatch):
         return
     if compiler() is None:
         pytest.skip(MISSING)
-    with emulated_cupy(cards=1):
+    with fake_cupy(cards=1):
         yield
 
 

@@ -3,13 +3,14 @@
 // barriers the threads run in one order and then in the other, so that what hangs on it shows.
 #pragma once
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
@@ -26,15 +27,16 @@ namespace emulate {
 constexpr size_t STACK = 64 * 1024;
 enum Result { DONE = 0, BARRIER_NOT_EXPECTED = 1, BARRIER_NOT_REACHED_BY_ALL = 2 };
 
-struct Thread {
-    ucontext_t context;
+struct Thread {  // one that has ended goes on with the next block's
+    ucontext_t first;
+    jmp_buf here;
     std::unique_ptr<char[]> stack{new char[STACK]};
-    bool ended = false;
+    bool begun = false, ended = false;
     unsigned exchanges = 0;
 };
 
-static std::vector<Thread> threads;
-static ucontext_t scheduler;
+static std::deque<Thread> threads;  // they stay where they are
+static jmp_buf scheduler;
 static std::function<void()> body;
 static size_t current;
 static bool apart;   // threads run as plain calls: no barrier can be kept
@@ -42,10 +44,30 @@ static Result result;
 static std::mutex one_at_a_time;
 static unsigned char slots[2][1024][16];
 
-static void start() {
-    body();
-    threads[current].ended = true;
-    swapcontext(&threads[current].context, &scheduler);
+// Only a thread's beginning is ucontext's: each of its switches is a system call.
+static void leave() {
+    if (!_setjmp(threads[current].here)) _longjmp(scheduler, 1);
+}
+
+static void begin() {
+    for (;;) {
+        body();
+        threads[current].ended = true;
+        leave();
+    }
+}
+
+static void enter() {
+    if (_setjmp(scheduler)) return;
+    Thread& t = threads[current];
+    if (t.begun) _longjmp(t.here, 1);
+    t.begun = true;
+    getcontext(&t.first);
+    t.first.uc_stack.ss_sp = t.stack.get();
+    t.first.uc_stack.ss_size = STACK;
+    t.first.uc_link = nullptr;
+    makecontext(&t.first, begin, 0);
+    setcontext(&t.first);
 }
 
 static void place(size_t thread) {
@@ -56,25 +78,20 @@ static void place(size_t thread) {
 static void run_block(size_t count) {
     while (threads.size() < count) threads.emplace_back();
     for (size_t i = 0; i < count; i++) {
-        Thread& t = threads[i];
-        t.ended = false;
-        t.exchanges = 0;
-        getcontext(&t.context);
-        t.context.uc_stack.ss_sp = t.stack.get();
-        t.context.uc_stack.ss_size = STACK;
-        t.context.uc_link = nullptr;
-        makecontext(&t.context, start, 0);
+        threads[i].ended = false;
+        threads[i].exchanges = 0;
     }
     for (bool forward = true;; forward = !forward) {
         size_t ended = 0;
         for (size_t i = 0; i < count; i++) {
             place(forward ? i : count - 1 - i);
-            swapcontext(&scheduler, &threads[current].context);
+            enter();
             ended += threads[current].ended;
         }
         if (ended == count) return;
         if (ended) {
             result = BARRIER_NOT_REACHED_BY_ALL;
+            threads.clear();
             return;
         }
     }
@@ -111,7 +128,7 @@ static void __syncthreads() {
         result = BARRIER_NOT_EXPECTED;
         return;
     }
-    swapcontext(&threads[current].context, &scheduler);
+    leave();
 }
 
 // All threads of the block exchange at once: more than CUDA asks for, and what our kernels do.

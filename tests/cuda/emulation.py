@@ -1,7 +1,7 @@
 """Kernels of runtime/cuda on the CPU: what CuPy's RawModule is, built by g++ on emulate.h.
 
-A launch takes what CuPy takes and no more: arrays of tests.fake_cupy of the parameter's dtype, and
-numpy numbers of its very type, since CuPy passes the bytes of what it is given unchecked.
+A launch takes what CuPy takes and no more: a GPU's arrays of the parameter's dtype, and numpy numbers
+of its very type, since CuPy passes the bytes of what it is given unchecked.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from tests.fake_cupy import fake_cupy, ndarray
 
 HERE = Path(__file__).parent
 MISSING = "the kernels' meaning is tested with g++, which is not here"
@@ -128,12 +125,13 @@ def held_argument(name: str, parameter: Parameter, given: Any) -> np.ndarray:
     """Memory with the bytes of an argument."""
     where = f"{parameter.name} of {name}"
     if parameter.pointer:
-        assert type(given) is ndarray, f"{where} is {type(given)}, not an array of the GPU"
+        at = getattr(given.data, "ptr", None)
+        assert at is not None, f"{where} is {type(given)}, not an array of the GPU"
         assert given.flags.c_contiguous, f"{where} is not contiguous"
     else:
         assert isinstance(given, np.generic), f"{where} is {type(given)}, not a numpy number"
     assert given.dtype == parameter.dtype, f"{where} is {given.dtype}, not {parameter.dtype}"
-    return np.array(given.data.ptr if parameter.pointer else given)
+    return np.array(at if parameter.pointer else given)
 
 
 class RawModule:
@@ -141,16 +139,9 @@ class RawModule:
 
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
         assert type(options) is tuple
+        assert compiler() is not None, MISSING
         self._library = built(code, options)
         self._signatures = {s.name: s for s in signatures(code, options)}
 
     def get_function(self, name: str) -> RawKernel:
         return RawKernel(self._library, self._signatures[name])
-
-
-@contextmanager
-def emulated_cupy(cards: int | str = 1) -> Iterator[Any]:
-    """`fake_cupy`, with kernels."""
-    with fake_cupy(cards) as cupy:
-        cupy.RawModule = RawModule
-        yield cupy

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.cuda.calls import REALS, Called, agree, has_no_kernel, numbers
-from tests.cuda.emulation import MISSING, compiler, emulated_cupy
+from tests.cuda.emulation import MISSING, compiler
+from tests.fake_cupy import fake_cupy
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
 
@@ -19,7 +20,7 @@ each_pair = pytest.mark.parametrize(("dtype", "ids"), PAIRS)
 
 @pytest.fixture(autouse=True)
 def kernels():
-    with emulated_cupy():
+    with fake_cupy():
         yield
 
 

@@ -10,14 +10,15 @@ import pytest
 from runtime.native.updates import squared_norm, update
 from symgraph import optimizer
 from tests.cuda.calls import REALS, numbers, on_gpu, whole
-from tests.cuda.emulation import MISSING, compiler, emulated_cupy
+from tests.cuda.emulation import MISSING, compiler
+from tests.fake_cupy import fake_cupy
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
 
 
 @pytest.fixture
 def cupy():
-    with emulated_cupy() as module:
+    with fake_cupy() as module:
         yield module
 
 
