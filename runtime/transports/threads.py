@@ -185,11 +185,14 @@ class _Message:
     def wait(self) -> None:
         self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
 
-    def take(self, out: npt.NDArray[Any]) -> None:
-        """Copy the array, and tell its sender."""
+    def copy_to(self, out: npt.NDArray[Any]) -> None:
+        """Copy the array, as soon as it is there."""
         after(self.mark, out)
         copy(out, self.array)
         self._copied = mark(out)
+
+    def take(self) -> None:
+        """Tell the sender that its array is needed no longer."""
         self.taken = True
         self._sender.box.ring()
 
@@ -227,7 +230,8 @@ class ThreadTransport:
         if message.array.shape != out.shape or message.array.dtype != out.dtype:
             sent, wanted = type_text(message.array), type_text(out)
             raise wrong_type(src, self.rank, tag, sent, wanted)
-        message.take(out)
+        message.copy_to(out)
+        message.take()
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
         """See `Transport.allreduce`."""
