@@ -32,7 +32,7 @@ class Clock:
     faults: what its rank's calls on a GPU note there; see runtime/cuda/faults.py.
     """
 
-    __slots__ = ("env", "faults")
+    __slots__ = ("__weakref__", "env", "faults")
 
     def __init__(self) -> None:
         self.env = Env()

@@ -1,7 +1,7 @@
 """Kernels of runtime/cuda on the CPU: what CuPy's RawModule is, built by g++ on emulate.h.
 
-A launch takes what CuPy takes and no more: a GPU's arrays of the parameter's dtype, and numpy numbers
-of its very type, since CuPy passes the bytes of what it is given unchecked.
+A launch takes what CuPy takes and no more: a GPU's arrays of the parameter's dtype, and numpy
+numbers of its very type, since CuPy passes the bytes of what it is given unchecked.
 """
 
 from __future__ import annotations

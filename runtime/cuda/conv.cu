@@ -1,0 +1,53 @@
+// What stands around convolution's products: the columns that windows read of one image, the image
+// that columns add up to, and biases of channels. Formulas: symgraph/ops/conv_compute.py.
+
+// columns (channels * kernel, windows) of image (channels, rows, columns of pixels): zeros outside.
+extern "C" __global__ void columns_of(
+    const real* image, real* columns, i64 depth, i64 rows, i64 width, i64 down, i64 across,
+    i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 dilate_y, i64 dilate_x,
+    i64 pad_y, i64 pad_x
+) {
+    const i64 p = thread_index();
+    if (p >= down * across) return;
+    const i64 top = p / across * stride_y - pad_y, left = p % across * stride_x - pad_x;
+    for (i64 d = blockIdx.y; d < depth; d += gridDim.y) {
+        const i64 channel = d / (kernel_y * kernel_x);
+        const i64 y = top + d / kernel_x % kernel_y * dilate_y, x = left + d % kernel_x * dilate_x;
+        const bool inside = y >= 0 && y < rows && x >= 0 && x < width;
+        columns[d * down * across + p] =
+            inside ? image[(channel * rows + y) * width + x] : (real)0;
+    }
+}
+
+// The reverse: each pixel is the sum of what was read of it, in the order of the kernel.
+extern "C" __global__ void image_of(
+    const real* columns, real* image, i64 channels, i64 rows, i64 width, i64 down, i64 across,
+    i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 dilate_y, i64 dilate_x,
+    i64 pad_y, i64 pad_x
+) {
+    const i64 pixel = thread_index();
+    if (pixel >= rows * width) return;
+    const i64 y = pixel / width + pad_y, x = pixel % width + pad_x;
+    for (i64 channel = blockIdx.y; channel < channels; channel += gridDim.y) {
+        real total = 0;
+        for (i64 i = 0; i < kernel_y; i++) {
+            const i64 top = y - i * dilate_y;
+            if (top < 0 || top % stride_y || top / stride_y >= down) continue;
+            for (i64 j = 0; j < kernel_x; j++) {
+                const i64 left = x - j * dilate_x;
+                if (left < 0 || left % stride_x || left / stride_x >= across) continue;
+                const i64 d = (channel * kernel_y + i) * kernel_x + j;
+                total += columns[(d * down + top / stride_y) * across + left / stride_x];
+            }
+        }
+        image[channel * rows * width + pixel] = total;
+    }
+}
+
+// y (images * channels, size) += bias of the channel.
+extern "C" __global__ void add_bias(real* y, const real* bias, i64 rows, i64 size, i64 channels) {
+    const i64 j = thread_index();
+    if (j >= size) return;
+    for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
+        y[row * size + j] += bias[row % channels];
+}

@@ -1,0 +1,107 @@
+"""Convolution of images: columns of what the windows read, and a product by cuBLAS an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
+from runtime.cuda.linear import product
+from runtime.cuda.scratch import scratch
+from runtime.native.base import Bound, Task
+from symgraph import arrays
+from symgraph.ops.windows import windows_of
+from symgraph.types import Array, Shape
+
+
+class Images(NamedTuple):
+    """A convolution's data and output, and the columns of one image in between."""
+
+    data: Array  # (n, channels, rows, columns)
+    output: Array  # (n, filters, windows down, windows across)
+    columns: Array  # (channels * kernel, windows)
+    windows: Shape
+
+    def run(self, name: str) -> Any:
+        return function("conv", name, real=self.data.dtype.name)
+
+    @property
+    def sizes(self) -> Shape:
+        return *self.data.shape[2:], *self.output.shape[2:], *self.windows
+
+    def read(self, image: Array) -> Bound:
+        """The columns become what the windows read of an image."""
+        shape = each_of_rows(*self.columns.shape)
+        depth = len(self.columns)
+        return launch(self.run("columns_of"), *shape, image, self.columns, depth, *self.sizes)
+
+    def spread(self, image: Array) -> Bound:
+        """An image becomes the sum of what the columns have of each pixel."""
+        channels = len(image)
+        shape = each_of_rows(channels, image.size // channels)
+        return launch(self.run("image_of"), *shape, self.columns, image, channels, *self.sizes)
+
+    def each(self) -> Iterator[tuple[Array, Array]]:
+        """Each image's data, and its output as (filters, windows)."""
+        for data, output in zip(self.data, self.output, strict=True):
+            yield data, output.reshape(len(output), -1)
+
+
+def images(task: Task, data: Array, output: Array) -> Images | None:
+    """Of two spatial axes and one group; other convolutions have no kernel."""
+    found = windows_of(task.attrs)
+    together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
+    if not together or not floating(*task.ins, *task.outs):
+        return None
+    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
+    depth = data.shape[1] * found.kernel[0] * found.kernel[1]
+    shape = depth, output.shape[2] * output.shape[3]
+    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+
+
+@kernel("Convolution")
+def convolution(task: Task) -> Bound | None:
+    (data, weight, *bias), (out,) = task.ins, task.outs
+    found = images(task, data, out)
+    if found is None:
+        return None
+    filters = weight.reshape(len(weight), -1)
+    calls = [
+        call for image, made in found.each()
+        for call in (found.read(image), product(filters, found.columns, made))
+    ]  # fmt: skip
+    if bias:
+        sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
+        add = found.run("add_bias")
+        calls.append(launch(add, *each_of_rows(*sizes), out, bias[0], *sizes, len(weight)))
+    return in_turn(*calls)
+
+
+@kernel("_conv_grad_data")
+def grad_data(task: Task) -> Bound | None:
+    (grad, weight), (out,) = task.ins, task.outs
+    found = images(task, out, grad)
+    if found is None:
+        return None
+    turned = weight.reshape(len(weight), -1).T
+    return in_turn(*[
+        call for image, g in found.each()
+        for call in (product(turned, g, found.columns), found.spread(image))
+    ])  # fmt: skip
+
+
+@kernel("_conv_grad_weight")
+def grad_weight(task: Task) -> Bound | None:
+    """The images' products, added up one after the other."""
+    (grad, data), (out,) = task.ins, task.outs
+    found = images(task, data, grad)
+    if found is None:
+        return None
+    total = out.reshape(len(out), -1)
+    part = arrays.loaded().empty(total.shape, total.dtype)
+    calls: list[Bound] = []
+    for at, (image, g) in enumerate(found.each()):
+        calls += [found.read(image), product(g, found.columns.T, part if at else total)]
+        if at:
+            calls.append(Bound(arrays.loaded().add, (total, part, total)))
+    return in_turn(*calls)
