@@ -115,6 +115,10 @@ class Worker:
 
     def bind(self, schedules: Sequence[Schedule]) -> None:
         """Make a step of schedules, one after the other, on the memory that they need."""
+        with self.device.use():  # else the memory is the first card's, filled on another stream
+            self._bind(schedules)
+
+    def _bind(self, schedules: Sequence[Schedule]) -> None:
         self._schedules, rank, shared = schedules, self.rank, self._shared
         programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}

@@ -14,11 +14,14 @@ import pytest
 
 from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
-from symgraph import arrays, cpu, gpu, mod
-from symgraph.errors import LimitError, PlacementError
+from runtime.session import Session
+from runtime.transports import ThreadCluster
+from symgraph import arrays, cpu, gpu, mod, sym
+from symgraph.errors import LimitError, PlacementError, RunError
+from symgraph.optimizer import SGD
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
-from tests.pipelines import assert_close, judge, on_threads
+from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
 from tests.small_lm import losses, write_bucketed, write_config
 
@@ -221,3 +224,32 @@ def test_a_run_on_gpus_goes_on_from_its_checkpoint(shared_gpu, tmp_path):
     whole = losses(path, *GPUS)
     assert losses(path, *GPUS, saved, "train.steps=3") != whole
     assert losses(path, *GPUS, saved) == whole
+
+
+def with_a_wrong_label() -> Case:
+    net = sym.FullyConnected(sym.Variable("data"), num_hidden=3, name="fc")
+    net = sym.SoftmaxOutput(net, sym.Variable("label"), name="out")
+    feeds = {"data": np.ones((4, 2)), "label": np.array([0, 1, 3, 2.0])}
+    return Case(net, feeds, {"fc_weight": np.ones((3, 2)), "fc_bias": np.zeros(3)})
+
+
+WRONG_LABEL = r"IndexError: label 3(\.0)? is outside 0\.\.2"
+
+
+@pytest.mark.parametrize("context", [cpu(0), gpu(0)], ids=str)
+def test_a_label_out_of_range_is_an_error_on_gpus_too(shared_gpu, context):
+    with pytest.raises(RunError, match=WRONG_LABEL):
+        on_threads(with_a_wrong_label(), Options({}, context, (), micro_batches=2))
+
+
+@pytest.mark.parametrize("context", [cpu(0), gpu(0)], ids=str)
+def test_a_wrong_label_is_not_taken_for_divergence(shared_gpu, context):
+    """The kernels make NaN of it, and so is the norm that gradients are clipped by."""
+    case = with_a_wrong_label()
+    made = make_plan(case, Options({}, context, (), update=True))
+    here = arrays.device(context)
+    own = {name: here.put(array) for name, array in case.arrays.items()}
+    with ThreadCluster(1) as cluster:
+        session = Session(made, cluster, {0: own}, optimizer=SGD(0.1), clip=1.0)
+        with pytest.raises(RunError, match=WRONG_LABEL):
+            session.step(case.feeds)

@@ -1,6 +1,6 @@
-// What reads labels: the head's gradient, cross entropy, and picks of probabilities. A label that is
-// neither a class nor ignored cannot raise here: it is left in `wrong` (see faults.py) and makes NaN.
-// A shard has the classes from `begin` on; of whole rows that is 0.
+// What reads labels: the head's gradient, cross entropy, and picks of probabilities. A label that
+// is neither a class nor ignored cannot raise here: it is left in `wrong` (see faults.py) and makes
+// NaN. A shard has the classes from `begin` on; of whole rows that is 0.
 
 const i64 IGNORED = -1, NO_CLASS = -2;
 
@@ -70,7 +70,7 @@ extern "C" __global__ void sum_losses(
     if (threadIdx.x == 0) *out = (real)total;
 }
 
-// Each row's number at its label, the first for an ignored one; 0 where it is no class of the shard.
+// Each row's number at its label, the first for an ignored one; 0 where that is not in the shard.
 extern "C" __global__ void pick_rows(
     const real* prob, const number* label, real* out, double* wrong,
     i64 rows, i64 columns, i64 begin, i64 classes, double ignore

@@ -53,7 +53,9 @@ extern "C" __global__ void maxima(
     const real* x, real* y, i64 images, i64 rows, i64 width, i64 down, i64 across,
     i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 pad_y, i64 pad_x
 ) {
-    const Windows w = {rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x};
+    const Windows w = {
+        rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x
+    };
     const i64 p = thread_index();
     if (p >= down * across) return;
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
@@ -67,7 +69,9 @@ extern "C" __global__ void maxima_grad(
     const real* grad, const real* x, real* out, i64 images, i64 rows, i64 width, i64 down,
     i64 across, i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 pad_y, i64 pad_x
 ) {
-    const Windows w = {rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x};
+    const Windows w = {
+        rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x
+    };
     const i64 p = thread_index();
     if (p >= rows * width) return;
     const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);
@@ -88,7 +92,9 @@ extern "C" __global__ void sums(
     i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 pad_y, i64 pad_x,
     i64 mean, i64 padding
 ) {
-    const Windows w = {rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x};
+    const Windows w = {
+        rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x
+    };
     const i64 p = thread_index();
     if (p >= down * across) return;
     const Span ys = pixels(p / across, kernel_y, stride_y, pad_y, rows);
@@ -107,7 +113,9 @@ extern "C" __global__ void sums_grad(
     i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x, i64 pad_y, i64 pad_x,
     i64 mean, i64 padding
 ) {
-    const Windows w = {rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x};
+    const Windows w = {
+        rows, width, down, across, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x
+    };
     const i64 p = thread_index();
     if (p >= rows * width) return;
     const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);

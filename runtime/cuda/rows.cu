@@ -1,6 +1,6 @@
-// Look-ups of rows by id, and their gradient: rows added up by id, each sum in the order of the batch
-// (the bits of runtime/native's sums). The order comes from counting: of n ids each thread compares
-// its own with all others, which for the tens of thousands of a batch takes microseconds.
+// Look-ups of rows by id, and their gradient: rows added up by id, each sum in the order of the
+// batch (the bits of runtime/native's sums). That order comes from counting: each thread compares
+// its own id with all others, little work for the tens of thousands of ids of a batch.
 
 // The row of an id: clipped, or `count` if it is not there. An id that is none of the `classes` is
 // left in `wrong` (see faults.py).

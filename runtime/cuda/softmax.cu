@@ -1,6 +1,6 @@
-// Softmax, its gradients and its figures of rows: a block a row where a row is summed. A thread goes
-// over the same elements in every pass, so an output may lie where the data does; the passes after
-// the first find the row in the cache. Formulas: symgraph/ops/{softmax,loss,sharded}.py.
+// Softmax, its gradients and its figures of rows: a block a row where a row is summed. A thread
+// goes over the same elements in every pass, so an output may lie where the data does; the passes
+// after the first find the row in the cache. Formulas: symgraph/ops/{softmax,loss,sharded}.py.
 
 // -- rows -----------------------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
+from symgraph import arrays, gpu
 from tests.cuda.calls import REALS, Called, agree, has_no_kernel, numbers
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
@@ -284,3 +287,11 @@ def test_dot(dtype, a, b):
     ins = [np.ascontiguousarray(v.T) if turned else v for v, turned in ((x, a), (y, b))]
     agree("dot", *ins, transpose_a=a, transpose_b=b, near=1e-5 if dtype == "float32" else None)
     assert has_no_kernel("dot", x[0], y)
+
+
+@pytest.mark.parametrize(("asked", "is_tf32"), [("1", "1"), ("0", "0"), ("", "0")])
+def test_products_of_float32_are_strict_unless_somebody_asks(monkeypatch, asked, is_tf32):
+    monkeypatch.setenv(arrays.TF32, asked)
+    monkeypatch.setenv("CUPY_TF32", "1")
+    arrays.require(gpu(0))
+    assert os.environ["CUPY_TF32"] == is_tf32
