@@ -1,6 +1,7 @@
 // CUDA on the CPU, as far as runtime/cuda uses it: blocks one after the other, and of a block that
-// has barriers each thread on a stack of its own, which hands over where CUDA's would wait. Between
-// barriers the threads run in one order and then in the other, so that what hangs on it shows.
+// has barriers each thread on a stack of its own, which hands over where CUDA's would wait. A warp
+// runs as far as it can before the next one does, and after each barrier in the other order, so that
+// what hangs on the order, for want of a barrier, shows.
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -25,13 +26,15 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace emulate {
 
 constexpr size_t STACK = 64 * 1024;
-enum Result { DONE = 0, BARRIER_NOT_EXPECTED = 1, BARRIER_NOT_REACHED_BY_ALL = 2 };
+enum Result { DONE = 0, BARRIER_NOT_EXPECTED = 1, NOT_REACHED_BY_ALL = 2 };
+enum State { AT_BARRIER, AT_EXCHANGE, ENDED };
 
 struct Thread {  // one that has ended goes on with the next block's
     ucontext_t first;
     jmp_buf here;
     std::unique_ptr<char[]> stack{new char[STACK]};
-    bool begun = false, ended = false;
+    bool begun = false;
+    State state = AT_BARRIER;
     unsigned exchanges = 0;
 };
 
@@ -45,15 +48,15 @@ static std::mutex one_at_a_time;
 static unsigned char slots[2][1024][16];
 
 // Only a thread's beginning is ucontext's: each of its switches is a system call.
-static void leave() {
+static void leave(State state) {
+    threads[current].state = state;
     if (!_setjmp(threads[current].here)) _longjmp(scheduler, 1);
 }
 
 static void begin() {
     for (;;) {
         body();
-        threads[current].ended = true;
-        leave();
+        leave(ENDED);
     }
 }
 
@@ -75,26 +78,38 @@ static void place(size_t thread) {
     threadIdx = {unsigned(thread % blockDim.x), unsigned(thread / blockDim.x), 0};
 }
 
+// Until all wait at a barrier or have ended; how many have.
+static size_t run_warp(size_t first, size_t last, bool forward) {
+    for (;;) {
+        size_t exchanging = 0, ended = 0;
+        for (size_t i = first; i < last; i++) {
+            place(forward ? i : last - 1 - (i - first));
+            enter();
+            exchanging += threads[current].state == AT_EXCHANGE;
+            ended += threads[current].state == ENDED;
+        }
+        if (exchanging == 0) return ended;
+        if (exchanging != last - first) {
+            result = NOT_REACHED_BY_ALL;
+            return 0;
+        }
+    }
+}
+
 static void run_block(size_t count) {
     while (threads.size() < count) threads.emplace_back();
-    for (size_t i = 0; i < count; i++) {
-        threads[i].ended = false;
-        threads[i].exchanges = 0;
-    }
-    for (bool forward = true;; forward = !forward) {
+    for (size_t i = 0; i < count; i++) threads[i].exchanges = 0;
+    const size_t warps = (count + 31) / 32;
+    for (bool forward = true; result == DONE; forward = !forward) {
         size_t ended = 0;
-        for (size_t i = 0; i < count; i++) {
-            place(forward ? i : count - 1 - i);
-            enter();
-            ended += threads[current].ended;
+        for (size_t w = 0; w < warps; w++) {
+            const size_t first = 32 * (forward ? w : warps - 1 - w);
+            ended += run_warp(first, first + 32 < count ? first + 32 : count, forward);
         }
         if (ended == count) return;
-        if (ended) {
-            result = BARRIER_NOT_REACHED_BY_ALL;
-            threads.clear();
-            return;
-        }
+        if (ended) result = NOT_REACHED_BY_ALL;
     }
+    threads.clear();  // some stand in the middle of something
 }
 
 static int launch(const unsigned* grid, const unsigned* block, bool barriers,
@@ -128,10 +143,10 @@ static void __syncthreads() {
         result = BARRIER_NOT_EXPECTED;
         return;
     }
-    leave();
+    leave(AT_BARRIER);
 }
 
-// All threads of the block exchange at once: more than CUDA asks for, and what our kernels do.
+// All threads of the warp exchange at once.
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int with) {
     using namespace emulate;
@@ -142,7 +157,7 @@ T __shfl_xor_sync(unsigned, T value, int with) {
     const size_t me = current;
     auto& slot = slots[threads[me].exchanges++ % 2];
     memcpy(slot[me], &value, sizeof value);
-    __syncthreads();
+    leave(AT_EXCHANGE);
     memcpy(&value, slot[me / 32 * 32 + (me % 32 ^ with)], sizeof value);
     return value;
 }

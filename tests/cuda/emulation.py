@@ -28,7 +28,7 @@ BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
 DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
 FAULTS = {
     1: "has a barrier that its own text does not show",
-    2: "has threads that end while others wait at a barrier",
+    2: "has threads that do not come to where others of their block or warp wait",
 }
 Sizes = Sequence[int]
 

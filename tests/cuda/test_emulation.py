@@ -32,6 +32,19 @@ extern "C" __global__ void half_wait(real* y) {
     y[threadIdx.x] = 1;
 }
 
+extern "C" __global__ void half_exchange(real* y) {
+    if (threadIdx.x < 40) y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, y[threadIdx.x], 1);
+}
+
+extern "C" __global__ void too_early(const real* x, real* y) {
+    __shared__ real seen;
+    for (int turn = 0; turn < 3; turn++) {
+        if (threadIdx.x == 0) seen = x[turn];
+        __syncthreads();
+        y[turn * 64 + threadIdx.x] = seen;
+    }
+}
+
 __device__ void wait() { __syncthreads(); }
 
 extern "C" __global__ void waits_elsewhere(real* y) {
@@ -65,12 +78,17 @@ def test_a_barrier_that_is_not_there_shows():
     x, y = arrays()
     kernel("without_a_barrier")((1,), (64,), (x, y, np.int64(64)))
     assert (y.get() != x.get()[::-1]).any()
+    x, y = arrays(192)
+    kernel("too_early")((1,), (64,), (x, y))
+    assert (y.get() != np.repeat([0, 1, 2], 64)).any()
 
 
 def test_barriers_that_not_all_reach_or_that_nobody_sees():
     _, y = arrays()
-    with pytest.raises(AssertionError, match="half_wait has threads that end while others wait"):
+    with pytest.raises(AssertionError, match="half_wait has threads that do not come"):
         kernel("half_wait")((1,), (64,), (y,))
+    with pytest.raises(AssertionError, match="half_exchange has threads that do not come"):
+        kernel("half_exchange")((1,), (64,), (y,))
     with pytest.raises(AssertionError, match="waits_elsewhere has a barrier that its own text"):
         kernel("waits_elsewhere")((1,), (64,), (y,))
     test_barriers_are_kept()
