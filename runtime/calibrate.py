@@ -34,9 +34,9 @@ def measure_speed() -> Speed:
     """
     a = np.ones((SIZE, SIZE), np.float32)
     out = np.empty_like(a)
-    product = min(_seconds(lambda: np.matmul(a, a, out=out)) for _ in range(7))
+    product = min(timed(lambda: np.matmul(a, a, out=out)) for _ in range(7))
     x, y, z = (np.ones(BYTES // 4, np.float32) for _ in range(3))
-    addition = min(_seconds(lambda: np.add(x, y, out=z)) for _ in range(7))
+    addition = min(timed(lambda: np.add(x, y, out=z)) for _ in range(7))
     call = min(call_seconds("elemwise_add", 2) for _ in range(7))
     return Speed(2 * SIZE**3 / product, call, 3 * BYTES / addition)
 
@@ -44,7 +44,7 @@ def measure_speed() -> Speed:
 def measure_rates() -> Rates:
     """The rates of additions of large arrays, and of packing a large weight in both forms."""
     total, term = (np.ones(LARGE // 4, np.float32) for _ in range(2))
-    adding = median(_seconds(lambda: np.add(total, term, out=total)) for _ in range(15))
+    adding = median(timed(lambda: np.add(total, term, out=total)) for _ in range(15))
     weight = np.ones((BYTES // 4 // SIZE, SIZE), np.float32)
     as_is, transposed = (packed_buffer(weight, turned) for turned in (False, True))
 
@@ -52,13 +52,13 @@ def measure_rates() -> Rates:
         pack(weight, as_is, False)
         pack(weight, transposed, True)
 
-    packing = median(_seconds(pack_both) for _ in range(7))
+    packing = median(timed(pack_both) for _ in range(7))
     return Rates(3 * LARGE / adding, 4 * BYTES / packing)
 
 
 def call_seconds(op: str, inputs: int = 1) -> float:
     """Seconds of one call of an operator on 16 numbers, in a body of nothing else."""
-    return _seconds(calls_of(op, inputs).run) / CALLS
+    return timed(calls_of(op, inputs).run) / CALLS
 
 
 def calls_of(op: str, inputs: int = 1) -> BoundBody:
@@ -79,7 +79,8 @@ def bound(graph: Graph, arrays: Mapping[str, Array], clock: Clock | None = None)
     return binder.bind(body, {}, 0)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that some work takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

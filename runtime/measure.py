@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from partitioner.machine import Device, Level, Machine
 from runtime.calibrate import call_seconds
+from runtime.processor import core_count
 from runtime.profile import describe_machine
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi
 from symgraph.context import cpu
@@ -84,13 +85,6 @@ def link_between(transport: Transport, a: int, b: int) -> Level:
     small, large = transport.exchange(own)[a]
     # Half: where the latency is most of it, the difference of the two is mostly noise.
     return Level(_rounded(small), _rounded(LARGE / max(large - small, large / 2)))
-
-
-def core_count() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def host_memory() -> int:

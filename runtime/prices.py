@@ -158,16 +158,21 @@ def shared_prices(graph: Graph, known: Prices | None = None, *, cluster: Cluster
                 float(prices.link.bandwidth),
             ]
         table, latency, bandwidth = transport.exchange(own)[0]
-        return Prices(CostTable.from_json(table), Link(latency, bandwidth, by_receiver=True))
+        return Prices(CostTable.from_json(table), link_of_host(latency, bandwidth))
 
     return cluster.run(work)[0]
+
+
+def link_of_host(latency: float, bandwidth: float) -> Link:
+    """Between ranks of one host, whose receivers copy."""
+    return Link(latency, bandwidth, by_receiver=True)
 
 
 def measure_link() -> Link:
     """Latency and bandwidth of messages between two threads."""
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
-    return Link(level.latency, level.bandwidth, by_receiver=True)
+    return link_of_host(level.latency, level.bandwidth)
 
 
 def save_prices(prices: Prices, path: str | Path) -> None:
@@ -194,8 +199,6 @@ def load_prices(path: str | Path) -> Prices:
         "link", {"latency": 0, "bandwidth": inf}
     )
     try:
-        return Prices(
-            table, Link(float(link["latency"]), float(link["bandwidth"]), by_receiver=True)
-        )
+        return Prices(table, link_of_host(float(link["latency"]), float(link["bandwidth"])))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: link: expected latency and bandwidth, not {error}") from None

@@ -11,9 +11,9 @@ would have made is random. Of an unrolled network that is a few time steps:
 
 Such a pass is short however deep the network is, and it is repeated until the figures stand. Calls
 that read parameters are also timed by themselves, with these in the core's own cache, in the shared
-one and in memory, as it depends on the schedule where a run finds them. All of it
-runs on as many threads at once as there will be devices, each on arrays of its own: cores of one
-processor share its caches and its memory.
+one and in memory, as it depends on the schedule where a run finds them. All of it runs on as many
+threads at once as there will be devices, each on arrays of its own: cores of one processor share
+its caches and its memory.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from threadpoolctl import threadpool_info
 
 from partitioner.cost import CostTable, Measured, Rates, Speed, parameters, signature
 from partitioner.types import FORWARD, BodyKey
-from runtime.caches import Sweeps, find_caches
-from runtime.calibrate import bound, measure_rates, measure_speed
+from runtime.calibrate import bound, measure_rates, measure_speed, timed
 from runtime.kernels import BoundBody, NodeFailed, Step
 from runtime.made_up import MadeUp, limits
 from runtime.native import Clock, nothing
+from runtime.processor import Sweeps, core_count, find_caches
 from symgraph.build import Builder
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import VARIABLE, Env, find
@@ -71,7 +71,7 @@ class Samples:
 
 def cores() -> int:
     """Cores that this process may use, as far as a profile uses them."""
-    return min(MANY, len(os.sched_getaffinity(0)))
+    return min(MANY, core_count())
 
 
 def measure(
@@ -238,24 +238,19 @@ class _Pass:
 
     def run_near(self, samples: Samples) -> None:
         """Call what reads parameters with these in caches."""
-        for text, call in self.readers.items():
-            call.run()
-            own = _seconds(call)
-            self.sweeps.own()
-            samples.near[text].append((own, _seconds(call)))
+        with np.errstate(all="ignore"):
+            for text, call in self.readers.items():
+                call.run()
+                own = timed(call.run)
+                self.sweeps.own()
+                samples.near[text].append((own, timed(call.run)))
 
     def run_far(self, samples: Samples) -> None:
         """Call what reads parameters with these in memory."""
-        for text, call in self.readers.items():
-            self.sweeps.all()
-            samples.far[text].append(_seconds(call))
-
-
-def _seconds(call: BoundBody) -> float:
-    start = time.perf_counter()
-    with np.errstate(all="ignore"):
-        call.run()
-    return time.perf_counter() - start
+        with np.errstate(all="ignore"):
+            for text, call in self.readers.items():
+                self.sweeps.all()
+                samples.far[text].append(timed(call.run))
 
 
 class _Prepare:

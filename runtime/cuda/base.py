@@ -8,12 +8,13 @@ keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runtime.native import base as native
 from runtime.native.base import Bound, Maker
 from symgraph import arrays
 from symgraph.types import Array
@@ -27,24 +28,18 @@ WIDE = 512  # at most so many work on a row together; 4 rows are then in a proce
 TALLEST = 65535  # blocks of a grid along its second axis
 
 KERNELS: dict[str, Maker] = {}
-
-
-def kernel(*names: str) -> Callable[[Maker], Maker]:
-    """Register the maker of these operators' kernels."""
-
-    def add(maker: Maker) -> Maker:
-        for name in names:
-            assert name not in KERNELS, name
-            KERNELS[name] = maker
-        return maker
-
-    return add
+kernel = partial(native.kernel, table=KERNELS)
 
 
 def floating(*values: Array) -> bool:
     """Whether all are of one float dtype that has kernels."""
     kinds = {value.dtype.name for value in values}
     return len(kinds) == 1 and kinds <= set(FLOATS)
+
+
+def by_id(ids: Array, *values: Array) -> bool:
+    """Whether there are kernels for ids or labels of this dtype with such values."""
+    return ids.dtype.name in NAMES and floating(*values)
 
 
 # -- sources -----------------------------------------------------------------------------------

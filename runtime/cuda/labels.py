@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from runtime.cuda.base import (
-    NAMES,
     WIDE,
     Shape,
+    by_id,
     each,
     each_of_rows,
-    floating,
     function,
     in_turn,
     kernel,
@@ -27,10 +26,6 @@ from symgraph.ops.loss import head_divisor
 from symgraph.types import Array
 
 ONE_BLOCK: Shape = ((1,), (WIDE,))
-
-
-def has_labels(label: Array, *values: Array) -> bool:
-    return label.dtype.name in NAMES and floating(*values)
 
 
 def ignore_of(task: Task, label: Array) -> float:
@@ -62,7 +57,7 @@ def checked(task: Task, name: str, shape: Shape, given: tuple[Array, ...], out: 
 @kernel("_softmax_output_grad", "_shard_softmax_output_grad")
 def softmax_output_grad(task: Task) -> Bound | None:
     (prob, label, *valid), (out,), a = task.ins, task.outs, task.attrs
-    if a["multi_output"] or a["smooth_alpha"] or not has_labels(label, prob, out):
+    if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):
         return None
     divisor = valid[0] if valid else arrays.loaded().full(1, head_divisor(a, label), "float64")
     shape = each_of_rows(label.size, prob.shape[-1])
@@ -74,7 +69,7 @@ def softmax_output_grad(task: Task) -> Bound | None:
 @kernel("_shard_residual")
 def residual(task: Task) -> Bound | None:
     (x, label, figures), (out,) = task.ins, task.outs
-    if not has_labels(label, x, figures, out):
+    if not by_id(label, x, figures, out):
         return None
     return checked(task, "residual", each_of_rows(label.size, x.shape[-1]), task.ins, out)
 
@@ -85,7 +80,7 @@ def residual(task: Task) -> Bound | None:
 @kernel("softmax_cross_entropy")
 def softmax_cross_entropy(task: Task) -> Bound | None:
     (x, label), (out,) = task.ins, task.outs
-    if not has_labels(label, x, out):
+    if not by_id(label, x, out):
         return None
     figures = arrays.loaded().empty((2, label.size), x.dtype)
     losses = checked(task, "sum_losses", ONE_BLOCK, (x, label, figures), out)
@@ -95,7 +90,7 @@ def softmax_cross_entropy(task: Task) -> Bound | None:
 @kernel("_shard_cross_entropy")
 def shard_cross_entropy(task: Task) -> Bound | None:
     (x, label, figures), (out,) = task.ins, task.outs
-    if not has_labels(label, x, figures, out):
+    if not by_id(label, x, figures, out):
         return None
     return checked(task, "sum_losses", ONE_BLOCK, task.ins, out)
 
@@ -106,7 +101,7 @@ def shard_cross_entropy(task: Task) -> Bound | None:
 @kernel("_shard_pick")
 def pick(task: Task) -> Bound | None:
     (prob, label), (out,) = task.ins, task.outs
-    if not has_labels(label, prob, out):
+    if not by_id(label, prob, out):
         return None
     return checked(task, "pick_rows", each(label.size), task.ins, out)
 
@@ -114,13 +109,13 @@ def pick(task: Task) -> Bound | None:
 @kernel("_picked_nll")
 def picked_nll(task: Task) -> Bound | None:
     picked, label = task.ins
-    return sum_picked(task, picked) if has_labels(label, picked) else None
+    return sum_picked(task, picked) if by_id(label, picked) else None
 
 
 @kernel("_nll")
 def nll(task: Task) -> Bound | None:
     prob, label = task.ins
-    if not has_labels(label, prob):
+    if not by_id(label, prob):
         return None
     picked = arrays.loaded().empty(label.size, prob.dtype)
     picks = checked(task, "pick_rows", each(label.size), (prob, label), picked)

@@ -6,8 +6,7 @@ from typing import Any
 
 from runtime.cuda.base import (
     BLOCK,
-    FLOATS,
-    NAMES,
+    by_id,
     each,
     each_of_rows,
     function,
@@ -26,16 +25,11 @@ def run(name: str, ids: Array, values: Array) -> Any:
     return function("rows", name, real=values.dtype.name, number=ids.dtype.name)
 
 
-def has_kernel(ids: Array, *values: Array) -> bool:
-    kinds = {value.dtype.name for value in values}
-    return ids.dtype.name in NAMES and len(kinds) == 1 and kinds <= set(FLOATS)
-
-
 def look_up(
     task: Task, ids: Array, weight: Array, begin: int, classes: int, clip: bool
 ) -> Bound | None:
     (out,), count = task.outs, len(weight)
-    if not has_kernel(ids, weight, out):
+    if not by_id(ids, weight, out):
         return None
     columns = weight.size // count
     wrong = place(task.clock, "id", classes)
@@ -49,7 +43,7 @@ def add_up(
     task: Task, ids: Array, rows: Array, begin: int, classes: int, clip: bool
 ) -> Bound | None:
     (out,), count = task.outs, len(task.outs[0])
-    if not has_kernel(ids, rows, out):
+    if not by_id(ids, rows, out):
         return None
     columns = out.size // count
     order, repeats, target = (arrays.loaded().empty(ids.size, "int32") for _ in range(3))

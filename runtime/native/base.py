@@ -75,13 +75,13 @@ Maker = Callable[[Task], Bound | None]
 KERNELS: dict[str, Maker] = {}
 
 
-def kernel(*names: str) -> Callable[[Maker], Maker]:
-    """Register the maker of these operators' kernels."""
+def kernel(*names: str, table: dict[str, Maker] = KERNELS) -> Callable[[Maker], Maker]:
+    """Register the maker of these operators' kernels. table: of the device that they are for."""
 
     def add(maker: Maker) -> Maker:
         for name in names:
-            assert name not in KERNELS, name
-            KERNELS[name] = maker
+            assert name not in table, name
+            table[name] = maker
         return maker
 
     return add

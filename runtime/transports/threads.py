@@ -8,7 +8,6 @@ may overwrite its array once the ticket is done.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.native.spin import changed
+from runtime.processor import core_count
 from runtime.transports.base import (
     TIMEOUT_SECONDS,
     Cluster,
@@ -49,7 +49,7 @@ __all__: list[str] = []
 
 # A Ctrl-C that comes just before a thread blocks is seen when that wait ends: so it ends often.
 LOOK_SECONDS = 0.1
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = core_count()
 
 
 class _Mailbox:

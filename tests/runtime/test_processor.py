@@ -1,4 +1,4 @@
-"""What the system says of caches."""
+"""What the system says of the processor's caches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from partitioner.cost import Caches
-from runtime.caches import USUAL, Sweeps, find_caches
+from runtime.processor import USUAL, Sweeps, find_caches
 
 
 def described(folder: Path, *caches: str) -> Path:

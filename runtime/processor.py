@@ -1,7 +1,8 @@
-"""The caches of this machine: how much they hold, and how to empty them."""
+"""The processor of this machine: its cores, what its caches hold, and how to empty them."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,13 @@ from partitioner.cost import Caches
 FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL = Caches(1 << 20, 32 << 20)  # where the system does not say
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def find_caches(workers: int = 1, folder: Path = FOLDER) -> Caches:
