@@ -123,6 +123,7 @@ class ndarray(NDArrayOperatorsMixin):
     strides = property(lambda self: self._array.strides)
     T = property(lambda self: ndarray(self._array.T))
     data = property(lambda self: _Pointer(self._array.ctypes.data))
+    device = property(lambda self: Device(0))
 
     @property
     def flags(self) -> Any:
@@ -269,6 +270,7 @@ class Device:
 
     def __init__(self, number: int) -> None:
         assert 0 <= number < CARDS[0]
+        self.id = number
 
     def __enter__(self) -> Device:
         return self

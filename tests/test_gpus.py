@@ -16,31 +16,13 @@ from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
 from runtime.session import Session
 from runtime.transports import ThreadCluster
-from symgraph import arrays, cpu, gpu, mod, sym
+from symgraph import arrays, cpu, gpu, sym
 from symgraph.errors import LimitError, PlacementError, RunError
 from symgraph.optimizer import SGD
-from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
 from tests.small_lm import losses, write_bucketed, write_config
-
-
-@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
-def shared_gpu(request, monkeypatch):
-    """Any number of contexts on one card."""
-    monkeypatch.setenv(arrays.SHARE, "1")
-    if request.param == "real":
-        try:
-            arrays.require(gpu(0))
-        except PlacementError as error:
-            pytest.skip(str(error))
-        yield
-        return
-    if compiler() is None:
-        pytest.skip(MISSING)
-    with fake_cupy(cards=1):
-        yield
 
 
 # -- what is not here ------------------------------------------------------------------------------
@@ -98,17 +80,6 @@ def test_memory_that_a_card_has_not():
         arrays.device(gpu(0)).bytes(1 << 40)
     assert "gpu(0)" in str(caught.value)
     assert "needs 1.00 TiB besides parameters" in str(caught.value)
-
-
-def test_executors_and_modules_say_that_they_run_on_the_host():
-    case = lstm_case(1, 2)
-    shapes = {name: array.shape for name, array in case.feeds.items()}
-    with fake_cupy():
-        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: an executor keeps"):
-            case.symbol.simple_bind(gpu(0), **shapes)
-        module = mod.Module(case.symbol, ["data"], ["label"], context=gpu(0))
-        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: a module keeps"):
-            module.bind([("data", shapes["data"])], [("label", shapes["label"])])
 
 
 # -- copies ----------------------------------------------------------------------------------------
