@@ -1,4 +1,4 @@
-"""Homes: the devices on which a plan's variables live, and what is said when one of them is full."""
+"""Homes: the devices on which a plan's variables live, and what is said when one is full."""
 
 from __future__ import annotations
 

@@ -174,10 +174,10 @@ class Module(BaseModule):
             self._model = shared_module._own.plan
         elif not self.binded:
             self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
-        else:
-            self._store.copies.clear()  # another placement may have others
         self._bounds: dict[Key, Bound] = {}
         bound = self._bind(self._data_descs, self._label_descs)
+        if self.binded and shared_module is None:
+            self._store.placed_anew(self._own.plan, bound.plan)
         self._own = self._last = bound
         self.binded = True
         if self._given is not None:
@@ -235,12 +235,12 @@ class Module(BaseModule):
             for name in names:
                 array = self._store.arrays[name]
                 if given is not None and name in given:
-                    self._store.assign(self._own.plan, name, given[name])
+                    self._store.assign(name, given[name])
                 elif given is not None and not allow_missing:
                     raise GraphError(f"parameter {name!r} is missing among those given")
                 elif initializer is not None:
                     value = initializer(name, array.shape, array.dtype, self._seed, attrs.get(name))
-                    self._store.assign(self._own.plan, name, value)
+                    self._store.assign(name, value)
         self._store.ready = True
         self._given = None
 
@@ -248,6 +248,7 @@ class Module(BaseModule):
         if not self.binded and self._given is not None:
             return self._given
         self._require_ready()
+        self._store.fetch()
         arrays = self._store.arrays
         return (
             {name: arrays[name].copy() for name in self._param_names},
@@ -256,7 +257,10 @@ class Module(BaseModule):
 
     @property
     def grad_dict(self) -> Params:
-        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to."""
+        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to.
+
+        They lie on the parameters' devices; of one in shards or replicas, whole on the host.
+        """
         self._require_bound()
         return self._store.grads
 

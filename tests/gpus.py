@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 
 STAND_IN = "stand-in"
-KINDS = [STAND_IN, pytest.param("real", marks=pytest.mark.gpu)]
+REAL = "real"
+KINDS = [STAND_IN, pytest.param(REAL, marks=pytest.mark.gpu)]
 
 
 @contextmanager
@@ -31,3 +33,11 @@ def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
     except PlacementError as error:
         pytest.skip(str(error))
     yield
+
+
+def everywhere(on_gpus: Mapping[str, Any], **on_cpus: Any) -> pytest.MarkDecorator:
+    """The fixture `groups` in turn: maps of groups to CPUs, by name, and one to GPUs."""
+    cpus: Sequence[Any] = [pytest.param((None, given), id=name) for name, given in on_cpus.items()]
+    real = pytest.param((REAL, on_gpus), id=REAL, marks=pytest.mark.gpu)
+    given = [*cpus, pytest.param((STAND_IN, on_gpus), id=STAND_IN), real]
+    return pytest.mark.parametrize("groups", given, indirect=True)

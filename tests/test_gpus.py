@@ -24,7 +24,6 @@ from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
 from tests.small_lm import losses, write_bucketed, write_config
 
-
 # -- what is not here ------------------------------------------------------------------------------
 
 

@@ -22,34 +22,18 @@ from symgraph.name import NameManager
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
 from symgraph.symbol import Symbol
-from tests.gpus import STAND_IN, shared_card
+from tests.gpus import everywhere
 from tests.networks import random_case, random_groups
 
 Groups = dict[str, Context] | None
-PLACES: list[Groups] = [
-    None,
-    {"dev1": cpu(0), "dev2": cpu(0), "dev3": cpu(0)},
-    {"dev1": cpu(0), "dev2": cpu(1), "dev3": cpu(0)},
-    {"dev1": cpu(2), "dev2": cpu(1), "dev3": cpu(0)},
-]
+PLACES: dict[str, Groups] = {
+    "none": None,
+    "one": {"dev1": cpu(0), "dev2": cpu(0), "dev3": cpu(0)},
+    "two": {"dev1": cpu(0), "dev2": cpu(1), "dev3": cpu(0)},
+    "three": {"dev1": cpu(2), "dev2": cpu(1), "dev3": cpu(0)},
+}
 ON_GPUS = {"dev1": gpu(0), "dev2": cpu(0), "dev3": gpu(1)}
-NAMES = ["none", "one", "two", "three"]
-placed = pytest.mark.parametrize("groups", PLACES, ids=NAMES)
-everywhere = pytest.mark.parametrize("groups", [
-    *map(pytest.param, PLACES), (STAND_IN, ON_GPUS),
-    pytest.param(("real", ON_GPUS), marks=pytest.mark.gpu),
-], ids=[*NAMES, STAND_IN, "real"], indirect=True)  # fmt: skip
-
-
-@pytest.fixture
-def groups(request, monkeypatch):
-    """The places of `everywhere`."""
-    if not isinstance(request.param, tuple):
-        yield request.param
-        return
-    kind, places = request.param
-    with shared_card(kind, monkeypatch):
-        yield places
+placed = pytest.mark.parametrize("groups", PLACES.values(), ids=PLACES)
 
 
 def group(name: str) -> AttrScope:
@@ -101,7 +85,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 # -- forward and backward ------------------------------------------------------------------------
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_two_devices_by_hand(groups):
     """G1 (mxnet test_model_parallel.test_chain): 12 everywhere, gradients 3, 3 and 1."""
     with group("dev1"):
@@ -123,7 +107,7 @@ def test_two_devices_by_hand(groups):
     assert pairs == ([("0F", "1F"), ("1B", "0B")] if len({*(chosen or {}).values()}) == 2 else [])
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_gradients_live_where_their_arguments_do(groups):
     """G2 (mxnet test_module_ctx_group): 2a + b, gradients 2 and 1."""
     with group("dev1"):
@@ -152,7 +136,7 @@ def test_gradients_live_where_their_arguments_do(groups):
             assert device(context).holds(executor.grad_dict[name])
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_any_placement_gives_the_same_bits(groups):
     """G8: with devices, on one of them, and with annotations that nobody maps.
 
@@ -221,7 +205,7 @@ def test_keywords_of_forward_are_copied_into_arguments():
             executor.forward(x=np.ones(3))
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_evaluation_and_training_take_turns(groups):
     """Pipelines 16: eval, train, eval, on one executor."""
     with simple_bind(net(), cpu(0), group2ctx=groups, data=(5, 4)) as executor:
@@ -369,7 +353,7 @@ def test_an_output_that_is_no_loss_needs_a_head_gradient():
         executor.backward([np.ones(2)])  # the forward run is still there
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_head_gradients_of_several_outputs(groups):
     """In the order of the outputs; losses ignore theirs, and outputs behind BlockGrad need none."""
     with group("dev1"):
@@ -404,7 +388,7 @@ def test_a_variable_as_output():
 # -- auxiliary states ----------------------------------------------------------------------------
 
 
-@everywhere
+@everywhere(ON_GPUS, **PLACES)
 def test_batch_norm_states_change_once_in_training_and_not_in_evaluation(groups):
     with group("dev1"):
         x = sym.tanh(sym.Variable("data"))
@@ -531,7 +515,7 @@ def test_methods_of_symbols_bind():
 
 
 def test_debug_str_shows_placement_and_messages():
-    with simple_bind(net(), cpu(0), group2ctx=PLACES[2], data=(5, 4)) as executor:
+    with simple_bind(net(), cpu(0), group2ctx=PLACES["two"], data=(5, 4)) as executor:
         text = executor.debug_str()
     assert text.startswith("stage  rank  device")
     assert "body 1F on cpu(1):" in text

@@ -10,13 +10,15 @@ import pytest
 import symgraph as mx
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.io import DataBatch
-from tests.modules import GROUPS, batches, network, ready, same_bits
+from tests.gpus import everywhere
+from tests.modules import GROUPS, ON_GPUS, batches, network, ready, same_bits
 
 # -- checkpoints ---------------------------------------------------------------------------------
 
 
+@everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
+def test_a_run_goes_on_from_its_checkpoint(optimizer, groups, tmp_path):
     """The same bits as without a pause, on another placement."""
     prefix = str(tmp_path / "net")
     settings = {"learning_rate": 0.1}
@@ -31,11 +33,12 @@ def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
             for batch in it:
                 module.train_batch(batch)
 
-    straight, paused = mx.mod.Module(network(0.5)), mx.mod.Module(network(0.5))
+    here = {"a": groups["b"], "b": groups["b"]}
+    straight, paused = (mx.mod.Module(network(0.5), group2ctxs=here) for _ in range(2))
     train(straight, 4)
     train(paused, 2)
     paused.save_checkpoint(prefix, 2, save_optimizer_states=True)
-    again = mx.mod.Module.load(prefix, 2, load_optimizer_states=True, group2ctxs=GROUPS)
+    again = mx.mod.Module.load(prefix, 2, load_optimizer_states=True, group2ctxs=groups)
     assert same_bits(again.get_params()[0], paused.get_params()[0])
     train(again, 2)
     assert same_bits(again.get_params()[0], straight.get_params()[0])
