@@ -26,7 +26,7 @@ from symgraph.types import DTYPES, Array, TensorType, is_float
 
 REQUESTS = ("null", "write", "add")
 GradReq = str | Sequence[str] | Mapping[str, str]
-Types = Mapping[str, TensorType]
+Types = dict[str, TensorType]
 
 
 class Executor:

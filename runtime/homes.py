@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from runtime.pipeline import Plan
 from symgraph.arrays import HOST, Device, device, is_on_gpu
@@ -65,7 +66,8 @@ class Homes:
         for name, array in arrays.items():
             here = self.of(name)
             if not here.holds(array):
-                lies = f"on GPU {array.device.id}" if is_on_gpu(array) else "on the host"
+                there: Any = array.device
+                lies = f"on GPU {there.id}" if is_on_gpu(array) else "on the host"
                 wanted = "the host" if here.is_host else str(self._context(name))
                 raise GraphError(
                     f"{what}: the array of {name!r} lies {lies}, but its variable is on {wanted}, "

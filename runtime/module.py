@@ -178,7 +178,8 @@ class Module(BaseModule):
         bound = self._bind(self._data_descs, self._label_descs)
         if self.binded and shared_module is None:
             self._store.placed_anew(self._own.plan, bound.plan)
-        self._own = self._last = bound
+        self._own: Bound = bound
+        self._last = bound
         self.binded = True
         if self._given is not None:
             self.init_params(None, *self._given)
@@ -248,12 +249,7 @@ class Module(BaseModule):
         if not self.binded and self._given is not None:
             return self._given
         self._require_ready()
-        self._store.fetch()
-        arrays = self._store.arrays
-        return (
-            {name: arrays[name].copy() for name in self._param_names},
-            {name: arrays[name].copy() for name in self._aux_names},
-        )
+        return self._store.copies(self._param_names), self._store.copies(self._aux_names)
 
     @property
     def grad_dict(self) -> Params:

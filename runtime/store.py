@@ -6,7 +6,7 @@ same arrays, so a parameter is one array whatever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,8 +48,8 @@ class Apart(NamedTuple):
 class Store:
     """What networks share.
 
-    arrays: parameters and auxiliary states, whole, on the host; see `fetch`. apart: by variable,
-    what networks work on instead: further copies of what has replicas, and all that lies on GPUs.
+    arrays: parameters and auxiliary states, whole, on the host. apart: by variable, what networks
+    work on instead: further copies of what has replicas, and all that lies on GPUs; see `copies`.
     grads: what a backward pass computed, whole. states: the optimizer's arrays, by variable, where
     it is. ready: whether parameters have values. updates: of parameters so far. steps: training
     passes so far, the key of random numbers. shared: by rank, what workers that take turns have
@@ -121,15 +121,22 @@ class Store:
             if piece.parameter == name:
                 fill(piece.device, piece.array, piece.of(whole))
 
-    def fetch(self) -> None:
-        """Let `arrays` be as networks have left what lies on GPUs."""
+    def copies(self, names: Collection[str]) -> dict[str, Array]:
+        """These parameters and states as they are now, on the host."""
+        self._fetch(names)
+        return {name: self.arrays[name].copy() for name in names}
+
+    def _fetch(self, names: Collection[str]) -> None:
+        """Let `arrays` have what is apart."""
         for piece in self.apart.values():
-            if piece.shard is None or not piece.shard.copy:
+            if piece.parameter in names and (piece.shard is None or not piece.shard.copy):
                 copy(piece.of(self.arrays[piece.parameter]), piece.array)
 
     def placed_anew(self, before: Plan, made: Plan) -> None:
         """Bring everything to where another placement of the network wants it."""
-        self.fetch()
+        if _places(before) == _places(made):
+            return
+        self._fetch(self.arrays)
         states = self._whole_states(before) if self.states else {}
         for table in (self.apart, self.grads, self.states):
             table.clear()
@@ -184,6 +191,11 @@ class Store:
         if self.optimizer is None:
             raise RunError("there is no optimizer yet: call init_optimizer")
         return self.optimizer
+
+
+def _places(made: Plan) -> dict[str, tuple[Device, Shard | None]]:
+    """Where the parameters are, in what pieces."""
+    return {name: (home(made, name), made.shards.get(name)) for name in made.parameters}
 
 
 def _key(made: Plan, variable: str, slot: str) -> str:

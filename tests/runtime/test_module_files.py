@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,21 @@ def test_a_run_goes_on_from_its_checkpoint(optimizer, groups, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "net-0002.params", "net-0002.states", "net-symbol.json",
     ]  # fmt: skip
+
+
+@everywhere(ON_GPUS, cpus=GROUPS)
+def test_a_module_that_is_bound_anew_goes_on(groups):
+    """With parameters and momentum, wherever a strategy places it then."""
+    with ready(group2ctxs=groups) as stays, ready(group2ctxs=groups) as moves:
+        for batch in batches(16):
+            for module in (stays, moves):
+                module.train_batch(batch)
+            swapped = dict(zip(groups, reversed(groups.values()), strict=True))
+            moves._options = replace(moves._options, groups=swapped)
+            moves.bind(moves.data_shapes, moves.label_shapes, force_rebind=True)
+            groups = swapped
+        assert same_bits(stays.get_params()[0], moves.get_params()[0])
+        assert moves.plan.rank_of("fc1_weight") != stays.plan.rank_of("fc1_weight")
 
 
 def test_optimizer_states_of_another_kind_are_refused(tmp_path):
