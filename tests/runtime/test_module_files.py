@@ -52,7 +52,7 @@ def test_a_run_goes_on_from_its_checkpoint(optimizer, groups, tmp_path):
 def test_a_module_that_is_bound_anew_goes_on(groups):
     """With parameters and momentum, wherever a strategy places it then."""
     with ready(group2ctxs=groups) as stays, ready(group2ctxs=groups) as moves:
-        for batch in batches(16):
+        for batch in batches(12):
             for module in (stays, moves):
                 module.train_batch(batch)
             swapped = dict(zip(groups, reversed(groups.values()), strict=True))
