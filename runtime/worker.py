@@ -19,7 +19,7 @@ from runtime.arena import Pool, reserve
 from runtime.binding import Bind
 from runtime.exchanges import Exchanging
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
-from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
@@ -107,6 +107,7 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
@@ -237,7 +238,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self._shared.clock.check()
+        self.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -259,12 +260,11 @@ class Worker:
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             copy(array, self._fed(name, mb))
-        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
+        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
-        for _, function, args in adding:
-            function(*args)
+        make(adding)
         if self._env.train:
             for name, array in body.states:
                 self.arrays[name][...] = array

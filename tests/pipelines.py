@@ -72,8 +72,12 @@ def judge(case: Case, env: Env | None = None) -> Result:
     return Result(results[:count], dict(zip(both.grads, results[count:], strict=True)))
 
 
-def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[int, Result]:
-    """One training step; each local rank's outputs (None: made elsewhere) and gradients."""
+def run_step(
+    made: Plan, case: Case, cluster: Cluster, step: int = 0, times: int = 1
+) -> dict[int, Result]:
+    """A training step, made so many times; each local rank's outputs (None: made elsewhere) and
+    gradients of the last time.
+    """
     found: dict[int, Result] = {}
 
     def work(transport: Transport) -> None:
@@ -82,7 +86,8 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
         with here.use():
             arrays = {n: here.put(a) for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays)
-        worker.step(transport, case.feeds, train=True, step=step)
+        for _ in range(times):
+            worker.step(transport, case.feeds, train=True, step=step)
         found[transport.rank] = local_result(made, worker)
 
     cluster.run(work)
@@ -112,10 +117,10 @@ def merged(results: Mapping[int, Result]) -> Result:
     return Result(outputs, grads)
 
 
-def on_threads(case: Case, options: Options) -> Result:
+def on_threads(case: Case, options: Options, times: int = 1) -> Result:
     made = make_plan(case, options)
     with ThreadCluster(made.partition.placement.ranks) as cluster:
-        return merged(run_step(made, case, cluster))
+        return merged(run_step(made, case, cluster, times=times))
 
 
 def assert_close(got: Result, want: Result, rtol: float = 1e-10) -> None:
