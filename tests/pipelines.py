@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.place import Groups
 from runtime.agree import agree_on_plan
 from runtime.pipeline import Options, Plan, plan
 from runtime.transports import Cluster, ThreadCluster, Transport
 from runtime.worker import Worker
 from symgraph.arrays import device, on_host
 from symgraph.batching import Feed, assemble
+from symgraph.context import cpu
 from symgraph.gradients import gradients
 from symgraph.lower import lower
 from symgraph.ops.registry import Env
@@ -54,6 +56,13 @@ class Case(NamedTuple):
 
     def trained(self) -> list[str]:
         return [n for n in self.symbol.list_arguments() if n in self.arrays]
+
+
+def on_devices(
+    devices: int, groups: Groups, schedule: str = "gpipe", micro_batches: int = 1, **more: Any
+) -> Options:
+    """Options that place groups on that many CPU devices, each of which is a rank."""
+    return Options(groups, cpu(0), tuple(map(cpu, range(devices))), schedule, micro_batches, **more)
 
 
 def make_plan(case: Case, options: Options) -> Plan:

@@ -7,7 +7,6 @@ each has one turn, and then the fastest share what is left of it: those that may
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.page import Show, render
 from runtime.profiling.record import WARM_UP
 from runtime.profiling.report import PAGE
+from runtime.profiling.tables import write_table
 from runtime.profiling.trial import Shared, Trial
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
@@ -160,8 +160,6 @@ def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
     (to / PAGE).write_text(page, encoding="utf-8")
     for place, c in enumerate(compared, 1):
         (to / f"{place}.yaml").write_text(f"# {c.name}\n{c.config.to_yaml()}", encoding="utf-8")
-    with open(to / "ranking.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("name", *Figures._fields))
-        writer.writerows((c.name, *c.figures) for c in compared)
+    rows = ((c.name, *c.figures) for c in compared)
+    write_table(to / "ranking.csv", ("name", *Figures._fields), rows)
     return to / PAGE
