@@ -217,11 +217,12 @@ class Worker:
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
-        if self._channels:
-            transport.open(self._channels)
         groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
-        if groups:
-            transport.collectives.join(groups)
+        with self.device.use():
+            if self._channels:
+                transport.open(self._channels)
+            if groups:
+                transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
         clock = time.perf_counter_ns
         starts: list[int] = []

@@ -183,7 +183,7 @@ def copy(target: Array, source: Array) -> None:
         else:
             target[...] = on_host(source)
     elif isinstance(source, np.ndarray):
-        target.set(np.ascontiguousarray(source, target.dtype))
+        target.set(np.asarray(source, target.dtype, order="C"))
     else:
         target[...] = source
 
