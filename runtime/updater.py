@@ -76,7 +76,9 @@ class TrainStep:
 
     def _replica_sums(self, worker: Worker) -> ReplicaSums:
         if self._sums is None:
-            self._sums = ReplicaSums(worker.plan.partition, worker.rank)
+            self._sums = ReplicaSums(
+                worker.plan.partition, worker.rank, worker.transport.collectives
+            )
         return self._sums
 
     def reduce(self, worker: Worker) -> None:

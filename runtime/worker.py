@@ -125,6 +125,9 @@ class Worker:
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         kinds, partitions = self.parts.kinds, self.parts.partitions
         self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
+        cuts = partitions.values()
+        ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
+        self._channels = sorted((a, b) for a, b in ends if a != b)
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
@@ -216,8 +219,11 @@ class Worker:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
         groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
-        if groups:
-            transport.collectives.join(groups)
+        with self.device.use():
+            if self._channels:
+                transport.open(self._channels)
+            if groups:
+                transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
         clock = time.perf_counter_ns
         starts: list[int] = []

@@ -18,7 +18,7 @@ import numpy as np
 
 from symgraph.context import Context
 from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
-from symgraph.types import Array, TensorType
+from symgraph.types import Array, Shape, TensorType
 from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
@@ -30,8 +30,10 @@ INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread eac
 
 
 class Mark(Protocol):
-    """A point in a GPU's work that others can wait for: a CUDA event."""
+    """A point in a GPU's work that others can wait for: a CUDA event. done: it has come there."""
 
+    @property
+    def done(self) -> bool: ...
     def synchronize(self) -> None: ...
 
 
@@ -215,11 +217,25 @@ def on_host(array: Array) -> Array:
 def copy(target: Array, source: Array) -> None:
     """Copy values to an array of the same shape and type, from wherever to wherever."""
     if isinstance(target, np.ndarray):
-        target[...] = on_host(source)
+        if not isinstance(source, np.ndarray) and target.flags.c_contiguous:
+            source.get(out=target)
+        else:
+            target[...] = on_host(source)
     elif isinstance(source, np.ndarray):
-        target.set(np.ascontiguousarray(source, target.dtype))
+        target.set(np.asarray(source, target.dtype, order="C"))
     else:
         target[...] = source
+
+
+def pinned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    """An array of the host that GPUs copy from and to without a detour; its values are undefined.
+
+    What copies to a GPU from here goes on when the call returns: see `mark`.
+    """
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    room: Array = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return room
 
 
 def special_functions(array: Array) -> Any:

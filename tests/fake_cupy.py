@@ -159,9 +159,19 @@ class ndarray(NDArrayOperatorsMixin):
         return type("Flags", (), {name: getattr(flags, name) for name in
                                   ("c_contiguous", "f_contiguous", "owndata")})  # fmt: skip
 
-    def get(self) -> np.ndarray:
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        found = self._array.__array_interface__
+        return {name: found[name] for name in ("shape", "typestr", "data", "strides", "version")}
+
+    def get(self, out: np.ndarray | None = None) -> np.ndarray:
         on_host("get")
-        return self._array.copy()
+        if out is None:
+            return self._array.copy()
+        assert type(out) is np.ndarray
+        assert (out.dtype, out.shape, out.flags.c_contiguous) == (self.dtype, self.shape, True)
+        out[...] = self._array
+        return out
 
     def set(self, array: np.ndarray) -> None:
         on_host("set")
@@ -382,7 +392,9 @@ def fake_cupy(cards: int | str = 1) -> Iterator[ModuleType]:
     """Let `import cupy` give this one; cards: GPUs of the machine, or what CUDA complains of."""
     special = ModuleType("cupyx.scipy.special")
     special.erf = _through(erf)
-    made = {"cupy": _module(), "cupyx.scipy.special": special}
+    cupyx = ModuleType("cupyx")
+    cupyx.empty_pinned = lambda shape, dtype=float: np.empty(shape, dtype)
+    made = {"cupy": _module(), "cupyx": cupyx, "cupyx.scipy.special": special}
     before, counted = {name: sys.modules.get(name) for name in made}, CARDS[0]
     sys.modules.update(made)
     CARDS[0], arrays.shared_library = cards, lambda *names: Library()

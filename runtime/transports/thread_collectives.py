@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from runtime.transports.base import Blocks, Group, Ticket, joined_by
@@ -74,6 +75,10 @@ class ThreadCollectives:
 
     def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; nothing to do."""
+
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`; by way of the host."""
+        return np
 
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
