@@ -18,6 +18,7 @@ from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
 from runtime.exchanges import Exchanging
+from runtime.homes import no_memory
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
 from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
@@ -29,7 +30,7 @@ from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.arrays import HOST, copy, device
-from symgraph.errors import GraphError, PeerFailed, RunError
+from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
 
@@ -254,12 +255,14 @@ class Worker:
             cause = error.__cause__ or error
         if isinstance(error, PeerFailed):
             raise error
-        message = f"{type(cause).__name__}: {cause}"
+        full = no_memory(self.plan, self.rank, cause) if isinstance(cause, MemoryError) else None
+        message = f"{type(cause).__name__}: {cause}" if full is None else str(full)
         self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):
             raise error
-        raise RunError(f"rank {self.rank} failed at {where}: {message}") from cause
+        kind = RunError if full is None else LimitError
+        raise kind(f"rank {self.rank} failed at {where}: {message}") from cause
 
     # -- instructions ------------------------------------------------------------------------
 

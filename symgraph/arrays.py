@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from typing import Any, Protocol
@@ -55,6 +56,14 @@ class Device(Protocol):
         """A copy here, in C order, of an array of the host."""
         ...
 
+    def holds(self, array: object) -> bool:
+        """Whether it is an array that lies here."""
+        ...
+
+    def catch_up(self) -> None:
+        """Wait for what this thread has called here outside of `use`: a user's own work."""
+        ...
+
     def use(self) -> AbstractContextManager[object]:
         """Let what this thread calls be this device's work, in the order of the calls."""
         ...
@@ -90,6 +99,13 @@ class Host:
     def put(self, array: Array) -> Array:
         """See Device."""
         return np.array(array, order="C")
+
+    def holds(self, array: object) -> bool:
+        """See Device."""
+        return isinstance(array, np.ndarray)
+
+    def catch_up(self) -> None:
+        """See Device."""
 
     def use(self) -> AbstractContextManager[object]:
         """See Device."""
@@ -155,6 +171,15 @@ class Gpu:
         here: Array = self.xp.array(array, order="C")
         return here
 
+    def holds(self, array: object) -> bool:
+        """See Device."""
+        return isinstance(array, self.xp.ndarray) and array.device.id == self._card
+
+    def catch_up(self) -> None:
+        """See Device."""
+        with self._cuda.Device(self._card):
+            self._cuda.get_current_stream().synchronize()
+
     @contextmanager
     def use(self) -> Iterator[None]:
         """See Device."""
@@ -196,22 +221,28 @@ def require(context: Context) -> None:
     device(context)
 
 
-def require_host(contexts: Iterable[Context], what: str) -> None:
-    """PlacementError for a GPU among the contexts. what: needs the host, in words."""
-    for context in contexts:
-        if context.kind != "cpu":
-            raise PlacementError(
-                f"{context} cannot be used: {what} keeps its arrays on the host and runs on "
-                "cpu(0), cpu(1), ...; python -m symgraph.run and runtime.Session run on GPUs"
-            )
+def is_on_gpu(values: object) -> bool:
+    """Whether it is a CuPy array."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(values, cupy.ndarray)
 
 
-def on_host(array: Array) -> Array:
-    """The values as a numpy array: the array itself if it is one, else a copy."""
-    if isinstance(array, np.ndarray):
-        return array
-    copied: Array = array.get()
-    return copied
+def on_host(values: Any) -> Array:
+    """Anything as a numpy array: the array itself if it is one, a copy of what is on a GPU."""
+    if isinstance(values, np.ndarray):
+        return values
+    found: Array = values.get() if is_on_gpu(values) else np.asarray(values)
+    return found
+
+
+def typed(values: Any, dtype: str) -> Array:
+    """Anything in a dtype and in C order: on its GPU if it is on one, else on the host."""
+    if not is_on_gpu(values):
+        return np.asarray(values, dtype, order="C")
+    with values.device:
+        made: Array = values.astype(dtype, order="C", copy=False)
+        loaded().cuda.get_current_stream().synchronize()
+    return made
 
 
 def copy(target: Array, source: Array) -> None:
@@ -225,6 +256,20 @@ def copy(target: Array, source: Array) -> None:
         target.set(np.asarray(source, target.dtype, order="C"))
     else:
         target[...] = source
+
+
+def fill(here: Device, target: Array, values: Any) -> None:
+    """Give an array of a device new values, from wherever and of any dtype; done on return."""
+    if here.is_host:
+        target[...] = on_host(values)
+        return
+    if is_on_gpu(values):
+        source = typed(values, target.dtype.name)
+    else:
+        source = np.broadcast_to(np.asarray(values, target.dtype), target.shape)
+    with here.use():
+        copy(target, source)
+        here.finish()
 
 
 def pinned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:

@@ -60,7 +60,7 @@ bool_ dtype finfo float16 float32 float64 iinfo inf int8 int32 int64 nan newaxis
 uint32 uint64
 """)
 METHODS = _words("""
-all any argmax argmin argsort astype clip copy cumsum dot max mean min nonzero prod ravel
+all any argmax argmin argsort astype clip cumsum dot max mean min nonzero prod ravel
 repeat reshape sort squeeze sum swapaxes take transpose view
 """)
 
@@ -151,6 +151,7 @@ class ndarray(NDArrayOperatorsMixin):
     strides = property(lambda self: self._array.strides)
     T = property(lambda self: ndarray(self._array.T))
     data = property(lambda self: _Pointer(self._array.ctypes.data))
+    device = property(lambda self: Device(0))
 
     @property
     def flags(self) -> Any:
@@ -180,6 +181,9 @@ class ndarray(NDArrayOperatorsMixin):
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
         self._array[...] = array
+
+    def copy(self, order: str = "C") -> ndarray:
+        return _array(self, order=order)
 
     def fill(self, value: Any) -> None:
         noted(lambda: self._array.fill(_bare(value)), self._array)
@@ -317,6 +321,7 @@ class Device:
 
     def __init__(self, number: int) -> None:
         assert 0 <= number < CARDS[0]
+        self.id = number
 
     def __enter__(self) -> Device:
         return self
@@ -326,7 +331,7 @@ class Device:
 
 
 LOADED = arrays.shared_library
-MEMORY = 1 << 30  # bytes of a card
+MEMORY = 1 << 30  # bytes of a card, and so of an array at most
 CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
 
 
@@ -339,11 +344,19 @@ def _count() -> int:
 # -- the module ------------------------------------------------------------------------------------
 
 
+def _require_room(nbytes: int) -> None:
+    if nbytes > MEMORY:
+        raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
+
+
 def _array(value: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> ndarray:
     if isinstance(value, ndarray):
-        return ndarray(noted(lambda: np.array(value._array, dtype, order=order, copy=True)))
-    on_host("an array from the host")
-    return ndarray(np.array(value, dtype, order=order, copy=True))
+        made = noted(lambda: np.array(value._array, dtype, order=order, copy=True))
+    else:
+        on_host("an array from the host")
+        made = np.array(value, dtype, order=order, copy=True)
+    _require_room(made.nbytes)
+    return ndarray(made)
 
 
 def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray:
@@ -355,8 +368,7 @@ def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray
 def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
     """CuPy's pool gives memory that begins at a multiple of 512."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if size > MEMORY:
-        raise OutOfMemoryError(f"Out of memory allocating {size} bytes")
+    _require_room(size)
     memory = np.zeros(size + 512, np.uint8)
     start = -memory.ctypes.data % 512
     return ndarray(memory[start : start + size].view(dtype).reshape(shape))

@@ -112,7 +112,7 @@ class Collectives(Protocol):
     def module(self, ranks: Sequence[int]) -> Any:
         """The array module of what these ranks give each other: numpy, or CuPy from card to card.
 
-        It is the same on all of them.
+        It is the same on all of them; None: each may have its own.
         """
         ...
 
@@ -122,7 +122,8 @@ class Collectives(Protocol):
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
-        Both, unless they are empty, are of the ranks' `module`.
+        Both, unless they are empty, are of the ranks' `module`. Threads of GPUs overwrite `out`
+        when they have all of a later collective of these ranks, so that all have read it.
         `into` may not be touched until the ticket is done, `out` not until all ranks' are.
         """
         ...

@@ -13,8 +13,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from runtime.transports import ThreadCluster
-from symgraph.errors import ConfigError
 from runtime.transports.staging import AWARE, cuda_aware
+from symgraph.errors import ConfigError
 from tests import fake_nccl
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
