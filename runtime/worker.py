@@ -20,7 +20,7 @@ from runtime.binding import Bind
 from runtime.exchanges import Exchanging
 from runtime.homes import no_memory
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
-from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
@@ -109,6 +109,7 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
@@ -223,11 +224,12 @@ class Worker:
     def run(self, transport: Transport, bound: Bound) -> None:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
-        if self._channels:
-            transport.open(self._channels)
         groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
-        if groups:
-            transport.collectives.join(groups)
+        with self.device.use():
+            if self._channels:
+                transport.open(self._channels)
+            if groups:
+                transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
         clock = time.perf_counter_ns
         starts: list[int] = []
@@ -248,7 +250,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self._shared.clock.check()
+        self.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -272,12 +274,11 @@ class Worker:
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             copy(array, self._fed(name, mb))
-        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
+        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
-        for _, function, args in adding:
-            function(*args)
+        make(adding)
         if self._env.train:
             for name, array in body.states:
                 self.arrays[name][...] = array

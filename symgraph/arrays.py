@@ -6,24 +6,27 @@ made. CuPy is imported here only, when a GPU is asked for.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from symgraph.context import Context
-from symgraph.errors import LimitError, PlacementError
+from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
 from symgraph.types import Array, Shape, TensorType
 from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
 SHARE = "SYMGRAPH_SHARE_GPUS"
-TF32 = "SYMGRAPH_TF32"
+PRODUCTS = "SYMGRAPH_PRODUCTS"
+PRECISIONS = ("float32", "tf32", "bfloat16")  # that products of float32 can have
+GRAPHS = "SYMGRAPH_CUDA_GRAPHS"
 INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
@@ -69,6 +72,13 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """What the calls ask of this device, as one call; they ask, but nothing is done yet.
+
+        They take no values from the host and wait for nothing. None: they must be made each time.
+        """
+        ...
+
 
 class Host:
     """The CPU: work is done when its call returns."""
@@ -104,6 +114,10 @@ class Host:
     def finish(self) -> None:
         """See Device."""
 
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """See Device: the host has done what it is asked when the call returns."""
+        return None
+
 
 class Gpu:
     """A context on a GPU: a stream of its own, beside those of others on the same card."""
@@ -114,6 +128,9 @@ class Gpu:
         self.xp: Any = cupy
         self.context = context
         self._cuda, self._card = cupy.cuda, card
+        # What captured calls allocate lies at the same places whenever they run, so nobody else may
+        # be given it once they have let go of it.
+        self._temporaries = self._cuda.MemoryPool(self._straight)
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
 
@@ -125,13 +142,24 @@ class Gpu:
         try:
             memory: Array = self.xp.zeros(count, np.uint8)
         except self._cuda.memory.OutOfMemoryError as error:
-            free, whole = self._cuda.runtime.memGetInfo()
-            raise LimitError(
-                f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but its part "
-                f"of the plan needs {bytes_text(count)} besides parameters: see the table of "
-                "--plan, and let `partition.memory` be what there is"
-            ) from error
+            needed = f"its part of the plan needs {bytes_text(count)} besides parameters"
+            raise self._full(needed) from error
         return memory
+
+    def _full(self, needed: str) -> LimitError:
+        free, whole = self._cuda.runtime.memGetInfo()
+        return LimitError(
+            f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but {needed}: see "
+            "the table of --plan, and let `partition.memory` be what there is"
+        )
+
+    def _straight(self, count: int) -> Any:
+        """Memory from the card, for a pool that must not make room of what graphs write to."""
+        try:
+            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            needed = f"operators need {bytes_text(count)} more while they run"
+            raise self._full(needed) from error
 
     def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
         """See Device."""
@@ -162,6 +190,18 @@ class Gpu:
         """See Device."""
         self.stream.synchronize()
 
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """See Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
+        if os.environ.get(GRAPHS) == "0":
+            return None
+        with self._cuda.using_allocator(self._temporaries.malloc):
+            self.stream.begin_capture()
+            try:
+                calls()
+            finally:
+                graph = self.stream.end_capture()
+        return partial(graph.launch, self.stream)
+
 
 HOST = Host()
 
@@ -171,8 +211,7 @@ def device(context: Context) -> Device:
 
     With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... are dealt out to the GPUs
     that there are, each with a stream of its own: so a pipeline can be tried on a single card.
-    With SYMGRAPH_TF32=1 products of float32 are made in TF32, of 10 bits of mantissa; else in
-    float32, whatever CUPY_TF32 says.
+    Products of float32 are as SYMGRAPH_PRODUCTS says, see `products`.
     """
     return HOST if context.kind == "cpu" else _gpu(_cupy(context), context)
 
@@ -282,10 +321,30 @@ def loaded() -> Any:
     return importlib.import_module("cupy")
 
 
+def products() -> str:
+    """How products of float32 are made on GPUs, as the environment's SYMGRAPH_PRODUCTS says.
+
+    float32, or with factors cut to tf32 (10 bits of mantissa) or bfloat16 (7), which is faster;
+    sums are float32 in any case. ConfigError for another word.
+    """
+    word = os.environ.get(PRODUCTS, PRECISIONS[0])
+    if word not in PRECISIONS:
+        raise ConfigError(f"{PRODUCTS}={word}: {nearest(word, PRECISIONS)}")
+    return word
+
+
+def shared_library(*names: str) -> Any:
+    """The first library of these names that this process has loaded; OSError if it has none."""
+    for name in names:
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    raise OSError(f"none of {', '.join(names)} is loaded")
+
+
 def _cupy(context: Context) -> Any:
     """The module, if there is a GPU for a context."""
-    # CuPy reads this at its first product of float32: strict unless somebody asks for TF32.
-    os.environ["CUPY_TF32"] = "1" if os.environ.get(TF32) == "1" else "0"
+    # CuPy reads this at its first product of float32: strict unless somebody asks for less.
+    os.environ["CUPY_TF32"] = "0" if products() == "float32" else "1"
     try:
         cupy = loaded()
     except ImportError as error:

@@ -37,10 +37,11 @@ NUMBERS = {"NCCL_UINT8": 1, "NCCL_INT32": 2, "NCCL_INT64": 4, "NCCL_FLOAT16": 6,
            "NCCL_FLOAT32": 7, "NCCL_FLOAT64": 8}  # fmt: skip
 DTYPES = {NUMBERS[name]: np.dtype(dtype) for name, dtype in TYPES.items()}
 NCCL_SUM = 0
-PAUSE = 1e-4  # seconds
+PAUSE = 2e-4  # seconds
 
 _streams: dict[int, Stream] = {}  # ptr -> stream
 _numbers = itertools.count(1)
+_running: list[threading.Thread] = []
 _abandoned: list[object] = []  # MPI may still use them
 _polling = threading.RLock()  # MPI is asked by one thread at a time
 
@@ -116,6 +117,12 @@ class Event(base.Event):
             _advance(pause=True)
 
 
+def _run() -> None:
+    """What a card does: go on, whatever the processor does."""
+    while True:
+        _advance(pause=True)
+
+
 def _advance(*, pause: bool = False) -> None:
     """Let all streams go on."""
     with _polling:
@@ -157,12 +164,10 @@ def _mpi() -> Any:
     return MPI
 
 
-def get_unique_id() -> tuple[int, ...]:
-    """128 chars, of which the first say who made it, and its number there."""
+def get_unique_id() -> bytes:
+    """128 bytes, of which the first say who made it, and its number there."""
     maker, number = _mpi().COMM_WORLD.rank, next(_numbers)
-    made = np.zeros(128, np.int8)
-    made[:8] = np.frombuffer(np.array([maker, number], np.int32).tobytes(), np.int8)
-    return tuple(made.tolist())
+    return np.array([maker, number], np.int32).tobytes().ljust(128, b"\0")
 
 
 _group: list[tuple[NcclCommunicator, int, Work]] = []  # calls since groupStart
@@ -191,11 +196,12 @@ def groupEnd() -> None:
 class NcclCommunicator:
     """Ranks of this launch, numbered anew."""
 
-    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:
+    def __init__(self, ndev: int, commId: bytes, rank: int) -> None:
+        assert type(commId) is bytes
         assert len(commId) == 128
         assert 0 <= rank < ndev
         world = _mpi().COMM_WORLD
-        maker, number = np.array(commId[:8], np.int8).view(np.int32).tolist()
+        maker, number = np.frombuffer(commId[:8], np.int32).tolist()
         self._tag = 1 + number * world.size + maker
         self._rank, self._card = rank, _cards()[-1]
         self._stream: int | None = None
@@ -215,6 +221,9 @@ class NcclCommunicator:
         if len({card for *_, card in table.tolist()}) < ndev:
             raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
         self._world = {int(r): int(w) for r, w, _ in table}
+        if not _running:
+            _running.append(threading.Thread(target=_run, name="fake-card", daemon=True))
+            _running[0].start()
 
     def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
         part = self._sending("send", _memory(sendbuf, count, datatype), datatype, peer)
@@ -385,7 +394,7 @@ def fake_nccl(cards: int, *, available: bool = True) -> Iterator[ModuleType]:
     nccl.get_unique_id, nccl.groupStart, nccl.groupEnd = get_unique_id, groupStart, groupEnd
     null = base.NULL
     with base.fake_cupy(cards) as cupy:
-        cuda = cupy.cuda
+        cuda, cupy.__version__ = cupy.cuda, "14.2.0"
         cuda.Stream, cuda.Event, cuda.Device, cuda.nccl = Stream, Event, Device, nccl
         cuda.runtime.getDevice = lambda: _cards()[-1]
         cuda.runtime.deviceGetPCIBusId = lambda card: f"0000:{card:02x}:00.0"

@@ -153,6 +153,9 @@ def test_a_view_lies_in_the_memory(shared_gpu):
 # -- the same numbers ------------------------------------------------------------------------------
 
 
+RUNS = 3  # call by call, captured, and launched again
+
+
 def placed(devices, **how) -> Options:
     """Three layers and the head on devices in turn."""
     groups = {f"layer{i}": devices[i % len(devices)] for i in range(3)} | {"head": devices[-1]}
@@ -164,25 +167,25 @@ def placed(devices, **how) -> Options:
 def test_every_schedule_on_gpus_does_what_the_reference_does(shared_gpu, schedule, count):
     case = lstm_case(3, 4, batch=8)
     devices = [gpu(i) for i in range(count)]
-    assert_close(on_threads(case, placed(devices, schedule=schedule)), judge(case))
+    assert_close(on_threads(case, placed(devices, schedule=schedule), RUNS), judge(case))
 
 
 def test_cpus_and_gpus_in_one_pipeline(shared_gpu):
     case = lstm_case(3, 4, batch=8)
     for devices in ([cpu(0), gpu(0)], [gpu(0), cpu(0)], [gpu(1), cpu(0), gpu(0)]):
-        assert_close(on_threads(case, placed(devices, schedule="1f1b")), judge(case))
+        assert_close(on_threads(case, placed(devices, schedule="1f1b"), RUNS), judge(case))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_time_segments_on_gpus(shared_gpu, schedule):
     case = lstm_case(3, 6, batch=4)
     options = placed([gpu(0), gpu(1)], schedule=schedule, time_segment=2, micro_batches=2)
-    assert_close(on_threads(case, options), judge(case))
+    assert_close(on_threads(case, options, RUNS), judge(case))
 
 
 def test_recomputation_on_gpus(shared_gpu):
     case = lstm_case(3, 4, batch=8)
-    assert_close(on_threads(case, placed([gpu(0), gpu(1)], recompute="all")), judge(case))
+    assert_close(on_threads(case, placed([gpu(0), gpu(1)], recompute="all"), RUNS), judge(case))
 
 
 # -- executors -----------------------------------------------------------------------------------

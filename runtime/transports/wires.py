@@ -152,7 +152,7 @@ class Wires:
             return
         rank, nccl = self.waiter.rank, self.nccl
         wanted = [n for n, (_, ranks) in enumerate(new) if self.join(ranks) and len(ranks) > 1]
-        mine = [[n, nccl.get_unique_id()] for n in wanted if new[n][1][0] == rank]
+        mine = [[n, [*nccl.get_unique_id()]] for n in wanted if new[n][1][0] == rank]
         ids = dict(pair for pairs in exchange(mine) for pair in pairs)
         self._wires |= dict.fromkeys(new)
         made: list[tuple[Wire, Group]] = []
@@ -160,7 +160,7 @@ class Wires:
             ranks = new[n][1]
             if rank in ranks:
                 me = ranks.index(rank)
-                comm = nccl.NcclCommunicator(len(ranks), tuple(ids[n]), me)
+                comm = nccl.NcclCommunicator(len(ranks), _unique(ids[n]), me)
                 made.append((Wire(self, comm, me), new[n]))
                 self._wires[new[n]] = made[-1][0]
         exchange(None)  # work on one card would keep another from making the rest
@@ -184,6 +184,12 @@ class Wires:
             for wire in filter(None, self._wires.values()):
                 wire.comm.destroy()
         self._wires.clear()
+
+
+def _unique(numbers: Sequence[int]) -> bytes | tuple[int, ...]:
+    """An identity as CuPy wants it: before version 14 as a tuple of chars."""
+    version = int(loaded().__version__.partition(".")[0])
+    return bytes(numbers) if version >= 14 else tuple(numbers)
 
 
 def _use(wire: Wire, group: Group) -> None:
