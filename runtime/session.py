@@ -119,10 +119,12 @@ class Session:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
+            given = values
             if updater is not None:
                 updater.stop = stop
+                given = updater.feeds(worker.parts.plans, values)
             worker.step(
-                transport, values, train=train, seed=self.seed, step=self.steps, updater=updater
+                transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
             )
             worker.carry_states()
             if updater is None:
