@@ -232,7 +232,7 @@ def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
     """Raise unless `array` may be sent to `dst`."""
     check_peer("send", rank, dst, size)
     if not is_carried(array.dtype):
-        known = ", ".join(sorted([*map(str, CARRIED), BFLOAT16]))
+        known = ", ".join([*sorted(map(str, CARRIED)), BFLOAT16])
         raise DTypeError(
             f"send {rank} -> {dst}: {array.dtype} is not carried; cast to one of {known}"
         )
