@@ -123,9 +123,12 @@ class Session:
             if updater is not None:
                 updater.stop = stop
                 given = updater.feeds(worker.parts.plans, values)
-            worker.step(
-                transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
-            )
+            # A step whose gradients overflow is left out; numpy need not say so.
+            quiet = {"over": "ignore", "invalid": "ignore"} if worker.plan.network.scales else {}
+            with np.errstate(**quiet):
+                worker.step(
+                    transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
+                )
             worker.carry_states()
             if updater is None:
                 for name, value in local_scalars(worker).items():
