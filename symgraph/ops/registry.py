@@ -111,6 +111,8 @@ class OpDef:
     loss: a head of the backward pass; the gradient of its own output is not asked for.
     whole_batch: must see the whole batch (a count of valid labels), see batching.py.
     precision, full_inputs: what it stores with mixed precision, see precision.py.
+    looks: the computation looks at its inputs' values on the host, or takes values from there, so
+    that a GPU must wait for it: a CUDA graph cannot hold it.
     """
 
     name: str
@@ -133,6 +135,7 @@ class OpDef:
     whole_batch: bool = False
     precision: str = FOLLOWS
     full_inputs: Names = ()
+    looks: bool = False
     aliases: Names = ()
     doc: str = ""
 

@@ -69,6 +69,7 @@ register(OpDef(
     batch=sum_batch,
     params={**IGNORE, **SHARD},
     precision=FULL,
+    looks=True,
     doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
     "Its gradient is that of the sum over all shards.",
 ))  # fmt: skip
@@ -89,6 +90,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=with_figures_dtype,
     params={**IGNORE, **SHARD},
+    looks=True,
     doc="softmax(data) - onehot(label): the shard's part of them.",
 ))  # fmt: skip
 
@@ -124,6 +126,7 @@ register(OpDef(
     batch=pick_batch,
     params={**IGNORE, **SHARD},
     precision=FULL,
+    looks=True,
     doc="The probability of each label that is in the shard, 0 for the others: the sum over "
     "shards is the probability of the label.",
 ))  # fmt: skip
@@ -179,6 +182,7 @@ register(OpDef(
     batch=embedding_batch,
     params=SHARD,
     precision=INSIDE,
+    looks=True,
     doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
 ))  # fmt: skip
 
@@ -208,5 +212,6 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"rows": params.integer(), **SHARD},
+    looks=True,
     doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 ))  # fmt: skip

@@ -54,9 +54,9 @@ def test_rounding_is_to_the_nearest_even(dtype):
         every = np.arange(1 << 16, dtype="uint16").view(dtype_name(dtype)).astype("float32")
         finite = np.sort(every[np.isfinite(every)])
         middle = (finite[1:] / 2 + finite[:-1] / 2).astype("float32")
-        at = np.concatenate([finite, middle, np.nextafter(middle, np.float32(np.inf)),
-                             np.nextafter(middle, np.float32(-np.inf)),
-                             np.float32([65519, 65520, 3e38, -3.4e38, np.inf, np.nan])])  # fmt: skip
+        above, below = (np.nextafter(middle, np.float32(far)) for far in (np.inf, -np.inf))
+        more = np.float32([65519, 65520, 3e38, -3.4e38, np.inf, np.nan])
+        at = np.concatenate([finite, middle, above, below, more])
         x = np.resize(at, -(-at.size // 256) * 256).astype("float32")
         found = on_gpu(np.zeros(x.size, dtype))
         kernels(dtype).get_function("there")((x.size // 256,), (256,), (on_gpu(x), found))
