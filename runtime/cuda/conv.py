@@ -11,7 +11,7 @@ from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.windows import windows_of
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, wide
 
 
 class Images(NamedTuple):
@@ -99,16 +99,20 @@ def grad_data(task: Task) -> Bound | None:
 
 @kernel("_conv_grad_weight")
 def grad_weight(task: Task) -> Bound | None:
-    """The images' products, added up one after the other."""
+    """The images' products, added up one after the other; those of 16 bits in float32."""
     (grad, data), (out,) = task.ins, task.outs
     found = images(task, data, grad)
     if found is None:
         return None
-    total = out.reshape(len(out), -1)
-    part = arrays.loaded().empty(total.shape, total.dtype)
+    cupy, whole = arrays.loaded(), out.reshape(len(out), -1)
+    part, apart = cupy.empty(whole.shape, whole.dtype), wide(whole.dtype) != whole.dtype
+    total = cupy.empty(whole.shape, wide(whole.dtype)) if apart else whole
     calls: list[Bound] = []
     for at, (image, g) in enumerate(found.each()):
-        calls += [found.read(image), times(g, found.columns.T, part if at else total)]
+        made = part if at or apart else total
+        calls += [found.read(image), times(g, found.columns.T, made)]
         if at:
-            calls.append(Bound(arrays.loaded().add, (total, part, total)))
-    return in_turn(*calls)
+            calls.append(Bound(cupy.add, (total, part, total)))
+        elif apart:
+            calls.append(Bound(cupy.copyto, (total, part)))
+    return in_turn(*calls, *([Bound(cupy.copyto, (whole, total, "unsafe"))] if apart else []))
