@@ -124,9 +124,7 @@ class Draft:
         """The graph that is cut, with one backward phase or two."""
         key = size, steps, again
         if key not in self._merged:
-            graph = self.graphs[size]
-            if again:
-                graph = recompute(graph, self.placement, again, time_segment=steps)
+            graph = recompute(self.graphs[size], self.placement, again, time_segment=steps)
             self._merged[key] = merge(graph, self.placement, steps)
         return self._merged[key]
 

@@ -26,10 +26,13 @@ MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
     r'extern "C" __global__ void (\w+)\((.*?)\) \{(.*?)^\}', re.DOTALL | re.MULTILINE
 )
-FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused"]
+FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused", f"-I{HERE / 'headers'}"]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
 BUILDING = threading.Lock()  # ranks are threads: else each makes a folder, and one of them goes
-DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
+DTYPES = {
+    "float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16",
+    "i32": "int32", "i64": "int64",
+}  # fmt: skip
 FAULTS = {
     1: "has a barrier that its own text does not show",
     2: "has threads that do not come to where others of their block or warp wait",
@@ -60,6 +63,7 @@ class Signature(NamedTuple):
 
 def signatures(code: str, options: Sequence[str]) -> list[Signature]:
     given = dict(option[2:].split("=") for option in options if option.startswith("-D"))
+    given["calc"] = "double" if given.get("real") == "double" else "float"
     found = []
     for name, text, body in KERNEL.findall(code):
         types, parameters = [], []
