@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -59,7 +58,10 @@ def times(x: Array, y: Array, out: Array) -> Bound:
 def images(
     task: Task, data: Array, output: Array, spare: Sequence[TensorType] = ()
 ) -> Images | None:
-    """Of two spatial axes and one group; other convolutions have no kernel. spare: further scratch."""
+    """Of two spatial axes and one group; other convolutions have no kernel.
+
+    spare: what its scratch holds besides the columns.
+    """
     columns = columns_of(task, data, output)
     if columns is None:
         return None
