@@ -246,9 +246,7 @@ class NcclCommunicator:
             parts = [self._receiving("broadcast", memory, datatype, root)]
         self._call(stream, parts, others if self._rank == root else [root])
 
-    def allGather(
-        self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int
-    ) -> None:
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
         given = _memory(sendbuf, count, datatype)
         got = _memory(recvbuf, count * len(self._world), datatype).reshape(len(self._world), count)
         parts = self._everyone("allGather", given, got, datatype)
@@ -316,9 +314,7 @@ class NcclCommunicator:
             if len(requests) == 1 and requests[0].Test():
                 assert about.tolist() == want, f"NCCL: {about} of rank {peer}, but {want} here"
                 there = self._world[peer]
-                requests.append(
-                    _mpi().COMM_WORLD.Irecv([memory, _mpi().BYTE], there, self._tag)
-                )
+                requests.append(_mpi().COMM_WORLD.Irecv([memory, _mpi().BYTE], there, self._tag))
             return len(requests) == 2 and requests[1].Test()
 
         return Work(start, over)
