@@ -149,13 +149,13 @@ class _Side:
 
     def give(self, tag: int, array: Array, collectives: Collectives) -> None:
         if not self.out.size:
-            xp = collectives.module(self.blocks.ranks)
+            xp = collectives.module(self.blocks.ranks) or np
             self.out = xp.empty(self.blocks.given(self._me), np.uint8)
         copy(self.out[self.gives[tag]], array.reshape(-1).view(np.uint8))
         self.missing -= 1
 
     def start(self, collectives: Collectives) -> None:
-        xp = collectives.module(self.blocks.ranks)
+        xp = collectives.module(self.blocks.ranks) or np
         self.into = xp.empty(sum(self.blocks.column(self._me)), np.uint8)
         self.ticket = collectives.start(self.blocks, self.out, self.into)
         self.out = NOTHING

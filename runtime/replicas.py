@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -202,10 +202,11 @@ class ReplicaSums:
     so that all ranks have all that they need of what this rank gave.
     """
 
-    def __init__(self, partition: Partition, rank: int, collectives: Collectives) -> None:
+    def __init__(self, partition: Partition, rank: int, collectives: Collectives, own: Any) -> None:
+        """own: the array module of the rank's device."""
         found = [b for b in buckets(partition) if rank in b.ranks]
         self._sides = [_Side(bucket, rank) for bucket in found]
-        modules = [collectives.module(bucket.ranks) for bucket in found]
+        modules = [collectives.module(bucket.ranks) or own for bucket in found]
         for xp in dict.fromkeys(modules):
             numbers = [number for number, of in enumerate(modules) if of is xp]
             every = zip(*(self._sides[number].sizes for number in numbers), strict=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
+from runtime.homes import within_memory
 from runtime.parts import Parts, Step
 from runtime.pipeline import Plan
 from runtime.program import Schedule
@@ -119,11 +120,16 @@ class Session:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
+            given = values
             if updater is not None:
                 updater.stop = stop
-            worker.step(
-                transport, values, train=train, seed=self.seed, step=self.steps, updater=updater
-            )
+                given = updater.feeds(worker.parts.plans, values)
+            # A step whose gradients overflow is left out; numpy need not say so.
+            quiet = {"over": "ignore", "invalid": "ignore"} if worker.plan.network.scales else {}
+            with np.errstate(**quiet):
+                worker.step(
+                    transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
+                )
             worker.carry_states()
             if updater is None:
                 for name, value in local_scalars(worker).items():
@@ -204,7 +210,7 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
 
     def work(transport: Transport) -> None:
         own = device(plan.partition.placement.devices[transport.rank])
-        with own.use():
+        with own.use(), within_memory(plan, transport.rank):
             arrays[transport.rank] = {
                 name: own.put(first_values(name))
                 for name in plan.parameters

@@ -18,18 +18,20 @@ from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
 from runtime.exchanges import Exchanging
+from runtime.homes import no_memory
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
-from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
 from runtime.replicas import with_sums
+from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.arrays import HOST, copy, device
-from symgraph.errors import GraphError, PeerFailed, RunError
+from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
 
@@ -107,6 +109,7 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
@@ -160,8 +163,12 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Bytes of its memory, parameters aside; shared memory is counted whole."""
-        return self._shared.pool.memory.nbytes + sum(a.nbytes for a in self._kept.values())
+        """Bytes of its memory, parameters aside; shared memory is counted whole.
+
+        Its own thread asks, which knows its scratch.
+        """
+        shared = self._shared.pool.memory.nbytes + scratch_held(self.device, self._shared.clock)
+        return shared + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -243,7 +250,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self._shared.clock.check()
+        self.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -253,24 +260,25 @@ class Worker:
             cause = error.__cause__ or error
         if isinstance(error, PeerFailed):
             raise error
-        message = f"{type(cause).__name__}: {cause}"
+        full = no_memory(self.plan, self.rank, cause) if isinstance(cause, MemoryError) else None
+        message = f"{type(cause).__name__}: {cause}" if full is None else str(full)
         self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):
             raise error
-        raise RunError(f"rank {self.rank} failed at {where}: {message}") from cause
+        kind = RunError if full is None else LimitError
+        raise kind(f"rank {self.rank} failed at {where}: {message}") from cause
 
     # -- instructions ------------------------------------------------------------------------
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             copy(array, self._fed(name, mb))
-        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
+        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
-        for _, function, args in adding:
-            function(*args)
+        make(adding)
         if self._env.train:
             for name, array in body.states:
                 self.arrays[name][...] = array

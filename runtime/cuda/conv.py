@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
-from runtime.cuda.linear import product
-from runtime.cuda.scratch import scratch
+from runtime.cuda.blas import product
+from runtime.cuda.scratch import piece_bytes, scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.windows import windows_of
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, wide
 
 
 class Images(NamedTuple):
@@ -47,16 +48,42 @@ class Images(NamedTuple):
             yield data, output.reshape(len(output), -1)
 
 
+def times(x: Array, y: Array, out: Array) -> Bound:
+    """A product of arrays that `images` has looked at."""
+    made = product(x, y, out)
+    assert made is not None
+    return made
+
+
 def images(task: Task, data: Array, output: Array) -> Images | None:
     """Of two spatial axes and one group; other convolutions have no kernel."""
+    shape = columns_of(task, data, output)
+    if shape is None:
+        return None
+    found = windows_of(task.attrs)
+    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
+    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+
+
+def columns_of(task: Task, data: Array, output: Array) -> Shape | None:
+    """The shape of one image's columns; None if there is no kernel."""
     found = windows_of(task.attrs)
     together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
     if not together or not floating(*task.ins, *task.outs):
         return None
-    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
     depth = data.shape[1] * found.kernel[0] * found.kernel[1]
-    shape = depth, output.shape[2] * output.shape[3]
-    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+    return depth, output.shape[2] * output.shape[3]
+
+
+def scratch_bytes(op: str, task: Task) -> int:
+    """Of the piece of scratch that a call of one of these operators works in."""
+    first, (out,) = task.ins[0], task.outs
+    sides = {
+        "Convolution": (first, out), "_conv_grad_data": (out, first),
+        "_conv_grad_weight": (task.ins[1], first),
+    }[op]  # fmt: skip
+    shape = columns_of(task, *sides)
+    return 0 if shape is None else piece_bytes(math.prod(shape) * first.dtype.itemsize)
 
 
 @kernel("Convolution")
@@ -68,7 +95,7 @@ def convolution(task: Task) -> Bound | None:
     filters = weight.reshape(len(weight), -1)
     calls = [
         call for image, made in found.each()
-        for call in (found.read(image), product(filters, found.columns, made))
+        for call in (found.read(image), times(filters, found.columns, made))
     ]  # fmt: skip
     if bias:
         sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
@@ -86,22 +113,26 @@ def grad_data(task: Task) -> Bound | None:
     turned = weight.reshape(len(weight), -1).T
     return in_turn(*[
         call for image, g in found.each()
-        for call in (product(turned, g, found.columns), found.spread(image))
+        for call in (times(turned, g, found.columns), found.spread(image))
     ])  # fmt: skip
 
 
 @kernel("_conv_grad_weight")
 def grad_weight(task: Task) -> Bound | None:
-    """The images' products, added up one after the other."""
+    """The images' products, added up one after the other; those of 16 bits in float32."""
     (grad, data), (out,) = task.ins, task.outs
     found = images(task, data, grad)
     if found is None:
         return None
-    total = out.reshape(len(out), -1)
-    part = arrays.loaded().empty(total.shape, total.dtype)
+    cupy, whole = arrays.loaded(), out.reshape(len(out), -1)
+    part, apart = cupy.empty(whole.shape, whole.dtype), wide(whole.dtype) != whole.dtype
+    total = cupy.empty(whole.shape, wide(whole.dtype)) if apart else whole
     calls: list[Bound] = []
     for at, (image, g) in enumerate(found.each()):
-        calls += [found.read(image), product(g, found.columns.T, part if at else total)]
+        made = part if at or apart else total
+        calls += [found.read(image), times(g, found.columns.T, made)]
         if at:
-            calls.append(Bound(arrays.loaded().add, (total, part, total)))
-    return in_turn(*calls)
+            calls.append(Bound(cupy.add, (total, part, total)))
+        elif apart:
+            calls.append(Bound(cupy.copyto, (total, part)))
+    return in_turn(*calls, *([Bound(cupy.copyto, (whole, total, "unsafe"))] if apart else []))
