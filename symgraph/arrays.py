@@ -17,6 +17,7 @@ import numpy as np
 
 from symgraph.context import Context
 from symgraph.errors import LimitError, PlacementError
+from symgraph.stamps import EventStamps, HostStamps, Stamps
 from symgraph.types import Array, TensorType
 from symgraph.units import bytes_text
 
@@ -58,6 +59,10 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def stamps(self) -> Stamps:
+        """Points in time of what a thread that uses this device asks for."""
+        ...
+
 
 class Host:
     """The CPU: work is done when its call returns."""
@@ -85,6 +90,10 @@ class Host:
 
     def finish(self) -> None:
         """See Device."""
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return HostStamps()
 
 
 class Gpu:
@@ -134,6 +143,10 @@ class Gpu:
     def finish(self) -> None:
         """See Device."""
         self.stream.synchronize()
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return EventStamps(self._cuda, self.stream)
 
 
 HOST = Host()

@@ -22,6 +22,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.special import erf
 
 from tests.cuda.emulation import RawModule
+from tests.fake_events import Timed, get_elapsed_time, nvtx
 
 
 def _words(text: str) -> list[str]:
@@ -225,10 +226,11 @@ def _current() -> Stream:
     return _stack()[-1] if _stack() else NULL
 
 
-class Event:
+class Event(Timed):
     """A point in a stream; recorded before anybody waits for it."""
 
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        super().__init__(disable_timing)
         self.recorded = False
 
     def synchronize(self) -> None:
@@ -254,6 +256,7 @@ class Stream:
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         event.recorded = True
+        event.pass_by()
         return event
 
     def wait_event(self, event: Event) -> None:
@@ -331,6 +334,7 @@ def _module() -> ModuleType:
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
     cuda.get_current_stream, cuda.memory = _current, memory
+    cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
     cupy.cuda, cupy.RawModule = cuda, RawModule
     return cupy
 
