@@ -352,8 +352,8 @@ def _drafted(asked: Asked, options: Options) -> _Drafted:
     return _Drafted(
         Plan(
             network, options, made.partitions, made.schedule,
-            network.next_states(options.states, placement), made.memory, made.choice, decision.tried,
-            "" if steps is None else draft(placement).late(steps),
+            network.next_states(options.states, placement), made.memory, made.choice,
+            decision.tried, "" if steps is None else draft(placement).late(steps),
             decision.prices, decision.considered,
         ),
         decision,
