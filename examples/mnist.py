@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from runtime import Options, Session, initialize, make_cluster, plan
 from runtime.blas import limit_blas
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.errors import ConfigError, SymgraphError
+from symgraph.command import OK, status_of
+from symgraph.errors import ConfigError
 
 BATCH = 100
 SIDE, HIDDEN, CLASSES = 28, 1000, 10
@@ -112,7 +112,7 @@ def run(network: Symbol, devices: Devices, count: int, options: argparse.Namespa
                     raise SystemExit(f"step {step}: the losses differ: {losses}")
     if 0 in many.ranks:
         print(f"{step} steps, every loss equal to the last bit")
-    return 0
+    return OK
 
 
 def _loss(figures: dict[str, float]) -> float:
@@ -128,8 +128,4 @@ def main(network: Callable[[], Symbol], devices: Devices, count: int, about: str
     parser.add_argument("--schedule", default="1f1b", help="gpipe or 1f1b")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     options = parser.parse_args()
-    try:
-        return run(network(), devices, count, options)
-    except SymgraphError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return status_of(lambda: run(network(), devices, count, options))

@@ -33,7 +33,8 @@ from runtime.blas import limit_blas
 from runtime.chainermn import ParallelConvolution2D, ShardedConvolution
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.errors import ConfigError, SymgraphError
+from symgraph.command import OK, status_of
+from symgraph.errors import ConfigError
 
 LAYERS = {"parallel": ParallelConvolution2D, "sharded": ShardedConvolution}
 BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # filters, in first ones'; convolutions
@@ -148,7 +149,7 @@ def accuracy(session: Session, given: Images, size: int) -> str:
     return f"{found['right_output'] / count:.1%} of {count:.0f} test images right"
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Train and print what was learnt after each epoch."""
     train, test = load(options.data)
     for images in (train, test):
@@ -166,6 +167,7 @@ def run(options: argparse.Namespace) -> None:
             known = accuracy(scoring, test, options.batch)
             if 0 in cluster.ranks:
                 print(f"epoch {epoch}: {known}, {learnt}", flush=True)
+    return OK
 
 
 def main() -> int:
@@ -182,12 +184,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=64, help="filters of the first block")
     parser.add_argument("--dropout", type=float, default=0.1, help="after each layer")
     parser.add_argument("--learning-rate", type=float, default=0.01)
-    try:
-        run(parser.parse_args())
-    except SymgraphError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: run(parser.parse_args()))
 
 
 if __name__ == "__main__":

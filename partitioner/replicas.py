@@ -9,15 +9,16 @@ that messages are large and the first ones go while later gradients are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from partitioner.types import BodyKey, Partition
 from symgraph.replicate import copies_of
 
 BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
 UNDER_WAY = 2  # buckets that a rank has begun and not ended, at most
+T = TypeVar("T")
 
 
 class Copies(NamedTuple):
@@ -92,6 +93,20 @@ def all_copies(partition: Partition) -> list[Copies]:
     return found
 
 
+def filled(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Runs of items whose bytes together are at most `limit` (a larger one is alone)."""
+    run: list[T] = []
+    held = 0
+    for item in items:
+        if run and held + nbytes(item) > limit:
+            yield run
+            run, held = [], 0
+        run.append(item)
+        held += nbytes(item)
+    if run:
+        yield run
+
+
 def buckets(partition: Partition) -> tuple[Bucket, ...]:
     """The sums of the gradients of copies, in the order in which all ranks make them.
 
@@ -103,16 +118,14 @@ def buckets(partition: Partition) -> tuple[Bucket, ...]:
         return ()
     graph, stage_of = partition.graph, partition.placement.stage_of
     makers = {graph[v.node].origin: key for key, b in partition.bodies.items() for v in b.results}
-    together: dict[tuple[int, ...], list[list[Copies]]] = {}
+    together: dict[tuple[int, ...], list[Copies]] = {}
     for copies in found:
         if copies.names[0] in makers:  # else nobody asks for its gradient
-            filled = together.setdefault(tuple([stage_of[n] for n in copies.names]), [[]])
-            if filled[-1] and sum(c.nbytes for c in (*filled[-1], copies)) > BUCKET_BYTES:
-                filled.append([])
-            filled[-1].append(copies)
+            together.setdefault(tuple([stage_of[n] for n in copies.names]), []).append(copies)
     return tuple([
         Bucket(tuple(bucket), frozenset(makers[n] for c in bucket for n in c.names))
-        for stages in sorted(together, key=lambda s: (-max(s), s)) for bucket in together[stages]
+        for stages in sorted(together, key=lambda s: (-max(s), s))
+        for bucket in filled(together[stages], lambda c: c.nbytes, BUCKET_BYTES)
     ])  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from partitioner.cost import Rates, Speed
-from runtime.excerpts import bound
+from runtime.excerpts import bound, on_card
 from runtime.kernels import BoundBody, packed_buffer
+from runtime.native import Clock
 from runtime.native.gemm import pack
 from symgraph.arrays import HOST, Device
 from symgraph.graph import Graph, Node
@@ -88,17 +89,19 @@ def rates_of_card(speed: Speed) -> Rates:
 
 def call_seconds(op: str, inputs: int = 1, here: Device = HOST) -> float:
     """Seconds of one call of an operator on 16 numbers, in a body of nothing else."""
-    run = calls_of(op, inputs, here).run
-    return (timed(run) if here.is_host else repeated(run, here)) / CALLS
+    clock = Clock()
+    body = calls_of(op, inputs, clock, here)
+    seconds = timed(body.run) if here.is_host else repeated(on_card(body, clock, here), here)
+    return seconds / CALLS
 
 
-def calls_of(op: str, inputs: int = 1, here: Device = HOST) -> BoundBody:
+def calls_of(op: str, inputs: int, clock: Clock, here: Device) -> BoundBody:
     """A body of nothing but calls of an operator on 16 numbers."""
     reads = (Value("x"),) * inputs
     calls = [Node(f"call{i}", op, reads, types=(SMALL,)) for i in range(CALLS)]
     graph = Graph.of([Node("x", VARIABLE, types=(SMALL,)), *calls], ())
     x: Array = here.put(np.ones(SMALL.shape, SMALL.dtype))
-    return bound(graph, {"x": x}, here=here)
+    return bound(graph, {"x": x}, clock, here)
 
 
 def least(work: Callable[[], object], here: Device) -> float:

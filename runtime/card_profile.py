@@ -2,8 +2,9 @@
 
 A card runs the calls of a stream one after the other, without what makes a CPU's times hang on
 their neighbours (runtime/profile.py): there is no cache of one core that parameters are or are not
-in. So each signature is one call, made many times in a row between two events. A call that is too
-short to keep the card busy takes as long as it takes the host to make it.
+in. So each signature is one call, made many times in a row between two events, held in CUDA graphs
+as in a run. What cannot be held, and is too short to keep the card busy, takes as long as it takes
+the host to make the call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from partitioner.cost import Caches, CostTable, Measured, is_free, signature
 from runtime.calibrate import measure_speed, rates_of_card, repeated
-from runtime.excerpts import cut_out
+from runtime.excerpts import cut_out, on_card
 from runtime.kernels import NodeFailed
 from runtime.made_up import MadeUp
 from runtime.native import Clock
@@ -25,6 +26,7 @@ from symgraph.arrays import Device
 from symgraph.graph import Graph
 
 SAMPLES = 5  # of a signature, if there is time
+TIMES = 20  # calls of it in one CUDA graph, as a run has many
 NO_CACHES = Caches(0, 0)
 
 
@@ -68,9 +70,9 @@ def _measured(graph: Graph, name: str, data: MadeUp, samples: int) -> Measured:
     """Of one call; raises NodeFailed, or IndexError if made-up ids are out of range."""
     clock = Clock()
     body = cut_out(graph, [name], data, clock)
-    body.run()  # compiles, and touches all memory
+    run = on_card(body, clock, data.here, TIMES)
     clock.check()
-    times = [repeated(body.run, data.here) for _ in range(samples)]
+    times = [repeated(run, data.here) / TIMES for _ in range(samples)]
     low, high = map(float, np.percentile(times, (25, 75)))
     return Measured(midmean(times), high - low, samples)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from partitioner import Placement, cut
 from partitioner.layout import lay_out
+from runtime.capture import Replay
 from runtime.kernels import Binder, BoundBody, Packs
 from runtime.made_up import MadeUp, limits
 from runtime.native import Clock
@@ -28,9 +29,17 @@ def bound(
     (body,) = partition.bodies.values()
     layout = lay_out(partition, 0, arrays)
     memory, clock = here.bytes(layout.scratch[body.key]), clock or Clock()
-    clock.env = clock.env._replace(xp=here.xp)
+    clock.set(clock.env._replace(xp=here.xp))
     binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), clock, here)
     return binder.bind(body, {}, 0)
+
+
+def on_card(body: BoundBody, clock: Clock, here: Device, times: int = 1) -> Replay:
+    """A body, or so many equal ones in a row, as a GPU runs them after the first two runs."""
+    replay = Replay(here, clock, body.steps * times)
+    replay()  # compiles, and touches all memory
+    replay()  # captures
+    return replay
 
 
 def cut_out(

@@ -13,6 +13,7 @@ import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
+from runtime.homes import within_memory
 from runtime.parts import Parts, Step
 from runtime.pipeline import Plan
 from runtime.program import Schedule
@@ -210,7 +211,7 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
 
     def work(transport: Transport) -> None:
         own = device(plan.partition.placement.devices[transport.rank])
-        with own.use():
+        with own.use(), within_memory(plan, transport.rank):
             arrays[transport.rank] = {
                 name: own.put(first_values(name))
                 for name in plan.parameters

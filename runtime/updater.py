@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runtime.kernels import NodeFailed
-from runtime.native.updates import squared_norm, update
+from runtime.native.updates import squared_norms, update
 from runtime.pipeline import Plan
 from runtime.replicas import ReplicaSums, groups
 from symgraph.arrays import on_host
@@ -33,11 +33,12 @@ def scalars(plan: Plan) -> dict[str, Value]:
 
 def local_scalars(worker: Worker) -> dict[str, float]:
     """The figures that are made on this worker's rank, for the whole batch."""
-    return {
-        name: float(assemble(PARTIAL, [*map(on_host, worker.outputs[value])]).reshape(()))
-        for name, value in scalars(worker.plan).items()
-        if value in worker.outputs
-    }
+    with worker.device.use():
+        return {
+            name: float(on_host(assemble(PARTIAL, worker.outputs[value])).reshape(()))
+            for name, value in scalars(worker.plan).items()
+            if value in worker.outputs
+        }
 
 
 class TrainStep:
@@ -76,7 +77,10 @@ class TrainStep:
 
     def _replica_sums(self, worker: Worker) -> ReplicaSums:
         if self._sums is None:
-            self._sums = ReplicaSums(worker.plan.partition, worker.rank)
+            self._sums = ReplicaSums(
+                worker.plan.partition, worker.rank, worker.transport.collectives,
+                worker.device.xp,
+            )  # fmt: skip
         return self._sums
 
     def reduce(self, worker: Worker) -> None:
@@ -84,9 +88,12 @@ class TrainStep:
         worker.check()  # before what it made of the numbers is taken for divergence
         vector = np.zeros(len(self._names) + len(self._scalars) + 1)
         if self.clip is not None:
-            for place, name in enumerate(self._names):
-                if worker.plan.rank_of(name) == worker.rank and name not in self._copies:
-                    vector[place] = squared_norm(worker.device.xp, worker.gradient(name))
+            places = [
+                place for place, name in enumerate(self._names)
+                if worker.plan.rank_of(name) == worker.rank and name not in self._copies
+            ]  # fmt: skip
+            gradients = [worker.gradient(self._names[place]) for place in places]
+            vector[places] = squared_norms(worker.device.xp, gradients)
         own = local_scalars(worker)
         for place, name in enumerate(self._scalars, len(self._names)):
             vector[place] = own.get(name, 0.0)

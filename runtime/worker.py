@@ -15,8 +15,9 @@ from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
 from runtime.exchanges import Exchanging
+from runtime.homes import no_memory
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
-from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
@@ -27,7 +28,7 @@ from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.arrays import HOST, copy, device
-from symgraph.errors import GraphError, PeerFailed, RunError
+from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
 
@@ -105,6 +106,7 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
         self.stamps = self.device.stamps()
         self._env = Env()
@@ -123,6 +125,9 @@ class Worker:
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         kinds, partitions = self.parts.kinds, self.parts.partitions
         self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
+        cuts = partitions.values()
+        ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
+        self._channels = sorted((a, b) for a, b in ends if a != b)
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
@@ -217,8 +222,11 @@ class Worker:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
         groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
-        if groups:
-            transport.collectives.join(groups)
+        with self.device.use():
+            if self._channels:
+                transport.open(self._channels)
+            if groups:
+                transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
         stamp = self.stamps.stamp
         starts: list[Any] = []
@@ -240,7 +248,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self._shared.clock.check()
+        self.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -250,24 +258,25 @@ class Worker:
             cause = error.__cause__ or error
         if isinstance(error, PeerFailed):
             raise error
-        message = f"{type(cause).__name__}: {cause}"
+        full = no_memory(self.plan, self.rank, cause) if isinstance(cause, MemoryError) else None
+        message = f"{type(cause).__name__}: {cause}" if full is None else str(full)
         self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):
             raise error
-        raise RunError(f"rank {self.rank} failed at {where}: {message}") from cause
+        kind = RunError if full is None else LimitError
+        raise kind(f"rank {self.rank} failed at {where}: {message}") from cause
 
     # -- instructions ------------------------------------------------------------------------
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             copy(array, self._fed(name, mb))
-        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
+        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
-        for _, function, args in adding:
-            function(*args)
+        make(adding)
         if self._env.train:
             for name, array in body.states:
                 self.arrays[name][...] = array

@@ -322,8 +322,9 @@ class Config(Section):
     """Saving and resuming; null: neither."""
     candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
-    transport: Literal["auto", "threads", "mpi"] = "auto"
-    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
+    transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
+    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
+    values go from GPU to GPU, each rank with a card of its own."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
     """Threads of one matrix product; auto: the cores shared out among the devices."""
     timeout: Positive = 300.0

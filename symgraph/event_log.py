@@ -12,8 +12,7 @@ import time
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from symgraph.errors import ConfigError
 
@@ -22,35 +21,24 @@ POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
 DOUBLE, BYTES, FLOAT = 1, 2, 5  # wire types
 
 
-class EventLog:
+class EventLog(ExitStack):
     """Writes a new event file into a folder, a scalar for each figure of a step; None: nowhere.
 
     As a context manager it closes the file. ConfigError if that cannot be written.
     """
 
     def __init__(self, folder: str | None) -> None:
-        self._open = ExitStack()
+        super().__init__()
         self._file: BinaryIO | None = None
         if folder is not None:
             path = Path(folder) / f"events.out.tfevents.{time.time_ns()}.symgraph"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                file = open(path, "wb", buffering=0)  # noqa: SIM115 - by _open
-                self._file = self._open.enter_context(file)
+                file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by us
+                self._file = self.enter_context(file)
             except OSError as error:
                 raise ConfigError(f"cannot write events to {folder}: {error.strerror}") from None
             self._file.write(_record(_event(0, _field(3, BYTES, VERSION))))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()
 
     def write(self, *, step: int, **figures: float) -> None:
         """Write the scalars of a step; what is no finite number is left out."""

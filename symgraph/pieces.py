@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -71,15 +71,13 @@ def regroup(graph: Graph, groups: Mapping[str, str]) -> Graph:
         for value in node.inputs:
             readers.setdefault(value.node, set()).add(groups.get(node.name))
 
-    def regrouped(node: Node) -> Node:
-        group = groups.get(node.name)
+    def group_of(node: Node) -> str | None:
         if node.is_variable and len(readers.get(node.name, ())) == 1:
             (group,) = readers[node.name]
-        if group is None:
-            return node
-        return replace(node, tags=MappingProxyType({**node.tags, hide(GROUP): group}))
+            return group
+        return groups.get(node.name)
 
-    return Graph.of(map(regrouped, graph), graph.outputs) if groups else graph
+    return _tagged(graph, GROUP, group_of) if groups else graph
 
 
 def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
@@ -92,10 +90,19 @@ def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
         if group not in groups:
             raise GraphError(f"no operator is in a group {group!r}; {nearest(group, groups)}")
 
-    def marked(node: Node) -> Node:
-        text = None if node.is_variable else marks.get(lookup(node.tags, GROUP) or "")
+    def text_of(node: Node) -> str | None:
+        return None if node.is_variable else marks.get(lookup(node.tags, GROUP) or "")
+
+    return _tagged(graph, key, text_of) if marks else graph
+
+
+def _tagged(graph: Graph, key: str, text_of: Callable[[Node], str | None]) -> Graph:
+    """With this attribute of every node for which there is a text."""
+
+    def tagged(node: Node) -> Node:
+        text = text_of(node)
         if text is None:
             return node
         return replace(node, tags=MappingProxyType({**node.tags, hide(key): text}))
 
-    return Graph.of(map(marked, graph), graph.outputs) if marks else graph
+    return Graph.of(map(tagged, graph), graph.outputs)

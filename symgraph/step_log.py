@@ -5,38 +5,26 @@ from __future__ import annotations
 import json
 import math
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from symgraph.errors import ConfigError
 
 
-class StepLog:
+class StepLog(ExitStack):
     """Appends to a file, so that a run that goes on from a checkpoint goes on here; None: nowhere.
 
     As a context manager it closes the file. ConfigError if that cannot be written.
     """
 
     def __init__(self, path: str | None) -> None:
-        self._open = ExitStack()
+        super().__init__()
         self._file: TextIO | None = None
         if path is not None:
             try:
-                file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - by _open
-                self._file = self._open.enter_context(file)
+                file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by us
+                self._file = self.enter_context(file)
             except OSError as error:
                 raise ConfigError(f"cannot write the log {path}: {error.strerror}") from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()
 
     def write(self, **figures: float) -> None:
         """Write a line; what is no finite number is null."""

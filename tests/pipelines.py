@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.place import Groups
 from runtime.agree import agree_on_plan
 from runtime.pipeline import Options, Plan, plan
 from runtime.transports import Cluster, ThreadCluster, Transport
 from runtime.worker import Worker
 from symgraph.arrays import device, on_host
 from symgraph.batching import Feed, assemble
+from symgraph.context import cpu
 from symgraph.gradients import gradients
 from symgraph.lower import lower
 from symgraph.ops.registry import Env
@@ -56,6 +58,13 @@ class Case(NamedTuple):
         return [n for n in self.symbol.list_arguments() if n in self.arrays]
 
 
+def on_devices(
+    devices: int, groups: Groups, schedule: str = "gpipe", micro_batches: int = 1, **more: Any
+) -> Options:
+    """Options that place groups on that many CPU devices, each of which is a rank."""
+    return Options(groups, cpu(0), tuple(map(cpu, range(devices))), schedule, micro_batches, **more)
+
+
 def make_plan(case: Case, options: Options) -> Plan:
     given = {"shapes": case.shapes, "dtypes": case.dtypes}
     return plan(case.symbol, case.specs, options, wrt=case.trained(), **given)
@@ -72,8 +81,12 @@ def judge(case: Case, env: Env | None = None) -> Result:
     return Result(results[:count], dict(zip(both.grads, results[count:], strict=True)))
 
 
-def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[int, Result]:
-    """One training step; each local rank's outputs (None: made elsewhere) and gradients."""
+def run_step(
+    made: Plan, case: Case, cluster: Cluster, step: int = 0, times: int = 1
+) -> dict[int, Result]:
+    """A training step, made so many times; each local rank's outputs (None: made elsewhere) and
+    gradients of the last time.
+    """
     found: dict[int, Result] = {}
 
     def work(transport: Transport) -> None:
@@ -82,7 +95,8 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
         with here.use():
             arrays = {n: here.put(a) for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays)
-        worker.step(transport, case.feeds, train=True, step=step)
+        for _ in range(times):
+            worker.step(transport, case.feeds, train=True, step=step)
         found[transport.rank] = local_result(made, worker)
 
     cluster.run(work)
@@ -112,10 +126,10 @@ def merged(results: Mapping[int, Result]) -> Result:
     return Result(outputs, grads)
 
 
-def on_threads(case: Case, options: Options) -> Result:
+def on_threads(case: Case, options: Options, times: int = 1) -> Result:
     made = make_plan(case, options)
     with ThreadCluster(made.partition.placement.ranks) as cluster:
-        return merged(run_step(made, case, cluster))
+        return merged(run_step(made, case, cluster, times=times))
 
 
 def assert_close(got: Result, want: Result, rtol: float = 1e-10) -> None:

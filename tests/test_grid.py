@@ -21,6 +21,7 @@ from tests.pipelines import (
     assert_same_bits,
     judge,
     make_plan,
+    on_devices,
     on_threads,
 )
 
@@ -70,7 +71,7 @@ def test_grid(v, m, p, schedule):
     """Planned (so proved), simulated and, but for the largest, run."""
     shape = "v" if schedule in ("zb-v", "dualpipe-v") else "loop"
     case = case_of(v * p, m)
-    options = Options(groups(v, p, shape), cpu(0), tuple(map(cpu, range(p))), schedule, m)
+    options = on_devices(p, groups(v, p, shape), schedule, m)
     made = make_plan(case, options)
     timeline = simulate(made.schedule, made.partition, Costs(lambda key: 1))
     bodies = len(made.partition.bodies)

@@ -8,7 +8,7 @@ from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
 from symgraph.context import cpu
 from tests.networks import random_case, random_groups
-from tests.pipelines import assert_close, assert_same_bits, judge, on_threads
+from tests.pipelines import assert_close, assert_same_bits, judge, on_devices, on_threads
 from tests.recurrent import lstm_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
@@ -18,8 +18,7 @@ DEVICES = 3
 
 def options(seed: int, schedule: str, micro_batches: int, **more: object) -> Options:
     groups = random_groups(seed, DEVICES)
-    everything = tuple(cpu(i) for i in range(DEVICES))
-    return Options(groups, cpu(0), everything, schedule, micro_batches, **more)
+    return on_devices(DEVICES, groups, schedule, micro_batches, **more)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 5])

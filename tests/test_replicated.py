@@ -32,6 +32,7 @@ from tests.pipelines import (
     judge,
     make_plan,
     merged,
+    on_devices,
     run_step,
 )
 from tests.small_lm import losses, write_config
@@ -90,7 +91,7 @@ def in_pipeline(case: Case, options: Options) -> Result:
 
 def placed(devices: int, **groups: object) -> Options:
     where = {"embed": cpu(0), "hidden": cpu(0), "decode": cpu(devices - 1)} | groups
-    return Options(where, cpu(0), tuple(cpu(i) for i in range(devices)))
+    return on_devices(devices, where)
 
 
 WAYS = {

@@ -327,4 +327,4 @@ def test_mpi_ranks_say_the_same(ranks, capsys, monkeypatch, file):
 def test_a_mistake_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["seq2seq", "--pairs", str(tmp_path / "nowhere")])
     assert main() == 2
-    assert re.fullmatch(r"error: --pairs .*nowhere.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"symgraph: error: --pairs .*nowhere.*\n", capsys.readouterr().err)

@@ -35,6 +35,7 @@ from tests.pipelines import (
     judge,
     make_plan,
     merged,
+    on_devices,
     run_step,
 )
 from tests.small_lm import write_config
@@ -88,7 +89,7 @@ def in_pipeline(case: Case, options: Options) -> Result:
 
 def placed(devices: int, decode: object, **more: object) -> Options:
     groups = {"embed": cpu(0), "hidden": cpu(devices // 2), "decode": decode} | more
-    return Options(groups, cpu(0), tuple(cpu(i) for i in range(devices)))
+    return on_devices(devices, groups)
 
 
 PLACES = {

@@ -28,7 +28,7 @@ from examples.seq2seq.vocabulary import Vocabulary
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
 from runtime.blas import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.errors import SymgraphError
+from symgraph.command import OK, status_of
 
 RATE, WARM_UP, CLIP, SEED = 0.005, 50, 5.0, 1
 REPEATS = 8  # of a name in an epoch, because it is one text; a month's name is in thousands
@@ -108,7 +108,7 @@ def report(translator: Translator, task: Task) -> None:
     print(f"{exact(found, held_out)} held-out texts exact, BLEU {score:.4f}", flush=True)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Train, and print on the writing rank what was learnt."""
     begun = time.perf_counter()
     if options.pairs:
@@ -129,6 +129,7 @@ def run(options: argparse.Namespace) -> None:
                     f"held-out texts exact, {time.perf_counter() - begun:.0f} s", flush=True,
                 )  # fmt: skip
         report(translator, task)
+    return OK
 
 
 def main() -> int:
@@ -147,12 +148,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--micro-batches", type=int, default=2)
-    try:
-        run(parser.parse_args())
-    except SymgraphError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: run(parser.parse_args()))
 
 
 if __name__ == "__main__":

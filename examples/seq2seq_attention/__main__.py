@@ -22,7 +22,7 @@ from examples.seq2seq_attention.numerals import BUCKETS, DIGITS, Pair, batches, 
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
 from runtime.blas import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.errors import SymgraphError
+from symgraph.command import OK, status_of
 
 BATCH, RATE, CLIP, SEED = 64, 0.003, 5.0, 1
 
@@ -62,7 +62,7 @@ def accuracy(session: BucketSession, given: list[Pair]) -> float:
     return session.collect()["right_output"] / len(given)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Train and print what was learnt after each epoch."""
     train, held_out = pairs(options.numbers, SEED, options.digits)
     buckets = make_buckets(options.units, options.devices, options.schedule)
@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> None:
                     f"epoch {epoch}: loss a word {loss:.4f}, {share:.1%} of {len(held_out)} "
                     f"held-out answers right, {time.perf_counter() - begun:.0f} s", flush=True,
                 )  # fmt: skip
+    return OK
 
 
 def main() -> int:
@@ -91,12 +92,7 @@ def main() -> int:
     parser.add_argument("--units", type=int, default=64)
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--schedule", default="1f1b")
-    try:
-        run(parser.parse_args())
-    except SymgraphError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: run(parser.parse_args()))
 
 
 if __name__ == "__main__":

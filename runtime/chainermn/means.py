@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.replicas import filled
 from runtime.chainermn.group import Group
 from runtime.chainermn.messages import Message
 from symgraph.types import Array
@@ -54,13 +55,7 @@ def buckets(arrays: Sequence[Array], limit: int) -> Iterator[list[Array]]:
     for array in arrays:
         by_dtype.setdefault(array.dtype, []).append(array)
     for same in by_dtype.values():
-        bucket: list[Array] = []
-        for array in same:
-            if bucket and sum(a.nbytes for a in bucket) + array.nbytes > limit:
-                yield bucket
-                bucket = []
-            bucket.append(array)
-        yield bucket
+        yield from filled(same, lambda array: array.nbytes, limit)
 
 
 def mean(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.cuda import conv, gates, labels, linear, pool, rows, softmax  # noqa: F401  (they fill the table)
+from runtime.cuda import conv, dropout, gates, labels, linear, pool, rows, softmax  # noqa: F401  (they fill the table)
 from runtime.cuda.base import KERNELS
 
 __all__ = ["KERNELS"]

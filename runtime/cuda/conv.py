@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
-from runtime.cuda.linear import product
+from runtime.cuda.blas import product
 from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
@@ -47,6 +47,13 @@ class Images(NamedTuple):
             yield data, output.reshape(len(output), -1)
 
 
+def times(x: Array, y: Array, out: Array) -> Bound:
+    """A product of arrays that `images` has looked at."""
+    made = product(x, y, out)
+    assert made is not None
+    return made
+
+
 def images(task: Task, data: Array, output: Array) -> Images | None:
     """Of two spatial axes and one group; other convolutions have no kernel."""
     found = windows_of(task.attrs)
@@ -68,7 +75,7 @@ def convolution(task: Task) -> Bound | None:
     filters = weight.reshape(len(weight), -1)
     calls = [
         call for image, made in found.each()
-        for call in (found.read(image), product(filters, found.columns, made))
+        for call in (found.read(image), times(filters, found.columns, made))
     ]  # fmt: skip
     if bias:
         sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
@@ -86,7 +93,7 @@ def grad_data(task: Task) -> Bound | None:
     turned = weight.reshape(len(weight), -1).T
     return in_turn(*[
         call for image, g in found.each()
-        for call in (product(turned, g, found.columns), found.spread(image))
+        for call in (times(turned, g, found.columns), found.spread(image))
     ])  # fmt: skip
 
 
@@ -101,7 +108,7 @@ def grad_weight(task: Task) -> Bound | None:
     part = arrays.loaded().empty(total.shape, total.dtype)
     calls: list[Bound] = []
     for at, (image, g) in enumerate(found.each()):
-        calls += [found.read(image), product(g, found.columns.T, part if at else total)]
+        calls += [found.read(image), times(g, found.columns.T, part if at else total)]
         if at:
             calls.append(Bound(arrays.loaded().add, (total, part, total)))
     return in_turn(*calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,15 @@ Table = tuple[Sequence[str], Iterator[Sequence[Any]]]
 def write_tables(profile: Profile, folder: Path) -> None:
     """Write a file for each table; seconds, bytes and operations are plain numbers."""
     for name, (head, rows) in tables(profile).items():
-        with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(head)
-            writer.writerows(rows)
+        write_table(folder / f"{name}.csv", head, rows)
+
+
+def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write one as a CSV file, its columns' names first."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        writer.writerows(rows)
 
 
 def tables(profile: Profile) -> dict[str, Table]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from symgraph.command import FAILED, exit_status
-from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
+from symgraph.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.types import DTYPES
 
 T = TypeVar("T")
@@ -109,12 +109,21 @@ class Collectives(Protocol):
         """Make ready for collectives of these groups; all ranks call it with equal ones."""
         ...
 
+    def module(self, ranks: Sequence[int]) -> Any:
+        """The array module of what these ranks give each other: numpy, or CuPy from card to card.
+
+        It is the same on all of them; None: each may have its own.
+        """
+        ...
+
     def start(
         self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
     ) -> Ticket:
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
+        Both, unless they are empty, are of the ranks' `module`. Threads of GPUs overwrite `out`
+        when they have all of a later collective of these ranks, so that all have read it.
         `into` may not be touched until the ticket is done, `out` not until all ranks' are.
         """
         ...
@@ -130,6 +139,13 @@ class Transport(Protocol):
     @property
     def collectives(self) -> Collectives:
         """Collectives among some of the ranks."""
+        ...
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """Make ready for the values of GPUs on these (src, dst); all ranks give equal ones.
+
+        They travel without it too, but maybe not the best way.
+        """
         ...
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
@@ -202,6 +218,14 @@ class Cluster(Protocol):
 def launched_by_mpi(environ: Mapping[str, str]) -> bool:
     """Whether an MPI launcher (mpiexec, mpirun, srun) started the process of this environment."""
     return any(name in environ for name in LAUNCHER_VARIABLES)
+
+
+def wrong_size(transport: str, ranks: int, started: int) -> ConfigError:
+    """The error of an MPI launch with more or fewer processes than the run has ranks."""
+    return ConfigError(
+        f"transport {transport!r}: the run has {ranks} ranks, but {started} processes were "
+        f"started; use mpiexec -n {ranks}"
+    )
 
 
 def type_text(array: npt.NDArray[Any]) -> str:

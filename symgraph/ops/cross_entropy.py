@@ -64,6 +64,7 @@ register(OpDef(
     flops=flops_per_element(4),
     dtype=labelled_dtype,
     batch=figures_batch,
+    looks=True,
     doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
     "Not a head by itself. MXNet softmax_cross_entropy.",
 ))  # fmt: skip
@@ -94,6 +95,7 @@ register(OpDef(
     batch=figures_batch,
     params=IGNORE,
     aliases=("nll_stats",),
+    looks=True,
     doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
     "probability (last axis) of the label, and their number. exp of their quotient is the "
     "perplexity. A probability below the smallest normal number counts as that number. No "

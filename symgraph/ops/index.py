@@ -111,6 +111,7 @@ register(OpDef(
         "dtype": params.dtype("float32"),
         "sparse_grad": params.boolean(False),
     },
+    looks=True,
     doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints "
     "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
     "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
@@ -142,6 +143,7 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"input_dim": params.integer()},
+    looks=True,
     doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
 ))  # fmt: skip
 
@@ -227,6 +229,7 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
+    looks=True,
     doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
 ))  # fmt: skip
 

@@ -79,8 +79,10 @@ def targets(xp: Any, a: Attrs, label: Array, classes: int) -> Array:
 
 
 def valid_count(env: Env, a: Attrs, label: Array) -> Any:
-    count = (~ignored(a, label)).sum() if a["use_ignore"] else label.size
-    return env.xp.maximum(env.xp.asarray(count, "float64").reshape(1), 1)
+    if not a["use_ignore"]:
+        return env.xp.full(1, max(label.size, 1), "float64")
+    count = (~ignored(a, label)).sum(keepdims=True).reshape(1)
+    return env.xp.maximum(count.astype("float64"), 1)
 
 
 def whole_only(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -257,6 +259,7 @@ register(OpDef(
     compute=softmax_output_grad,
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH},
+    looks=True,
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "

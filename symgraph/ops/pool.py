@@ -165,6 +165,7 @@ register(OpDef(
     dtype=floats,
     batch=pool_batch,
     params=POOLING,
+    looks=True,
     doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
     "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
     "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
@@ -191,6 +192,7 @@ register(OpDef(
     grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
     flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
     params={**FORM, "shape": params.integers()},
+    looks=True,
     doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
 ))  # fmt: skip
 

@@ -107,6 +107,8 @@ class OpDef:
     operator has a parameter `count` that micro-batching sets to the whole batch's.
     loss: a head of the backward pass; the gradient of its own output is not asked for.
     whole_batch: must see the whole batch (a count of valid labels), see batching.py.
+    looks: the computation looks at its inputs' values on the host, or takes values from there, so
+    that a GPU must wait for it: a CUDA graph cannot hold it.
     """
 
     name: str
@@ -127,6 +129,7 @@ class OpDef:
     loss: bool = False
     random: bool = False
     whole_batch: bool = False
+    looks: bool = False
     aliases: Names = ()
     doc: str = ""
 

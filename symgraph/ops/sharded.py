@@ -231,6 +231,7 @@ register(OpDef(
     compute=head_grad_compute,
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH, **SHARD},
+    looks=True,
     doc="The shard's part of `_softmax_output_grad`.",
 ))  # fmt: skip
 

@@ -57,6 +57,7 @@ register(OpDef(
     dtype=with_figures_dtype,
     batch=sum_batch,
     params={**IGNORE, **SHARD},
+    looks=True,
     doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
     "Its gradient is that of the sum over all shards.",
 ))  # fmt: skip
@@ -77,6 +78,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=with_figures_dtype,
     params={**IGNORE, **SHARD},
+    looks=True,
     doc="softmax(data) - onehot(label): the shard's part of them.",
 ))  # fmt: skip
 
@@ -111,6 +113,7 @@ register(OpDef(
     dtype=labelled_dtype,
     batch=pick_batch,
     params={**IGNORE, **SHARD},
+    looks=True,
     doc="The probability of each label that is in the shard, 0 for the others: the sum over "
     "shards is the probability of the label.",
 ))  # fmt: skip
@@ -164,6 +167,7 @@ register(OpDef(
     dtype=ids_first_dtype,
     batch=embedding_batch,
     params=SHARD,
+    looks=True,
     doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
 ))  # fmt: skip
 
@@ -193,5 +197,6 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"rows": params.integer(), **SHARD},
+    looks=True,
     doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 ))  # fmt: skip

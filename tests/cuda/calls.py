@@ -49,8 +49,8 @@ class Called:
         self.ins = [on_gpu(np.asarray(x)) for x in ins]
         self.before = [x.get() for x in self.ins]
         self.clock, self.over = Clock(), over
-        self.compute: Callable[[], Any] = lambda: run(
-            found, Env(), attrs, [x.copy() for x in self.before]
+        self.computed: Callable[[Env], Any] = lambda env: run(
+            found, env, attrs, [x.copy() for x in self.before]
         )
         types = [TensorType(x.shape, x.dtype.name) for x in self.ins]
         made = infer(found, Site(op, "test", attrs), types)
@@ -77,7 +77,7 @@ def agree(
 ) -> list[np.ndarray]:
     """The kernel's outputs, which are near the operator's own; over: output -> input it is in."""
     called = Called(op, ins, over or {}, given)
-    found, wanted = called.results(), called.compute()
+    found, wanted = called.results(), called.computed(Env())
     called.clock.check()
     for own, exact in zip(found, wanted, strict=True):
         assert own.dtype == exact.dtype

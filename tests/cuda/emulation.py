@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.fake_graphs import noted
+
 HERE = Path(__file__).parent
 MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
@@ -117,8 +119,13 @@ class RawKernel:
         assert np.prod(block) <= 1024
         assert len(grid) < 2 or grid[1] <= 65535
         places = (ctypes.c_void_p * len(held))(*(h.ctypes.data for h in held))
-        fault = self._launch(pad(grid), pad(block), places)
-        assert not fault, f"{name} {FAULTS[fault]}"
+
+        def call() -> list[np.ndarray]:
+            fault = self._launch(pad(grid), pad(block), places)
+            assert not fault, f"{name} {FAULTS[fault]}"
+            return held[:0]  # they must live as long as a graph that has this call
+
+        noted(call, *[a._array for a, p in zip(args, parameters, strict=True) if p.pointer])
 
 
 def held_argument(name: str, parameter: Parameter, given: Any) -> np.ndarray:

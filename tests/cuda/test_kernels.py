@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
-from symgraph import arrays, gpu
+from symgraph.ops.registry import Env
 from tests.cuda.calls import REALS, Called, agree, has_no_kernel, numbers
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
@@ -237,7 +235,7 @@ def test_ids_out_of_range_are_raised_after_the_step(op, more, given, what, count
     if op != "_embedding_grad":  # a row that is nowhere
         assert np.isnan(outs[0]).any()
     with pytest.raises(IndexError) as own:
-        called.compute()
+        called.computed(Env())
     with pytest.raises(IndexError) as noted:
         called.clock.check()
     assert f"is outside 0..{count - 1}" in str(noted.value)
@@ -277,21 +275,3 @@ def test_leading_axes():
     agree("_fc_grad_weight", numbers((2, 3, 5)), x)
     agree("_fc_grad_data", numbers((2, 3, 5)), w, shape=x.shape)
     agree("_sum_rows", numbers((2, 100, 40)), near=1e-5)
-
-
-@each_real
-@pytest.mark.parametrize("a", [False, True])
-@pytest.mark.parametrize("b", [False, True])
-def test_dot(dtype, a, b):
-    x, y = numbers((5, 7), dtype), numbers((7, 3), dtype)
-    ins = [np.ascontiguousarray(v.T) if turned else v for v, turned in ((x, a), (y, b))]
-    agree("dot", *ins, transpose_a=a, transpose_b=b, near=1e-5 if dtype == "float32" else None)
-    assert has_no_kernel("dot", x[0], y)
-
-
-@pytest.mark.parametrize(("asked", "is_tf32"), [("1", "1"), ("0", "0"), ("", "0")])
-def test_products_of_float32_are_strict_unless_somebody_asks(monkeypatch, asked, is_tf32):
-    monkeypatch.setenv(arrays.TF32, asked)
-    monkeypatch.setenv("CUPY_TF32", "1")
-    arrays.require(gpu(0))
-    assert os.environ["CUPY_TF32"] == is_tf32

@@ -33,7 +33,7 @@ from tests.buckets import batch, lstm, make_buckets, start
 from tests.collectives import groups as participants
 from tests.collectives import network, tree
 from tests.networks import random_case, random_groups
-from tests.pipelines import Case, Result, make_plan, run_step
+from tests.pipelines import Case, Result, make_plan, on_devices, run_step
 from tests.recurrent import lstm_case
 
 Arrays = dict[str, np.ndarray]
@@ -138,8 +138,7 @@ def runs(devices: int) -> dict[str, Run]:
 def options(
     devices: int, groups: Mapping[str, Context], micro_batches: int = 1, schedule: str = "1f1b"
 ) -> Options:
-    everything = tuple(cpu(i) for i in range(devices))
-    return Options(groups, cpu(0), everything, schedule, micro_batches)
+    return on_devices(devices, groups, schedule, micro_batches)
 
 
 def spread(devices: int, *names: str) -> dict[str, Context]:

@@ -14,7 +14,7 @@ from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.name import NameManager
 from symgraph.ops.registry import Env
-from tests.pipelines import Case, assert_close, assert_same_bits, judge, on_threads
+from tests.pipelines import Case, assert_close, assert_same_bits, judge, on_devices, on_threads
 
 HIDDEN, STEPS, BATCH = 3, 4, 4
 
@@ -55,7 +55,7 @@ def zoneout(layer: int) -> Any:
 
 def options(devices: int, **more: Any) -> Options:
     groups = {"g0": cpu(0), "g1": cpu(devices - 1)}
-    return Options(groups, cpu(0), tuple(map(cpu, range(devices))), **more)
+    return on_devices(devices, groups, **more)
 
 
 @pytest.mark.parametrize("make", [bidirectional, zoneout])

@@ -33,6 +33,7 @@ from tests.pipelines import (
     judge,
     make_plan,
     merged,
+    on_devices,
     run_step,
 )
 
@@ -41,8 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
 def options(p: int, ranks: int, schedule: str = "1f1b", micro_batches: int = 1) -> Options:
     place = {g: cpu(i % ranks) for i, g in enumerate(groups(p))}
-    everything = tuple(cpu(i) for i in range(ranks))
-    return Options(place, cpu(0), everything, schedule, micro_batches)
+    return on_devices(ranks, place, schedule, micro_batches)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -60,6 +60,17 @@ def test_the_users_own_placement_takes_part(given, found):
     assert found.given.name.endswith("as given")
 
 
+def test_the_best_is_tried_with_and_without_time_segments(found):
+    """Of the same micro-batches and splits: kernels of other lengths may be priced wrongly."""
+    kinds = {
+        (len(c.plan.sizes), c.splits): set[bool]() for c in found.candidates if not c.quick
+    }  # fmt: skip
+    for c in found.candidates:
+        if not c.quick and not c.given:
+            kinds[len(c.plan.sizes), c.splits].add(c.plan.choice.time_segment is None)
+    assert {True, False} in kinds.values()
+
+
 def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
     pinned = config(tmp_path, *SMALL, "group2ctx={embed: cpu(1)}", "partition.strategy=optimal",
                     "partition.split=none")  # fmt: skip

@@ -22,7 +22,7 @@ from symgraph.name import NameManager
 from symgraph.optimizer import SGD, Adam, Optimizer
 from symgraph.symbol import Symbol
 from symgraph.types import TensorType
-from tests.pipelines import Case, make_plan
+from tests.pipelines import Case, make_plan, on_devices
 from tests.recurrent import lstm_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
@@ -36,9 +36,7 @@ def group(number: int) -> AttrScope:
 
 def options(devices: int, schedule: str = "gpipe", micro_batches: int = 1, **more: Any) -> Options:
     groups = {f"g{i}": cpu(min(i, devices - 1)) for i in range(3)}
-    everything = tuple(cpu(i) for i in range(devices))
-    more = {"update": True, **more}
-    return Options(groups, cpu(0), everything, schedule, micro_batches, **more)
+    return on_devices(devices, groups, schedule, micro_batches, **{"update": True, **more})
 
 
 def trained(

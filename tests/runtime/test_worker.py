@@ -29,6 +29,7 @@ from tests.pipelines import (
     local_result,
     make_plan,
     merged,
+    on_devices,
 )
 from tests.recurrent import lstm_case
 
@@ -39,8 +40,7 @@ SCHEDULES = ["gpipe", "1f1b"]
 def options(devices: int, schedule: str = "gpipe", micro_batches: int = 2, **more: Any) -> Options:
     """Groups `g0`, `g1`, ... round the devices; every device is a rank."""
     groups = {f"g{i}": cpu(i % devices) for i in range(4)}
-    everything = tuple(cpu(i) for i in range(devices))
-    return Options(groups, cpu(0), everything, schedule, micro_batches, **more)
+    return on_devices(devices, groups, schedule, micro_batches, **more)
 
 
 class Ranks:

@@ -23,6 +23,7 @@ from tests.pipelines import (
     judge,
     make_plan,
     merged,
+    on_devices,
     run_step,
 )
 from tests.symgraph.test_shard import CLASSES, check_equal, lowered
@@ -187,8 +188,7 @@ def in_pipeline(case: Case, options: Options) -> Result:
 def placed(schedule: str, micro_batches: int, *devices: int) -> Options:
     contexts = [cpu(i) for i in devices]
     groups = {"first": contexts, "second": contexts[::-1], "head": contexts[-1]}
-    everything = tuple(cpu(i) for i in range(max(devices) + 1))
-    return Options(groups, cpu(0), everything, schedule, micro_batches)
+    return on_devices(max(devices) + 1, groups, schedule, micro_batches)
 
 
 @pytest.mark.parametrize("groups", [1, 6])
