@@ -327,10 +327,11 @@ class Device:
         self.id = number
 
     def __enter__(self) -> Device:
+        _here.cards = [*getattr(_here, "cards", [0]), self.id]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        pass
+        assert _here.cards.pop() == self.id
 
 
 LOADED = arrays.shared_library
@@ -394,12 +395,15 @@ def _module() -> ModuleType:
     runtime = ModuleType("cupy.cuda.runtime")
     runtime.memGetInfo = lambda: (1 << 20, MEMORY)
     runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
+    runtime.getDevice = lambda: getattr(_here, "cards", [0])[-1]
+    runtime.getDeviceProperties = lambda card: {"name": f"stand-in {card}".encode()}
+    runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 12000
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
     cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
     cuda.get_current_stream, cuda.memory, cuda.cublas = _current, memory, cublas
     cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
-    cupy.cuda, cupy.RawModule = cuda, RawModule
+    cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from partitioner.cost import Caches, CostTable, Speed, is_free
 from partitioner.types import Body
-from runtime.instructions import Run
 from runtime.job import prepare
 from runtime.price_files import load_prices, save_prices
 from runtime.prices import Prices
@@ -29,7 +28,14 @@ from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.errors import ConfigError
 from symgraph.ops.registry import find
-from tests.profiles import ESTIMATES, RATES, STEPS, config, small_profile
+from tests.profiles import (
+    ESTIMATES,
+    RATES,
+    STEPS,
+    assert_calls_inside_runs,
+    config,
+    small_profile,
+)
 from tests.runtime.test_timeline import track
 
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
@@ -64,19 +70,7 @@ def test_the_calls_of_a_body_are_all_its_nodes_once(overrides):
 
 
 def test_calls_lie_inside_of_their_runs():
-    record = small_profile().typical.record
-    for own, program in zip(record.ranks, record.plan.schedule.programs, strict=True):
-        runs = [at for at, i in enumerate(program) if isinstance(i, Run)]
-        assert [program[at].key for at in runs] == [run.key for run in own.runs]
-        place = 0
-        for at, run in zip(runs, own.runs, strict=True):
-            count = len(run.calls) + len(run.adding)
-            inside = slice(place, place + count)
-            place += count
-            assert (own.calls.start[:, inside] >= own.start[:, [at]]).all()
-            assert (own.calls.end[:, inside] <= own.end[:, [at]]).all()
-        assert place == own.calls.start.shape[1]
-        assert (own.calls.start[:, 1:] >= own.calls.end[:, :-1]).all()
+    assert_calls_inside_runs(small_profile().typical.record)
 
 
 def test_a_stopwatch_changes_no_number(tmp_path):
