@@ -19,6 +19,7 @@ import numpy as np
 
 from symgraph.context import Context
 from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
+from symgraph.stamps import EventStamps, HostStamps, Stamps
 from symgraph.types import Array, Shape, TensorType
 from symgraph.units import bytes_text
 
@@ -72,6 +73,10 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def stamps(self) -> Stamps:
+        """Points in time of what a thread that uses this device asks for."""
+        ...
+
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """What the calls ask of this device, as one call; they ask, but nothing is done yet.
 
@@ -113,6 +118,10 @@ class Host:
 
     def finish(self) -> None:
         """See Device."""
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return HostStamps()
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: the host has done what it is asked when the call returns."""
@@ -189,6 +198,10 @@ class Gpu:
     def finish(self) -> None:
         """See Device."""
         self.stream.synchronize()
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return EventStamps(self._cuda, self.stream)
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""

@@ -10,7 +10,7 @@ import pytest
 import symgraph as sg
 from partitioner.replicas import buckets
 from runtime.pipeline import Options, plan
-from runtime.prices import quick_prices
+from runtime.pricing import quick_prices
 from runtime.replicas import ReplicaSums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
@@ -93,7 +93,7 @@ def test_a_strategy_places_the_first_row(strategy, grouped, alone):
     case = mlp(grouped)
     options = Options(
         None, cpu(0), devices(4), "1f1b", 2, data_axis=2, strategy=strategy,
-        pricing=lambda graph: quick_prices(),
+        pricing=lambda graph, contexts: quick_prices(contexts),
     )  # fmt: skip
     made = plan(case.symbol, case.specs, options, wrt=case.trained())
     placed = {name: made.rank_of(name) for name in made.shards}
