@@ -15,6 +15,7 @@ from partitioner.segments import time_segments, time_steps
 from runtime.chores import Chores, chores
 from runtime.program import Schedule
 from runtime.replay import Costs, RankMemory, check, memory_profile
+from runtime.scratch import scratch_bytes
 from symgraph.graph import Graph
 from symgraph.types import Value
 
@@ -143,7 +144,7 @@ class Draft:
         if partition not in self._plans:
             self._plans[partition] = plan_memory(
                 partition, grads=self.grads, slots=self.slots, parameters=self.parameters,
-                several=len(self.sizes) > 1,
+                several=len(self.sizes) > 1, scratch=scratch_bytes(partition),
             )  # fmt: skip
         return self._plans[partition]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
 from runtime.cuda.blas import product
-from runtime.cuda.scratch import scratch
+from runtime.cuda.scratch import piece_bytes, scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.windows import windows_of
@@ -56,14 +57,33 @@ def times(x: Array, y: Array, out: Array) -> Bound:
 
 def images(task: Task, data: Array, output: Array) -> Images | None:
     """Of two spatial axes and one group; other convolutions have no kernel."""
+    shape = columns_of(task, data, output)
+    if shape is None:
+        return None
+    found = windows_of(task.attrs)
+    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
+    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+
+
+def columns_of(task: Task, data: Array, output: Array) -> Shape | None:
+    """The shape of one image's columns; None if there is no kernel."""
     found = windows_of(task.attrs)
     together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
     if not together or not floating(*task.ins, *task.outs):
         return None
-    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
     depth = data.shape[1] * found.kernel[0] * found.kernel[1]
-    shape = depth, output.shape[2] * output.shape[3]
-    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+    return depth, output.shape[2] * output.shape[3]
+
+
+def scratch_bytes(op: str, task: Task) -> int:
+    """Of the piece of scratch that a call of one of these operators works in."""
+    first, (out,) = task.ins[0], task.outs
+    sides = {
+        "Convolution": (first, out), "_conv_grad_data": (out, first),
+        "_conv_grad_weight": (task.ins[1], first),
+    }[op]  # fmt: skip
+    shape = columns_of(task, *sides)
+    return 0 if shape is None else piece_bytes(math.prod(shape) * first.dtype.itemsize)
 
 
 @kernel("Convolution")

@@ -22,9 +22,18 @@ _PIECES: WeakKeyDictionary[Clock, dict[int, Array]] = WeakKeyDictionary()
 def scratch(clock: Clock, shape: Shape, dtype: Any) -> Array:
     """An array in the memory of the rank that has this clock; what is in it is anything."""
     count = math.prod(shape) * np.dtype(dtype).itemsize
-    size = 1 << (count - 1).bit_length()
-    pieces = _PIECES.setdefault(clock, {})
+    size, pieces = piece_bytes(count), _PIECES.setdefault(clock, {})
     if size not in pieces:
         pieces[size] = arrays.loaded().empty(size, "uint8")
     found: Array = pieces[size][:count].view(dtype).reshape(shape)
     return found
+
+
+def piece_bytes(count: int) -> int:
+    """Of the piece in which so many bytes lie."""
+    return 1 << (count - 1).bit_length()
+
+
+def held(clock: Clock) -> int:
+    """Bytes of all pieces of a rank."""
+    return sum(_PIECES.get(clock, {}))
