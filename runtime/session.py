@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -124,8 +125,8 @@ class Session:
                 updater.stop = stop
                 given = updater.feeds(worker.parts.plans, values)
             # A step whose gradients overflow is left out; numpy need not say so.
-            quiet = {"over": "ignore", "invalid": "ignore"} if worker.plan.network.scales else {}
-            with np.errstate(**quiet):
+            scaled = bool(worker.plan.network.scales)
+            with np.errstate(over="ignore", invalid="ignore") if scaled else nullcontext():
                 worker.step(
                     transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
                 )

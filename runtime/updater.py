@@ -153,14 +153,14 @@ class TrainStep:
 
     def update(self, worker: Worker, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        if self.skipped:
-            return
         stage_of = worker.plan.partition.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
                 weight, parameter = worker.arrays[name], self._known_as[name]
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(parameter, weight)
+                if self.skipped:
+                    continue
                 try:
                     update(
                         worker.device.xp, self.optimizer, parameter, weight, worker.gradient(name),

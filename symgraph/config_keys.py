@@ -59,8 +59,10 @@ def _auto_or_count(value: object) -> object:
 
 
 def _auto_or_positive(value: object) -> object:
-    if value == "auto" or (isinstance(value, (int, float)) and 0 < value < math.inf):
+    if value == "auto":
         return value
+    if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
+        return float(value)
     raise ValueError(f"expected auto or a number above 0, got {shown(value)}")
 
 
