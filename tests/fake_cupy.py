@@ -142,6 +142,7 @@ class ndarray(NDArrayOperatorsMixin):
     def __init__(self, array: np.ndarray) -> None:
         assert isinstance(array, np.ndarray)
         self._array = array
+        self.device = Device(getattr(_here, "cards", [0])[-1])
 
     shape = property(lambda self: self._array.shape)
     dtype = property(lambda self: self._array.dtype)
@@ -152,7 +153,6 @@ class ndarray(NDArrayOperatorsMixin):
     strides = property(lambda self: self._array.strides)
     T = property(lambda self: ndarray(self._array.T))
     data = property(lambda self: _Pointer(self._array.ctypes.data))
-    device = property(lambda self: Device(0))
 
     @property
     def flags(self) -> Any:

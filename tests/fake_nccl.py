@@ -88,7 +88,8 @@ class Stream(base.Stream):
     def record(self, event: base.Event | None = None) -> Event:
         event = Event() if event is None else event
         assert isinstance(event, Event)
-        event.recorded, event.behind = True, list(self.queue)
+        super().record(event)
+        event.behind = list(self.queue)
         return event
 
     def wait_event(self, event: base.Event) -> None:

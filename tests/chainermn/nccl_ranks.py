@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import numpy as np
 import pytest
 
-from runtime.chainermn import Communicator, create_communicator
+from runtime.chainermn import (
+    Communicator,
+    create_communicator,
+    create_multi_node_checkpointer,
+)
 from symgraph.arrays import device, loaded
 from symgraph.context import gpu
 from symgraph.errors import DTypeError, RunError
+from symgraph.optimizer import Adam
 from tests.chainermn.checks import CHECKS
+from tests.chainermn.test_training import trained
 from tests.fake_nccl import fake_nccl
 from tests.runtime.mpi_ranks import say
 
@@ -48,11 +55,27 @@ def check_cards(comm: Communicator) -> None:
         comm.allreduce(xp.ones(comm.rank + 1))
 
 
+def check_training(comm: Communicator) -> None:
+    """As one process on a CPU; and what a checkpoint holds of a card goes back there."""
+    adam = Adam(learning_rate=0.1)
+    want = trained(comm.split(comm.rank, 0), 2, adam)
+    for name, array in trained(comm, 2, adam, gpu(comm.rank)).items():
+        np.testing.assert_allclose(array, want[name], rtol=2e-4, atol=1e-5)
+    with tempfile.TemporaryDirectory() as folder:
+        saved = create_multi_node_checkpointer("run", comm, folder)
+        own = {"w": loaded().full(3, comm.rank)}
+        saved.save(1, own)
+        own["w"].fill(-1)
+        assert saved.maybe_load(own) is not None
+    assert own["w"].get().tolist() == [comm.rank] * 3
+
+
 def main() -> None:
     """Arrays of GPUs go by NCCL, and others as ever."""
     world = create_communicator("pure_nccl", timeout=60)
     CHECKS["check_mean_gradients"](world)
     with device(gpu(world.rank)).use():
+        check_training(world)
         check_cards(world)
         check_cards(world.split(0, -world.rank))
     say("cards joined")

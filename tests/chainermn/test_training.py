@@ -8,6 +8,7 @@ import pytest
 import symgraph as sg
 from runtime import chainermn
 from runtime.transports import ThreadCluster
+from symgraph.arrays import on_host
 from symgraph.errors import RunError
 
 BATCH, CLASSES = 12, 3
@@ -29,21 +30,22 @@ def data():
     return rng.standard_normal((BATCH, 5)).astype("float32"), rng.integers(0, CLASSES, BATCH)
 
 
-def trained(comm, steps, optimizer, first_rank_only=True):
+def trained(comm, steps, optimizer, context=None):
     """Weights after some steps, each rank on its part of the batch and with weights of its own."""
     images, labels = data()
     begin, end = chainermn.scatter_index(BATCH, comm)
-    with network().simple_bind(data=(end - begin, 5), label=(end - begin,)) as executor:
+    with network().simple_bind(context, data=(end - begin, 5), label=(end - begin,)) as executor:
         params = {n: a for n, a in executor.arg_dict.items() if n.startswith("fc")}
         for name, array in params.items():
-            array[:] = np.random.default_rng([comm.rank, len(name)]).standard_normal(array.shape)
+            first = np.random.default_rng([comm.rank, len(name)]).standard_normal(array.shape)
+            executor.copy_params_from({name: first})
         shared = chainermn.create_multi_node_optimizer(optimizer, comm)
         shared.setup(params)
         for _ in range(steps):
             executor.forward(is_train=True, data=images[begin:end], label=labels[begin:end])
             executor.backward()
             shared.update(executor.grad_dict)
-        return {n: a.copy() for n, a in params.items()}
+        return {n: on_host(a).copy() for n, a in params.items()}
 
 
 @pytest.mark.parametrize("name", ["naive", "flat", "hierarchical", "two_dimensional"])
