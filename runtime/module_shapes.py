@@ -9,7 +9,7 @@ from typing import Any
 from partitioner.place import Groups, devices_of
 from runtime.executor import REQUESTS
 from runtime.pipeline import Options, Plan
-from runtime.prices import quick_prices
+from runtime.pricing import quick_prices
 from symgraph.arrays import on_host
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu
@@ -47,7 +47,7 @@ def placed(
     chosen = strategy if groups is None and len(devices) > 1 else None
     return replace(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
-        pricing=lambda graph: quick_prices(),  # to bind shall not take long
+        pricing=lambda graph, contexts: quick_prices(contexts),  # to bind shall not take long
     )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from partitioner import Placement
 from symgraph.batching import Feed, MicroBatched, batch_size, micro_batch, prologue, split_sizes
+from symgraph.errors import PlacementError
 from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
@@ -80,6 +82,20 @@ class Network:
     def output(self, name: str) -> Value:
         """The output of that name."""
         return self.outputs[self.names.index(name)]
+
+    def next_states(self, named: Mapping[str, str], place: Placement) -> dict[str, Value]:
+        """The value of each state in the next step; PlacementError if it is made elsewhere."""
+        found = {}
+        for variable, output in named.items():
+            value = self.output(output)
+            here, there = (place.device_of(n) for n in (variable, value.node))
+            if here != there:
+                raise PlacementError(
+                    f"state {variable!r} is on {here}, but its next value {output!r} is made on "
+                    f"{there}; give both the same ctx_group"
+                )
+            found[variable] = value
+        return found
 
 
 def make_network(

@@ -65,8 +65,7 @@ class Session:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
             )
-        for context in plan.partition.placement.devices:
-            require(context)
+        require_devices(plan)
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays
@@ -196,8 +195,15 @@ def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     return [array.copy() if array is first else array for array, first in whole]
 
 
+def require_devices(plan: Plan) -> None:
+    """PlacementError for the first device that is not here."""
+    for context in plan.partition.placement.devices:
+        require(context)
+
+
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
     """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
+    require_devices(plan)  # before ranks, of which any could be the first to miss its own
     arrays: Arrays = {}
 
     def first_values(name: str) -> Array:

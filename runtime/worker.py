@@ -6,12 +6,9 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
@@ -25,6 +22,7 @@ from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
+from runtime.ranges import in_ranges
 from runtime.replicas import with_sums
 from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
@@ -111,6 +109,7 @@ class Worker:
         self._shared = Shared() if shared is None else shared
         self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
+        self.stamps = self.device.stamps()
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
         self.bound: list[Bound] = []
@@ -137,7 +136,7 @@ class Worker:
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
-            self.stopwatch.reset()
+            self.stopwatch.reset(self.stamps)
         known = frozenset(self.plan.parameters)
         binders = {
             kind: Binder(
@@ -151,6 +150,7 @@ class Worker:
             (only,) = self.bound
             calls = with_sums(self.parts, only.program, only.calls, self._made)
             self.bound = [Bound(only.program, calls)]
+        self.bound = [Bound(p, in_ranges(self.device, p, calls)) for p, calls in self.bound]
 
     def _made(self, names: Sequence[str]) -> None:
         """These gradients of replicas are complete."""
@@ -205,6 +205,8 @@ class Worker:
         self._env = Env(self.device.xp, train, seed, step, 0)
         self._shared.packs.refresh()
         self.feed(feeds)
+        with self.device.use():
+            self.stamps.begin()
 
     def feed(self, feeds: Feeds | Sequence[Feeds]) -> None:
         """Values of fed variables for the runs to come; GraphError for one that does not fit."""
@@ -231,21 +233,22 @@ class Worker:
             if groups:
                 transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
-        clock = time.perf_counter_ns
-        starts: list[int] = []
-        ends: list[int] = []
+        stamp = self.stamps.stamp
+        starts: list[Any] = []
+        ends: list[Any] = []
         try:
             with self.device.use():
                 for call in bound.calls:
-                    starts.append(clock())
+                    starts.append(stamp())
                     call()
-                    ends.append(clock())
+                    ends.append(stamp())
                 self.device.finish()
                 self.check()
         except BaseException as error:
             self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size
-        tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
+        ticks = self.stamps.ticks
+        tracks[self.rank] = Track(bound.program, ticks(starts), ticks(ends))
         self.timeline = Timeline(tuple(tracks), NANOSECOND)
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from symgraph.context import Context
 from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
+from symgraph.stamps import EventStamps, HostStamps, Stamps
 from symgraph.types import Array, Shape, TensorType
 from symgraph.units import bytes_text
 
@@ -72,6 +73,10 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def stamps(self) -> Stamps:
+        """Points in time of what a thread that uses this device asks for."""
+        ...
+
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """What the calls ask of this device, as one call; they ask, but nothing is done yet.
 
@@ -113,6 +118,10 @@ class Host:
 
     def finish(self) -> None:
         """See Device."""
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return HostStamps()
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: the host has done what it is asked when the call returns."""
@@ -190,6 +199,10 @@ class Gpu:
         """See Device."""
         self.stream.synchronize()
 
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return EventStamps(self._cuda, self.stream)
+
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
         if os.environ.get(GRAPHS) == "0":
@@ -235,11 +248,21 @@ def on_host(values: Any) -> Array:
     return found
 
 
+def module_of(array: Array) -> Any:
+    """The module that makes such arrays: numpy or CuPy."""
+    return np if isinstance(array, np.ndarray) else loaded()
+
+
+def beside(array: Any) -> AbstractContextManager[object]:
+    """Let what this thread calls be done where an array lies."""
+    return nullcontext() if isinstance(array, np.ndarray) else array.device
+
+
 def typed(values: Any, dtype: str) -> Array:
     """Anything in a dtype and in C order: on its GPU if it is on one, else on the host."""
     if not is_on_gpu(values):
         return np.asarray(values, dtype, order="C")
-    with values.device:
+    with beside(values):
         made: Array = values.astype(dtype, order="C", copy=False)
         loaded().cuda.get_current_stream().synchronize()
     return made

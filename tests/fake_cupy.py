@@ -24,6 +24,7 @@ from scipy.special import erf
 from symgraph import arrays
 from tests.cuda.emulation import RawModule
 from tests.fake_blas import Library, cublas
+from tests.fake_events import Timed, get_elapsed_time, nvtx
 from tests.fake_graphs import (
     CUDARuntimeError,
     MemoryPool,
@@ -180,6 +181,7 @@ class ndarray(NDArrayOperatorsMixin):
         assert array.dtype == self.dtype
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
+        _current().busy = True
         self._array[...] = array
 
     def copy(self, order: str = "C") -> ndarray:
@@ -203,6 +205,7 @@ class ndarray(NDArrayOperatorsMixin):
         return ndarray(noted(lambda: np.asarray(self._array[bare])))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        _current().busy = True
         bare, given = _bare(key), _bare(value)
         noted(lambda: self._array.__setitem__(bare, given), self._array)
 
@@ -266,10 +269,11 @@ def _current() -> Stream:
     return _stack()[-1] if _stack() else NULL
 
 
-class Event:
+class Event(Timed):
     """A point in a stream; recorded before anybody waits for it."""
 
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        super().__init__(disable_timing)
         self.recorded = False
 
     def synchronize(self) -> None:
@@ -278,10 +282,10 @@ class Event:
 
 
 class Stream:
-    """Work in order."""
+    """Work in order. busy: whether there may be some that nobody has waited for."""
 
     def __init__(self, non_blocking: bool = False) -> None:
-        self.waits = 0
+        self.waits, self.busy = 0, False
         self.non_blocking = non_blocking
         self.ptr = id(self)
 
@@ -294,6 +298,7 @@ class Stream:
 
     def synchronize(self) -> None:
         on_host("waiting")
+        self.busy = False
 
     def begin_capture(self, mode: int | None = None) -> None:
         assert self.non_blocking
@@ -306,6 +311,7 @@ class Stream:
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         event.recorded = True
+        event.pass_by()
         return event
 
     def wait_event(self, event: Event) -> None:
@@ -324,10 +330,11 @@ class Device:
         self.id = number
 
     def __enter__(self) -> Device:
+        _here.cards = [*getattr(_here, "cards", [0]), self.id]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        pass
+        assert _here.cards.pop() == self.id
 
 
 LOADED = arrays.shared_library
@@ -391,11 +398,15 @@ def _module() -> ModuleType:
     runtime = ModuleType("cupy.cuda.runtime")
     runtime.memGetInfo = lambda: (1 << 20, MEMORY)
     runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
+    runtime.getDevice = lambda: getattr(_here, "cards", [0])[-1]
+    runtime.getDeviceProperties = lambda card: {"name": f"stand-in {card}".encode()}
+    runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 12000
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
+    cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
     cuda.get_current_stream, cuda.memory, cuda.cublas = _current, memory, cublas
     cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
-    cupy.cuda, cupy.RawModule = cuda, RawModule
+    cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy
 
 

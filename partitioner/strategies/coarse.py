@@ -10,14 +10,14 @@ placement has to be contiguous; where not they are colours, so that what lies be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from partitioner.cost import Costs, Speed
-from partitioner.machine import Machine
+from partitioner.cost import Costs, KindCosts, Speed
+from partitioner.machine import Device, Machine
 from partitioner.sharing import is_view, made_by
 from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
 from partitioner.strategies.traffic import Star, traffic
@@ -312,18 +312,33 @@ def node_times(
 ) -> Array:
     """Seconds of each class on each device: [devices, classes]. home: node -> one of the classes.
 
-    Costs are those of the device with the most operations a second; on another one a node takes
-    longer by as much as the rooflines of the two say.
+    Costs are those of the device with the most operations a second, of each kind if costs are known
+    by kind; on another one a node takes longer by as much as the rooflines of the two say.
     """
-    first = max(machine.devices, key=lambda device: device.flops).speed
-    rows = {device.speed: np.zeros(count) for device in machine.devices}
+    devices = machine.devices
+    if not isinstance(costs, KindCosts):
+        rows = _times(graph, costs, devices, home, count)
+        return np.stack([rows[d.speed] for d in devices])
+    of_kind = {
+        kind: _times(graph, own, [d for d in devices if d.context.kind == kind], home, count)
+        for kind, own in costs.kinds.items()
+    }
+    return np.stack([of_kind[d.context.kind][d.speed] for d in devices])
+
+
+def _times(
+    graph: Graph, costs: Costs, devices: Sequence[Device], home: Mapping[str, int], count: int
+) -> dict[Speed, Array]:
+    """Seconds of each class on devices of each speed; costs are those of the fastest."""
+    first = max(devices, key=lambda device: device.flops).speed
+    rows = {device.speed: np.zeros(count) for device in devices}
     for node in graph:
         seconds = costs.seconds_of(node, graph)
         if seconds:
             for speed, row in rows.items():
                 slower = 1.0 if speed == first else _ratio(node, graph, speed, first)
                 row[home[node.name]] += seconds * slower
-    return np.stack([rows[device.speed] for device in machine.devices])
+    return rows
 
 
 def _ratio(node: Node, graph: Graph, speed: Speed, first: Speed) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
@@ -12,7 +11,7 @@ from runtime.cuda.scratch import piece_bytes, scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.windows import windows_of
-from symgraph.types import Array, Shape, wide
+from symgraph.types import Array, Shape, TensorType, wide
 
 
 class Images(NamedTuple):
@@ -21,6 +20,7 @@ class Images(NamedTuple):
     data: Array  # (n, channels, rows, columns)
     output: Array  # (n, filters, windows down, windows across)
     columns: Array  # (channels * kernel, windows)
+    spare: list[Array]
     windows: Shape
 
     def run(self, name: str) -> Any:
@@ -55,35 +55,48 @@ def times(x: Array, y: Array, out: Array) -> Bound:
     return made
 
 
-def images(task: Task, data: Array, output: Array) -> Images | None:
-    """Of two spatial axes and one group; other convolutions have no kernel."""
-    shape = columns_of(task, data, output)
-    if shape is None:
+def images(
+    task: Task, data: Array, output: Array, spare: Sequence[TensorType] = ()
+) -> Images | None:
+    """Of two spatial axes and one group; other convolutions have no kernel.
+
+    spare: what its scratch holds besides the columns.
+    """
+    columns = columns_of(task, data, output)
+    if columns is None:
         return None
     found = windows_of(task.attrs)
     windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
-    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+    between, *more = scratch(task.clock, [columns, *spare])
+    return Images(data, output, between, more, windows)
 
 
-def columns_of(task: Task, data: Array, output: Array) -> Shape | None:
-    """The shape of one image's columns; None if there is no kernel."""
+def columns_of(task: Task, data: Array, output: Array) -> TensorType | None:
+    """The type of one image's columns; None if there is no kernel."""
     found = windows_of(task.attrs)
     together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
     if not together or not floating(*task.ins, *task.outs):
         return None
     depth = data.shape[1] * found.kernel[0] * found.kernel[1]
-    return depth, output.shape[2] * output.shape[3]
+    return TensorType((depth, output.shape[2] * output.shape[3]), data.dtype.name)
+
+
+def spare_of(out: Array) -> list[TensorType]:
+    """For one image's gradient of a weight; and for the sum, where it is wider than the weight."""
+    shape, own = (len(out), out.size // len(out)), out.dtype.name
+    return [TensorType(shape, name) for name in dict.fromkeys([own, wide(own)])]
 
 
 def scratch_bytes(op: str, task: Task) -> int:
     """Of the piece of scratch that a call of one of these operators works in."""
     first, (out,) = task.ins[0], task.outs
-    sides = {
-        "Convolution": (first, out), "_conv_grad_data": (out, first),
-        "_conv_grad_weight": (task.ins[1], first),
-    }[op]  # fmt: skip
-    shape = columns_of(task, *sides)
-    return 0 if shape is None else piece_bytes(math.prod(shape) * first.dtype.itemsize)
+    data, output, spare = {
+        "Convolution": (first, out, []),
+        "_conv_grad_data": (out, first, []),
+        "_conv_grad_weight": (task.ins[1], first, spare_of(out)),
+    }[op]
+    columns = columns_of(task, data, output)
+    return 0 if columns is None else piece_bytes([columns, *spare])
 
 
 @kernel("Convolution")
@@ -121,12 +134,12 @@ def grad_data(task: Task) -> Bound | None:
 def grad_weight(task: Task) -> Bound | None:
     """The images' products, added up one after the other; those of 16 bits in float32."""
     (grad, data), (out,) = task.ins, task.outs
-    found = images(task, data, grad)
+    found = images(task, data, grad, spare_of(out))
     if found is None:
         return None
     cupy, whole = arrays.loaded(), out.reshape(len(out), -1)
-    part, apart = cupy.empty(whole.shape, whole.dtype), wide(whole.dtype) != whole.dtype
-    total = cupy.empty(whole.shape, wide(whole.dtype)) if apart else whole
+    part, *apart = found.spare
+    total = apart[0] if apart else whole
     calls: list[Bound] = []
     for at, (image, g) in enumerate(found.each()):
         made = part if at or apart else total

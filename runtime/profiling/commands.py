@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.clusters import Clusters
-from runtime.prices import save_prices
+from runtime.price_files import save_prices
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import (
     TURN,

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner import Placement
-from partitioner.merging import MergedCosts
 from runtime.choose import AUTO, NONE, Tried
 from runtime.job import training_plan
 from runtime.pipeline import Plan
@@ -31,6 +30,7 @@ from runtime.profiling.candidate import Candidate
 from runtime.profiling.epoch import ALIKE, Epoch
 from runtime.splits import Split, candidates, marks, weigh
 from symgraph.config_keys import Config
+from symgraph.context import Context
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.units import seconds_text
@@ -144,9 +144,9 @@ class _Tried:
         took = time.perf_counter() - self._measuring - begun
         return replace(found, quick=quick, took=took)
 
-    def _price(self, graph: Graph) -> Prices:
+    def _price(self, graph: Graph, contexts: Sequence[Context]) -> Prices:
         begun = time.perf_counter()
-        prices = self._pricing(graph)
+        prices = self._pricing(graph, contexts)
         self._measuring += time.perf_counter() - begun
         return prices
 
@@ -267,7 +267,8 @@ def _counts(batch: int, batches: int, devices: int) -> list[int]:
 def _splits(best: Candidate, config: Config) -> list[tuple[Split, ...]]:
     """The splits that are worth trying."""
     graph = best.plan.network.first
-    weights = weigh(graph, MergedCosts(best.prices.bodies, graph))
+    devices = best.plan.partition.placement.devices
+    weights = weigh(graph, best.prices.merged(graph, devices))
     return candidates(weights, tuple(config.group2ctx), len(config.devices))
 
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ KERNEL = re.compile(
 )
 FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused", f"-I{HERE / 'headers'}"]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
+BUILDING = threading.Lock()  # ranks are threads: else each makes a folder, and one of them goes
 DTYPES = {
     "float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16",
     "i32": "int32", "i64": "int64",
@@ -151,7 +153,8 @@ class RawModule:
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
         assert type(options) is tuple
         assert compiler() is not None, MISSING
-        self._library = built(code, options)
+        with BUILDING:
+            self._library = built(code, options)
         self._signatures = {s.name: s for s in signatures(code, options)}
 
     def get_function(self, name: str) -> RawKernel:

@@ -9,7 +9,7 @@ import pytest
 from runtime.batches import source
 from runtime.job import job_of, training_plan
 from runtime.mixing import predict
-from runtime.prices import load_prices
+from runtime.price_files import load_prices
 from runtime.profiling.epoch import Epoch, epoch_of
 from runtime.profiling.search import Found, search
 from runtime.profiling.winner import evidence_lines, write_winner
@@ -28,7 +28,7 @@ SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=
 
 def found_for(given: Config, **limits: Any) -> Found:
     prices = load_prices(str(given.partition.costs))
-    return search(given, lambda graph: prices, **limits)
+    return search(given, lambda graph, contexts: prices, **limits)
 
 
 @pytest.fixture(scope="module")
