@@ -125,11 +125,12 @@ def how(plan: Plan) -> str:
 
 def memory_table(plan: Plan) -> str:
     """Per device: what its memory is made of at the worst moment."""
-    head = ("rank", "device", "parameters", "optimizer", "gradients", "activations", "transient",
-            "peak", "at")  # fmt: skip
+    head = ("rank", "device", "parameters", "optimizer", "scratch", "gradients", "activations",
+            "transient", "peak", "at")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
     for rank, m in enumerate(plan.memory):
-        parts = (m.parameters, m.optimizer, m.gradients, m.activations, m.transient, m.peak)
+        parts = (m.parameters, m.optimizer, m.scratch, m.gradients, m.activations, m.transient,
+                 m.peak)  # fmt: skip
         device = str(plan.partition.placement.devices[rank])
         rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
     return "\n".join(aligned(rows))

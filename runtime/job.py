@@ -24,6 +24,7 @@ from symgraph import lr_scheduler, optimizer
 from symgraph.config_keys import Config
 from symgraph.context import Context
 from symgraph.errors import ConfigError
+from symgraph.loss_scale import LossScale
 from symgraph.model import Model, load_model
 
 NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
@@ -165,6 +166,8 @@ def _options(config: Config, pricing: Pricing | None) -> Options:
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
         objective=config.partition.objective, split_tied=config.partition.split_tied,
         data_axis=config.partition.data_axis, model_axis=config.partition.model_axis,
+        precision=config.train.precision,
+        loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )  # fmt: skip
 
 

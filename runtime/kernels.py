@@ -23,7 +23,7 @@ from runtime.native.flat import BY_ELEMENT
 from runtime.native.gemm import pack, packed_shape
 from symgraph.arrays import HOST, Device, address
 from symgraph.graph import Node
-from symgraph.ops.registry import find
+from symgraph.ops.registry import computation, find
 from symgraph.types import Array, TensorType, Value
 
 Key = tuple[int, Value]
@@ -225,7 +225,8 @@ def bind_call(op: str, task: Task, makers: Mapping[str, Maker] = KERNELS) -> Bou
     bound = None if maker is None else maker(task)
     if bound is not None:
         return bound
-    return Bound(_compute, (find(op).compute, task.clock, task.attrs, task.ins, task.outs))
+    compute = computation(find(op), task.ins)
+    return Bound(_compute, (compute, task.clock, task.attrs, task.ins, task.outs))
 
 
 def _compute(

@@ -32,8 +32,10 @@ from symgraph.batching import Feed, batch_size
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
+from symgraph.loss_scale import UNSCALED, LossScale
 from symgraph.ops.layout import Layout
 from symgraph.pieces import Shard
+from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -54,7 +56,8 @@ class Options:
     replicas: group -> the value of that attribute for its operators, over their own. splits:
     whether strategy `auto` may put groups that `groups` does not name on several devices.
     keep_groups, objective, split_tied, solver_steps: see partitioner.strategies.Constraints.
-    data_axis, model_axis: see runtime.grid.
+    data_axis, model_axis: see runtime.grid. precision, loss_scale: see symgraph.precision and
+    symgraph.loss_scale.
     """
 
     groups: Groups | None = None
@@ -86,6 +89,8 @@ class Options:
     solver_steps: float = STEPS
     data_axis: int = 1
     model_axis: int | None = None
+    precision: str = FLOAT32
+    loss_scale: LossScale = UNSCALED
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -213,8 +218,8 @@ class Plan:
     @property
     def parameters(self) -> list[str]:
         """Variables that are not fed: parameters and auxiliary states, in graph order."""
-        fed = {*self.feeds, *(v.node for v in self.prologue.outputs), *self.heads.values()}
-        return [n.name for n in self.partition.graph.variables if n.name not in fed]
+        held = self.network.parameters
+        return [n.name for n in self.partition.graph.variables if n.name in held]
 
     @property
     def trains(self) -> bool:
@@ -338,7 +343,7 @@ def _drafted(asked: Asked, options: Options) -> _Drafted:
     """The plan with the groups split as the options say."""
     network = make_network(
         asked, options.micro_batches, _device_counts(options), options.shards, options.replicas,
-        whole=options.whole,
+        whole=options.whole, precision=options.precision, scaled=options.loss_scale.scales,
     )  # fmt: skip
     draft = partial(
         Draft, network.graphs, network.sizes, grads=network.grads, parameters=network.parameters,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -119,11 +120,16 @@ class Session:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
+            given = values
             if updater is not None:
                 updater.stop = stop
-            worker.step(
-                transport, values, train=train, seed=self.seed, step=self.steps, updater=updater
-            )
+                given = updater.feeds(worker.parts.plans, values)
+            # A step whose gradients overflow is left out; numpy need not say so.
+            scaled = bool(worker.plan.network.scales)
+            with np.errstate(over="ignore", invalid="ignore") if scaled else nullcontext():
+                worker.step(
+                    transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
+                )
             worker.carry_states()
             if updater is None:
                 for name, value in local_scalars(worker).items():

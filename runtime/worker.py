@@ -24,6 +24,7 @@ from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
 from runtime.ranges import in_ranges
 from runtime.replicas import with_sums
+from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
@@ -162,8 +163,12 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Bytes of its memory, parameters aside; shared memory is counted whole."""
-        return self._shared.pool.memory.nbytes + sum(a.nbytes for a in self._kept.values())
+        """Bytes of its memory, parameters aside; shared memory is counted whole.
+
+        Its own thread asks, which knows its scratch.
+        """
+        shared = self._shared.pool.memory.nbytes + scratch_held(self.device, self._shared.clock)
+        return shared + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 

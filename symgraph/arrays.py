@@ -248,11 +248,21 @@ def on_host(values: Any) -> Array:
     return found
 
 
+def module_of(array: Array) -> Any:
+    """The module that makes such arrays: numpy or CuPy."""
+    return np if isinstance(array, np.ndarray) else loaded()
+
+
+def beside(array: Any) -> AbstractContextManager[object]:
+    """Let what this thread calls be done where an array lies."""
+    return nullcontext() if isinstance(array, np.ndarray) else array.device
+
+
 def typed(values: Any, dtype: str) -> Array:
     """Anything in a dtype and in C order: on its GPU if it is on one, else on the host."""
     if not is_on_gpu(values):
         return np.asarray(values, dtype, order="C")
-    with values.device:
+    with beside(values):
         made: Array = values.astype(dtype, order="C", copy=False)
         loaded().cuda.get_current_stream().synchronize()
     return made

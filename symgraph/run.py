@@ -296,7 +296,7 @@ def _fit(
             def on_step(p: TrainProgress) -> None:
                 progress.update(p.step, p.tokens, p.loss)
                 figures = {"loss": p.loss, "perplexity": exp(p.loss),
-                           "tokens_per_second": p.tokens_per_second}  # fmt: skip
+                           "tokens_per_second": p.tokens_per_second, **p.scaling}  # fmt: skip
                 lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
                 scalars.write(step=p.step, **figures)
 

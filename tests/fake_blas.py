@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.fake_graphs import noted
 
-TYPES = {0: np.float32, 1: np.float64, 2: np.float16}
+TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: "bfloat16"}
 SUMS = {68: np.float32, 70: np.float64, 75: np.float32, 77: np.float32}
 
 

@@ -181,6 +181,7 @@ class ndarray(NDArrayOperatorsMixin):
         assert array.dtype == self.dtype
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
+        _current().busy = True
         self._array[...] = array
 
     def copy(self, order: str = "C") -> ndarray:
@@ -204,6 +205,7 @@ class ndarray(NDArrayOperatorsMixin):
         return ndarray(noted(lambda: np.asarray(self._array[bare])))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        _current().busy = True
         bare, given = _bare(key), _bare(value)
         noted(lambda: self._array.__setitem__(bare, given), self._array)
 
@@ -280,10 +282,10 @@ class Event(Timed):
 
 
 class Stream:
-    """Work in order."""
+    """Work in order. busy: whether there may be some that nobody has waited for."""
 
     def __init__(self, non_blocking: bool = False) -> None:
-        self.waits = 0
+        self.waits, self.busy = 0, False
         self.non_blocking = non_blocking
         self.ptr = id(self)
 
@@ -296,6 +298,7 @@ class Stream:
 
     def synchronize(self) -> None:
         on_host("waiting")
+        self.busy = False
 
     def begin_capture(self, mode: int | None = None) -> None:
         assert self.non_blocking

@@ -1,13 +1,13 @@
 """A strict stand-in for NCCL, so that what goes from card to card is tested where there is none.
 
-Processes that mpiexec has started are cards; `tests/fake_cupy.py` is their CuPy. The bytes go by MPI,
-straight from and to the arrays' memory. Strict is what NCCL is strict about:
+Processes that mpiexec has started are cards; `tests/fake_cupy.py` is their CuPy. The bytes go by
+MPI, straight from and to the arrays' memory. Strict is what NCCL is strict about:
 
 - a communicator is made, and first used between two ranks, with both of them waiting for it;
 - what is called on a stream is done in order, and nothing of it before the other end calls its
   part: events behind it do not come, and who waits for them waits;
-- both ends must agree on the call, the number of values and their type, on the card that is current,
-  and on one stream a communicator; calls of a group belong together;
+- both ends must agree on the call, the number of values and their type; a communicator has one
+  card, which is current, and one stream; calls of a group belong together;
 - what has been aborted ends, with undefined values.
 
 Other work is done when it is called: so a stream that such work is put on waits, with its thread,
@@ -31,11 +31,11 @@ import numpy as np
 
 from tests import fake_cupy as base
 
-TYPES = {"NCCL_UINT8": np.uint8, "NCCL_INT32": np.int32, "NCCL_INT64": np.int64,
-         "NCCL_FLOAT16": np.float16, "NCCL_FLOAT32": np.float32, "NCCL_FLOAT64": np.float64}  # fmt: skip
-NUMBERS = {"NCCL_UINT8": 1, "NCCL_INT32": 2, "NCCL_INT64": 4, "NCCL_FLOAT16": 6,
-           "NCCL_FLOAT32": 7, "NCCL_FLOAT64": 8}  # fmt: skip
-DTYPES = {NUMBERS[name]: np.dtype(dtype) for name, dtype in TYPES.items()}
+NUMBERS = {
+    "NCCL_UINT8": 1, "NCCL_INT32": 2, "NCCL_INT64": 4,
+    "NCCL_FLOAT16": 6, "NCCL_FLOAT32": 7, "NCCL_FLOAT64": 8,
+}  # fmt: skip
+DTYPES = {n: np.dtype(name.removeprefix("NCCL_").lower()) for name, n in NUMBERS.items()}
 NCCL_SUM = 0
 PAUSE = 2e-4  # seconds
 
@@ -246,9 +246,7 @@ class NcclCommunicator:
             parts = [self._receiving("broadcast", memory, datatype, root)]
         self._call(stream, parts, others if self._rank == root else [root])
 
-    def allGather(
-        self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int
-    ) -> None:
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
         given = _memory(sendbuf, count, datatype)
         got = _memory(recvbuf, count * len(self._world), datatype).reshape(len(self._world), count)
         parts = self._everyone("allGather", given, got, datatype)
@@ -316,9 +314,7 @@ class NcclCommunicator:
             if len(requests) == 1 and requests[0].Test():
                 assert about.tolist() == want, f"NCCL: {about} of rank {peer}, but {want} here"
                 there = self._world[peer]
-                requests.append(
-                    _mpi().COMM_WORLD.Irecv([memory, _mpi().BYTE], there, self._tag)
-                )
+                requests.append(_mpi().COMM_WORLD.Irecv([memory, _mpi().BYTE], there, self._tag))
             return len(requests) == 2 and requests[1].Test()
 
         return Work(start, over)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def everywhere(on_gpus: Mapping[str, Any], **on_cpus: Any) -> pytest.MarkDecorator:
+def everywhere(on_gpus: Any, **on_cpus: Any) -> pytest.MarkDecorator:
     """The fixture `groups` in turn: maps of groups to CPUs, by name, and one to GPUs."""
     cpus: Sequence[Any] = [pytest.param((None, given), id=name) for name, given in on_cpus.items()]
     real = pytest.param((REAL, on_gpus), id=REAL, marks=pytest.mark.gpu)

@@ -1,16 +1,24 @@
-"""The command line as a user meets it: in a process of its own, with its exit status."""
+"""The command line as a user meets it: what it prints, and its exit status.
+
+Most commands run in the tests' process, since one of its own takes a second to begin; those that
+are about the process have one.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from symgraph.run import main
+from tests.profiles import costs
 from tests.small_lm import write_config
 
 ROOT = Path(__file__).parent.parent
@@ -35,10 +43,18 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "symgraph.run", *arguments]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
     )
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In this process."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        status = main(arguments)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
 
 
 def figures(*arguments: str) -> dict[str, object]:
@@ -49,7 +65,7 @@ def figures(*arguments: str) -> dict[str, object]:
 
 
 def test_training_prints_plain_lines_and_a_summary(config):
-    done = run(config)
+    done = run_alone(config)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "held-out perplexity" in done.stdout
@@ -57,7 +73,7 @@ def test_training_prints_plain_lines_and_a_summary(config):
 
 
 def test_json_has_the_documented_keys_and_stdout_is_only_that(config):
-    done = run(config, "--json")
+    done = run_alone(config, "--json")
     found = json.loads(done.stdout)
     assert found.keys() >= KEYS
     assert [s.keys() >= STAGE_KEYS for s in found["stages"]] == [True, True]
@@ -67,24 +83,26 @@ def test_json_has_the_documented_keys_and_stdout_is_only_that(config):
     assert "held-out perplexity" in done.stderr
 
 
-def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config):
-    want = figures(config, "blas_threads=1")["loss"]
+def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config, tmp_path):
+    given = (config, "blas_threads=1", f"partition.costs={costs(tmp_path)}")
+    want = figures(*given)["loss"]
     for overrides in (
         ["pipeline.schedule=gpipe"],
         ["devices=[cpu(0)]", "group2ctx={}"],
         ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
         ["pipeline.schedule=zb-h1", "pipeline.recompute=all"],
         ["group2ctx={}", "partition.strategy=optimal"],
-        ["group2ctx={decode: cpu(0)}", "partition.strategy=auto", "pipeline.schedule=auto"],
-    ):
-        assert figures(config, "blas_threads=1", *overrides)["loss"] == want
-    segments = figures(config, "blas_threads=1", "pipeline.time_segment=2")["loss"]
+        ["group2ctx={decode: cpu(0)}", "partition.strategy=auto", "partition.split=none",
+         "pipeline.schedule=auto"],
+    ):  # fmt: skip
+        assert figures(*given, *overrides)["loss"] == want
+    segments = figures(*given, "pipeline.time_segment=2")["loss"]
     assert segments == pytest.approx(want, rel=1e-5)  # products of other sizes round otherwise
 
 
 def test_what_is_left_open_is_chosen_and_shown(config):
-    overrides = ["pipeline.schedule=auto", "pipeline.time_segment=auto",
-                 "pipeline.recompute=auto", "partition.memory=1MiB"]  # fmt: skip
+    overrides = ["pipeline.schedule=auto", "pipeline.time_segment=auto", "pipeline.recompute=auto",
+                 "pipeline.micro_batches=2", "partition.memory=1MiB"]  # fmt: skip
     done = run(config, *overrides, "--plan", "--json")
     assert done.returncode == 0, done.stderr
     assert "measured kernels" in done.stdout
@@ -94,8 +112,9 @@ def test_what_is_left_open_is_chosen_and_shown(config):
     assert "-> " in done.stdout
 
 
-def test_strategies_are_compared_and_the_groups_can_be_pasted(config):
-    done = run(config, "group2ctx={}", "partition.strategy=auto", "--plan", "--json")
+def test_strategies_are_compared_and_the_groups_can_be_pasted(config, tmp_path):
+    more = ["group2ctx={}", "partition.strategy=auto", f"partition.costs={costs(tmp_path)}"]
+    done = run(config, *more, "--plan", "--json")
     assert done.returncode == 0, done.stderr
     for strategy in ("uniform", "parameters", "chain", "optimal", "noncontiguous", "refine"):
         assert f" {strategy} " in done.stdout
@@ -131,7 +150,7 @@ def test_what_cannot_be_cut_along_time_is_said(config):
 
 
 def test_a_memory_limit_that_is_too_small(config):
-    done = run(config, "partition.memory=10kB", "--plan")
+    done = run_alone(config, "partition.memory=10kB", "--plan")
     assert done.returncode == 3
     assert "more than the limit of 9.77 KiB; that is the smallest limit that works" in done.stderr
 
@@ -186,7 +205,7 @@ def test_a_mistake_in_the_file_names_its_line(config):
 
 
 def test_missing_config_file():
-    done = run("nothing.yaml")
+    done = run_alone("nothing.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing.yaml" in done.stderr
 
@@ -198,7 +217,7 @@ def test_no_config_says_what_to_type():
 
 
 def test_diverged_training_is_a_failure_with_one_line(config):
-    done = run(config, "train.learning_rate=1e30", "train.clip_global_norm=null")
+    done = run_alone(config, "train.learning_rate=1e30", "train.clip_global_norm=null")
     assert done.returncode == 1
     assert "diverged" in done.stderr
 

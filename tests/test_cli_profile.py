@@ -1,4 +1,4 @@
-"""The command line's profiles, comparisons and searches, in a process of their own."""
+"""The command line's profiles, comparisons and searches."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
 
 def test_buckets_are_searched(tmp_path):
     winner = tmp_path / "winner.yaml"
-    found = figures(str(write_bucketed(tmp_path)), "--search", "--steps=4", f"--winner={winner}",
+    path = write_bucketed(tmp_path, "buckets: [7, 12], batches_per_step: 2")
+    found = figures(str(path), "--search", "--steps=4", f"--winner={winner}",
                     f"partition.costs={costs(tmp_path)}", "data.batch_size=2",
                     "pipeline.micro_batches=1", "partition.split=none")  # fmt: skip
     assert found["best"] == found["ranking"][0]["name"]

@@ -22,6 +22,8 @@ from symgraph import arrays, cpu, gpu, sym
 from symgraph.attribute import AttrScope
 from symgraph.errors import GraphError, LimitError, PlacementError, RunError
 from symgraph.init import Uniform
+from symgraph.io import DataBatch
+from symgraph.mod import Module
 from symgraph.optimizer import SGD
 from symgraph.units import bytes_text
 from tests import fake_cupy as fake
@@ -249,6 +251,31 @@ def test_executors_work_on_the_callers_arrays_on_gpus(shared_gpu):
         net.bind(cpu(0), {"w": b, "b": b}, group2ctx=CARD)
     with pytest.raises(GraphError, match="of 'b' lies on GPU 0, but its variable is on the host"):
         net.bind(cpu(0), {"w": w, "b": other}, group2ctx=CARD)
+
+
+@SMALL
+def test_what_callers_do_to_arrays_on_their_own_stream_is_waited_for(shared_gpu):
+    """A context's stream does not wait for it by itself."""
+    net = squares_and_product()
+    with net.simple_bind(cpu(0), group2ctx=CARD, w=(2,), b=(2,)) as executor:
+        executor.arg_dict["w"][:] = 3
+        assert fake.NULL.busy
+        executor.forward(is_train=True)
+        assert not fake.NULL.busy
+        executor.grad_dict["w"][:] = 1
+        executor.backward([np.ones(2), np.ones(2)])
+        assert not fake.NULL.busy
+    with Module(net, ["b"], label_names=None, group2ctxs=CARD) as module:
+        module.bind([("b", (2,))])
+        module.set_params({"w": [1, 1]})
+        module.init_optimizer(optimizer_params={"learning_rate": 1.0, "rescale_grad": 1.0})
+        module.forward(DataBatch([np.ones(2)]), is_train=True)
+        module.backward([np.ones(2), np.ones(2)])
+        module.grad_dict["w"][:] = 5
+        assert fake.NULL.busy
+        module.update()
+        assert not fake.NULL.busy
+        assert module.get_params()[0]["w"].tolist() == [-4, -4]
 
 
 def test_executors_with_a_layer_in_shards_on_gpus(shared_gpu):

@@ -10,7 +10,7 @@ placement has to be contiguous; where not they are colours, so that what lies be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
 from symgraph.pieces import place_of
+from symgraph.precision import is_parameter_cast
 from symgraph.types import Array, Value
 
 Pairs = list[tuple[int, int]]  # of nodes that stay together
@@ -72,9 +73,11 @@ def coarsen(
     index = {n.name: i for i, n in enumerate(nodes)}
     if not nodes:
         raise PlacementError("there is no node to place: the graph has variables only")
-    readers = _readers(nodes)
+    casts = [n.name for n in nodes if is_parameter_cast(graph, n.name)]
+    readers = _readers(nodes, casts)
     pins = _pins(nodes, index, readers, machine, constraints)
     firm, loose = _ties(nodes, index, readers, constraints)
+    firm += [(index[name], readers[name][0][0]) for name in casts if name in readers]
     loose += [pair for held in pins.values() for pair in pairwise(held)]
     classes = _classes(graph, nodes, index, costs, machine, constraints)
     classes = replace(classes, of=connected(len(nodes), firm + (loose if contiguous else [])))
@@ -93,12 +96,20 @@ def coarsen(
     )  # fmt: skip
 
 
-def _readers(nodes: list[Node]) -> dict[str, list[tuple[int, int]]]:
-    """Value's node -> its forward readers: (number of the reader, place among its inputs)."""
+def _readers(nodes: list[Node], casts: Collection[str]) -> dict[str, list[tuple[int, int]]]:
+    """Value's node -> its forward readers: (number of the reader, place among its inputs).
+
+    casts: parameters in another dtype, whose readers are the parameters' own.
+    """
     found: dict[str, list[tuple[int, int]]] = {}
     for i, node in enumerate(nodes):
         for slot, value in enumerate(node.inputs):
             found.setdefault(value.node, []).append((i, slot))
+    for node in nodes:
+        if node.name in casts:
+            parameter = node.inputs[0].node
+            others = [at for at in found[parameter] if nodes[at[0]] is not node]
+            found[parameter] = others + found.get(node.name, [])
     return found
 
 

@@ -19,7 +19,7 @@ extern "C" __global__ void drop(
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     z ^= z >> 31;
-    const real kept = (i64)(z >> 40) >= least ? (real)scale : (real)0;
-    mask[at] = kept;
-    out[at] = x[at] * kept;
+    const calc kept = (i64)(z >> 40) >= least ? (calc)scale : (calc)0;
+    mask[at] = (real)kept;
+    out[at] = (real)((calc)x[at] * kept);
 }

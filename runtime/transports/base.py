@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from symgraph.command import FAILED, exit_status
 from symgraph.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
-from symgraph.types import DTYPES
+from symgraph.types import BFLOAT16, DTYPES
 
 T = TypeVar("T")
 
@@ -27,6 +27,12 @@ TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwi
 GRACE_SECONDS = 3.0  # how long a failing rank stays so that the others hear why
 
 CARRIED = frozenset(map(np.dtype, DTYPES))
+
+
+def is_carried(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype can be sent."""
+    return dtype in CARRIED or dtype.name == BFLOAT16
+
 
 # What the launchers of MPICH and Intel MPI, Open MPI, and PMIx managers (srun, prterun) set.
 LAUNCHER_VARIABLES = (
@@ -249,8 +255,8 @@ def check_peer(verb: str, rank: int, peer: int, size: int) -> None:
 def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
     """Raise unless `array` may be sent to `dst`."""
     check_peer("send", rank, dst, size)
-    if array.dtype not in CARRIED:
-        known = ", ".join(sorted(str(d) for d in CARRIED))
+    if not is_carried(array.dtype):
+        known = ", ".join([*sorted(map(str, CARRIED)), BFLOAT16])
         raise DTypeError(
             f"send {rank} -> {dst}: {array.dtype} is not carried; cast to one of {known}"
         )

@@ -38,14 +38,14 @@ class NcclCluster(MpiCluster):
                 raise wrong_size("nccl", len(devices), self.size)
             mine = [platform.node(), *_card(devices[self.rank])]
             cards = exchange_all(self._comm, self._waiter, mine)
-            _require_cards(devices, cards)
+            require_cards("transport 'nccl'", devices, cards)
         except SymgraphError:
             self.close()
             raise
         on_card = [card is not None for _, card, _ in cards]
         nccl = load_nccl() if on_card[self.rank] else None
-        self._wires = Wires(nccl, on_card, self._waiter)
-        self._lifeline.alarms.append(self._wires.abort)
+        self._wires = Wires(nccl, self.rank, on_card, self._waiter)
+        self._waiter.alarm(self._wires.abort)
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`."""
@@ -72,37 +72,42 @@ class NcclCluster(MpiCluster):
 
 
 def _card(context: Context) -> tuple[str | None, str]:
-    """A name that no other card of this machine has (None: no card), and what is wrong."""
+    """The name of a device's card (None: it has none), and what is wrong."""
     if context.kind == "cpu":
         return None, ""
     try:
-        load_nccl()
         with device(context).use():
-            runtime = loaded().cuda.runtime
-            return str(runtime.deviceGetPCIBusId(runtime.getDevice())), ""
+            load_nccl()
+            return card_name(), ""
     except SymgraphError as error:
         return None, str(error)
 
 
-def _require_cards(
-    devices: Sequence[Context], cards: Sequence[tuple[str, str | None, str]]
+def card_name() -> str:
+    """A name of the current card that no other one of this machine has."""
+    runtime = loaded().cuda.runtime
+    return str(runtime.deviceGetPCIBusId(runtime.getDevice()))
+
+
+def require_cards(
+    what: str, devices: Sequence[object], cards: Sequence[tuple[str, str | None, str]]
 ) -> None:
     """ConfigError unless NCCL can join them. cards: host, card and problem of each rank."""
     ranks: dict[tuple[str, str], int] = {}
     for rank, (host, card, problem) in enumerate(cards):
         if problem:
-            raise ConfigError(f"transport 'nccl', rank {rank}: {problem}")
+            raise ConfigError(f"{what}, rank {rank}: {problem}")
         if card is None:
             continue
         other = ranks.setdefault((host, card), rank)
         if other != rank:
             raise ConfigError(
-                f"transport 'nccl': {devices[other]} of rank {other} and {devices[rank]} of rank "
+                f"{what}: {devices[other]} of rank {other} and {devices[rank]} of rank "
                 f"{rank} are one card ({card} of {host}), but NCCL wants one for each rank; use "
                 "as many ranks as cards, or transport 'mpi' or 'threads'"
             )
     if not ranks:
         raise ConfigError(
-            "transport 'nccl' joins cards, but all devices are the host's "
+            f"{what} joins cards, but all devices are the host's "
             f"({', '.join(map(str, devices))}); use transport 'mpi'"
         )

@@ -111,6 +111,11 @@ class Waiter:
         finally:
             self._show(None)
 
+    def alarm(self, call: Callable[[], None]) -> None:
+        """Let it be called, on any thread, when a failure is heard of."""
+        if self._lifeline is not None:
+            self._lifeline.alarms.append(call)
+
     def check(self, awaited: str) -> None:
         """Raise PeerFailed, at once, for a wait that a failure has made vain."""
         if self._lifeline is not None and self._lifeline.failure is not None:

@@ -30,7 +30,12 @@ Call = Callable[[Any, int], None]  # of a communicator, on a stream
 
 def load_nccl() -> Any:
     """CuPy's module; ConfigError, saying what is missing, without it."""
-    nccl = importlib.import_module("cupy.cuda.nccl")
+    try:
+        nccl = importlib.import_module("cupy.cuda.nccl")
+    except ImportError as error:
+        raise ConfigError(
+            f"the package cupy cannot be imported ({error}): pip install 'symgraph[gpu]'"
+        ) from None
     if not nccl.available:
         raise ConfigError(
             "CuPy finds no NCCL: pip install nvidia-nccl-cu12, or use transport 'mpi', which goes "
@@ -69,6 +74,16 @@ class Wire:
         if blocks.kind == "allgather" and len(sizes) == 1:
             call = self._allgather
         return self._do(call(blocks, out, into), joined_by(blocks))
+
+    def sum(self, array: Array, total: Array) -> Mark:
+        """NCCL's sum of all ranks' arrays, in an order of its choosing; the mark of its end."""
+        nccl = self._nccl
+        dtype = getattr(nccl, f"NCCL_{str(array.dtype).upper()}")
+        given, into, size = address(array), address(total), array.size
+        return self._do(
+            lambda comm, stream: comm.allReduce(given, into, size, dtype, nccl.NCCL_SUM, stream),
+            "the sum over all ranks",
+        )
 
     def _do(self, call: Call, awaited: str) -> Mark:
         """Call NCCL, which does not wait for anything here; the mark of the call's work."""
@@ -124,9 +139,10 @@ class Wire:
 class Wires:
     """All wires of a rank. lock: of whoever calls NCCL. aborted: after a failure."""
 
-    def __init__(self, nccl: Any, on_card: Sequence[bool], waiter: Waiter) -> None:
-        """on_card: whether a rank has a card, by rank."""
+    def __init__(self, nccl: Any, rank: int, on_card: Sequence[bool], waiter: Waiter) -> None:
+        """rank: this one. on_card: whether a rank has a card, by rank."""
         self.nccl, self.waiter = nccl, waiter
+        self._rank = rank
         self.lock = threading.Lock()
         self.aborted = False
         self._on_card = tuple(on_card)
@@ -150,7 +166,7 @@ class Wires:
         new = sorted({group for group in groups if group not in self._wires})
         if not new:
             return
-        rank, nccl = self.waiter.rank, self.nccl
+        rank, nccl = self._rank, self.nccl
         wanted = [n for n, (_, ranks) in enumerate(new) if self.join(ranks) and len(ranks) > 1]
         mine = [[n, [*nccl.get_unique_id()]] for n in wanted if new[n][1][0] == rank]
         ids = dict(pair for pairs in exchange(mine) for pair in pairs)

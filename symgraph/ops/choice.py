@@ -107,6 +107,7 @@ register(OpDef(
     flops=no_flops,
     dtype=where_dtype,
     batch=where_batch,
+    full_inputs=("condition",),
     doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
     "entry a row of axis 0. MXNet where.",
 ))  # fmt: skip

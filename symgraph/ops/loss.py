@@ -14,6 +14,7 @@ from symgraph.ops.index import checked
 from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    FULL,
     Call,
     Env,
     OpDef,
@@ -213,6 +214,7 @@ register(OpDef(
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     aliases=("Softmax",),
+    precision=FULL,
     doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
     "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
     "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
@@ -328,6 +330,7 @@ def register_regression(name: str, formula: str, loss: str, *, sign: bool = Fals
         batch=regression_batch,
         params={"grad_scale": params.number(1.0)},
         loss=True,
+        precision=FULL,
         doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed over "
         "samples and averaged over the elements of a sample, times grad_scale. label: any dtype, "
         f"as many elements a row of axis 0 as the data. MXNet {name}.",
@@ -389,6 +392,7 @@ register(OpDef(
     count=lambda attrs, ins: ins[0].shape[0],
     loss=True,
     aliases=("make_loss",),
+    precision=FULL,
     doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
     "by the length of axis 0 (normalization 'batch') or by the number of elements above "
     "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "

@@ -24,9 +24,8 @@ from symgraph.ops.pool_compute import (
 )
 from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import unify
-from symgraph.ops.softmax import wide
 from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, wide
 
 FORM = {
     "kernel": params.integers(()),

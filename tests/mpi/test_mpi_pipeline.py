@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from tests.pipelines import judge
 pytestmark = [*needs_mpi, pytest.mark.filterwarnings("ignore:group2ctx maps groups")]
 
 DEVICES = (1, 2, 3)
-NAMES = list(runs(1))
+ON_ONE = runs(1)
+NAMES = list(ON_ONE)
 ROUNDING = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-10}
 
 
@@ -58,6 +60,17 @@ def on_threads(run: Run, devices: int) -> Arrays:
         return gathered(run(cluster))
 
 
+@cache
+def on_one_device(name: str) -> Arrays:
+    """What all numbers of devices are compared with; it knows nothing of them."""
+    return on_threads(alone(ON_ONE[name]), 1)
+
+
+@cache
+def by_the_reference(name: str) -> Arrays:
+    return named(judge(ON_ONE[name].case))
+
+
 def assert_same_bits(got: Arrays, want: Arrays) -> None:
     assert got.keys() == want.keys()
     for name, array in want.items():
@@ -67,15 +80,13 @@ def assert_same_bits(got: Arrays, want: Arrays) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_same_bits_as_threads_and_as_one_device(name, over_mpi, table, devices):
-    run = table[name]
-    assert_same_bits(over_mpi[name], on_threads(run, devices))
-    assert_same_bits(over_mpi[name], on_threads(alone(run), 1))
+    assert_same_bits(over_mpi[name], on_threads(table[name], devices))
+    assert_same_bits(over_mpi[name], on_one_device(name))
 
 
-@pytest.mark.parametrize("name", [n for n, run in runs(1).items() if isinstance(run, Step)])
-def test_equals_the_reference(name, over_mpi, table):
-    run, got = table[name], over_mpi[name]
-    want = named(judge(run.case))
+@pytest.mark.parametrize("name", [n for n, run in ON_ONE.items() if isinstance(run, Step)])
+def test_equals_the_reference(name, over_mpi):
+    want, got = by_the_reference(name), over_mpi[name]
     assert got.keys() == want.keys()
     for key, array in want.items():
         near = ROUNDING[str(array.dtype)]
@@ -83,7 +94,7 @@ def test_equals_the_reference(name, over_mpi, table):
         np.testing.assert_allclose(got[key], array, rtol=near, atol=near * scale, err_msg=key)
 
 
-@pytest.mark.parametrize("name", [n for n, r in runs(1).items() if isinstance(r, Step) and r.want])
+@pytest.mark.parametrize("name", [n for n, r in ON_ONE.items() if isinstance(r, Step) and r.want])
 def test_published_values(name, over_mpi, table):
     run, got = table[name], over_mpi[name]
     for key, value in run.want.items():

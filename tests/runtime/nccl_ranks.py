@@ -17,18 +17,31 @@ from runtime.transports import Cluster, Transport, make_cluster
 from runtime.transports.base import Blocks, Ticket
 from runtime.transports.mpi import MpiCluster
 from runtime.transports.nccl import NcclCluster
+from runtime.transports.staging import AWARE
 from symgraph.arrays import device
 from symgraph.context import Context, gpu
 from symgraph.errors import SymgraphError
 from symgraph.run import main as run_command
 from tests.contracts.stalls import STALLS
-from tests.contracts.transport import CHECKS, PATIENT
+from tests.contracts.transport import (
+    CHECKS,
+    PATIENT,
+    check_both_send_first,
+    check_non_contiguous_source,
+    check_order_of_a_channel,
+    check_sender_overwrites_after_wait,
+    check_types,
+)
 from tests.fake_cupy import ndarray
 from tests.fake_nccl import NcclCommunicator, fake_nccl
 from tests.runtime.mpi_ranks import kill, say
 from tests.runtime.nccl_runs import chosen
 
 RANKS = int(os.environ.get("PMI_SIZE", "1"))
+MESSAGES = (
+    check_order_of_a_channel, check_types, check_non_contiguous_source, check_both_send_first,
+    check_sender_overwrites_after_wait,
+)  # fmt: skip
 CARDS = [gpu(rank) for rank in range(RANKS)]
 
 
@@ -80,16 +93,20 @@ class OnCards(Cluster):
         self.inner.close()
 
 
-def contract(transport: str) -> None:
+def contract() -> None:
     """Every rule, for arrays of cards."""
-
-    def make(timeout: float) -> Cluster:
-        inner = NcclCluster(timeout, CARDS) if transport == "nccl" else MpiCluster(timeout)
-        return OnCards(inner)
-
     for check in (*CHECKS, *STALLS):
-        check(make)
+        check(lambda timeout: OnCards(NcclCluster(timeout, CARDS)))
     say("contract kept")
+
+
+def by_mpi() -> None:
+    """Messages of cards, given to MPI as they are or not."""
+    for aware, how in (("1", "as they are"), ("0", "staged")):
+        os.environ[AWARE] = aware
+        for check in MESSAGES:
+            check(lambda timeout: OnCards(MpiCluster(timeout)))
+        say(f"messages {how}")
 
 
 def steps(folder: str) -> None:
@@ -155,6 +172,7 @@ def lost() -> None:
 
 CASES: dict[str, Callable[..., None]] = {
     "contract": contract,
+    "by-mpi": by_mpi,
     "steps": steps,
     "command": command,
     "refused": refused,

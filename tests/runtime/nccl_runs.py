@@ -15,7 +15,6 @@ from tests.mpi.cases import Arrays, Run, runs
 
 NAMES = (
     "random0-zb-h1-m", "segments-1f1b", "collectives-network-2", "collectives-tree-4", "G14-int64",
-    "buckets-1f1b",
 )  # fmt: skip
 
 
