@@ -28,6 +28,7 @@ from symgraph.optimizer import SGD
 from symgraph.units import bytes_text
 from tests import fake_cupy as fake
 from tests.fake_cupy import fake_cupy
+from tests.fake_streams import NULL
 from tests.gpus import STAND_IN
 from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
@@ -259,12 +260,12 @@ def test_what_callers_do_to_arrays_on_their_own_stream_is_waited_for(shared_gpu)
     net = squares_and_product()
     with net.simple_bind(cpu(0), group2ctx=CARD, w=(2,), b=(2,)) as executor:
         executor.arg_dict["w"][:] = 3
-        assert fake.NULL.busy
+        assert NULL.busy
         executor.forward(is_train=True)
-        assert not fake.NULL.busy
+        assert not NULL.busy
         executor.grad_dict["w"][:] = 1
         executor.backward([np.ones(2), np.ones(2)])
-        assert not fake.NULL.busy
+        assert not NULL.busy
     with Module(net, ["b"], label_names=None, group2ctxs=CARD) as module:
         module.bind([("b", (2,))])
         module.set_params({"w": [1, 1]})
@@ -272,9 +273,9 @@ def test_what_callers_do_to_arrays_on_their_own_stream_is_waited_for(shared_gpu)
         module.forward(DataBatch([np.ones(2)]), is_train=True)
         module.backward([np.ones(2), np.ones(2)])
         module.grad_dict["w"][:] = 5
-        assert fake.NULL.busy
+        assert NULL.busy
         module.update()
-        assert not fake.NULL.busy
+        assert not NULL.busy
         assert module.get_params()[0]["w"].tolist() == [-4, -4]
 
 
