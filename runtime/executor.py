@@ -34,7 +34,7 @@ class Executor:
 
     arg_dict, grad_dict, aux_dict, output_dict: name -> array, of numpy on a CPU, of CuPy on a GPU:
     each lies on the device on which its variable or output is placed, but the array of a parameter
-    in shards or replicas is whole, on the host. Assign to arguments in place:
+    in shards is whole, on the host. Assign to arguments in place:
     `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and CuPy's arrays, while
     `forward`, `backward` and `copy_params_from` take any. grad_dict has no entry for arguments
     whose grad_req is null. Use it as a context manager, or call `close`, to end its threads at
