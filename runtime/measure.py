@@ -121,8 +121,7 @@ def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOS
 
     here: the device of this rank, where the messages lie.
     """
-    on_host = all(transport.exchange(here.is_host))
-    at_once = 1 if on_host else IN_A_ROW
+    at_once = 1 if all(transport.exchange(here.is_host)) else IN_A_ROW
     own = [_one_way(transport, a, b, nbytes, here, at_once) for nbytes in (SMALL, LARGE)]
     small, large = transport.exchange(own)[a]
     # Half: where the latency is most of it, the difference of the two is mostly noise.
