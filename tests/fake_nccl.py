@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from tests import fake_cupy as base
+from tests import fake_streams as streams
 
 NUMBERS = {
     "NCCL_UINT8": 1, "NCCL_INT32": 2, "NCCL_INT64": 4,
@@ -68,7 +69,7 @@ class Work:
         return self.ended
 
 
-class Stream(base.Stream):
+class Stream(streams.Stream):
     """Work in order, of which NCCL's is not done when it is called."""
 
     def __init__(self, non_blocking: bool = False) -> None:
@@ -85,23 +86,24 @@ class Stream(base.Stream):
         while self.queue:
             _advance(pause=True)
 
-    def record(self, event: base.Event | None = None) -> Event:
+    def record(self, event: streams.Event | None = None) -> Event:
         event = Event() if event is None else event
         assert isinstance(event, Event)
-        event.recorded, event.behind = True, list(self.queue)
+        event.pass_by()
+        event.behind = list(self.queue)
         return event
 
-    def wait_event(self, event: base.Event) -> None:
+    def wait_event(self, event: streams.Event) -> None:
         assert isinstance(event, Event)
         assert event.recorded
         self.waits += 1
-        if base._current() is self:
+        if streams.current() is self:
             event.synchronize()
         elif not event.done:
             self.put(Work(lambda: None, lambda: all(w.ended for w in event.behind)))
 
 
-class Event(base.Event):
+class Event(streams.Event):
     """A point in a stream."""
 
     behind: list[Work]
@@ -131,28 +133,6 @@ def _advance(*, pause: bool = False) -> None:
                 stream.queue.popleft()
     if pause:
         time.sleep(PAUSE)
-
-
-class Device(base.Device):
-    """A card, of which the last one entered is current."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.id = number
-
-    def __enter__(self) -> Device:
-        _cards().append(self.id)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        _cards().pop()
-
-
-def _cards() -> list[int]:
-    if not hasattr(base._here, "cards"):
-        base._here.cards = [0]
-    found: list[int] = base._here.cards
-    return found
 
 
 # -- communicators ---------------------------------------------------------------------------------
@@ -203,7 +183,7 @@ class NcclCommunicator:
         world = _mpi().COMM_WORLD
         maker, number = np.frombuffer(commId[:8], np.int32).tolist()
         self._tag = 1 + number * world.size + maker
-        self._rank, self._card = rank, _cards()[-1]
+        self._rank, self._card = rank, streams.card()
         self._stream: int | None = None
         self._aborted = self._destroyed = False
         self._met: set[int] = set()
@@ -330,7 +310,7 @@ class NcclCommunicator:
         if self._aborted:
             raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
         assert not self._destroyed
-        assert _cards()[-1] == self._card, "another card is current"
+        assert streams.card() == self._card, "another card is current"
         assert self._stream in (None, stream), "a communicator on two streams"
         self._stream = stream
         if _depth:
@@ -388,15 +368,14 @@ def fake_nccl(cards: int, *, available: bool = True) -> Iterator[ModuleType]:
         setattr(nccl, name, number)
     nccl.NCCL_SUM, nccl.NcclError, nccl.NcclCommunicator = NCCL_SUM, NcclError, NcclCommunicator
     nccl.get_unique_id, nccl.groupStart, nccl.groupEnd = get_unique_id, groupStart, groupEnd
-    null = base.NULL
+    null = streams.NULL
     with base.fake_cupy(cards) as cupy:
         cuda, cupy.__version__ = cupy.cuda, "14.2.0"
-        cuda.Stream, cuda.Event, cuda.Device, cuda.nccl = Stream, Event, Device, nccl
-        cuda.runtime.getDevice = lambda: _cards()[-1]
+        cuda.Stream, cuda.Event, cuda.nccl = Stream, Event, nccl
         cuda.runtime.deviceGetPCIBusId = lambda card: f"0000:{card:02x}:00.0"
-        base.NULL, sys.modules["cupy.cuda.nccl"] = Stream(), nccl
+        streams.NULL, sys.modules["cupy.cuda.nccl"] = Stream(), nccl
         try:
             yield cupy
         finally:
-            base.NULL = null
+            streams.NULL = null
             del sys.modules["cupy.cuda.nccl"]
