@@ -40,25 +40,29 @@ def recompute(
     if not stages and not casts:
         return graph
     owner = owners(graph, placement, time_segments(graph, time_segment))
-    home: dict[str, Place] = {}  # forward node that is copied -> where
-    bodies = _again(graph, owner, stages, casts)
+    bodies = _again(graph, owner, stages)
+    _cast_again(graph, owner, casts, bodies)
+    copies: dict[tuple[str, Place], str] = {}
     for place, names in bodies.items():
-        home |= dict.fromkeys(names, place)
-    copies = {name: _fresh(f"{name}_again", graph) for name in home}
+        for name in names:
+            home = place == _place(owner[name])
+            stem = f"{name}_again" if home else f"{name}_again{place[1]}"
+            copies[name, place] = _fresh(stem, graph)
 
     def reading_copies(node: Node, place: Place) -> Node:
-        inputs = (v._replace(node=copies[v.node]) if home.get(v.node) == place else v
-                  for v in node.inputs)  # fmt: skip
+        inputs = (v._replace(node=copies.get((v.node, place), v.node)) for v in node.inputs)
         return replace(node, inputs=tuple(inputs))
 
     nodes: list[Node] = []
     for node in graph:
         place = _place(owner[node.name])
-        if node.origin is not None and any(home.get(v.node) == place for v in node.inputs):
+        if node.origin is not None and any((v.node, place) in copies for v in node.inputs):
             for original in bodies.pop(place, ()):
                 tags = MappingProxyType({**graph[original].tags, AGAIN: "1"})
                 copy = reading_copies(graph[original], place)
-                nodes.append(replace(copy, name=copies[original], origin=original, tags=tags))
+                served = original if _place(owner[original]) == place else node.origin
+                name = copies[original, place]
+                nodes.append(replace(copy, name=name, origin=served, tags=tags))
             node = reading_copies(node, place)
         nodes.append(node)
     return Graph.of(nodes, graph.outputs)
@@ -69,30 +73,37 @@ def _place(key: BodyKey) -> Place:
 
 
 def _again(
-    graph: Graph,
-    owner: Mapping[str, BodyKey],
-    stages: Collection[int],
-    casts: Collection[str],
+    graph: Graph, owner: Mapping[str, BodyKey], stages: Collection[int]
 ) -> dict[Place, list[str]]:
-    """The forward nodes to run again, in run order: what gradient nodes read, and so on back.
-
-    Of other stages than `stages` no more than these casts.
-    """
+    """The forward nodes to run again, in run order: what gradient nodes read, and so on back."""
     wanted: set[str] = set()
     found: dict[Place, list[str]] = {}
     for node in reversed(list(graph)):
         place = _place(owner[node.name])
-        if node.origin is None and node.name not in wanted:
+        if place[0] not in stages or (node.origin is None and node.name not in wanted):
             continue
         if node.origin is None:
             found.setdefault(place, []).append(node.name)
         for value in node.inputs:
             made = graph[value.node]
             here = made.origin is None and not made.is_variable
-            here = here and (place[0] in stages or made.name in casts)
             if here and _place(owner[made.name]) == place:
                 wanted.add(made.name)
     return {place: names[::-1] for place, names in found.items()}
+
+
+def _cast_again(
+    graph: Graph, owner: Mapping[str, BodyKey], casts: Collection[str],
+    bodies: dict[Place, list[str]],
+) -> None:  # fmt: skip
+    """To the nodes that run again, add parameters' casts in each segment that reads them."""
+    again = {name for names in bodies.values() for name in names}
+    for node in graph:
+        place = _place(owner[node.name])
+        for value in node.inputs if node.origin is not None or node.name in again else ():
+            mine = value.node in casts and owner[value.node].stage == place[0]
+            if mine and value.node not in bodies.setdefault(place, []):
+                bodies[place].insert(0, value.node)
 
 
 def _fresh(name: str, graph: Graph) -> str:

@@ -23,6 +23,7 @@ from partitioner.types import AGAIN
 from symgraph.attribute import lookup
 from symgraph.errors import GraphError
 from symgraph.graph import Graph, Node
+from symgraph.precision import is_parameter_cast
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def time_segments(graph: Graph, steps: int | None) -> Segments:
                 late[node.name] = (step, before)
             if step is None and all(v.node in timeless for v in node.inputs):
                 timeless.add(node.name)
+    _begin_late(graph, of)
     last = max(of.values(), default=0)
     for node in graph:
         if node.origin is not None:
@@ -81,6 +83,16 @@ def time_segments(graph: Graph, steps: int | None) -> Segments:
             behind = (of[v.node] for v in node.inputs if graph[v.node].origin is not None)
             of[node.name] = min(own, min(behind, default=last))
     return Segments(of, last + 1, late)
+
+
+def _begin_late(graph: Graph, of: dict[str, int]) -> None:
+    """Parameters are cast to another dtype in the first segment that reads them so."""
+    first: dict[str, int] = {}
+    for node in graph:
+        for value in node.inputs:
+            if node.origin is None and is_parameter_cast(graph, value.node):
+                first[value.node] = min(of[node.name], first.get(value.node, of[node.name]))
+    of |= first
 
 
 def _step(node: Node) -> int | None:

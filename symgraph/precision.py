@@ -34,10 +34,10 @@ from symgraph.build import forward_node
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import FOLLOWS, INSIDE, LOW, OpDef, Site, find, infer
 from symgraph.pieces import GROUP, KEY
-from symgraph.types import HALVES, TensorType, Value
+from symgraph.types import TensorType, Value
 
 FLOAT32 = "float32"
-PRECISIONS = (FLOAT32, *HALVES)
+OF_PARAMETER = "__of_parameter__"  # the tag of a parameter's cast
 
 
 def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
@@ -56,9 +56,9 @@ def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
 
 
 def is_parameter_cast(graph: Graph, name: str) -> bool:
-    """Whether a node is no more than a variable in another dtype: it belongs where that is."""
+    """Whether a node is a parameter in the low type: it belongs where the parameter is read."""
     node = graph[name]
-    return node.op == "Cast" and node.origin is None and graph[node.inputs[0].node].is_variable
+    return node.origin is None and OF_PARAMETER in node.tags
 
 
 class _Rewriter:
@@ -136,7 +136,7 @@ class _Rewriter:
         down = dtype == self.low
         key = value, dtype, "" if down else lookup(reader.tags, GROUP) or ""
         if key not in self.casts:
-            at = _place(self.nodes[value.node] if down else reader)
+            at = self._place(self.nodes[value.node] if down else reader)
             types = [self._type(value)]
             cast = forward_node(
                 self._free(f"{value}[{dtype}]"), "Cast", (value,), types, at, {"dtype": dtype}
@@ -150,10 +150,12 @@ class _Rewriter:
             name += "'"
         return name
 
-
-def _place(node: Node) -> Mapping[str, str]:
-    """What says where a node is; of a variable's tags no more than that."""
-    if not node.is_variable:
-        return node.tags
-    where = {key: lookup(node.tags, key) for key in (GROUP, KEY)}
-    return MappingProxyType({hide(key): text for key, text in where.items() if text is not None})
+    def _place(self, node: Node) -> Mapping[str, str]:
+        """The tags of a cast beside a node; of a variable's no more than where it is."""
+        if not node.is_variable:
+            return node.tags
+        where = {key: lookup(node.tags, key) for key in (GROUP, KEY)}
+        tags = {hide(key): text for key, text in where.items() if text is not None}
+        if node.name in self.held:
+            tags[OF_PARAMETER] = "1"
+        return MappingProxyType(tags)

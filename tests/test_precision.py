@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import symgraph.loss_scale
-from partitioner.types import WEIGHT
+from partitioner.types import BACKWARD, FORWARD, WEIGHT
 from runtime import checkpoint
 from runtime.blas import limit_blas
 from runtime.job import prepare
@@ -85,7 +85,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize(("where", "low"), zip(ELSEWHERE, cycle(HALVES), strict=False))
+@pytest.mark.parametrize(("where", "low"), [*zip(ELSEWHERE, cycle(HALVES), strict=False)])
 def test_placements_and_schedules_give_the_same_bits(path, where, low):
     precision = ["train.precision=" + low, "train.steps=3"]
     _, _, want, _ = fresh(path, "here", *precision)
@@ -148,11 +148,28 @@ def test_parameters_in_16_bits_are_not_kept(path):
     """They are cast again for the backward phase: one kept for each micro-batch would be more than
     the activations that are saved."""
     made = prepare(load_config(str(path), ["train.precision=float16"])).training
-    graph = made.partition.graph
-    casts = [n.name for n in graph if is_parameter_cast(graph, n.name)]
-    kept = {v.node for body in made.partition.bodies.values() for v in body.keeps}
-    assert casts
-    assert not kept.intersection(casts)
+    assert no_parameters_kept(made, FORWARD, BACKWARD)
+
+
+def test_parameters_in_16_bits_are_not_kept_over_time_segments(path):
+    """Only the forward phase keeps them, from its first segment that reads them on."""
+    over = ["train.precision=float16", "pipeline.time_segment=2"]
+    made = prepare(load_config(str(path), over)).training
+    assert no_parameters_kept(made, BACKWARD)
+    decoder = [key for key, body in made.partition.bodies.items() if "decode" in body.graph.nodes]
+    bodies = [key for key in made.partition.bodies
+              if key.stage == decoder[0].stage and key.phase == FORWARD]  # fmt: skip
+    found = made.partition.graph["decode_weight[float16]"]
+    (at,) = [k for k in bodies if found.name in made.partition.bodies[k].graph.nodes]
+    assert at == decoder[0]
+
+
+def no_parameters_kept(made, *phases):
+    """Whether bodies of these phases keep none of the parameters in 16 bits that there are."""
+    cut = made.partition
+    casts = {n.name for n in cut.graph if is_parameter_cast(cut.graph, n.name)}
+    kept = {v.node for key, body in cut.bodies.items() if key.phase in phases for v in body.keeps}
+    return casts and not kept.intersection(casts)
 
 
 def test_gradients_of_parameters_still_can_wait(path):
