@@ -73,7 +73,6 @@ class Stream(base.Stream):
 
     def __init__(self, non_blocking: bool = False) -> None:
         super().__init__(non_blocking)
-        self.ptr = next(_numbers)
         self.queue: deque[Work] = deque()
         _streams[self.ptr] = self
 
@@ -82,21 +81,22 @@ class Stream(base.Stream):
         _advance()
 
     def synchronize(self) -> None:
+        super().synchronize()
         while self.queue:
             _advance(pause=True)
 
     def record(self, event: base.Event | None = None) -> Event:
         event = Event() if event is None else event
         assert isinstance(event, Event)
-        event.recorded, event.behind = True, list(self.queue)
+        super().record(event)
+        event.behind = list(self.queue)
         return event
 
     def wait_event(self, event: base.Event) -> None:
+        super().wait_event(event)
         assert isinstance(event, Event)
-        assert event.recorded
-        self.waits += 1
         if base._current() is self:
-            event.synchronize()
+            event.come()
         elif not event.done:
             self.put(Work(lambda: None, lambda: all(w.ended for w in event.behind)))
 
@@ -113,6 +113,11 @@ class Event(base.Event):
         return all(work.ended for work in self.behind)
 
     def synchronize(self) -> None:
+        super().synchronize()
+        self.come()
+
+    def come(self) -> None:
+        """Wait for what is before it."""
         while not self.done:
             _advance(pause=True)
 
@@ -133,25 +138,9 @@ def _advance(*, pause: bool = False) -> None:
         time.sleep(PAUSE)
 
 
-class Device(base.Device):
-    """A card, of which the last one entered is current."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.id = number
-
-    def __enter__(self) -> Device:
-        _cards().append(self.id)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        _cards().pop()
-
-
-def _cards() -> list[int]:
-    if not hasattr(base._here, "cards"):
-        base._here.cards = [0]
-    found: list[int] = base._here.cards
+def _card() -> int:
+    """The current one."""
+    found: int = getattr(base._here, "cards", [0])[-1]
     return found
 
 
@@ -203,7 +192,7 @@ class NcclCommunicator:
         world = _mpi().COMM_WORLD
         maker, number = np.frombuffer(commId[:8], np.int32).tolist()
         self._tag = 1 + number * world.size + maker
-        self._rank, self._card = rank, _cards()[-1]
+        self._rank, self._card = rank, _card()
         self._stream: int | None = None
         self._aborted = self._destroyed = False
         self._met: set[int] = set()
@@ -330,7 +319,7 @@ class NcclCommunicator:
         if self._aborted:
             raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
         assert not self._destroyed
-        assert _cards()[-1] == self._card, "another card is current"
+        assert _card() == self._card, "another card is current"
         assert self._stream in (None, stream), "a communicator on two streams"
         self._stream = stream
         if _depth:
@@ -391,8 +380,7 @@ def fake_nccl(cards: int, *, available: bool = True) -> Iterator[ModuleType]:
     null = base.NULL
     with base.fake_cupy(cards) as cupy:
         cuda, cupy.__version__ = cupy.cuda, "14.2.0"
-        cuda.Stream, cuda.Event, cuda.Device, cuda.nccl = Stream, Event, Device, nccl
-        cuda.runtime.getDevice = lambda: _cards()[-1]
+        cuda.Stream, cuda.Event, cuda.nccl = Stream, Event, nccl
         cuda.runtime.deviceGetPCIBusId = lambda card: f"0000:{card:02x}:00.0"
         base.NULL, sys.modules["cupy.cuda.nccl"] = Stream(), nccl
         try:
