@@ -23,7 +23,7 @@ from runtime.calibrate import ON_CARD, addition, call_seconds, product, repeated
 from runtime.card_profile import describe_card
 from runtime.processor import core_count
 from runtime.profile import describe_machine
-from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi
+from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
 from symgraph import arrays
 from symgraph.arrays import HOST, device, on_host
 from symgraph.context import Context, cpu
@@ -53,22 +53,18 @@ class _Rank(NamedTuple):
     call: float
 
 
-def measuring_ranks(environ: Mapping[str, str], devices: int | None = None) -> Cluster:
+def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | None) -> Cluster:
     """The processes that mpiexec started, or else a thread for each device, by default each core.
 
     ConfigError if there is not one process a device.
     """
     if not launched_by_mpi(environ):
-        return ThreadCluster(devices or core_count())
+        return ThreadCluster(core_count() if contexts is None else len(contexts))
+    if contexts is not None:
+        return make_cluster("mpi", len(contexts))
     from runtime.transports.mpi import MpiCluster  # on demand: mpi4py is optional
 
-    cluster = MpiCluster()
-    if devices not in (None, cluster.size):
-        raise ConfigError(
-            f"{devices} devices are to be measured by {cluster.size} processes: start one for each "
-            f"device, mpiexec -n {devices}"
-        )
-    return cluster
+    return MpiCluster()
 
 
 def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:

@@ -128,7 +128,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
     if path.startswith(DEVICES):
         path, words = "-", [path, *words]
     contexts = devices_to_measure([word for word in words if word is not None])
-    cluster = measuring_ranks(os.environ, None if contexts is None else len(contexts))
+    cluster = measuring_ranks(os.environ, contexts)
     try:
         machine = measure_machine(cluster, contexts)
         if 0 in cluster.ranks:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -24,15 +23,23 @@ from scipy.special import erf
 from symgraph import arrays
 from tests.cuda.emulation import RawModule
 from tests.fake_blas import Library, cublas
-from tests.fake_events import Timed, get_elapsed_time, nvtx
 from tests.fake_graphs import (
     CUDARuntimeError,
     MemoryPool,
-    begin,
-    end,
     noted,
     on_host,
     using_allocator,
+)
+from tests.fake_streams import (
+    CARDS,
+    Device,
+    Event,
+    Stream,
+    card,
+    count,
+    current,
+    get_elapsed_time,
+    nvtx,
 )
 
 
@@ -181,7 +188,7 @@ class ndarray(NDArrayOperatorsMixin):
         assert array.dtype == self.dtype
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
-        _current().busy = True
+        current().busy = True
         self._array[...] = array
 
     def copy(self, order: str = "C") -> ndarray:
@@ -205,7 +212,7 @@ class ndarray(NDArrayOperatorsMixin):
         return ndarray(noted(lambda: np.asarray(self._array[bare])))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _current().busy = True
+        current().busy = True
         bare, given = _bare(key), _bare(value)
         noted(lambda: self._array.__setitem__(bare, given), self._array)
 
@@ -256,96 +263,8 @@ class OutOfMemoryError(MemoryError):
     """CuPy's error for what no card can hold."""
 
 
-_here = threading.local()
-
-
-def _stack() -> list[Stream]:
-    if not hasattr(_here, "streams"):
-        _here.streams = []
-    return _here.streams
-
-
-def _current() -> Stream:
-    return _stack()[-1] if _stack() else NULL
-
-
-class Event(Timed):
-    """A point in a stream; recorded before anybody waits for it."""
-
-    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        super().__init__(disable_timing)
-        self.recorded = False
-
-    def synchronize(self) -> None:
-        on_host("waiting")
-        assert self.recorded, "an event that no stream has recorded"
-
-
-class Stream:
-    """Work in order. busy: whether there may be some that nobody has waited for."""
-
-    def __init__(self, non_blocking: bool = False) -> None:
-        self.waits, self.busy = 0, False
-        self.non_blocking = non_blocking
-        self.ptr = id(self)
-
-    def __enter__(self) -> Stream:
-        _stack().append(self)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert _stack().pop() is self
-
-    def synchronize(self) -> None:
-        on_host("waiting")
-        self.busy = False
-
-    def begin_capture(self, mode: int | None = None) -> None:
-        assert self.non_blocking
-        assert _current() is self
-        begin()
-
-    def end_capture(self) -> Any:
-        return end()
-
-    def record(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.recorded = True
-        event.pass_by()
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        assert event.recorded
-        self.waits += 1
-
-
-NULL = Stream()
-
-
-class Device:
-    """A card."""
-
-    def __init__(self, number: int) -> None:
-        assert 0 <= number < CARDS[0]
-        self.id = number
-
-    def __enter__(self) -> Device:
-        _here.cards = [*getattr(_here, "cards", [0]), self.id]
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert _here.cards.pop() == self.id
-
-
 LOADED = arrays.shared_library
 MEMORY = 1 << 30  # bytes of a card, and so of an array at most
-CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
-
-
-def _count() -> int:
-    if isinstance(CARDS[0], str):
-        raise CUDARuntimeError(CARDS[0])
-    return CARDS[0]
 
 
 # -- the module ------------------------------------------------------------------------------------
@@ -397,14 +316,14 @@ def _module() -> ModuleType:
     memory.OutOfMemoryError = OutOfMemoryError
     runtime = ModuleType("cupy.cuda.runtime")
     runtime.memGetInfo = lambda: (1 << 20, MEMORY)
-    runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
-    runtime.getDevice = lambda: getattr(_here, "cards", [0])[-1]
+    runtime.getDeviceCount, runtime.CUDARuntimeError = count, CUDARuntimeError
+    runtime.getDevice = card
     runtime.getDeviceProperties = lambda card: {"name": f"stand-in {card}".encode()}
     runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 12000
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
     cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
-    cuda.get_current_stream, cuda.memory, cuda.cublas = _current, memory, cublas
+    cuda.get_current_stream, cuda.memory, cuda.cublas = current, memory, cublas
     cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
     cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from tests import fake_cupy as base
+from tests import fake_streams as streams
 
 NUMBERS = {
     "NCCL_UINT8": 1, "NCCL_INT32": 2, "NCCL_INT64": 4,
@@ -68,11 +69,12 @@ class Work:
         return self.ended
 
 
-class Stream(base.Stream):
+class Stream(streams.Stream):
     """Work in order, of which NCCL's is not done when it is called."""
 
     def __init__(self, non_blocking: bool = False) -> None:
         super().__init__(non_blocking)
+        self.ptr = next(_numbers)
         self.queue: deque[Work] = deque()
         _streams[self.ptr] = self
 
@@ -81,27 +83,27 @@ class Stream(base.Stream):
         _advance()
 
     def synchronize(self) -> None:
-        super().synchronize()
         while self.queue:
             _advance(pause=True)
 
-    def record(self, event: base.Event | None = None) -> Event:
+    def record(self, event: streams.Event | None = None) -> Event:
         event = Event() if event is None else event
         assert isinstance(event, Event)
-        super().record(event)
+        event.pass_by()
         event.behind = list(self.queue)
         return event
 
-    def wait_event(self, event: base.Event) -> None:
-        super().wait_event(event)
+    def wait_event(self, event: streams.Event) -> None:
         assert isinstance(event, Event)
-        if base._current() is self:
-            event.come()
+        assert event.recorded
+        self.waits += 1
+        if streams.current() is self:
+            event.synchronize()
         elif not event.done:
             self.put(Work(lambda: None, lambda: all(w.ended for w in event.behind)))
 
 
-class Event(base.Event):
+class Event(streams.Event):
     """A point in a stream."""
 
     behind: list[Work]
@@ -113,11 +115,6 @@ class Event(base.Event):
         return all(work.ended for work in self.behind)
 
     def synchronize(self) -> None:
-        super().synchronize()
-        self.come()
-
-    def come(self) -> None:
-        """Wait for what is before it."""
         while not self.done:
             _advance(pause=True)
 
@@ -136,12 +133,6 @@ def _advance(*, pause: bool = False) -> None:
                 stream.queue.popleft()
     if pause:
         time.sleep(PAUSE)
-
-
-def _card() -> int:
-    """The current one."""
-    found: int = getattr(base._here, "cards", [0])[-1]
-    return found
 
 
 # -- communicators ---------------------------------------------------------------------------------
@@ -192,7 +183,7 @@ class NcclCommunicator:
         world = _mpi().COMM_WORLD
         maker, number = np.frombuffer(commId[:8], np.int32).tolist()
         self._tag = 1 + number * world.size + maker
-        self._rank, self._card = rank, _card()
+        self._rank, self._card = rank, streams.card()
         self._stream: int | None = None
         self._aborted = self._destroyed = False
         self._met: set[int] = set()
@@ -319,7 +310,7 @@ class NcclCommunicator:
         if self._aborted:
             raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
         assert not self._destroyed
-        assert _card() == self._card, "another card is current"
+        assert streams.card() == self._card, "another card is current"
         assert self._stream in (None, stream), "a communicator on two streams"
         self._stream = stream
         if _depth:
@@ -377,14 +368,14 @@ def fake_nccl(cards: int, *, available: bool = True) -> Iterator[ModuleType]:
         setattr(nccl, name, number)
     nccl.NCCL_SUM, nccl.NcclError, nccl.NcclCommunicator = NCCL_SUM, NcclError, NcclCommunicator
     nccl.get_unique_id, nccl.groupStart, nccl.groupEnd = get_unique_id, groupStart, groupEnd
-    null = base.NULL
+    null = streams.NULL
     with base.fake_cupy(cards) as cupy:
         cuda, cupy.__version__ = cupy.cuda, "14.2.0"
         cuda.Stream, cuda.Event, cuda.nccl = Stream, Event, nccl
         cuda.runtime.deviceGetPCIBusId = lambda card: f"0000:{card:02x}:00.0"
-        base.NULL, sys.modules["cupy.cuda.nccl"] = Stream(), nccl
+        streams.NULL, sys.modules["cupy.cuda.nccl"] = Stream(), nccl
         try:
             yield cupy
         finally:
-            base.NULL = null
+            streams.NULL = null
             del sys.modules["cupy.cuda.nccl"]

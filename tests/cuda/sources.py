@@ -15,6 +15,10 @@ def variants(source: str) -> list[tuple[str, tuple[str, ...]]]:
     A source that computes with nothing but `real` is not for 16 bits.
     """
     code = code_of(source)
+    if "const given*" in code:
+        pairs = [("float32", half) for half in HEADERS]
+        both = [*pairs, *(pair[::-1] for pair in pairs)]
+        return [(code, options(real=real, given=given)) for real, given in both]
     reals = FLOATS if "calc" in (FOLDER / f"{source}.cu").read_text() else [
         real for real in FLOATS if real not in HEADERS
     ]  # fmt: skip

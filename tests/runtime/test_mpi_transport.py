@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 LIMIT = 60.0  # seconds for a whole test
-SOON = 10.0  # seconds in which survivors of a failure are gone
+SOON = 20.0  # seconds in which survivors of a failure are gone, though the machine is busy
 
 pytestmark = [
     pytest.mark.mpi,
@@ -134,7 +134,7 @@ def test_no_process_is_left_when_mpiexec_is_killed(case):
         assert launcher.stdout is not None
         ranks = [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
         launcher.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 2 * SOON
+    deadline = time.monotonic() + SOON
     while any(map(alive, ranks)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert [rank for rank in ranks if alive(rank)] == []

@@ -24,6 +24,7 @@ from tests.small_lm import write_bucketed
 
 NARROW = "partition.memory=1kB"
 SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
+ENOUGH = 600.0  # seconds in which nothing is left out, on a busy machine that compiles as well
 
 
 def found_for(given: Config, **limits: Any) -> Found:
@@ -38,7 +39,7 @@ def given(tmp_path_factory) -> Config:
 
 @pytest.fixture(scope="module")
 def found(given) -> Found:
-    return found_for(given)
+    return found_for(given, seconds=ENOUGH)
 
 
 def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
