@@ -25,8 +25,15 @@ from tests.small_lm import losses, write_config
 
 PROGRAM = "tests.runtime.nccl_ranks"
 needs_compiler = pytest.mark.skipif(compiler() is None, reason=MISSING)
-TRAIN = "optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 3, seed: 1"
-CARDS = "devices=[gpu(0), gpu(1)]"
+TRAIN = "optimizer: adam, learning_rate: 0.02, clip_global_norm: 1.0, steps: 2, seed: 1"
+REPLICAS = (
+    "devices=[gpu(0), gpu(1)]", "partition.data_axis=2", "pipeline.micro_batches=2",
+    "group2ctx={embed: gpu(0), layer0: gpu(0), layer1: gpu(0), decode: gpu(0)}",
+)  # fmt: skip
+MIXED = (
+    "devices=[gpu(0), gpu(1), cpu(0)]",
+    "group2ctx={embed: gpu(0), layer0: cpu(0), layer1: gpu(1), decode: [gpu(0), cpu(0), gpu(1)]}",
+)
 
 
 def mpi(test):
@@ -74,9 +81,9 @@ def test_same_bits_as_threads(tmp_path):
                 assert got.tobytes() == array.tobytes(), f"{name}: {key}"
 
 
-def trained(*arguments: str | Path) -> float:
-    """The loss at the end of the command line's run on two cards."""
-    ended = launch(2, PROGRAM, "command", *arguments, CARDS, "transport=nccl", "--json")
+def trained(ranks: int, *arguments: str | Path) -> float:
+    """The loss at the end of the command line's run."""
+    ended = launch(ranks, PROGRAM, "command", *arguments, "transport=nccl", "--json")
     assert ended.status == 0, ended
     summary = json.loads(ended.stdout.splitlines()[-1])
     assert summary["transport"] == "nccl"
@@ -85,13 +92,12 @@ def trained(*arguments: str | Path) -> float:
 
 @mpi
 @needs_compiler
-def test_a_config_of_replicas_trains_as_on_threads(tmp_path):
+@pytest.mark.parametrize("devices", [REPLICAS, MIXED], ids=["replicas", "a host among cards"])
+def test_a_config_trains_as_on_threads(tmp_path, devices):
     path = write_config(tmp_path, TRAIN)
-    groups = "group2ctx={embed: gpu(0), layer0: gpu(0), layer1: gpu(0), decode: gpu(0)}"
-    more = (groups, "partition.data_axis=2", "pipeline.micro_batches=2")
     with fake_cupy(cards=2):
-        want = losses(path, CARDS, *more)
-    assert trained(path, *more) == want
+        want = losses(path, *devices)
+    assert trained(2 + (devices is MIXED), path, *devices) == want
 
 
 # -- refusals --------------------------------------------------------------------------------------
