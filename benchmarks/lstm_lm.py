@@ -4,8 +4,9 @@
 
 Every contender trains the same networks on the same random words (float32; forward, backward,
 clipping to a global norm of 5, SGD) in a process of its own. They work in turn, round after round,
-never two at a time. First the gradients of symgraph's very plans are compared with PyTorch's.
-docs/benchmarks.md tells how the environments are made.
+never two at a time; with --gpu on a card, which several contexts share. First the gradients of
+symgraph's very plans are compared with PyTorch's. docs/benchmarks.md tells how the environments are
+made.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 from benchmarks.peers.contenders import (
     CONTENDERS,
     DEFAULT,
+    DEFAULT_ON_GPU,
     DROPPED,
     ROOT,
     VARIANTS,
@@ -39,7 +41,7 @@ from benchmarks.peers.contenders import (
     make_shim,
     parse,
 )  # fmt: skip
-from benchmarks.peers.protocol import CONFIGS
+from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
 from symgraph.command import FAILED, Parser, say, status_of
 from symgraph.console import Console
@@ -48,9 +50,9 @@ from symgraph.units import bytes_text
 
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders
-PEAK_CONTENDER = Contender(
-    PEAK, "symgraph", ("benchmarks.peers.sgemm_peak",), {"OPENBLAS_NUM_THREADS": "1"}
-)
+PEAK_MODULE = "benchmarks.peers.sgemm_peak"
+PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"})
+PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"))
 TOLERANCE = 1e-4  # of gradients, relative to a parameter's largest
 START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
 TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps a turn, where --steps does not say how many
@@ -119,7 +121,7 @@ class Benchmark:
                     gradients[name] = errors
             busy = self.measure(config, processes, results)
         peak = results.pop(PEAK)
-        gflops = peak_gflops(peak)
+        gflops = peak_gflops(peak, gpu=self.options.gpu)
         size = CONFIGS[config]
         return {
             **size._asdict(), "tokens": size.tokens, "flops": size.flops, "peak_gflops": gflops,
@@ -131,7 +133,8 @@ class Benchmark:
         self, config: str, name: str, stack: ExitStack
     ) -> tuple[Process, Result, dict[str, float]]:
         """Start a contender and check its gradients if it is ours; LeftOut if that cannot be."""
-        contender, variants = (PEAK_CONTENDER, ()) if name == PEAK else parse(name)
+        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
+        contender, variants = (peak, ()) if name == PEAK else parse(name)
         ours = contender.arguments[0].endswith("symgraph_lstm")
         checked = ours and self.options.torch is not None
         path = self.folder / "gradients.npz"
@@ -275,12 +278,17 @@ def parser() -> argparse.ArgumentParser:
             help=f"interpreter of an environment with {name}; without it {name} is left out",
         )  # fmt: skip
     made.add_argument(
-        "--configs", nargs="+", choices=CONFIGS, metavar="NAME", default=list(CONFIGS),
-        help=f"of {', '.join(CONFIGS)} (default: all)",
+        "--configs", nargs="+", choices=CONFIGS, metavar="NAME",
+        help=f"of {', '.join(CONFIGS)} (default: {', '.join(ON_CPUS)}; with --gpu those with a "
+        "batch, and small)",
     )  # fmt: skip
     made.add_argument(
-        "--contenders", nargs="+", metavar="NAME", default=list(DEFAULT),
+        "--contenders", nargs="+", metavar="NAME",
         help="who takes part; every name may have +malloc, +mkl or +avx512 behind it",
+    )  # fmt: skip
+    made.add_argument(
+        "--gpu", action="store_true",
+        help=f"on gpu(0), with {' '.join(DEFAULT_ON_GPU)}; --torch: one with CUDA",
     )  # fmt: skip
     made.add_argument("--rounds", type=int, default=5, help="turns of each contender (default: 5)")
     made.add_argument(
@@ -302,6 +310,8 @@ def parser() -> argparse.ArgumentParser:
 def run(argv: Sequence[str] | None) -> int:
     """Do the benchmark of a command line; its exit status."""
     options = parser().parse_args(argv)
+    options.configs = options.configs or (ON_GPUS if options.gpu else ON_CPUS)
+    options.contenders = options.contenders or (DEFAULT_ON_GPU if options.gpu else DEFAULT)
     if options.quick:
         options.configs, options.rounds, options.steps = ["small"], 2, 5
     for name, least in (("rounds", options.rounds), ("steps", options.steps)):
@@ -314,7 +324,7 @@ def run(argv: Sequence[str] | None) -> int:
         raise ConfigError(f"--contenders: {error}") from None
     progress = Console(sys.stderr)
     found: dict[str, Any] = {"machine": machine(), "configs": {}, "left_out": {}}
-    if found["machine"]["cpus"] != 2:
+    if found["machine"]["cpus"] != 2 and not options.gpu:
         say("every contender is made for two CPUs; give it two with taskset -c")
     with tempfile.TemporaryDirectory() as folder:
         benchmark = Benchmark(options, progress, Path(folder))

@@ -27,7 +27,7 @@ import benchmarks.sleeping as sleeping
 from examples.lstm_lm import build
 from partitioner.types import BodyKey
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import measure_link
+from runtime.pricing import measure_link
 from runtime.replay import Costs, simulate
 from runtime.session import Session, initialize
 from runtime.transports import ThreadCluster

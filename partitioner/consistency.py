@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from partitioner.cost import CostTable, is_free, signature
+from partitioner.cost import Costs, is_free, signature
 from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
@@ -101,7 +101,7 @@ class Consistency:
         return tuple(found)
 
 
-def consistency(table: CostTable, graph: Graph, measured_step: float, runs: int = 1) -> Consistency:
+def consistency(costs: Costs, graph: Graph, measured_step: float, runs: int = 1) -> Consistency:
     """Check costs against a whole step, in seconds, in which a graph with gradients runs.
 
     measured_step: what one device computes, or all together. runs: of the graph in the step.
@@ -112,7 +112,7 @@ def consistency(table: CostTable, graph: Graph, measured_step: float, runs: int 
     backward: dict[str, float] = {}
     total = 0.0
     for node in graph:
-        seconds = runs * table.seconds_of(node, graph)
+        seconds = runs * costs.seconds_of(node, graph)
         total += seconds
         if node.is_variable:
             continue

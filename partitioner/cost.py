@@ -23,7 +23,7 @@ from symgraph.ops.registry import find
 from symgraph.types import TensorType
 from symgraph.units import seconds_text
 
-SCHEMA = 2  # of saved tables
+SCHEMA = 3  # of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
 # what the types say already, where a slice of that size lies, numbers to divide by.
@@ -131,6 +131,17 @@ class Speed:
         return sum(self.seconds_of(n, body.graph) for n in body.graph)
 
 
+@dataclass(frozen=True)
+class KindCosts:
+    """Costs where devices are of several kinds; kinds: by the kind of their contexts."""
+
+    kinds: Mapping[str, Costs]
+
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        """Time of one call on the kind that does it in the least."""
+        return min(costs.seconds_of(node, graph) for costs in self.kinds.values())
+
+
 class Caches(NamedTuple):
     """Bytes that a device finds in its own cache, and in its part of the one that all share."""
 
@@ -169,7 +180,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class CostTable:
-    """Measured kernels of one machine, and the speed by which all others are estimated.
+    """Measured kernels of one kind of device, and the speed by which all others are estimated.
 
     dispatch: seconds of the runtime's loop for one call, which come on top of a measured kernel.
     measured, failed: by signature; failed: why it could not be measured. machine: where, in words.

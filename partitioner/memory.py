@@ -41,12 +41,19 @@ class BodyMemory:
 class MemoryPlan:
     """bodies: see BodyMemory. parameters, optimizer: bytes of each rank that stay for the run.
 
+    scratch: what its kernels take within a call, which stays as well; kernels are the runtime's.
     The data that is fed is the caller's; a copy of a micro-batch's part is counted.
     """
 
     bodies: Mapping[BodyKey, BodyMemory]
     parameters: tuple[int, ...]
     optimizer: tuple[int, ...]
+    scratch: tuple[int, ...]
+
+    @property
+    def static(self) -> list[int]:
+        """Bytes of each rank that stay, all together."""
+        return [*map(sum, zip(self.parameters, self.optimizer, self.scratch, strict=True))]
 
 
 def plan_memory(
@@ -56,12 +63,13 @@ def plan_memory(
     slots: int = 0,
     parameters: Collection[str] = (),
     several: bool = False,
+    scratch: tuple[int, ...] | None = None,
 ) -> MemoryPlan:
     """The memory of every body and rank.
 
     grads: parameter -> the value of its gradient, with `slots` optimizer arrays each.
     parameters: variables that stay for the whole run. several: whether a step has several
-    micro-batches, so that gradients are copied or added to partial sums.
+    micro-batches, so that gradients are copied or added to partial sums. scratch: of each rank.
     """
     graph, place = partition.graph, partition.placement
     held, learnt = [0] * partition.ranks, [0] * partition.ranks
@@ -84,7 +92,8 @@ def plan_memory(
         key: replace(memory, top=memory.top + (0 if several else sums[key]), sums=sums[key])
         for key, memory in ((k, bodies[k]) for k in partition.bodies)
     }
-    return MemoryPlan(MappingProxyType(bodies), tuple(held), tuple(learnt))
+    scratch = (0,) * partition.ranks if scratch is None else scratch
+    return MemoryPlan(MappingProxyType(bodies), tuple(held), tuple(learnt), scratch)
 
 
 def _bodies(partition: Partition, rank: int, layout: Layout) -> dict[BodyKey, BodyMemory]:

@@ -5,9 +5,10 @@ made on another stage is added up there, so that one message carries what would 
 of the additions, and so every bit, is the same.
 
 With a split backward phase, W has the gradients of variables and what serves nothing else: a node
-that only leads, through nodes of the same origin, to sums of a variable's gradient. I has the
-rest. So a weight that is used twice on one path (x@W@W, every unrolled network) has two W nodes
-and one path of I nodes, each of them once (PyTorch counts it twice, pytorch#180952).
+that only leads, through nodes of the same origin, to sums of a variable's gradient (a parameter in
+another dtype, which a node of its own casts, counts as the variable). I has the rest. So a weight
+that is used twice on one path (x@W@W, every unrolled network) has two W nodes and one path of I
+nodes, each of them once (PyTorch counts it twice, pytorch#180952).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from partitioner.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, Placeme
 from symgraph.errors import PlacementError
 from symgraph.graph import Graph
 from symgraph.merge import home_of
+from symgraph.precision import is_parameter_cast
 from symgraph.types import Value
 
 SUM = "elemwise_add"
@@ -53,11 +55,16 @@ def weight_nodes(graph: Graph) -> frozenset[str]:
             continue
         readers = [u for i in range(len(node.types)) for u in users.get(Value(node.name, i), ())]
         waits = all(
-            r in found and (found[r] == node.origin or graph[found[r]].is_variable) for r in readers
+            r in found and (found[r] == node.origin or _is_parameter(graph, found[r]))
+            for r in readers
         )
         if graph[node.origin].is_variable or (readers and waits):
             found[node.name] = node.origin
     return frozenset(found)
+
+
+def _is_parameter(graph: Graph, name: str) -> bool:
+    return graph[name].is_variable or is_parameter_cast(graph, name)
 
 
 def _variables(graph: Graph, owner: Mapping[str, BodyKey]) -> dict[str, BodyKey]:

@@ -17,6 +17,7 @@ from partitioner.owners import owners
 from partitioner.segments import time_segments
 from partitioner.types import AGAIN, BodyKey, Placement
 from symgraph.graph import Graph, Node
+from symgraph.precision import is_parameter_cast
 
 Place = tuple[int, int]  # stage and time segment
 
@@ -32,10 +33,15 @@ def recompute(
 
     A copy is read by gradient nodes of its own stage and time segment, and so are the copies that
     it reads itself; everything else they read is kept. Outputs and all values are the same.
+    Parameters in another dtype are cast again in all stages, as long as the network has any: they
+    would be kept once more for each micro-batch under way.
     """
+    casts = {node.name for node in graph if is_parameter_cast(graph, node.name)}
+    if not stages and not casts:
+        return graph
     owner = owners(graph, placement, time_segments(graph, time_segment))
     home: dict[str, Place] = {}  # forward node that is copied -> where
-    bodies = _again(graph, owner, stages)
+    bodies = _again(graph, owner, stages, casts)
     for place, names in bodies.items():
         home |= dict.fromkeys(names, place)
     copies = {name: _fresh(f"{name}_again", graph) for name in home}
@@ -63,20 +69,27 @@ def _place(key: BodyKey) -> Place:
 
 
 def _again(
-    graph: Graph, owner: Mapping[str, BodyKey], stages: Collection[int]
+    graph: Graph,
+    owner: Mapping[str, BodyKey],
+    stages: Collection[int],
+    casts: Collection[str],
 ) -> dict[Place, list[str]]:
-    """The forward nodes to run again, in run order: what gradient nodes read, and so on back."""
+    """The forward nodes to run again, in run order: what gradient nodes read, and so on back.
+
+    Of other stages than `stages` no more than these casts.
+    """
     wanted: set[str] = set()
     found: dict[Place, list[str]] = {}
     for node in reversed(list(graph)):
         place = _place(owner[node.name])
-        if place[0] not in stages or (node.origin is None and node.name not in wanted):
+        if node.origin is None and node.name not in wanted:
             continue
         if node.origin is None:
             found.setdefault(place, []).append(node.name)
         for value in node.inputs:
             made = graph[value.node]
             here = made.origin is None and not made.is_variable
+            here = here and (place[0] in stages or made.name in casts)
             if here and _place(owner[made.name]) == place:
                 wanted.add(made.name)
     return {place: names[::-1] for place, names in found.items()}

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from partitioner.exchanges import Exchanges, find_exchanges, run_order
 from symgraph.graph import Graph
 from symgraph.pieces import place_of
+from symgraph.precision import is_parameter_cast
 
 Unit = tuple[int, int, tuple[int, int] | None]  # level, rank, which shard its nodes are of
 
@@ -69,7 +70,9 @@ def form_stages(
 
 
 def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) -> dict[str, Unit]:
-    """The unit of every node and exchange. A variable joins its first consumer on its rank."""
+    """The unit of every node and exchange. A variable joins its first consumer on its rank, and
+    so does what is no more than a variable in another dtype.
+    """
     shards = {n.name: place_of(n) for n in graph if n.origin is None and not n.is_variable}
     if len({rank_of_node[name] for name, place in shards.items() if place}) < 2:
         shards = {}
@@ -89,13 +92,14 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
             level = max(level, at + (not inside))
         units[name] = level, rank, shard
     first: dict[str, Unit] = {}
-    for node in graph:
+    for node in reversed([*graph]):  # a cast's readers before the variable's
         if node.origin is None:
+            unit = first.get(node.name, units[node.name])
             for value in node.inputs:
-                unit = units[node.name]
-                if graph[value.node].is_variable and unit[1] == units[value.node][1]:
-                    earlier = first.get(value.node, unit)
-                    first[value.node] = unit if unit[0] < earlier[0] else earlier
+                joins = graph[value.node].is_variable or is_parameter_cast(graph, value.node)
+                if joins and unit[1] == units[value.node][1]:
+                    later = first.get(value.node, unit)
+                    first[value.node] = unit if unit[0] <= later[0] else later
     away = {v.node for n in graph if n.origin is None for v in n.inputs
             if units[v.node][1] != units[n.name][1]}  # fmt: skip
     return units | {name: unit for name, unit in first.items() if name not in away}

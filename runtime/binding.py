@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Arena, Kind
+from runtime.capture import replayed
 from runtime.instructions import Collective, Free, Instruction, Run, Send, Update
 from runtime.kernels import Binder, BoundBody, Step
 from runtime.sums import Keep
@@ -36,6 +37,8 @@ class Bind:
             adding = self._adding(body, mb)
             if worker.stopwatch is not None:
                 body, adding = worker.stopwatch.watch(body, mb, adding)
+            elif not worker.device.is_host:
+                body, adding = replayed(worker.device, worker.clock, body, adding)
             return partial(worker.run_body, body, mb, adding)
         if isinstance(instruction, Free):
             return partial(worker.free, instruction.key, mb)

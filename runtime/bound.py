@@ -12,17 +12,18 @@ from functools import cached_property
 
 import numpy as np
 
+from runtime.homes import Homes, gpus, home
 from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
 from runtime.session import Session
 from runtime.store import Store
 from runtime.updater import TrainStep
-from symgraph.arrays import require_host
+from symgraph.arrays import HOST, Device, copy, on_host
 from symgraph.batching import Feed
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
-from symgraph.types import Array
+from symgraph.types import Array, TensorType
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Bound:
             symbol, wanted.feeds, replace(options, update=wanted.trains),
             wrt=wrt if wanted.trains else (), heads=wanted.trains, dtypes=self._dtypes,
         )  # fmt: skip
-        require_host(self.plan.partition.placement.devices, "a module")
+        self._homes, self._gpus = Homes(self.plan, options.default), gpus(self.plan)
         self.input_grads: dict[str, Array] = {}
         self._last: Session | Phases | None = None
         self._trainer: tuple[Optimizer, Session] | None = None
@@ -155,30 +156,42 @@ class Bound:
         heads = self._heads(out_grads)
         with self.store.cores.limit():
             self._phases.backward(heads)
+        self._catch_up()
         written: set[str] = set()
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
             name = shard.parameter if shard else variable
-            whole = self._gradient(name)
-            if self.wanted.requests[name] == "write" and name not in written:
-                whole[...] = 0
-                written.add(name)
-            part = shard.of(whole) if shard else whole
-            part += self._phases.gradient(variable)
+            here, whole = self._home(name), self._gradient(name)
+            part, gradient = shard.of(whole) if shard else whole, self._phases.gradient(variable)
+            with here.use():
+                if self.wanted.requests[name] == "write" and name not in written:
+                    whole[...] = 0
+                    written.add(name)
+                part += on_host(gradient) if here.is_host else gradient
+        for gpu in self._gpus:
+            gpu.finish()
 
     def update(self) -> None:
         """Change the parameters by the gradients in the store."""
         self._require_phases("update")
+        self._catch_up()
         updaters = self._updaters()
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
             own, name = self._phases.gradient(variable), shard.parameter if shard else variable
-            if shard and shard.copy:
-                own[...] = 0  # copies' gradients are summed: the first one has it all
-            else:
-                own[...] = shard.of(self._gradient(name)) if shard else self._gradient(name)
+            whole = self._gradient(name)
+            with home(self.plan, variable).use():
+                if shard and shard.copy:
+                    own[...] = 0  # copies' gradients are summed: the first one has it all
+                else:
+                    copy(own, shard.of(whole) if shard else whole)
         self._phases.update(updaters)
         self.store.updates += 1
+
+    def _catch_up(self) -> None:
+        """Wait for what the caller does to gradients on GPUs."""
+        for gpu in self._gpus:
+            gpu.catch_up()
 
     def _require_phases(self, what: str) -> None:
         if not isinstance(self._last, Phases):
@@ -189,12 +202,19 @@ class Bound:
                 "call forward again"
             )
 
+    def _home(self, name: str) -> Device:
+        """Where the gradient of a parameter or an input is kept."""
+        return HOST if name in self.wanted.feeds else self._homes.of(name)
+
     def _gradient(self, name: str) -> Array:
-        """The whole gradient of a parameter or an input."""
+        """The whole gradient of a parameter or an input; zeros if there is none yet."""
         if name in self.wanted.feeds:
-            type_ = self.wanted.feeds[name].type
-            return self.input_grads.setdefault(name, np.zeros(type_.shape, type_.dtype))
-        return self.store.grads.setdefault(name, np.zeros_like(self.store.arrays[name]))
+            shape, dtype = self.wanted.feeds[name].type
+            return self.input_grads.setdefault(name, np.zeros(shape, dtype))
+        if name not in self.store.grads:
+            like = self.store.arrays[name]
+            self.store.grads |= self._homes.zeros({name: TensorType(like.shape, like.dtype.name)})
+        return self.store.grads[name]
 
     def _values(self, given: Mapping[str, Array], *, train: bool) -> dict[str, Array]:
         """The fed arrays in their types; labels that are not given are 0 unless it trains."""
@@ -202,7 +222,7 @@ class Bound:
         for name, feed in self.wanted.feeds.items():
             shape, dtype = feed.type
             if name in given:
-                values[name] = np.asarray(given[name], dtype, order="C")
+                values[name] = np.asarray(on_host(given[name]), dtype, order="C")
                 if values[name].shape != shape:
                     found = values[name].shape
                     raise ShapeError(f"{name!r} has shape {found}, but {shape} is bound")

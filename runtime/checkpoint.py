@@ -4,7 +4,7 @@
         rank-0.safetensors      parameters under their own names, `optimizer/<name>/<slot>`,
         rank-1.safetensors      `state/<name>` for the whole batch
         shards.safetensors      parameters that are in shards, joined, and their optimizer arrays
-        checkpoint.json         steps done, and the config
+        checkpoint.json         steps and updates done, the loss scale, and the config
 
 Every rank writes what it holds and reads what it needs, wherever it stands, so a run may go on
 with other groups, devices, schedules or transports, and its numbers stay the same to the bit (for
@@ -72,7 +72,8 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
         transport.exchange("written")
         if transport.rank == 0:
             _join_pieces(session, partial)
-            publish(partial, path, {"steps": session.steps, **about})
+            facts = {"steps": session.steps, **session.updaters[0].progress, **about}
+            publish(partial, path, facts)
             prune(folder, keep)
         transport.exchange("named")
 
@@ -118,7 +119,7 @@ def restore(session: Session, path: Path) -> None:
             for name, array in session.arrays[rank].items():
                 copy(array, reader.read("{}", name, array, shards.get(name)))
             updater, worker = session.updaters[rank], session.workers[rank]
-            updater.count = about["steps"]
+            updater.resume(about)
             for name in session.plan.grads:
                 if name in session.arrays[rank]:
                     fresh = updater.optimizer.state(name, session.arrays[rank][name])

@@ -18,13 +18,15 @@ from partitioner.types import FORWARD, INPUT, WEIGHT
 from runtime.draft import Choice, Draft, Made
 from runtime.instructions import Run
 from runtime.lower import lower
-from runtime.prices import Prices, Pricing, segment_lengths
+from runtime.prices import Prices
+from runtime.pricing import segment_lengths
 from runtime.program import Schedule
 from runtime.replay import simulate
 from runtime.schedules import SCHEDULES, ComputeLists, expand, find_schedule, forward_only, gpipe
 from runtime.schedules.auto import Listed, list_schedule
 from runtime.text import load_schedule_file
 from symgraph.errors import ConfigError, LimitError
+from symgraph.graph import Graph
 from symgraph.replicate import copies_of
 from symgraph.units import bytes_text
 
@@ -72,7 +74,7 @@ class Tried(NamedTuple):
 
 
 def choose(
-    draft: Draft, wish: Wish, pricing: Pricing
+    draft: Draft, wish: Wish, pricing: Callable[[Graph], Prices]
 ) -> tuple[Made, tuple[Tried, ...], Prices | None]:
     """The best way to run a draft that the wish allows, all that were tried, and their prices.
 

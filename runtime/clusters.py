@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from runtime.transports import Cluster, launched_by_mpi, make_cluster
 from symgraph.config_keys import Config
+from symgraph.context import Context
 
-AUTO = "auto"
+AUTO, NCCL = "auto", "nccl"
 
 
 def transport_of(config: Config, environ: Mapping[str, str]) -> str:
@@ -22,13 +23,15 @@ class Clusters:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self._made: dict[tuple[str, int], Cluster] = {}
+        self._made: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
 
     def of(self, config: Config) -> Cluster:
         """The cluster that a config runs on; ConfigError if it cannot be."""
-        key = transport_of(config, self.environ), len(config.devices)
+        name, size = transport_of(config, self.environ), len(config.devices)
+        devices = tuple([Context.parse(d) for d in config.devices]) if name == NCCL else ()
+        key = name, size, devices
         if key not in self._made:
-            self._made[key] = make_cluster(*key, config.timeout)
+            self._made[key] = make_cluster(name, size, config.timeout, devices)
         return self._made[key]
 
     def close(self) -> None:

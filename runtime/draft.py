@@ -15,6 +15,7 @@ from partitioner.segments import time_segments, time_steps
 from runtime.chores import Chores, chores
 from runtime.program import Schedule
 from runtime.replay import Costs, RankMemory, check, memory_profile
+from runtime.scratch import scratch_bytes
 from symgraph.graph import Graph
 from symgraph.types import Value
 
@@ -123,9 +124,7 @@ class Draft:
         """The graph that is cut, with one backward phase or two."""
         key = size, steps, again
         if key not in self._merged:
-            graph = self.graphs[size]
-            if again:
-                graph = recompute(graph, self.placement, again, time_segment=steps)
+            graph = recompute(self.graphs[size], self.placement, again, time_segment=steps)
             self._merged[key] = merge(graph, self.placement, steps)
         return self._merged[key]
 
@@ -145,7 +144,7 @@ class Draft:
         if partition not in self._plans:
             self._plans[partition] = plan_memory(
                 partition, grads=self.grads, slots=self.slots, parameters=self.parameters,
-                several=len(self.sizes) > 1,
+                several=len(self.sizes) > 1, scratch=scratch_bytes(partition),
             )  # fmt: skip
         return self._plans[partition]
 

@@ -147,14 +147,16 @@ class _Side:
         self.missing, self.left = len(self.gives), len(self.takes)
         self.ticket: Ticket | None = None
 
-    def give(self, tag: int, array: Array) -> None:
+    def give(self, tag: int, array: Array, collectives: Collectives) -> None:
         if not self.out.size:
-            self.out = np.empty(self.blocks.given(self._me), np.uint8)
+            xp = collectives.module(self.blocks.ranks) or np
+            self.out = xp.empty(self.blocks.given(self._me), np.uint8)
         copy(self.out[self.gives[tag]], array.reshape(-1).view(np.uint8))
         self.missing -= 1
 
     def start(self, collectives: Collectives) -> None:
-        self.into = np.empty(sum(self.blocks.column(self._me)), np.uint8)
+        xp = collectives.module(self.blocks.ranks) or np
+        self.into = xp.empty(sum(self.blocks.column(self._me)), np.uint8)
         self.ticket = collectives.start(self.blocks, self.out, self.into)
         self.out = NOTHING
 
@@ -202,7 +204,7 @@ class Exchanging:
     def give(self, tag: int, mb: int, array: Array) -> None:
         """What is sent; copied at once. The exchange starts with this rank's last part of it."""
         side = self._side[tag, mb]
-        side.give(tag, array)
+        side.give(tag, array, self.collectives)
         if not side.missing:
             self._start(side.blocks.group)
 

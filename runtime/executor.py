@@ -7,66 +7,94 @@ of the same checked schedule: each half sends and receives all messages whose se
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from partitioner.place import Groups
+from runtime.homes import Homes, gpus, home, within_memory
 from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
-from runtime.session import whole_outputs
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Shared, Worker
-from symgraph.arrays import require_host
+from symgraph.arrays import copy, fill, is_on_gpu, on_host
 from symgraph.context import Context, cpu
 from symgraph.errors import GraphError, RunError, nearest
 from symgraph.symbol import Symbol
-from symgraph.types import DTYPES, Array, is_float
+from symgraph.types import DTYPES, Array, TensorType, is_float
 
 REQUESTS = ("null", "write", "add")
 GradReq = str | Sequence[str] | Mapping[str, str]
+Types = dict[str, TensorType]
 
 
 class Executor:
     """A bound symbol: arrays for every argument, and the machinery to run it (MXNet Executor).
 
-    arg_dict, grad_dict, aux_dict, output_dict: name -> numpy array. Assign to arguments in place
-    (`executor.arg_dict["w"][:] = x`). grad_dict has no entry for arguments whose grad_req is
-    null. Use it as a context manager, or call `close`, to end its threads at once.
+    arg_dict, grad_dict, aux_dict, output_dict: name -> array, of numpy on a CPU, of CuPy on a GPU:
+    each lies on the device on which its variable or output is placed, but the array of a parameter
+    in shards or replicas is whole, on the host. Assign to arguments in place:
+    `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and CuPy's arrays, while
+    `forward`, `backward` and `copy_params_from` take any. grad_dict has no entry for arguments
+    whose grad_req is null. Use it as a context manager, or call `close`, to end its threads at
+    once.
     """
 
     def __init__(
         self,
         symbol: Symbol,
-        ctx: Context,
+        plans: tuple[Plan, Plan],
+        homes: Homes,
         args: dict[str, Array],
         grads: dict[str, Array],
         requests: dict[str, str],
         aux: dict[str, Array],
-        groups: Groups | None,
     ) -> None:
+        """plans: with gradients and without."""
         self.symbol = symbol
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
         self.grad_req = requests
         self.outputs: list[Array] = []
-        shapes = {name: a.shape for name, a in (args | aux).items()}
-        dtypes = {name: str(a.dtype) for name, a in (args | aux).items()}
-        options = Options(groups=groups, default=ctx)
-        wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
-        make: dict[str, Any] = {"shapes": shapes, "dtypes": dtypes}
-        self.plan: Plan = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
-        self._inference = plan(symbol, {}, options, **make) if wrt else self.plan
-        require_host(self.plan.partition.placement.devices, "an executor")
+        self.plan, self._inference = plans
+        self._homes, self._gpus = homes, gpus(self.plan)
+        self._pieces: dict[str, Array] = {}  # on GPUs, of arguments that are whole on the host
         self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
-        shards = self.plan.shards
-        pieces = {name: shard.of(args[shard.parameter]) for name, shard in shards.items()}
-        arrays = args | aux | pieces  # pieces are views: what is assigned to arguments is theirs
         ranks = range(self._cluster.size)
         shared = {rank: Shared() for rank in ranks}
-        self._phases = Phases(self.plan, self._cluster, dict.fromkeys(ranks, arrays), shared)
-        self._readers = [Worker(self._inference, r, arrays) for r in ranks]
+        self._phases = Phases(self.plan, self._cluster, self._arrays(self.plan), shared)
+        arrays = self._arrays(self._inference)
+        self._readers = [Worker(self._inference, r, arrays[r]) for r in ranks]
         self._ready = False  # a training forward has run, so backward may
         self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
+
+    def _arrays(self, made: Plan) -> dict[int, dict[str, Array]]:
+        """What each rank works on: the arguments and states themselves, or views of their rows.
+
+        Only what is in pieces and on GPUs is copied, before every forward.
+        """
+        tables = self.arg_dict | self.aux_dict
+        found: dict[int, dict[str, Array]] = {rank: {} for rank in range(self._cluster.size)}
+        for name in made.parameters:
+            shard, here = made.shards.get(name), home(made, name)
+            array = tables[shard.parameter if shard else name]
+            if shard:
+                array = shard.of(array)  # a view: what is assigned to the argument is its
+            if not here.holds(array):
+                if name not in self._pieces:
+                    with here.use(), within_memory(made, made.rank_of(name)):
+                        self._pieces[name] = here.put(array)
+                array = self._pieces[name]
+            found[made.rank_of(name)][name] = array
+        return found
+
+    def _begin(self) -> None:
+        """Let what the caller has done to arguments be done, and pieces on GPUs have it."""
+        for gpu in self._gpus:
+            gpu.catch_up()
+        for name, piece in self._pieces.items():
+            shard = self.plan.shards[name]
+            fill(home(self.plan, name), piece, shard.of(self.arg_dict[shard.parameter]))
 
     # -- running -----------------------------------------------------------------------------
 
@@ -75,11 +103,12 @@ class Executor:
         for name, value in inputs.items():
             self._assign(name, value)
         self._ready = False
+        self._begin()
         if is_train:
             step = self._steps
             self._steps += 1
             self._phases.forward({}, seed=0, step=step)
-            self.outputs = self._phases.outputs()
+            self.outputs = _copies(self.plan, self._phases.workers)
             self._ready = True
         else:
             self.outputs = self._read()
@@ -94,7 +123,7 @@ class Executor:
             self._readers[transport.rank].step(transport, {}, train=False, step=step)
 
         self._cluster.run(work)
-        return whole_outputs(self._inference, self._readers)
+        return _copies(self._inference, self._readers)
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last `forward(is_train=True)`.
@@ -106,16 +135,20 @@ class Executor:
             raise RunError("backward needs a forward(is_train=True) before it")
         self._phases.backward(self._heads(out_grads))
         self._ready = False
+        for gpu in self._gpus:
+            gpu.catch_up()
         for name in self.plan.grads:
-            gradient = self._phases.gradient(name)
             shard = self.plan.shards.get(name)
             argument = shard.parameter if shard else name
-            whole = self.grad_dict[argument]
-            out = shard.of(whole) if shard else whole
-            if self.grad_req[argument] == "add" or (shard and shard.copy):
-                out += gradient
-            else:
-                out[...] = gradient
+            here, whole = self._homes.of(argument), self.grad_dict[argument]
+            out, gradient = shard.of(whole) if shard else whole, self._phases.gradient(name)
+            with here.use():
+                if self.grad_req[argument] == "add" or (shard and shard.copy):
+                    out += on_host(gradient) if here.is_host else gradient
+                else:
+                    copy(out, gradient)
+        for gpu in self._gpus:
+            gpu.finish()
 
     def _heads(self, out_grads: Any) -> dict[str, Array]:
         names = self.symbol.list_outputs()
@@ -131,12 +164,13 @@ class Executor:
         if name not in self.arg_dict:
             known = nearest(name, self.arg_dict)
             raise GraphError(f"forward: no argument {name!r}; {known}")
-        value = np.asarray(value)
+        if not is_on_gpu(value):
+            value = np.asarray(value)
         if value.shape != self.arg_dict[name].shape:
             raise GraphError(
                 f"forward: {name!r} has shape {value.shape}, not {self.arg_dict[name].shape}"
             )
-        self.arg_dict[name][...] = value
+        fill(self._homes.of(name), self.arg_dict[name], value)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -154,7 +188,7 @@ class Executor:
         for table, new in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
             for name, value in new.items():
                 if name in table:
-                    table[name][...] = value
+                    fill(self._homes.of(name), table[name], value)
                 elif not allow_extra_params:
                     raise GraphError(f"no parameter {name!r}; {nearest(name, table)}")
 
@@ -201,14 +235,18 @@ def simple_bind(
     arg_shapes, _, aux_shapes = symbol.infer_shape(**inputs)
     arg_types, _, aux_types = symbol.infer_type(**(type_dict or {}))
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
-    args = {n: np.zeros(s, t) for n, s, t in zip(names, arg_shapes, arg_types, strict=True)}
-    aux = {n: np.zeros(s, t) for n, s, t in zip(states, aux_shapes, aux_types, strict=True)}
+    args = _types(names, arg_shapes, arg_types)
+    aux = _types(states, aux_shapes, aux_types)
     requests = _requests(grad_req, args)
-    for name, array in args.items():
-        if not is_float(str(array.dtype)):
+    for name, type_ in args.items():
+        if not is_float(type_.dtype):
             requests[name] = "null"
-    grads = {n: np.zeros_like(a) for n, a in args.items() if requests[n] != "null"}
-    return Executor(symbol, ctx or cpu(), args, grads, requests, aux, group2ctx)
+    plans = _plans(symbol, ctx or cpu(), args | aux, requests, group2ctx)
+    homes = Homes(plans[0], ctx or cpu())
+    trained = {n: t for n, t in args.items() if requests[n] != "null"}
+    return Executor(
+        symbol, plans, homes, homes.zeros(args), homes.zeros(trained), requests, homes.zeros(aux)
+    )
 
 
 def bind(
@@ -223,7 +261,8 @@ def bind(
     """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
 
     Lists are in the order of `list_arguments` and `list_auxiliary_states`. A missing argument or
-    a name that is none raises ValueError naming it.
+    a name that is none raises ValueError naming it, and so does an array that does not lie on its
+    variable's device: CuPy's on that card where it is a GPU.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _table("args", args, names)
@@ -238,7 +277,45 @@ def bind(
                 f"bind: the gradient array of {name!r} is {gradient.dtype}{gradient.shape}, "
                 f"not {arrays[name].dtype}{arrays[name].shape}"
             )
-    return Executor(symbol, ctx or cpu(), arrays, grads, requests, aux, group2ctx)
+    types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
+    plans = _plans(symbol, ctx or cpu(), types, requests, group2ctx)
+    homes = Homes(plans[0], ctx or cpu())
+    for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
+        homes.require(f"bind: `{what}`", table)
+    return Executor(symbol, plans, homes, arrays, grads, requests, aux)
+
+
+def _plans(
+    symbol: Symbol, ctx: Context, types: Types, requests: Mapping[str, str], groups: Groups | None
+) -> tuple[Plan, Plan]:
+    """With gradients and without, at the same places. types: of arguments and states."""
+    options = Options(groups=groups, default=ctx)
+    wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
+    make: dict[str, Any] = {
+        "shapes": {name: shape for name, (shape, _) in types.items()},
+        "dtypes": {name: dtype for name, (_, dtype) in types.items()},
+    }
+    training = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
+    if not wrt:
+        return training, training
+    options = replace(options, placement=training.partition.placement)
+    return training, plan(symbol, {}, options, **make)
+
+
+def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[str]) -> Types:
+    pairs = zip(shapes, dtypes, strict=True)
+    return {n: TensorType(*pair) for n, pair in zip(names, pairs, strict=True)}
+
+
+def _copies(made: Plan, workers: Iterable[Worker]) -> list[Array]:
+    """The outputs that these workers kept of their one micro-batch, each where it was made."""
+    of = {value: worker for worker in workers for value in worker.outputs}
+    found = []
+    for value in made.outputs:
+        with of[value].device.use():
+            found.append(of[value].outputs[value][0].copy())
+            of[value].device.finish()
+    return found
 
 
 def _table(
@@ -256,7 +333,8 @@ def _table(
     if missing and not partial:
         raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
     for name, array in given.items():
-        if not isinstance(array, np.ndarray) or str(array.dtype) not in DTYPES:
+        is_array = isinstance(array, np.ndarray) or is_on_gpu(array)
+        if not is_array or array.dtype.name not in DTYPES:
             raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
     return {n: given[n] for n in names if n in given}
 

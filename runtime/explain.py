@@ -11,7 +11,8 @@ from runtime.draw import chart
 from runtime.job import Job, machine_of
 from runtime.pipeline import Plan
 from runtime.placing import Considered
-from runtime.prices import Prices, machine_prices, quick_prices
+from runtime.prices import Bodies, Prices, machine_prices
+from runtime.pricing import quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
 from runtime.timeline import Timeline
@@ -26,8 +27,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     its measured times.
     """
     plan = job.training
-    machine = machine_of(job.config)
-    prices = plan.prices or (quick_prices() if machine is None else machine_prices(machine))
+    prices = _prices(job).only(plan.options.contexts)
     timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores()))
     config = job.config
     choice = plan.choice
@@ -70,6 +70,15 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     return "\n\n".join(parts), figures
 
 
+def _prices(job: Job) -> Prices:
+    if job.training.prices is not None:
+        return job.training.prices
+    machine = machine_of(job.config)
+    if machine is not None:
+        return machine_prices(machine)
+    return quick_prices(job.training.options.contexts)
+
+
 def _bound(plan: Plan, timeline: Timeline) -> str:
     """How far the step is from what no order of its runs can beat, and the gap in words."""
     busy = timeline.busy()
@@ -92,11 +101,15 @@ def config_block(plan: Plan) -> str:
 
 def _basis(prices: Prices) -> str:
     """What a prediction rests on, in words."""
-    bodies = prices.bodies
-    message = f"{seconds_text(float(prices.link.latency))} a message"
+    several = len(prices.kinds) > 1
+    words = [_bodies(b) + several * f" ({kind})" for kind, b in prices.kinds.items()]
+    return " and ".join([*words, f"{seconds_text(float(prices.link.latency))} a message"])
+
+
+def _bodies(bodies: Bodies) -> str:
     if isinstance(bodies, CostTable):
-        return f"from {len(bodies.measured)} measured kernels and {message}"
-    return f"at {bodies.flops / 1e9:.0f} GFLOP/s, {seconds_text(bodies.call)} a call and {message}"
+        return f"from {len(bodies.measured)} measured kernels"
+    return f"at {bodies.flops / 1e9:.0f} GFLOP/s, {seconds_text(bodies.call)} a call"
 
 
 def how(plan: Plan) -> str:
@@ -112,11 +125,12 @@ def how(plan: Plan) -> str:
 
 def memory_table(plan: Plan) -> str:
     """Per device: what its memory is made of at the worst moment."""
-    head = ("rank", "device", "parameters", "optimizer", "gradients", "activations", "transient",
-            "peak", "at")  # fmt: skip
+    head = ("rank", "device", "parameters", "optimizer", "scratch", "gradients", "activations",
+            "transient", "peak", "at")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
     for rank, m in enumerate(plan.memory):
-        parts = (m.parameters, m.optimizer, m.gradients, m.activations, m.transient, m.peak)
+        parts = (m.parameters, m.optimizer, m.scratch, m.gradients, m.activations, m.transient,
+                 m.peak)  # fmt: skip
         device = str(plan.partition.placement.devices[rank])
         rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
     return "\n".join(aligned(rows))

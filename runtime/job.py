@@ -16,12 +16,15 @@ from runtime.batches import IGNORED
 from runtime.bucketing import Buckets
 from runtime.parts import Step
 from runtime.pipeline import Options, Plan, plan
-from runtime.prices import Pricing, fresh_pricing, load_prices, machine_prices
+from runtime.price_files import load_prices
+from runtime.prices import Pricing, machine_prices
+from runtime.pricing import fresh_pricing
 from runtime.updater import scalars
 from symgraph import lr_scheduler, optimizer
 from symgraph.config_keys import Config
 from symgraph.context import Context
 from symgraph.errors import ConfigError
+from symgraph.loss_scale import LossScale
 from symgraph.model import Model, load_model
 
 NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
@@ -149,10 +152,10 @@ def _options(config: Config, pricing: Pricing | None) -> Options:
     machine = machine_of(config)
     if machine is not None:
         fixed = machine_prices(machine)
-        pricing = lambda graph: fixed  # noqa: E731
+        pricing = lambda graph, contexts: fixed  # noqa: E731
     elif config.partition.costs is not None:
         saved = load_prices(config.partition.costs)
-        pricing = lambda graph: saved  # noqa: E731
+        pricing = lambda graph, contexts: saved  # noqa: E731
     return Options(
         config.groups or None, devices[0], devices, pipeline.schedule, pipeline.micro_batches,
         update=True, order=pipeline.order, time_segment=pipeline.time_segment,
@@ -163,6 +166,8 @@ def _options(config: Config, pricing: Pricing | None) -> Options:
         replicas=config.partition.replicas, splits=config.partition.split == "auto",
         objective=config.partition.objective, split_tied=config.partition.split_tied,
         data_axis=config.partition.data_axis, model_axis=config.partition.model_axis,
+        precision=config.train.precision,
+        loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )  # fmt: skip
 
 

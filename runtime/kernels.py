@@ -23,7 +23,7 @@ from runtime.native.flat import BY_ELEMENT
 from runtime.native.gemm import pack, packed_shape
 from symgraph.arrays import HOST, Device, address
 from symgraph.graph import Node
-from symgraph.ops.registry import find
+from symgraph.ops.registry import computation, find
 from symgraph.types import Array, TensorType, Value
 
 Key = tuple[int, Value]
@@ -38,11 +38,27 @@ class NodeFailed(Exception):
 
 
 class Step(NamedTuple):
-    """A node's call: function(*args) fills its outputs."""
+    """A node's call: function(*args) fills its outputs.
+
+    fixed: whether it does the same with the same memory in every run that trains, or does not.
+    """
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    fixed: bool = True
+
+
+def make(steps: Sequence[Step]) -> None:
+    """Make all calls; NodeFailed, from the node's own error, names one that cannot be made."""
+    name = ""
+    try:
+        for name, function, args, _ in steps:  # noqa: B007
+            function(*args)
+    except NodeFailed:
+        raise
+    except Exception as error:
+        raise NodeFailed(name) from error
 
 
 class BoundBody(NamedTuple):
@@ -59,13 +75,8 @@ class BoundBody(NamedTuple):
     states: tuple[tuple[str, Array], ...]
 
     def run(self) -> None:
-        """Make all calls; NodeFailed, from the node's own error, names one that cannot be made."""
-        name = ""
-        try:
-            for name, function, args in self.steps:  # noqa: B007
-                function(*args)
-        except Exception as error:
-            raise NodeFailed(name) from error
+        """See `make`."""
+        make(self.steps)
 
 
 class Packs:
@@ -182,7 +193,8 @@ class Binder:
         bound = bind_call(node.op, task, self.makers)
         yield from packing
         if bound.function is not nothing:
-            yield Step(node.name, *bound)
+            computed, op = bound.function is _compute, find(node.op)
+            yield Step(node.name, *bound, not (computed and (op.random or op.looks)))
 
 
 def chained(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -213,7 +225,8 @@ def bind_call(op: str, task: Task, makers: Mapping[str, Maker] = KERNELS) -> Bou
     bound = None if maker is None else maker(task)
     if bound is not None:
         return bound
-    return Bound(_compute, (find(op).compute, task.clock, task.attrs, task.ins, task.outs))
+    compute = computation(find(op), task.ins)
+    return Bound(_compute, (compute, task.clock, task.attrs, task.ins, task.outs))
 
 
 def _compute(

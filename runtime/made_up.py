@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from symgraph.arrays import HOST, Device
 from symgraph.graph import Node
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import Types
@@ -59,9 +60,10 @@ def limits(node: Node, types: Types) -> list[int | None]:
 
 
 class MadeUp:
-    """Arrays of random numbers, which the excerpts of a worker read in turn."""
+    """Arrays of random numbers, which the excerpts of a worker read in turn. here: their device."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: Device = HOST) -> None:
+        self.here = here
         self._arrays: dict[tuple[TensorType, int | None], list[Array]] = defaultdict(list)
         self._used: Counter[tuple[TensorType, int | None]] = Counter()
         self._rng = np.random.default_rng(0)
@@ -75,7 +77,8 @@ class MadeUp:
         key = type_, limit
         made, used = self._arrays[key], self._used[key]
         if used == len(made):
-            made.append(_random(self._rng, type_, limit))
+            numbers = _random(self._rng, type_, limit)
+            made.append(numbers if self.here.is_host else self.here.put(numbers))
         self._used[key] += 1
         return made[used]
 

@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int32]
 Listing = Callable[[Sequence[int], int], ComputeLists]  # ranks of stages, micro-batches
 
 # What orders of micro-batches are compared by where nothing is measured: the same on all ranks.
-NOMINAL = Prices(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
+NOMINAL = Prices.alike(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,16 @@ def mixed_costs(parts: Parts, prices: Prices) -> Costs:
         kind, stage = divmod(key.stage, stages)
         return float(of_kinds[kind].run(key._replace(stage=stage)))
 
+    def update(stage: int) -> float:
+        """A stage is updated once, for all kinds."""
+        return float(of_kinds[0].update(stage)) if stage < stages else 0.0
+
     sums = [
         ([k._replace(stage=k.stage + kind * stages) for k in keys for kind in range(len(of_kinds))],
          seconds)
         for keys, seconds in of_kinds[0].sums
     ]  # fmt: skip
-    return replace(of_kinds[0], run=run, sums=sums)
+    return replace(of_kinds[0], run=run, update=update, sums=sums)
 
 
 def predict(step: Step, prices: Prices, union: Union | None = None) -> Timeline:

@@ -174,11 +174,12 @@ class Module(BaseModule):
             self._model = shared_module._own.plan
         elif not self.binded:
             self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
-        else:
-            self._store.copies.clear()  # another placement may have others
         self._bounds: dict[Key, Bound] = {}
         bound = self._bind(self._data_descs, self._label_descs)
-        self._own = self._last = bound
+        if self.binded and shared_module is None:
+            self._store.placed_anew(self._own.plan, bound.plan)
+        self._own: Bound = bound
+        self._last = bound
         self.binded = True
         if self._given is not None:
             self.init_params(None, *self._given)
@@ -235,12 +236,12 @@ class Module(BaseModule):
             for name in names:
                 array = self._store.arrays[name]
                 if given is not None and name in given:
-                    self._store.assign(self._own.plan, name, given[name])
+                    self._store.assign(name, given[name])
                 elif given is not None and not allow_missing:
                     raise GraphError(f"parameter {name!r} is missing among those given")
                 elif initializer is not None:
                     value = initializer(name, array.shape, array.dtype, self._seed, attrs.get(name))
-                    self._store.assign(self._own.plan, name, value)
+                    self._store.assign(name, value)
         self._store.ready = True
         self._given = None
 
@@ -248,15 +249,14 @@ class Module(BaseModule):
         if not self.binded and self._given is not None:
             return self._given
         self._require_ready()
-        arrays = self._store.arrays
-        return (
-            {name: arrays[name].copy() for name in self._param_names},
-            {name: arrays[name].copy() for name in self._aux_names},
-        )
+        return self._store.copies(self._param_names), self._store.copies(self._aux_names)
 
     @property
     def grad_dict(self) -> Params:
-        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to."""
+        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to.
+
+        They lie on the parameters' devices; of one in shards or replicas, whole on the host.
+        """
         self._require_bound()
         return self._store.grads
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from symgraph import metric
+from symgraph.arrays import on_host
 from symgraph.callback import BatchEnd, BatchEndParam
 from symgraph.errors import ConfigError, RunError
 from symgraph.eval_metric import EvalMetric
@@ -259,7 +260,7 @@ class BaseModule(ABC):
         always_output_list); else a list of outputs for each batch.
         """
         if not hasattr(eval_data, "reset"):
-            self.forward(DataBatch([np.asarray(eval_data)]), is_train=False)
+            self.forward(DataBatch([on_host(eval_data)]), is_train=False)
             return self.get_outputs()[0]
         made = [outputs for outputs, *_ in self.iter_predict(eval_data, num_batch, reset)]
         if not merge_batches or not made:
@@ -273,7 +274,7 @@ class BaseModule(ABC):
     def update_metric(self, eval_metric: EvalMetric, labels: Sequence[Any], pad: int = 0) -> None:
         """Show the last batch's labels and outputs to a metric, without its last `pad` samples."""
         names, batch = self.label_names, self.samples()
-        shown = dict(zip(names, map(np.asarray, labels), strict=False))
+        shown = dict(zip(names, map(on_host, labels), strict=False))
         if pad:
             axes = batch[2]
             shown = {n: _without(a, Split(axes.get(n, 0)), batch[0], pad) for n, a in shown.items()}

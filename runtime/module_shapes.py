@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from partitioner.place import Groups, devices_of
 from runtime.executor import REQUESTS
 from runtime.pipeline import Options, Plan
-from runtime.prices import quick_prices
+from runtime.pricing import quick_prices
+from symgraph.arrays import on_host
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
@@ -48,7 +47,7 @@ def placed(
     chosen = strategy if groups is None and len(devices) > 1 else None
     return replace(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
-        pricing=lambda graph: quick_prices(),  # to bind shall not take long
+        pricing=lambda graph, contexts: quick_prices(contexts),  # to bind shall not take long
     )  # fmt: skip
 
 
@@ -121,13 +120,16 @@ def guessed(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
 def matched(
     what: str, bound: Sequence[DataDesc], arrays: Sequence[Any], provided: Sequence[Any]
 ) -> list[tuple[DataDesc, Any]]:
-    """Each array of a batch with what it is: by the batch's own word, else in the bound order."""
+    """Each array of a batch with what it is: by the batch's own word, else in the bound order.
+
+    They may be lists, or on GPUs; what is found is on the host.
+    """
     descs = [describe(d) for d in provided or bound]
     if not arrays or not descs:  # labels that are not given, or not wanted
         return []
     if len(descs) != len(arrays):
         raise GraphError(f"a batch has {len(arrays)} {what} arrays for {[d.name for d in descs]}")
     return [
-        (DataDesc(d.name, np.shape(a), d.dtype, d.layout), a)
-        for d, a in zip(descs, arrays, strict=True)
+        (DataDesc(d.name, a.shape, d.dtype, d.layout), a)
+        for d, a in zip(descs, map(on_host, arrays), strict=True)
     ]

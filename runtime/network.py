@@ -1,6 +1,6 @@
 """The network of a plan: graphs of all micro-batch sizes with gradients, not placed yet.
 
-Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ gradients
+Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ reduced ─→ gradients
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from partitioner import Placement
 from symgraph.batching import Feed, MicroBatched, batch_size, micro_batch, prologue, split_sizes
+from symgraph.errors import PlacementError
 from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
 from symgraph.pieces import Shard, mark, regroup
+from symgraph.precision import FLOAT32, reduced
 from symgraph.replicate import REPLICATE, replica_counts, replicate
 from symgraph.shard import Sharded, shard
 from symgraph.simplify import fold
 from symgraph.symbol import Symbol
-from symgraph.types import Value
+from symgraph.types import TensorType, Value
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Network:
     prologue: see symgraph.batching. outputs, names, layouts: of the forward outputs. grads:
     variable -> the value of its gradient. heads: output index -> its head gradient. shards:
     variable -> the part of a parameter that it is; it stands in that one's place in `grads`.
-    parameters: variables that stay for the whole run, auxiliary states too.
+    parameters: variables that stay for the whole run, auxiliary states too. scales: variables that
+    are fed the loss scale, with their types.
     """
 
     feeds: Mapping[str, Feed]
@@ -68,6 +72,7 @@ class Network:
     heads: Mapping[int, str]
     shards: Mapping[str, Shard]
     parameters: frozenset[str]
+    scales: Mapping[str, TensorType]
 
     @property
     def first(self) -> Graph:
@@ -78,6 +83,20 @@ class Network:
         """The output of that name."""
         return self.outputs[self.names.index(name)]
 
+    def next_states(self, named: Mapping[str, str], place: Placement) -> dict[str, Value]:
+        """The value of each state in the next step; PlacementError if it is made elsewhere."""
+        found = {}
+        for variable, output in named.items():
+            value = self.output(output)
+            here, there = (place.device_of(n) for n in (variable, value.node))
+            if here != there:
+                raise PlacementError(
+                    f"state {variable!r} is on {here}, but its next value {output!r} is made on "
+                    f"{there}; give both the same ctx_group"
+                )
+            found[variable] = value
+        return found
+
 
 def make_network(
     asked: Asked,
@@ -87,11 +106,14 @@ def make_network(
     replicas: Mapping[str, str],
     *,
     whole: bool,
+    precision: str = FLOAT32,
+    scaled: bool = False,
 ) -> Network:
     """Lower, split and differentiate.
 
     devices: group -> on how many devices it is. shards, replicas: group -> the value of that
-    attribute for its operators. whole: see symgraph.shard. Raises what the steps raise.
+    attribute for its operators. whole: see symgraph.shard. precision: see symgraph.precision.
+    scaled: whether losses' gradients are multiplied by a fed scale. Raises what the steps raise.
     """
     feeds = asked.feeds
     batch = batch_size(feeds) if feeds else 1
@@ -113,13 +135,15 @@ def make_network(
     dealt = {size: replicate(counts, size, ready, fixed, sizes) for size in dict.fromkeys(sizes)}
     first = dealt[sizes[0]]
     wrt = first.variables(full.variables(asked.wrt))
-    both = {n: gradients(fold(d.graph), wrt, heads=asked.heads) for n, d in dealt.items()}
-    graph, grads, heads = both[sizes[0]]
-    outputs = tuple([first.values.get(v, v) for v in full.graph.outputs])
-    layouts = {first.values.get(v, v): layout for v, layout in first.layouts.items()}
-    fed = {*fixed, *heads.values()}
+    forward = {n: reduced(fold(d.graph), precision, fixed) for n, d in dealt.items()}
+    both = {n: gradients(f, wrt, heads=asked.heads, scaled=scaled) for n, f in forward.items()}
+    graph, grads, heads, scales = both[sizes[0]]
+    outputs = forward[sizes[0]].outputs
+    layouts = [first.layouts[v] for v in full.graph.outputs]
+    fed = {*fixed, *heads.values(), *scales}
     parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
     return Network(
         dict(feeds), {size: b.graph for size, b in both.items()}, sizes, early, outputs, full.names,
-        {v: layouts[v] for v in outputs}, grads, heads, {**full.shards, **first.copies}, parameters,
+        dict(zip(outputs, layouts, strict=True)), grads, heads, {**full.shards, **first.copies},
+        parameters, {name: graph[name].types[0] for name in scales},
     )  # fmt: skip

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from partitioner.types import FORWARD
 from runtime.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
 from runtime.pipeline import Plan
@@ -19,6 +17,7 @@ from runtime.session import Arrays, whole_outputs
 from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep
 from runtime.worker import Shared, Worker
+from symgraph.arrays import typed
 from symgraph.errors import RunError, ShapeError
 from symgraph.types import Array
 
@@ -95,7 +94,7 @@ def head_gradients(plan: Plan, names: Sequence[str], given: Sequence[Any]) -> di
                 "out_grads"
             )
         (type_,) = plan.partition.graph[variable].types
-        heads[variable] = np.asarray(value, type_.dtype, order="C")
+        heads[variable] = typed(value, type_.dtype)
         if heads[variable].shape != type_.shape:
             raise ShapeError(
                 f"the head gradient of {names[index]!r} has shape {heads[variable].shape}, not "

@@ -21,8 +21,9 @@ from runtime.draft import Choice, Draft
 from runtime.grid import columns, grid_rows, groups_in, in_first_row
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
-from runtime.placing import Considered, Decision, decide, uniform_machine
-from runtime.prices import Prices, Pricing, fresh_pricing
+from runtime.placing import Considered, Decision, decide, machine_at_hand
+from runtime.prices import Prices, Pricing
+from runtime.pricing import fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
 from runtime.splits import GAIN, Compared, Split, candidates, marks
@@ -31,8 +32,10 @@ from symgraph.batching import Feed, batch_size
 from symgraph.context import Context, cpu
 from symgraph.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
+from symgraph.loss_scale import UNSCALED, LossScale
 from symgraph.ops.layout import Layout
 from symgraph.pieces import Shard
+from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
 from symgraph.types import Value
 
@@ -53,7 +56,8 @@ class Options:
     replicas: group -> the value of that attribute for its operators, over their own. splits:
     whether strategy `auto` may put groups that `groups` does not name on several devices.
     keep_groups, objective, split_tied, solver_steps: see partitioner.strategies.Constraints.
-    data_axis, model_axis: see runtime.grid.
+    data_axis, model_axis: see runtime.grid. precision, loss_scale: see symgraph.precision and
+    symgraph.loss_scale.
     """
 
     groups: Groups | None = None
@@ -85,6 +89,8 @@ class Options:
     solver_steps: float = STEPS
     data_axis: int = 1
     model_axis: int | None = None
+    precision: str = FLOAT32
+    loss_scale: LossScale = UNSCALED
 
     def wish(self, train: bool) -> Wish:
         """What it says of schedules; a plan that does not train runs forward in order."""
@@ -96,10 +102,20 @@ class Options:
             name, order, self.time_segment, again, limit, self.update, self.named_only, self.near
         )
 
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        """All devices that are named."""
+        grouped = [d for given in (self.groups or {}).values() for d in devices_of(given)]
+        return tuple(dict.fromkeys((self.default, *self.devices, *grouped)))
+
+    def prices(self, graph: Graph) -> Prices:
+        """Of a graph on these devices."""
+        return self.pricing(graph, self.contexts)
+
     def machine_of(self, prices: Prices) -> Machine:
         """The devices that a strategy places on."""
         devices = self.devices or (self.default,)
-        return self.machine or uniform_machine(devices, prices)
+        return self.machine or machine_at_hand(devices, prices)
 
     def constraints(
         self,
@@ -202,8 +218,8 @@ class Plan:
     @property
     def parameters(self) -> list[str]:
         """Variables that are not fed: parameters and auxiliary states, in graph order."""
-        fed = {*self.feeds, *(v.node for v in self.prologue.outputs), *self.heads.values()}
-        return [n.name for n in self.partition.graph.variables if n.name not in fed]
+        held = self.network.parameters
+        return [n.name for n in self.partition.graph.variables if n.name in held]
 
     @property
     def trains(self) -> bool:
@@ -251,8 +267,7 @@ def plan(
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
     if options.machine is None:
-        grouped = [d for given in (options.groups or {}).values() for d in devices_of(given)]
-        for context in (options.default, *options.devices, *grouped):
+        for context in options.contexts:
             require(context)
     if wrt is None:
         wrt = [n for n in symbol.list_arguments() if n not in feeds]
@@ -328,7 +343,7 @@ def _drafted(asked: Asked, options: Options) -> _Drafted:
     """The plan with the groups split as the options say."""
     network = make_network(
         asked, options.micro_batches, _device_counts(options), options.shards, options.replicas,
-        whole=options.whole,
+        whole=options.whole, precision=options.precision, scaled=options.loss_scale.scales,
     )  # fmt: skip
     draft = partial(
         Draft, network.graphs, network.sizes, grads=network.grads, parameters=network.parameters,
@@ -342,8 +357,8 @@ def _drafted(asked: Asked, options: Options) -> _Drafted:
     return _Drafted(
         Plan(
             network, options, made.partitions, made.schedule,
-            _states(options.states, network, placement), made.memory, made.choice, decision.tried,
-            "" if steps is None else draft(placement).late(steps),
+            network.next_states(options.states, placement), made.memory, made.choice,
+            decision.tried, "" if steps is None else draft(placement).late(steps),
             decision.prices, decision.considered,
         ),
         decision,
@@ -366,27 +381,12 @@ def _decide(
     elif options.strategy is None and given is None:
         given = group2ctx(graph, options.groups, options.default, options.devices)
     if given is not None:
-        return Decision(given, *choose(draft(given), wish, options.pricing))
+        return Decision(given, *choose(draft(given), wish, options.prices))
     assert options.strategy is not None
     limits = constraints()
-    return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.pricing)
+    return decide(draft, graph, options.strategy, options.machine_of, limits, wish, options.prices)
 
 
 def _device_counts(options: Options) -> dict[str, int]:
     """On how many devices each group is."""
     return {group: len(devices_of(d)) for group, d in (options.groups or {}).items()}
-
-
-def _states(named: Mapping[str, str], network: Network, place: Placement) -> dict[str, Value]:
-    """The value of each state in the next step; both must be on one rank."""
-    found = {}
-    for variable, output in named.items():
-        value = network.output(output)
-        here, there = (place.device_of(n) for n in (variable, value.node))
-        if here != there:
-            raise PlacementError(
-                f"state {variable!r} is on {here}, but its next value {output!r} is made on "
-                f"{there}; give both the same ctx_group"
-            )
-        found[variable] = value
-    return found

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 from partitioner import Placement
 from partitioner.cost import CostTable
-from partitioner.machine import Machine
-from partitioner.merging import MergedCosts
+from partitioner.machine import Device, Level, Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
 from partitioner.strategies.types import LATENCY, STEP, THROUGHPUT
 from runtime.choose import AUTO, Tried, Wish, choose, step_seconds
 from runtime.draft import Draft, Made
-from runtime.prices import Prices, Pricing
+from runtime.prices import Prices
 from runtime.splits import Weight, weigh
 from symgraph.attribute import lookup
 from symgraph.context import Context
@@ -66,7 +65,7 @@ def decide(
     machine: Callable[[Prices], Machine],
     constraints: Constraints,
     wish: Wish,
-    pricing: Pricing,
+    pricing: Callable[[Graph], Prices],
 ) -> Decision:
     """The placement of a strategy, or with `auto` the best by the constraints' objective.
 
@@ -76,7 +75,7 @@ def decide(
     """
     prices = pricing(graph)
     devices = machine(prices)
-    costs = MergedCosts(prices.bodies, graph)
+    costs = prices.merged(graph, devices.contexts)
     placed: list[Placed] = []
     failed: PlacementError | ScheduleError | None = None
     for name, limits in _candidates(strategy, graph, constraints):
@@ -178,8 +177,22 @@ def _score(
     return decision.seconds
 
 
-def uniform_machine(devices: tuple[Context, ...], prices: Prices) -> Machine:
-    """Equal devices as fast as this one, for who has no machine file."""
-    speed = prices.bodies.speed if isinstance(prices.bodies, CostTable) else prices.bodies
-    link = prices.link
-    return Machine.uniform(devices, speed, float(link.latency), float(link.bandwidth))
+def machine_at_hand(contexts: tuple[Context, ...], prices: Prices) -> Machine:
+    """The devices as prices know them, for who has no machine file.
+
+    CPUs are in one socket, GPUs in one node but in sockets of their own, so that each pair of kinds
+    has its own links.
+    """
+    devices = []
+    for context in contexts:
+        bodies = prices.of(context)
+        speed = bodies.speed if isinstance(bodies, CostTable) else bodies
+        node, socket = ("1", str(context.index)) if context.kind == "gpu" else ("0", "0")
+        devices.append(
+            Device(context, speed.flops, speed.call, speed.bandwidth, node=node, socket=socket)
+        )
+    kinds = {"socket": ("cpu", "cpu"), "node": ("gpu", "gpu"), "rack": ("cpu", "gpu")}
+    links = {level: prices.links.get(pair, prices.link) for level, pair in kinds.items()}
+    return Machine(tuple(devices), {
+        level: Level(float(link.latency), float(link.bandwidth)) for level, link in links.items()
+    })  # fmt: skip

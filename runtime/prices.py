@@ -2,203 +2,163 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import inf
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 
-from threadpoolctl import threadpool_limits
-
-from partitioner import Partition
-from partitioner.cost import CostTable, Speed, resident_bytes
+from partitioner import Partition, cost
+from partitioner.cost import CostTable, KindCosts, Speed, resident_bytes
 from partitioner.machine import Machine
-from partitioner.merging import merge_whole
-from partitioner.segments import time_steps
+from partitioner.merging import MergedCosts
 from partitioner.types import BodyKey
-from runtime import profile
-from runtime.calibrate import measure_speed
 from runtime.chores import Chores
 from runtime.machine_costs import machine_costs
-from runtime.measure import link_between
 from runtime.replay import Costs, Link
 from runtime.replicas import sums
-from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.context import KINDS, Context
 from symgraph.errors import ConfigError
-from symgraph.graph import Graph
+from symgraph.graph import Graph, Node
 
 NO_CHORES = Chores()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
-PROFILE_SECONDS = 3.0  # the most that a profile takes before a choice
+
+Bodies = CostTable | Speed
+Pair = tuple[str, str]  # kinds of a message's sender and of its receiver
 
 
 @dataclass(frozen=True)
 class Prices:
     """Seconds of a body's run, of messages and of an instruction's dispatch.
 
-    bodies: measured kernels, or the speed by which all are estimated. machine: whose devices and
+    kinds: kind of device -> measured kernels, or the speed by which all are estimated. links: the
+    kinds of a sender and a receiver -> what carries their messages. machine: whose devices and
     links those are instead, where a file describes one.
     """
 
-    bodies: CostTable | Speed
-    link: Link
+    kinds: Mapping[str, Bodies]
+    links: Mapping[Pair, Link]
     overhead: float = INSTRUCTION
-    machine: Machine | None = None
+    machine: Machine | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def alike(cls, bodies: Bodies, link: Link, overhead: float = INSTRUCTION) -> Prices:
+        """Where all devices are equal, of whatever kind."""
+        links = dict.fromkeys(product(KINDS, KINDS), link)
+        return cls(dict.fromkeys(KINDS, bodies), links, overhead)
+
+    @property
+    def measured(self) -> bool:
+        """Whether kernels were measured, of all kinds."""
+        tables = (isinstance(bodies, CostTable) for bodies in self.kinds.values())
+        return self.machine is None and all(tables)
+
+    @property
+    def link(self) -> Link:
+        """The slowest, where one must stand for all."""
+        return max(self.links.values(), key=lambda link: link.latency, default=Link())
+
+    def of(self, context: Context) -> Bodies:
+        """Of a device; ConfigError if its kind has no prices."""
+        if context.kind not in self.kinds:
+            raise ConfigError(
+                f"{context} has no costs, they were measured for {' and '.join(self.kinds)} "
+                f"devices: measure with --profile where {context} is among `devices`"
+            )
+        return self.kinds[context.kind]
+
+    def link_of(self, sender: Context, receiver: Context) -> Link:
+        """What carries the messages of two devices."""
+        return self.links.get((sender.kind, receiver.kind), self.link)
+
+    def only(self, contexts: Iterable[Context]) -> Prices:
+        """What concerns these devices."""
+        here: set[str] = {c.kind for c in contexts}
+        kinds = {kind: bodies for kind, bodies in self.kinds.items() if kind in here}
+        links = {pair: link for pair, link in self.links.items() if {*pair} <= here}
+        return replace(self, kinds=kinds, links=links)
+
+    def merged(self, graph: Graph, contexts: Iterable[Context]) -> cost.Costs:
+        """Seconds of a graph's nodes with its products merged, on devices to place them on."""
+        kinds: dict[str, cost.Costs] = {
+            c.kind: MergedCosts(self.of(c), graph) for c in first_of_kinds(contexts)
+        }
+        return KindCosts(kinds) if len(kinds) > 1 else next(iter(kinds.values()))
+
+    def placed(self, partition: Partition) -> cost.Costs:
+        """Seconds of a cut graph's nodes, each on its own device."""
+        devices = partition.placement.devices
+        if len({d.kind for d in devices}) == 1:
+            return self.of(devices[0])
+        return _Placed({
+            node.name: self.of(devices[partition.rank(key)])
+            for key, body in partition.bodies.items() for node in body.graph
+            if not node.is_variable
+        })  # fmt: skip
 
     def costs(self, partition: Partition, chores: Chores = NO_CHORES) -> Costs:
         """For simulations of this partition's schedules."""
+        placement = partition.placement
         if self.machine is not None:
             costs = machine_costs(self.machine, partition, chores, overhead=self.overhead)
         else:
-            rates, seconds = self.bodies.rates, self._body_seconds(partition)
+            ranks = list(enumerate(placement.devices))
+            rates, seconds = [self.of(d).rates for _, d in ranks], self._body_seconds(partition)
             costs = Costs(
-                lambda key: seconds[key] + chores.seconds(key, rates), self.link,
-                overhead=self.overhead, update=lambda stage: chores.update_seconds(stage, rates),
+                lambda key: seconds[key] + chores.seconds(key, rates[partition.rank(key)]),
+                links={(a, b): self.link_of(x, y) for a, x in ranks for b, y in ranks if a != b},
+                overhead=self.overhead,
+                update=lambda stage: chores.update_seconds(stage, rates[placement.rank_of[stage]]),
             )  # fmt: skip
         return replace(costs, sums=sums(partition, costs.link_of))
 
     def _body_seconds(self, partition: Partition) -> dict[BodyKey, float]:
-        bodies = partition.bodies
-        if isinstance(self.bodies, Speed):
-            return {key: self.bodies.seconds(body) for key, body in bodies.items()}
+        bodies, devices = partition.bodies, partition.placement.devices
         touched = [0.0] * partition.ranks
         for key, body in bodies.items():
             touched[partition.rank(key)] += resident_bytes(body)
-        return {k: self.bodies.seconds(b, touched[partition.rank(k)]) for k, b in bodies.items()}
+        found = {}
+        for key, body in bodies.items():
+            rank = partition.rank(key)
+            own = self.of(devices[rank])
+            between = () if isinstance(own, Speed) else (touched[rank],)
+            found[key] = own.seconds(body, *between)
+        return found
 
 
-Pricing = Callable[[Graph], Prices]  # of a graph's bodies, however it is cut
+class _Placed:
+    """Costs by the node; variables take no time."""
+
+    def __init__(self, of: Mapping[str, Bodies]) -> None:
+        self._of = of
+
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        return 0.0 if node.is_variable else self._of[node.name].seconds_of(node, graph)
+
+
+def first_of_kinds(contexts: Iterable[Context]) -> list[Context]:
+    """The first device of each kind."""
+    found: dict[str, Context] = {}
+    for context in contexts:
+        found.setdefault(context.kind, context)
+    return [*found.values()]
+
+
+Pricing = Callable[[Graph, Sequence[Context]], Prices]  # of a graph on some of these devices
 
 
 def machine_prices(machine: Machine) -> Prices:
-    """Of a machine from a file; `bodies` and `link` are its fastest device and its slowest link."""
-    count = range(len(machine.devices))
-    links = [Link(*machine.link(a, b)) for a in count for b in count if a != b]
-    slowest = max(links, key=lambda link: link.latency, default=Link())
-    fastest = max(machine.devices, key=lambda device: device.flops)
-    return Prices(fastest.speed, slowest, machine=machine)
-
-
-def quick_prices() -> Prices:
-    """From operation counts and a measurement of a tenth of a second."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        return Prices(measure_speed(), measure_link())
-
-
-def measured_prices(
-    graph: Graph, known: Prices | None = None, *, devices: int | None = None
-) -> Prices:
-    """From a profile of the graph's kernels, one thread of BLAS each.
-
-    known: what was measured before. devices: how many work at the same time, if that is known.
-    """
-    old = known.bodies if known is not None and isinstance(known.bodies, CostTable) else None
-    with threadpool_limits(limits=1, user_api="blas"):
-        seen = {*old.measured, *old.failed} if old else set()
-        workers = min(devices or profile.cores(), profile.cores())
-        new = profile.measure(
-            versions(graph), seconds=PROFILE_SECONDS, known=seen, workers=workers
-        )  # fmt: skip
-        if known is None or old is None:
-            return Prices(new, measure_link())
-    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
-    return replace(known, bodies=replace(old, measured=measured, failed=failed))
-
-
-class PriceMemory:
-    """The prices of all kernels that were asked for: each is measured once, whatever the graph."""
-
-    def __init__(self) -> None:
-        self._known: Prices | None = None
-        self._graphs: set[str] = set()  # digests of those whose kernels are known
-
-    def pricing(self, measure: Callable[[Graph, Prices | None], Prices]) -> Pricing:
-        """Pricing with this memory. measure: measured_prices, or shared_prices on a cluster."""
-
-        def priced(graph: Graph) -> Prices:
-            if self._known is None or graph.digest not in self._graphs:
-                self._known = measure(graph, self._known)
-                self._graphs.add(graph.digest)
-            return self._known
-
-        return priced
-
-
-def fresh_pricing() -> Pricing:
-    """Measured in this process, with a memory of its own."""
-    return PriceMemory().pricing(measured_prices)
-
-
-def versions(graph: Graph) -> list[Graph]:
-    """A graph as it stands and merged for time segments of all `segment_lengths`."""
-    return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
-
-
-def segment_lengths(steps: int) -> list[int]:
-    """The lengths of time segments that are tried: a half, a quarter, an eighth ... of all."""
-    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
-    return list(dict.fromkeys(-(-steps // part) for part in parts))
-
-
-def shared_prices(graph: Graph, known: Prices | None = None, *, cluster: Cluster) -> Prices:
-    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
-
-    known: see measured_prices.
-    """
-
-    def work(transport: Transport) -> Prices:
-        transport.waiting_for("rank 0's profile of the network")
-        own = None
-        if transport.rank == 0:
-            prices = measured_prices(graph, known, devices=transport.size)
-            assert isinstance(prices.bodies, CostTable)
-            own = [
-                prices.bodies.to_json(),
-                float(prices.link.latency),
-                float(prices.link.bandwidth),
-            ]
-        table, latency, bandwidth = transport.exchange(own)[0]
-        return Prices(CostTable.from_json(table), link_of_host(latency, bandwidth))
-
-    return cluster.run(work)[0]
+    """Of a machine from a file: of each kind its fastest device, of each pair its slowest link."""
+    devices = sorted(machine.devices, key=lambda device: device.flops)
+    kinds: dict[str, Bodies] = {d.context.kind: d.speed for d in devices}
+    links: dict[Pair, Link] = {}
+    for a, x in enumerate(machine.devices):
+        for b, y in enumerate(machine.devices):
+            pair, link = (x.context.kind, y.context.kind), Link(*machine.link(a, b))
+            if a != b and links.get(pair, link).latency <= link.latency:
+                links[pair] = link
+    return Prices(kinds, links, machine=machine)
 
 
 def link_of_host(latency: float, bandwidth: float) -> Link:
     """Between ranks of one host, whose receivers copy."""
     return Link(latency, bandwidth, by_receiver=True)
-
-
-def measure_link() -> Link:
-    """Latency and bandwidth of messages between two threads."""
-    with ThreadCluster(2) as cluster:
-        level = cluster.run(lambda transport: link_between(transport, 0, 1))[0]
-    return link_of_host(level.latency, level.bandwidth)
-
-
-def save_prices(prices: Prices, path: str | Path) -> None:
-    """Write measured prices as JSON: a table of costs, with the link of this machine.
-
-    ConfigError if nothing was measured, or the file cannot be written.
-    """
-    if not isinstance(prices.bodies, CostTable) or prices.machine is not None:
-        raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
-    latency, bandwidth = float(prices.link.latency), float(prices.link.bandwidth)
-    found = json.loads(prices.bodies.to_json())
-    found["link"] = {"latency": latency, "bandwidth": bandwidth}
-    try:
-        text = json.dumps(found, indent=1, sort_keys=True) + "\n"
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the costs to {path}: {error.strerror}") from None
-
-
-def load_prices(path: str | Path) -> Prices:
-    """What `save_prices` wrote, or a table of costs alone; ConfigError if it is neither."""
-    table = CostTable.load(path)
-    link = json.loads(Path(path).read_text(encoding="utf-8")).get(
-        "link", {"latency": 0, "bandwidth": inf}
-    )
-    try:
-        return Prices(table, link_of_host(float(link["latency"]), float(link["bandwidth"])))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: link: expected latency and bandwidth, not {error}") from None

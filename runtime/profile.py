@@ -1,4 +1,4 @@
-"""The profile: seconds of every distinct kernel of some graphs, measured where it stands.
+"""The profile: seconds of every distinct kernel of some graphs on CPUs, measured where it stands.
 
 What a call takes depends on what ran before it: which arrays and which code are in cache, whether
 memory for the result is fresh. So kernels are not called on their own. A graph runs in its own
@@ -32,15 +32,14 @@ from threadpoolctl import threadpool_info
 
 from partitioner.cost import CostTable, Measured, Rates, Speed, parameters, signature
 from partitioner.types import FORWARD, BodyKey
-from runtime.calibrate import bound, measure_rates, measure_speed, timed
+from runtime.calibrate import measure_rates, measure_speed, timed
+from runtime.excerpts import cut_out
 from runtime.kernels import BoundBody, NodeFailed, Step
-from runtime.made_up import MadeUp, limits
-from runtime.native import Clock, nothing
+from runtime.made_up import MadeUp
+from runtime.native import nothing
 from runtime.processor import Sweeps, core_count, find_caches
-from symgraph.build import Builder
 from symgraph.graph import Graph, Node
-from symgraph.ops.registry import VARIABLE, Env, find
-from symgraph.types import Array, Value
+from symgraph.ops.registry import find
 
 CALLS = 8  # of a signature in a pass, at most
 LONG = 4e-3  # seconds that they may take, or two calls
@@ -49,7 +48,6 @@ LEAST, PASSES = 3, 5  # at least; at least if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 IDLE_CALLS = 200
 IDLE = "idle"  # calls that do nothing
-TRAINING = Env(train=True)
 MANY = 8  # threads at most: more would need much memory to tell the same
 
 
@@ -286,7 +284,7 @@ class _Prepare:
         while True:
             names = [name for name in chosen if texts[name] not in self.failed]
             readers = [name for name in names if self._depends(graph[name], graph)]
-            excerpts = [_cut_out(graph, names, texts, readers, own) for own in self.data]
+            excerpts = [_Excerpt(cut_out(graph, names, own), texts, readers) for own in self.data]
             try:
                 list(self.pool.map(lambda excerpt: excerpt.run(Samples()), excerpts))
             except NodeFailed as error:
@@ -300,36 +298,3 @@ class _Prepare:
         read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
         least = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
         return read / self.speed.bandwidth > FEW * least / self.speed.flops if read else False
-
-
-def _cut_out(
-    graph: Graph, names: Sequence[str], signatures: Mapping[str, str], readers: Collection[str],
-    data: MadeUp,
-) -> _Excerpt:  # fmt: skip
-    """These calls alone, in their order; what others make is made up, what others read is kept."""
-    inside = set(names)
-    kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
-    fresh = Builder(graph).fresh
-    made_up: dict[tuple[Value, int | None], Node] = {}
-    feeds: dict[str, Array] = {}
-    calls = []
-    data.begin()
-    for name in names:
-        node = graph[name]
-        types = graph.types_of(node.inputs)
-        inputs = []
-        for value, type_, limit in zip(node.inputs, types, limits(node, types), strict=True):
-            if value.node in inside and limit is None:
-                inputs.append(value)
-                continue
-            if (value, limit) not in made_up:
-                variable = Node(fresh("made_up"), VARIABLE, types=(type_,))
-                made_up[value, limit] = variable
-                feeds[variable.name] = data.next(type_, limit)
-            inputs.append(Value(made_up[value, limit].name))
-        calls.append(Node(name, node.op, tuple(inputs), node.attrs, node.types))
-    results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-    clock = Clock()
-    clock.env = TRAINING
-    body = bound(Graph.of([*made_up.values(), *calls], results), feeds, clock)
-    return _Excerpt(body, signatures, frozenset(readers))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class _Side:
         start = 0
         for copies, at in self.bucket.pieces(self.rank):
             own = self._own(copies)
-            mine = {name: on_host(gradients(name).reshape(-1)[at]) for name in own}
+            mine = {n: _beside(gradients(n).reshape(-1)[at], self._sums) for n in own}
             like = next(iter(mine.values()))
             total = self._sums[start : start + like.nbytes].view(like.dtype)
             start += like.nbytes
@@ -142,6 +142,11 @@ def _put(into: Array, start: int, piece: Array) -> int:
     """Where the next piece begins."""
     copy(into[start : start + piece.nbytes].view(piece.dtype), piece)
     return start + piece.nbytes
+
+
+def _beside(array: Array, other: Array) -> Array:
+    """The values on the host, if the other array is there."""
+    return on_host(array) if isinstance(other, np.ndarray) else array
 
 
 def groups(partition: Partition) -> list[Group]:
@@ -197,13 +202,18 @@ class ReplicaSums:
     so that all ranks have all that they need of what this rank gave.
     """
 
-    def __init__(self, partition: Partition, rank: int) -> None:
+    def __init__(self, partition: Partition, rank: int, collectives: Collectives, own: Any) -> None:
+        """own: the array module of the rank's device."""
         found = [b for b in buckets(partition) if rank in b.ranks]
         self._sides = [_Side(bucket, rank) for bucket in found]
-        sizes = [max(column) for column in zip(*(s.sizes for s in self._sides), strict=True)]
-        rooms = [[np.empty(n, np.uint8) for n in sizes] for _ in range(UNDER_WAY)]
-        for number, side in enumerate(self._sides):
-            side.use(rooms[number % UNDER_WAY])
+        modules = [collectives.module(bucket.ranks) or own for bucket in found]
+        for xp in dict.fromkeys(modules):
+            numbers = [number for number, of in enumerate(modules) if of is xp]
+            every = zip(*(self._sides[number].sizes for number in numbers), strict=True)
+            sizes = [max(column) for column in every]
+            rooms = [[xp.empty(n, np.uint8) for n in sizes] for _ in range(UNDER_WAY)]
+            for number in numbers:
+                self._sides[number].use(rooms[number % UNDER_WAY])
         self._side_of = {name: side for side in self._sides for name in side.names}
         self.reset()
 

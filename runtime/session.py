@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
 from partitioner.types import BodyKey
 from runtime.agree import agree_on_plan
+from runtime.homes import within_memory
 from runtime.parts import Parts, Step
 from runtime.pipeline import Plan
 from runtime.program import Schedule
@@ -63,8 +65,7 @@ class Session:
             raise RunError(
                 "an optimizer is given, but the plan has no updates: Options(update=True)"
             )
-        for context in plan.partition.placement.devices:
-            require(context)
+        require_devices(plan)
         self.plan = plan
         self.cluster = cluster
         self.arrays = arrays
@@ -119,11 +120,16 @@ class Session:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
+            given = values
             if updater is not None:
                 updater.stop = stop
-            worker.step(
-                transport, values, train=train, seed=self.seed, step=self.steps, updater=updater
-            )
+                given = updater.feeds(worker.parts.plans, values)
+            # A step whose gradients overflow is left out; numpy need not say so.
+            scaled = bool(worker.plan.network.scales)
+            with np.errstate(over="ignore", invalid="ignore") if scaled else nullcontext():
+                worker.step(
+                    transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
+                )
             worker.carry_states()
             if updater is None:
                 for name, value in local_scalars(worker).items():
@@ -189,8 +195,15 @@ def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
     return [array.copy() if array is first else array for array, first in whole]
 
 
+def require_devices(plan: Plan) -> None:
+    """PlacementError for the first device that is not here."""
+    for context in plan.partition.placement.devices:
+        require(context)
+
+
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
     """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
+    require_devices(plan)  # before ranks, of which any could be the first to miss its own
     arrays: Arrays = {}
 
     def first_values(name: str) -> Array:
@@ -204,7 +217,7 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
 
     def work(transport: Transport) -> None:
         own = device(plan.partition.placement.devices[transport.rank])
-        with own.use():
+        with own.use(), within_memory(plan, transport.rank):
             arrays[transport.rank] = {
                 name: own.put(first_values(name))
                 for name in plan.parameters

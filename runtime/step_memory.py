@@ -7,6 +7,7 @@ read off the arena.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -36,19 +37,22 @@ def step_memory(step: Step) -> tuple[RankMemory, ...]:
         layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
         arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
         alone = first.memory[rank]
-        found.append(_rank_memory(program, arena, alone.parameters, alone.optimizer))
+        found.append(_rank_memory(program, arena, alone))
     return tuple(found)
 
 
-def _rank_memory(program: Program, arena: Arena, parameters: int, optimizer: int) -> RankMemory:
+def _rank_memory(program: Program, arena: Arena, alone: RankMemory) -> RankMemory:
+    """alone: of the first batch by itself, which has what stays for the run."""
     moments = len(program)
     sums, kept, scratch = (_held(needs, moments) for needs in arena.needs)
     worst = int(np.argmax(sums + kept + scratch)) if moments else 0
     gradients, activations = (int(held[worst]) if moments else 0 for held in (sums, kept))
     after = _held(chain(*arena.needs), moments, after=True)
-    return RankMemory(
-        parameters, gradients, optimizer, activations, arena.nbytes - gradients - activations,
-        program[worst] if moments else None, after + parameters + optimizer,
+    return replace(
+        alone, gradients=gradients, activations=activations,
+        transient=arena.nbytes - gradients - activations,
+        at=program[worst] if moments else None,
+        profile=after + alone.parameters + alone.optimizer + alone.scratch,
     )  # fmt: skip
 
 

@@ -2,20 +2,20 @@
 
 A worker that is given one is bound with a stamp before each call and after the last; one that is
 not is bound as ever, so that a run without a profile pays nothing. A stamp takes a tenth of a
-microsecond.
+microsecond, on a GPU some two; there it tells when the card did the call, not when it was made.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from partitioner.types import BodyKey
 from runtime.kernels import BoundBody, Step
+from symgraph.stamps import HostStamps, Stamps
 
 
 class Watched(NamedTuple):
@@ -39,10 +39,12 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.runs: list[Watched] = []
-        self._stamps: list[int] = []
+        self._stamps: list[Any] = []
+        self._device: Stamps = HostStamps()
 
-    def reset(self) -> None:
-        """Forget all runs: the worker is bound anew."""
+    def reset(self, stamps: Stamps) -> None:
+        """Forget all runs: the worker is bound anew. stamps: of its device."""
+        self._device = stamps
         self.runs.clear()
         self._stamps.clear()
 
@@ -62,11 +64,11 @@ class Stopwatch:
         return [*found, Step(steps[-1].name, self._stamp, ())] if steps else []
 
     def _stamp(self) -> None:
-        self._stamps.append(time.perf_counter_ns())
+        self._stamps.append(self._device.stamp())
 
     def laps(self) -> Laps:
-        """The calls of the step since the last time this was asked."""
-        stamps = np.array(self._stamps, np.int64)
+        """The calls of the step since the last time this was asked, before the next one begins."""
+        stamps = self._device.ticks(self._stamps)
         self._stamps.clear()
         first = np.ones(len(stamps), bool)  # stamps that begin a call
         at = -1

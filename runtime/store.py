@@ -6,32 +6,52 @@ same arrays, so a parameter is one array whatever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from runtime.blas import SharedCores
+from runtime.homes import home, within_memory
 from runtime.pipeline import Plan
 from runtime.session import Arrays
 from runtime.transports import Cluster
 from runtime.worker import Shared
+from symgraph.arrays import Device, copy, fill, on_host
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError, nearest
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_params, save_params
-from symgraph.pieces import join
+from symgraph.pieces import Shard, join
 from symgraph.types import Array, TensorType
 
 UPDATES = "updates"  # in an optimizer's file: how many updates and training passes there were
+
+
+class Apart(NamedTuple):
+    """A variable's array that is no part of its parameter's whole one.
+
+    shard: None if it is all of the parameter.
+    """
+
+    parameter: str
+    shard: Shard | None
+    device: Device
+    array: Array
+
+    def of(self, whole: Array) -> Array:
+        """Its rows of an array like the parameter's."""
+        return whole if self.shard is None else self.shard.of(whole)
 
 
 @dataclass
 class Store:
     """What networks share.
 
-    arrays: parameters and auxiliary states, whole. copies: further copies of those with replicas,
-    by variable. grads: what a backward pass computed, whole. states: the optimizer's arrays, by
-    variable. ready: whether parameters have values. updates: of parameters so far. steps: training
+    arrays: parameters and auxiliary states, whole, on the host. apart: by variable, what networks
+    work on instead: further copies of what has replicas, and all that lies on GPUs; see `copies`.
+    grads: what a backward pass computed, whole. states: the optimizer's arrays, by variable, where
+    it is. ready: whether parameters have values. updates: of parameters so far. steps: training
     passes so far, the key of random numbers. shared: by rank, what workers that take turns have
     together. cores: for the matrix products of one rank. ran: the session or phases that ran last,
     whose results are in the shared memory.
@@ -40,7 +60,7 @@ class Store:
     cluster: Cluster
     seed: int = 0
     arrays: dict[str, Array] = field(default_factory=dict)
-    copies: dict[str, Array] = field(default_factory=dict)
+    apart: dict[str, Apart] = field(default_factory=dict)
     grads: dict[str, Array] = field(default_factory=dict)
     states: dict[str, dict[str, Array]] = field(default_factory=dict)
     ready: bool = False
@@ -74,35 +94,60 @@ class Store:
                 )
 
     def of(self, made: Plan) -> Arrays:
-        """The arrays that each rank of a plan works on: these, or views of their rows."""
+        """The arrays that each rank of a plan works on: these, views of their rows, or apart."""
         found: Arrays = {rank: {} for rank in self.cluster.ranks}
         for name in made.parameters:
-            shard = made.shards.get(name)
-            array = self.arrays[shard.parameter if shard else name]
+            shard, rank, here = made.shards.get(name), made.rank_of(name), home(made, name)
+            parameter = shard.parameter if shard else name
+            array = self.arrays[parameter]
             if shard:
                 array = shard.of(array)
-                if shard.copy:
-                    array = self.copies.setdefault(name, array.copy())
-            found[made.rank_of(name)][name] = array
+            if (shard and shard.copy) or not here.is_host:
+                if name not in self.apart:
+                    with here.use(), within_memory(made, rank):
+                        self.apart[name] = Apart(parameter, shard, here, here.put(array))
+                        here.finish()
+                array = self.apart[name].array
+            found[rank][name] = array
         return found
 
-    def assign(self, made: Plan, name: str, value: Array) -> None:
+    def assign(self, name: str, value: Any) -> None:
         """Give a parameter or state new values, wherever it is; ShapeError if they do not fit."""
-        wanted = self.arrays[name].shape
-        if np.shape(value) != wanted:
-            raise ShapeError(f"parameter {name!r} is given {np.shape(value)}, but is {wanted}")
-        self.arrays[name][...] = value
-        for variable in self.copies.keys() & made.shards.keys():
-            if made.shards[variable].parameter == name:
-                self.copies[variable][...] = value
+        value, whole = on_host(value), self.arrays[name]
+        if value.shape != whole.shape:
+            raise ShapeError(f"parameter {name!r} is given {value.shape}, but is {whole.shape}")
+        whole[...] = value
+        for piece in self.apart.values():
+            if piece.parameter == name:
+                fill(piece.device, piece.array, piece.of(whole))
+
+    def copies(self, names: Collection[str]) -> dict[str, Array]:
+        """These parameters and states as they are now, on the host."""
+        self._fetch(names)
+        return {name: self.arrays[name].copy() for name in names}
+
+    def _fetch(self, names: Collection[str]) -> None:
+        """Let `arrays` have what is apart."""
+        for piece in self.apart.values():
+            if piece.parameter in names and (piece.shard is None or not piece.shard.copy):
+                copy(piece.of(self.arrays[piece.parameter]), piece.array)
+
+    def placed_anew(self, before: Plan, made: Plan) -> None:
+        """Bring everything to where another placement of the network wants it."""
+        if _places(before) == _places(made):
+            return
+        self._fetch(self.arrays)
+        states = self._whole_states(before) if self.states else {}
+        for table in (self.apart, self.grads, self.states):
+            table.clear()
+        self._set_states(made, states)
+
+    # -- the optimizer's arrays --------------------------------------------------------------
 
     def save_states(self, path: str, made: Plan) -> None:
         """Write the optimizer's arrays, whole, by parameter and slot, and the counts."""
-        found: dict[str, Array] = {}
-        for slot in self.wanted_optimizer.slots():
-            own = {name: state[slot] for name, state in self.states.items()}
-            found |= {f"{name}/{slot}": array for name, array in join(made.shards, own).items()}
-        save_params(path, found, {UPDATES: np.array([self.updates, self.steps])})
+        counts = {UPDATES: np.array([self.updates, self.steps])}
+        save_params(path, self._whole_states(made), counts)
 
     def load_states(self, path: str, made: Plan) -> None:
         """Go on with what `save_states` wrote; ConfigError if it lacks something."""
@@ -112,15 +157,33 @@ class Store:
         updates, steps = map(int, counts[UPDATES])
         trained = [name for name in made.grads if name not in made.feeds]
         for name in trained if updates else ():
-            shard = made.shards.get(name)
-            state = {}
             for slot in self.wanted_optimizer.slots():
-                key = f"{shard.parameter if shard else name}/{slot}"
+                key = _key(made, name, slot)
                 if key not in arrays:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
-                state[slot] = (shard.of(arrays[key]) if shard else arrays[key]).copy()
-            self.states[name] = state
+        self._set_states(made, arrays if updates else {})
         self.updates, self.steps = updates, steps
+
+    def _whole_states(self, made: Plan) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for slot in self.wanted_optimizer.slots():
+            own = {name: on_host(state[slot]) for name, state in self.states.items()}
+            found |= {f"{name}/{slot}": array for name, array in join(made.shards, own).items()}
+        return found
+
+    def _set_states(self, made: Plan, arrays: Mapping[str, Array]) -> None:
+        """Let variables have their rows of these arrays, if they are there, on their devices."""
+        for name in made.parameters if arrays else ():
+            shard, here = made.shards.get(name), home(made, name)
+            keys = {slot: _key(made, name, slot) for slot in self.wanted_optimizer.slots()}
+            if arrays.keys() >= {*keys.values()}:
+                wholes = {slot: arrays[key] for slot, key in keys.items()}
+                with here.use(), within_memory(made, made.rank_of(name)):
+                    self.states[name] = {
+                        slot: here.put(shard.of(whole) if shard else whole)
+                        for slot, whole in wholes.items()
+                    }
+                    here.finish()
 
     @property
     def wanted_optimizer(self) -> Optimizer:
@@ -128,3 +191,14 @@ class Store:
         if self.optimizer is None:
             raise RunError("there is no optimizer yet: call init_optimizer")
         return self.optimizer
+
+
+def _places(made: Plan) -> dict[str, tuple[Device, Shard | None]]:
+    """Where the parameters are, in what pieces."""
+    return {name: (home(made, name), made.shards.get(name)) for name in made.parameters}
+
+
+def _key(made: Plan, variable: str, slot: str) -> str:
+    """What an optimizer's array is called in files."""
+    shard = made.shards.get(variable)
+    return f"{shard.parameter if shard else variable}/{slot}"

@@ -7,7 +7,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,17 @@ from symgraph.io import DataBatch
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a step; loss: mean negative log-likelihood of its words."""
+    """What is known after a step; loss: mean negative log-likelihood of its words.
+
+    scaling: the loss scale, and 1 if the step was left out for it; empty without a scale.
+    """
 
     step: int
     seconds: float
     tokens: int
     tokens_per_second: float
     loss: float
+    scaling: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_corpus(config: Config) -> Corpus:
@@ -84,6 +88,7 @@ class Trainer:
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
+        self.skipped = 0  # steps of this run that the loss scale left out
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
 
     @property
@@ -117,7 +122,9 @@ class Trainer:
             self.last = Progress(
                 number + 1, elapsed, tokens, done / elapsed,
                 mean_loss(figures, self.job.figures),
+                {k: figures[k] for k in ("loss_scale", "skipped") if k in figures},
             )  # fmt: skip
+            self.skipped += self.last.scaling.get("skipped", 0) > 0
             on_step(self.last)
             if figures["stop"] > 0:
                 break
@@ -209,6 +216,9 @@ class Trainer:
             "micro_batches": config.pipeline.micro_batches,
             "time_segment": job.training.choice.time_segment,
             "recompute": list(job.training.choice.recompute),
+            "precision": config.train.precision,
+            "loss_scale": self.last.scaling.get("loss_scale"),
+            "skipped_steps": self.skipped,
             "strategy": config.partition.strategy,
             "placement": placement_of(job.training),
             "devices": list(config.devices),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runtime.kernels import NodeFailed
-from runtime.native.updates import squared_norm, update
+from runtime.native.updates import squared_norms, update
 from runtime.pipeline import Plan
 from runtime.replicas import ReplicaSums, groups
 from symgraph.arrays import on_host
@@ -33,11 +35,12 @@ def scalars(plan: Plan) -> dict[str, Value]:
 
 def local_scalars(worker: Worker) -> dict[str, float]:
     """The figures that are made on this worker's rank, for the whole batch."""
-    return {
-        name: float(assemble(PARTIAL, [*map(on_host, worker.outputs[value])]).reshape(()))
-        for name, value in scalars(worker.plan).items()
-        if value in worker.outputs
-    }
+    with worker.device.use():
+        return {
+            name: float(on_host(assemble(PARTIAL, worker.outputs[value])).reshape(()))
+            for name, value in scalars(worker.plan).items()
+            if value in worker.outputs
+        }
 
 
 class TrainStep:
@@ -47,6 +50,9 @@ class TrainStep:
     which only the parameter's own rank adds: the sum over ranks is exact, and the sum over
     parameters has one order, so clipping is the same for every placement and counts a parameter
     that is used in many places once.
+
+    With a loss scale, every rank knows by that sum whether a gradient has overflowed, and all of
+    them leave the step out; figures tell the scale and whether that was so.
     """
 
     def __init__(self, plan: Plan, optimizer: Optimizer, clip: float | None) -> None:
@@ -56,6 +62,8 @@ class TrainStep:
         self.states: dict[str, dict[str, Array]] = {}
         self.stop = False  # whether this rank wants training to end after this step
         self.scale = 1.0
+        self.loss_scale = plan.options.loss_scale
+        self.skipped = False  # whether this step's gradients are not used
         self.figures: dict[str, float] = {}
         self._names = [name for name in plan.grads if name not in plan.feeds]
         self._scalars = list(scalars(plan))
@@ -65,6 +73,30 @@ class TrainStep:
         self._copies = {n for n in self._names if n in shards and shards[n].copy}
         self.groups = groups(plan.partition)
         self._sums: ReplicaSums | None = None
+
+    def feeds(
+        self, plans: Sequence[Plan], given: Sequence[Mapping[str, Array]]
+    ) -> list[dict[str, Array]]:
+        """The values of a step's batches, with the loss scale for all losses."""
+        return [
+            {**values, **{name: np.full(type_.shape, self.loss_scale.value, type_.dtype)
+                          for name, type_ in plan.network.scales.items()}}
+            for plan, values in zip(plans, given, strict=True)
+        ]  # fmt: skip
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint holds besides arrays."""
+        scale = self.loss_scale
+        return {"updates": self.count, "loss_scale": scale.value, "good_steps": scale.good}
+
+    def resume(self, about: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's `progress`; without one, from its steps."""
+        self.count = about.get("updates", about["steps"])
+        if self.loss_scale.dynamic and "loss_scale" in about:
+            self.loss_scale = replace(
+                self.loss_scale, value=about["loss_scale"], good=about["good_steps"]
+            )
 
     def made(self, worker: Worker, names: Iterable[str]) -> None:
         """Begin to sum these gradients of copies, and go on with earlier ones."""
@@ -76,28 +108,47 @@ class TrainStep:
 
     def _replica_sums(self, worker: Worker) -> ReplicaSums:
         if self._sums is None:
-            self._sums = ReplicaSums(worker.plan.partition, worker.rank)
+            self._sums = ReplicaSums(
+                worker.plan.partition, worker.rank, worker.transport.collectives,
+                worker.device.xp,
+            )  # fmt: skip
         return self._sums
 
     def reduce(self, worker: Worker) -> None:
         """Exchange norms, figures and the wish to stop."""
         worker.check()  # before what it made of the numbers is taken for divergence
         vector = np.zeros(len(self._names) + len(self._scalars) + 1)
-        if self.clip is not None:
-            for place, name in enumerate(self._names):
-                if worker.plan.rank_of(name) == worker.rank and name not in self._copies:
-                    vector[place] = squared_norm(worker.device.xp, worker.gradient(name))
+        if self.clip is not None or self.loss_scale.dynamic:
+            places = [
+                place for place, name in enumerate(self._names)
+                if worker.plan.rank_of(name) == worker.rank and name not in self._copies
+            ]  # fmt: skip
+            gradients = [worker.gradient(self._names[place]) for place in places]
+            vector[places] = squared_norms(worker.device.xp, gradients)
         own = local_scalars(worker)
         for place, name in enumerate(self._scalars, len(self._names)):
             vector[place] = own.get(name, 0.0)
         vector[-1] = float(self.stop)
         worker.transport.allreduce(vector)
         squares = float(np.sum(vector[: len(self._names)]))
-        self.scale = 1.0 if self.clip is None else global_norm_scale(squares, self.clip)
         self.figures = dict(
             zip(self._scalars, map(float, vector[len(self._names) :]), strict=False)
         )
         self.figures["stop"] = float(vector[-1])
+        self._rescale(squares)
+
+    def _rescale(self, squares: float) -> None:
+        """What this update multiplies gradients by, whose squares sum up so; and the next scale."""
+        now = self.loss_scale
+        self.skipped = now.dynamic and not math.isfinite(squares)
+        if now.scales:
+            self.figures |= {"loss_scale": now.value, "skipped": float(self.skipped)}
+        self.loss_scale = now.after(not self.skipped)
+        if self.skipped:
+            return
+        self.scale = 1.0 / now.value
+        if self.clip is not None:
+            self.scale *= global_norm_scale(squares / now.value**2, self.clip)
         self.count += 1
 
     def update(self, worker: Worker, stage: int) -> None:
@@ -108,6 +159,8 @@ class TrainStep:
                 weight, parameter = worker.arrays[name], self._known_as[name]
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(parameter, weight)
+                if self.skipped:
+                    continue
                 try:
                     update(
                         worker.device.xp, self.optimizer, parameter, weight, worker.gradient(name),

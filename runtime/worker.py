@@ -6,30 +6,30 @@ looked up is looked up when the worker is made; a step walks a list of bound cal
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from partitioner.layout import lay_out
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
 from runtime.exchanges import Exchanging
+from runtime.homes import no_memory
 from runtime.instructions import REPLICAS, Collective, Free, Instruction, Update
-from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step
+from runtime.kernels import Binder, BoundBody, NodeFailed, Packs, Step, make
 from runtime.native import Clock
 from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
+from runtime.ranges import in_ranges
 from runtime.replicas import with_sums
+from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
 from symgraph.arrays import HOST, copy, device
-from symgraph.errors import GraphError, PeerFailed, RunError
+from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
 
@@ -107,7 +107,9 @@ class Worker:
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
+        self.clock = self._shared.clock
         self.device = device(plan.partition.placement.devices[rank])
+        self.stamps = self.device.stamps()
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
         self.bound: list[Bound] = []
@@ -124,6 +126,9 @@ class Worker:
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         kinds, partitions = self.parts.kinds, self.parts.partitions
         self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
+        cuts = partitions.values()
+        ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
+        self._channels = sorted((a, b) for a, b in ends if a != b)
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
@@ -131,7 +136,7 @@ class Worker:
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
-            self.stopwatch.reset()
+            self.stopwatch.reset(self.stamps)
         known = frozenset(self.plan.parameters)
         binders = {
             kind: Binder(
@@ -145,6 +150,7 @@ class Worker:
             (only,) = self.bound
             calls = with_sums(self.parts, only.program, only.calls, self._made)
             self.bound = [Bound(only.program, calls)]
+        self.bound = [Bound(p, in_ranges(self.device, p, calls)) for p, calls in self.bound]
 
     def _made(self, names: Sequence[str]) -> None:
         """These gradients of replicas are complete."""
@@ -157,8 +163,12 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Bytes of its memory, parameters aside; shared memory is counted whole."""
-        return self._shared.pool.memory.nbytes + sum(a.nbytes for a in self._kept.values())
+        """Bytes of its memory, parameters aside; shared memory is counted whole.
+
+        Its own thread asks, which knows its scratch.
+        """
+        shared = self._shared.pool.memory.nbytes + scratch_held(self.device, self._shared.clock)
+        return shared + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -195,6 +205,8 @@ class Worker:
         self._env = Env(self.device.xp, train, seed, step, 0)
         self._shared.packs.refresh()
         self.feed(feeds)
+        with self.device.use():
+            self.stamps.begin()
 
     def feed(self, feeds: Feeds | Sequence[Feeds]) -> None:
         """Values of fed variables for the runs to come; GraphError for one that does not fit."""
@@ -215,29 +227,33 @@ class Worker:
         """The worker loop: do one bound program, leave its timeline."""
         self.transport = transport
         groups = [*self.exchanging.groups, *(self.updater.groups if self.updater else ())]
-        if groups:
-            transport.collectives.join(groups)
+        with self.device.use():
+            if self._channels:
+                transport.open(self._channels)
+            if groups:
+                transport.collectives.join(groups)
         self.exchanging.collectives = transport.collectives
-        clock = time.perf_counter_ns
-        starts: list[int] = []
-        ends: list[int] = []
+        stamp = self.stamps.stamp
+        starts: list[Any] = []
+        ends: list[Any] = []
         try:
             with self.device.use():
                 for call in bound.calls:
-                    starts.append(clock())
+                    starts.append(stamp())
                     call()
-                    ends.append(clock())
+                    ends.append(stamp())
                 self.device.finish()
                 self.check()
         except BaseException as error:
             self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size
-        tracks[self.rank] = Track(bound.program, np.array(starts), np.array(ends))
+        ticks = self.stamps.ticks
+        tracks[self.rank] = Track(bound.program, ticks(starts), ticks(ends))
         self.timeline = Timeline(tuple(tracks), NANOSECOND)
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self._shared.clock.check()
+        self.clock.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -247,24 +263,25 @@ class Worker:
             cause = error.__cause__ or error
         if isinstance(error, PeerFailed):
             raise error
-        message = f"{type(cause).__name__}: {cause}"
+        full = no_memory(self.plan, self.rank, cause) if isinstance(cause, MemoryError) else None
+        message = f"{type(cause).__name__}: {cause}" if full is None else str(full)
         self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):
             raise error
-        raise RunError(f"rank {self.rank} failed at {where}: {message}") from cause
+        kind = RunError if full is None else LimitError
+        raise kind(f"rank {self.rank} failed at {where}: {message}") from cause
 
     # -- instructions ------------------------------------------------------------------------
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
             copy(array, self._fed(name, mb))
-        self._shared.clock.env = self._env._replace(sample=self.parts.mbs[mb].sample)
+        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)
-        for _, function, args in adding:
-            function(*args)
+        make(adding)
         if self._env.train:
             for name, array in body.states:
                 self.arrays[name][...] = array

@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument(
         "--measure-machine", nargs="?", const="-", metavar="FILE",
-        help="measure this machine (under mpiexec: its ranks); write FILE, or print it, and exit",
+        help="measure this machine (under mpiexec: its ranks), or \"devices=[gpu(0)]\" of it; "
+        "write FILE, or print it, and exit",
     )  # fmt: skip
     made.add_argument("--keys", action="store_true", help="list the keys of a config and exit")
     made.add_argument(

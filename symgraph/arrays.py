@@ -6,29 +6,36 @@ made. CuPy is imported here only, when a GPU is asked for.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from symgraph.context import Context
-from symgraph.errors import LimitError, PlacementError
-from symgraph.types import Array, TensorType
+from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
+from symgraph.stamps import EventStamps, HostStamps, Stamps
+from symgraph.types import Array, Shape, TensorType
 from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
 SHARE = "SYMGRAPH_SHARE_GPUS"
-TF32 = "SYMGRAPH_TF32"
+PRODUCTS = "SYMGRAPH_PRODUCTS"
+PRECISIONS = ("float32", "tf32", "bfloat16")  # that products of float32 can have
+GRAPHS = "SYMGRAPH_CUDA_GRAPHS"
 INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
 class Mark(Protocol):
-    """A point in a GPU's work that others can wait for: a CUDA event."""
+    """A point in a GPU's work that others can wait for: a CUDA event. done: it has come there."""
 
+    @property
+    def done(self) -> bool: ...
     def synchronize(self) -> None: ...
 
 
@@ -50,12 +57,31 @@ class Device(Protocol):
         """A copy here, in C order, of an array of the host."""
         ...
 
+    def holds(self, array: object) -> bool:
+        """Whether it is an array that lies here."""
+        ...
+
+    def catch_up(self) -> None:
+        """Wait for what this thread has called here outside of `use`: a user's own work."""
+        ...
+
     def use(self) -> AbstractContextManager[object]:
         """Let what this thread calls be this device's work, in the order of the calls."""
         ...
 
     def finish(self) -> None:
         """Wait until all of this device's work is done."""
+        ...
+
+    def stamps(self) -> Stamps:
+        """Points in time of what a thread that uses this device asks for."""
+        ...
+
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """What the calls ask of this device, as one call; they ask, but nothing is done yet.
+
+        They take no values from the host and wait for nothing. None: they must be made each time.
+        """
         ...
 
 
@@ -79,12 +105,27 @@ class Host:
         """See Device."""
         return np.array(array, order="C")
 
+    def holds(self, array: object) -> bool:
+        """See Device."""
+        return isinstance(array, np.ndarray)
+
+    def catch_up(self) -> None:
+        """See Device."""
+
     def use(self) -> AbstractContextManager[object]:
         """See Device."""
         return nullcontext()
 
     def finish(self) -> None:
         """See Device."""
+
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return HostStamps()
+
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """See Device: the host has done what it is asked when the call returns."""
+        return None
 
 
 class Gpu:
@@ -96,6 +137,9 @@ class Gpu:
         self.xp: Any = cupy
         self.context = context
         self._cuda, self._card = cupy.cuda, card
+        # What captured calls allocate lies at the same places whenever they run, so nobody else may
+        # be given it once they have let go of it.
+        self._temporaries = self._cuda.MemoryPool(self._straight)
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
 
@@ -107,13 +151,24 @@ class Gpu:
         try:
             memory: Array = self.xp.zeros(count, np.uint8)
         except self._cuda.memory.OutOfMemoryError as error:
-            free, whole = self._cuda.runtime.memGetInfo()
-            raise LimitError(
-                f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but its part "
-                f"of the plan needs {bytes_text(count)} besides parameters: see the table of "
-                "--plan, and let `partition.memory` be what there is"
-            ) from error
+            needed = f"its part of the plan needs {bytes_text(count)} besides parameters"
+            raise self._full(needed) from error
         return memory
+
+    def _full(self, needed: str) -> LimitError:
+        free, whole = self._cuda.runtime.memGetInfo()
+        return LimitError(
+            f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but {needed}: see "
+            "the table of --plan, and let `partition.memory` be what there is"
+        )
+
+    def _straight(self, count: int) -> Any:
+        """Memory from the card, for a pool that must not make room of what graphs write to."""
+        try:
+            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            needed = f"operators need {bytes_text(count)} more while they run"
+            raise self._full(needed) from error
 
     def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
         """See Device."""
@@ -125,6 +180,15 @@ class Gpu:
         here: Array = self.xp.array(array, order="C")
         return here
 
+    def holds(self, array: object) -> bool:
+        """See Device."""
+        return isinstance(array, self.xp.ndarray) and array.device.id == self._card
+
+    def catch_up(self) -> None:
+        """See Device."""
+        with self._cuda.Device(self._card):
+            self._cuda.get_current_stream().synchronize()
+
     @contextmanager
     def use(self) -> Iterator[None]:
         """See Device."""
@@ -135,6 +199,22 @@ class Gpu:
         """See Device."""
         self.stream.synchronize()
 
+    def stamps(self) -> Stamps:
+        """See Device."""
+        return EventStamps(self._cuda, self.stream)
+
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """See Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
+        if os.environ.get(GRAPHS) == "0":
+            return None
+        with self._cuda.using_allocator(self._temporaries.malloc):
+            self.stream.begin_capture()
+            try:
+                calls()
+            finally:
+                graph = self.stream.end_capture()
+        return partial(graph.launch, self.stream)
+
 
 HOST = Host()
 
@@ -144,8 +224,7 @@ def device(context: Context) -> Device:
 
     With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... are dealt out to the GPUs
     that there are, each with a stream of its own: so a pipeline can be tried on a single card.
-    With SYMGRAPH_TF32=1 products of float32 are made in TF32, of 10 bits of mantissa; else in
-    float32, whatever CUPY_TF32 says.
+    Products of float32 are as SYMGRAPH_PRODUCTS says, see `products`.
     """
     return HOST if context.kind == "cpu" else _gpu(_cupy(context), context)
 
@@ -155,32 +234,76 @@ def require(context: Context) -> None:
     device(context)
 
 
-def require_host(contexts: Iterable[Context], what: str) -> None:
-    """PlacementError for a GPU among the contexts. what: needs the host, in words."""
-    for context in contexts:
-        if context.kind != "cpu":
-            raise PlacementError(
-                f"{context} cannot be used: {what} keeps its arrays on the host and runs on "
-                "cpu(0), cpu(1), ...; python -m symgraph.run and runtime.Session run on GPUs"
-            )
+def is_on_gpu(values: object) -> bool:
+    """Whether it is a CuPy array."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(values, cupy.ndarray)
 
 
-def on_host(array: Array) -> Array:
-    """The values as a numpy array: the array itself if it is one, else a copy."""
-    if isinstance(array, np.ndarray):
-        return array
-    copied: Array = array.get()
-    return copied
+def on_host(values: Any) -> Array:
+    """Anything as a numpy array: the array itself if it is one, a copy of what is on a GPU."""
+    if isinstance(values, np.ndarray):
+        return values
+    found: Array = values.get() if is_on_gpu(values) else np.asarray(values)
+    return found
+
+
+def module_of(array: Array) -> Any:
+    """The module that makes such arrays: numpy or CuPy."""
+    return np if isinstance(array, np.ndarray) else loaded()
+
+
+def beside(array: Any) -> AbstractContextManager[object]:
+    """Let what this thread calls be done where an array lies."""
+    return nullcontext() if isinstance(array, np.ndarray) else array.device
+
+
+def typed(values: Any, dtype: str) -> Array:
+    """Anything in a dtype and in C order: on its GPU if it is on one, else on the host."""
+    if not is_on_gpu(values):
+        return np.asarray(values, dtype, order="C")
+    with beside(values):
+        made: Array = values.astype(dtype, order="C", copy=False)
+        loaded().cuda.get_current_stream().synchronize()
+    return made
 
 
 def copy(target: Array, source: Array) -> None:
     """Copy values to an array of the same shape and type, from wherever to wherever."""
     if isinstance(target, np.ndarray):
-        target[...] = on_host(source)
+        if not isinstance(source, np.ndarray) and target.flags.c_contiguous:
+            source.get(out=target)
+        else:
+            target[...] = on_host(source)
     elif isinstance(source, np.ndarray):
-        target.set(np.ascontiguousarray(source, target.dtype))
+        target.set(np.asarray(source, target.dtype, order="C"))
     else:
         target[...] = source
+
+
+def fill(here: Device, target: Array, values: Any) -> None:
+    """Give an array of a device new values, from wherever and of any dtype; done on return."""
+    if here.is_host:
+        target[...] = on_host(values)
+        return
+    if is_on_gpu(values):
+        source = typed(values, target.dtype.name)
+    else:
+        source = np.broadcast_to(np.asarray(values, target.dtype), target.shape)
+    with here.use():
+        copy(target, source)
+        here.finish()
+
+
+def pinned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    """An array of the host that GPUs copy from and to without a detour; its values are undefined.
+
+    What copies to a GPU from here goes on when the call returns: see `mark`.
+    """
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    room: Array = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return room
 
 
 def special_functions(array: Array) -> Any:
@@ -221,10 +344,30 @@ def loaded() -> Any:
     return importlib.import_module("cupy")
 
 
+def products() -> str:
+    """How products of float32 are made on GPUs, as the environment's SYMGRAPH_PRODUCTS says.
+
+    float32, or with factors cut to tf32 (10 bits of mantissa) or bfloat16 (7), which is faster;
+    sums are float32 in any case. ConfigError for another word.
+    """
+    word = os.environ.get(PRODUCTS, PRECISIONS[0])
+    if word not in PRECISIONS:
+        raise ConfigError(f"{PRODUCTS}={word}: {nearest(word, PRECISIONS)}")
+    return word
+
+
+def shared_library(*names: str) -> Any:
+    """The first library of these names that this process has loaded; OSError if it has none."""
+    for name in names:
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    raise OSError(f"none of {', '.join(names)} is loaded")
+
+
 def _cupy(context: Context) -> Any:
     """The module, if there is a GPU for a context."""
-    # CuPy reads this at its first product of float32: strict unless somebody asks for TF32.
-    os.environ["CUPY_TF32"] = "1" if os.environ.get(TF32) == "1" else "0"
+    # CuPy reads this at its first product of float32: strict unless somebody asks for less.
+    os.environ["CUPY_TF32"] = "0" if products() == "float32" else "1"
     try:
         cupy = loaded()
     except ImportError as error:

@@ -71,6 +71,9 @@ def _contradictions(
     if partition.get("strategy") != "auto":
         yield from _unknown(("partition", "strategy"), partition, strategies)
     yield from _unknown(("train", "optimizer"), train, OPTIMIZERS)
+    if train.get("precision", "float32") != "float32" and train.get("dtype") == "float64":
+        message = f"{train['precision']} needs weights of float32, not train.dtype: float64"
+        yield ("train", "precision"), message
     parts, batch = pipeline.get("micro_batches"), corpus.get("batch_size")
     if isinstance(parts, int) and isinstance(batch, int) and 1 <= batch < parts:
         yield ("pipeline", "micro_batches"), f"{parts} is more than data.batch_size ({batch})"

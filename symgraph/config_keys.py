@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -55,6 +56,14 @@ def _auto_or_count(value: object) -> object:
     if value == "auto" or (type(value) is int and value >= 1):
         return value
     raise ValueError(f"expected auto or a whole number of at least 1, got {shown(value)}")
+
+
+def _auto_or_positive(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
+        return float(value)
+    raise ValueError(f"expected auto or a number above 0, got {shown(value)}")
 
 
 def _steps(value: object) -> object:
@@ -256,6 +265,12 @@ class TrainConfig(Section):
     """Seed of initial weights and dropout."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and activations."""
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of activations in products, and of messages; weights stay float32, as do losses, norms
+    and long sums. float32: as dtype says."""
+    loss_scale: Annotated[float | str, PlainValidator(_auto_or_positive)] = "auto"
+    """What gradients are multiplied by until the update, so that float16 holds small ones; auto: as
+    much as does not overflow with float16 (steps that do are left out), else 1."""
     init_scale: Positive = 0.1
     """Weights without an initialiser of their own start uniform between minus and plus this."""
 
@@ -322,8 +337,9 @@ class Config(Section):
     """Saving and resuming; null: neither."""
     candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
-    transport: Literal["auto", "threads", "mpi"] = "auto"
-    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise."""
+    transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
+    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
+    values go from GPU to GPU, each rank with a card of its own."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
     """Threads of one matrix product; auto: the cores shared out among the devices."""
     timeout: Positive = 300.0

@@ -8,6 +8,8 @@ from typing import Literal
 
 from symgraph.errors import ConfigError
 
+KINDS = ("cpu", "gpu")
+
 
 @dataclass(frozen=True, order=True, repr=False)
 class Context:
@@ -21,7 +23,7 @@ class Context:
     index: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("cpu", "gpu") or self.index < 0:
+        if self.kind not in KINDS or self.index < 0:
             raise ConfigError(_refusal(f"{self.kind}({self.index})"))
 
     @property

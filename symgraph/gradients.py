@@ -17,7 +17,9 @@ from symgraph.errors import GraphError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import Call, find
 from symgraph.passes import prune
-from symgraph.types import Value, is_float
+from symgraph.types import TensorType, Value, is_float
+
+SCALE = "_loss_scale"  # of a variable that is fed it
 
 
 class Differentiated(NamedTuple):
@@ -25,21 +27,26 @@ class Differentiated(NamedTuple):
 
     graph: outputs are the forward graph's, then one gradient for each name in `grads`.
     grads: variable name -> the value of its gradient. heads: index of a forward output that is no
-    loss -> the variable that feeds its head gradient.
+    loss -> the variable that feeds its head gradient. scales: variables, one a loss, that its
+    gradient is multiplied by.
     """
 
     graph: Graph
     grads: dict[str, Value]
     heads: dict[int, str]
+    scales: tuple[str, ...] = ()
 
 
-def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differentiated:
+def gradients(
+    graph: Graph, wrt: Iterable[str], *, heads: bool = True, scaled: bool = False
+) -> Differentiated:
     """Add the gradients of all outputs with respect to the variables `wrt`.
 
     Outputs of loss operators start the backward pass themselves (SoftmaxOutput not with
     out_grad=True). Every other float output gets a variable `<output>_head_grad` of its own type
     if `heads`, or else no gradient (MXNet's `out_grads`); one that no gradient depends on, behind
-    a BlockGrad, needs none. A variable that no output depends on has a zero gradient.
+    a BlockGrad, needs none. A variable that no output depends on has a zero gradient. scaled: each
+    loss's own gradient is multiplied by a variable `<loss>_loss_scale`, fed where the loss is.
     """
     wrt = list(wrt)
     for name in wrt:
@@ -54,12 +61,13 @@ def gradients(graph: Graph, wrt: Iterable[str], *, heads: bool = True) -> Differ
     fed = _seed(graph, builder, sums, active) if heads else {}
     for node in reversed(list(graph)):
         if node.name in active and not node.is_variable:
-            _backward(node, builder, sums, active)
+            _backward(node, builder, sums, active, scaled)
     grads = {name: _gradient_of(graph[name], builder, sums) for name in wrt}
     outputs = [*graph.outputs, *grads.values()]
     pruned = prune(builder.graph(outputs), outputs)
     needed = {index: name for index, name in fed.items() if name in pruned.nodes}
-    return Differentiated(pruned, grads, needed)
+    scales = tuple([n.name for n in pruned.variables if n.name.endswith(SCALE) and n.origin])
+    return Differentiated(pruned, grads, needed, scales)
 
 
 def _active(graph: Graph, wrt: list[str]) -> set[str]:
@@ -92,7 +100,9 @@ def _add(value: Value, term: Ref, sums: dict[Value, Ref]) -> None:
     sums[value] = at_producer if total is None else total + at_producer
 
 
-def _backward(node: Node, builder: Builder, sums: dict[Value, Ref], active: set[str]) -> None:
+def _backward(
+    node: Node, builder: Builder, sums: dict[Value, Ref], active: set[str], scaled: bool
+) -> None:
     op = find(node.op)
     outs = [Value(node.name, i) for i in range(len(node.types))]
     g = tuple([sums.get(v) for v in outs])
@@ -102,9 +112,16 @@ def _backward(node: Node, builder: Builder, sums: dict[Value, Ref], active: set[
     refs = [builder.ref(v, own) for v in (*node.inputs, *outs)]
     here = tuple([None if x is None else builder.ref(x.value, own) for x in g])
     call = Call(node.attrs, tuple(refs[: len(node.inputs)]), tuple(refs[len(node.inputs) :]), here)
+    starts = scaled and op.loss and not node.attrs.get("out_grad")
     for value, term in zip(node.inputs, op.grad(call), strict=True):
         if term is not None and value.node in active:
-            _add(value, term, sums)
+            _add(value, _scaled(term, node, builder) if starts else term, sums)
+
+
+def _scaled(term: Ref, loss: Node, builder: Builder) -> Ref:
+    """A loss's gradient times its scale, which is fed."""
+    type_ = TensorType((1,) * len(term.shape), term.dtype)
+    return apply("broadcast_mul", term, builder.variable(loss.name + SCALE, type_, loss.name))
 
 
 def _gradient_of(variable: Node, builder: Builder, sums: dict[Value, Ref]) -> Value:

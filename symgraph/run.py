@@ -3,7 +3,8 @@
     python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
     python -m symgraph.run CONFIG CONFIG ... --compare
     mpiexec -n N python -m symgraph.run CONFIG            one rank a device
-    python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`
+    python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`;
+                           ["devices=[gpu(0), ...]"]      of these devices, by default the cores
 
 Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
 130 interrupted.
@@ -114,19 +115,27 @@ def _require_one_mode(options: argparse.Namespace) -> None:
 
 
 def _measure_machine(options: argparse.Namespace) -> int:
-    from runtime.measure import machine_file, measure_machine, measuring_ranks, write_machine
-    from symgraph.errors import ConfigError
+    from runtime.measure import (
+        DEVICES,
+        devices_to_measure,
+        machine_file,
+        measure_machine,
+        measuring_ranks,
+        write_machine,
+    )
 
-    if options.config is not None:
-        raise ConfigError(f"--measure-machine takes no config; leave out {options.config!r}")
-    cluster = measuring_ranks(os.environ)
+    path, words = options.measure_machine, [options.config, *options.overrides]
+    if path.startswith(DEVICES):
+        path, words = "-", [path, *words]
+    contexts = devices_to_measure([word for word in words if word is not None])
+    cluster = measuring_ranks(os.environ, contexts)
     try:
-        machine = measure_machine(cluster)
+        machine = measure_machine(cluster, contexts)
         if 0 in cluster.ranks:
-            if options.measure_machine == "-":
+            if path == "-":
                 print(machine_file(machine), end="", flush=True)
             else:
-                write_machine(machine, options.measure_machine)
+                write_machine(machine, path)
                 print(machine, flush=True)
         cluster.close()
     except (Exception, KeyboardInterrupt) as error:
@@ -260,7 +269,7 @@ def _fit(
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
     from runtime.job import prepare
-    from runtime.prices import PriceMemory, shared_prices
+    from runtime.pricing import PriceMemory, shared_prices
     from runtime.trainer import Progress as TrainProgress
     from runtime.trainer import Trainer, blas_threads, exp, load_corpus
     from symgraph.event_log import EventLog
@@ -287,7 +296,7 @@ def _fit(
             def on_step(p: TrainProgress) -> None:
                 progress.update(p.step, p.tokens, p.loss)
                 figures = {"loss": p.loss, "perplexity": exp(p.loss),
-                           "tokens_per_second": p.tokens_per_second}  # fmt: skip
+                           "tokens_per_second": p.tokens_per_second, **p.scaling}  # fmt: skip
                 lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
                 scalars.write(step=p.step, **figures)
 

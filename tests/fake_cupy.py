@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -21,7 +20,27 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.special import erf
 
+from symgraph import arrays
 from tests.cuda.emulation import RawModule
+from tests.fake_blas import Library, cublas
+from tests.fake_graphs import (
+    CUDARuntimeError,
+    MemoryPool,
+    noted,
+    on_host,
+    using_allocator,
+)
+from tests.fake_streams import (
+    CARDS,
+    Device,
+    Event,
+    Stream,
+    card,
+    count,
+    current,
+    get_elapsed_time,
+    nvtx,
+)
 
 
 def _words(text: str) -> list[str]:
@@ -43,12 +62,13 @@ max mean min moveaxis nonzero ones ones_like pad prod ravel repeat reshape roll 
 searchsorted sort split squeeze stack sum swapaxes take take_along_axis tensordot tile
 transpose tril triu unique where zeros zeros_like
 """)
+SIZED = _words("nonzero flatnonzero unique")
 CONSTANTS = _words("""
 bool_ dtype finfo float16 float32 float64 iinfo inf int8 int32 int64 nan newaxis pi uint8
 uint32 uint64
 """)
 METHODS = _words("""
-all any argmax argmin argsort astype clip copy cumsum dot max mean min nonzero prod ravel
+all any argmax argmin argsort astype clip cumsum dot max mean min nonzero prod ravel
 repeat reshape sort squeeze sum swapaxes take transpose view
 """)
 
@@ -81,13 +101,29 @@ def _dressed(value: Any) -> Any:
 
 def _through(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
+        if getattr(function, "__name__", "") in SIZED:
+            on_host("a result whose size hangs on values")
         out = kwargs.get("out")
-        found = function(
-            *map(_bare, args), **{name: _bare(value) for name, value in kwargs.items()}
-        )
+        written = [out._array] if out is not None else []
+        if function is np.copyto:
+            written = [args[0]._array]
+        given = [_bare(arg) for arg in args]
+        named = {name: _bare(value) for name, value in kwargs.items()}
+
+        def call() -> Any:
+            return _arrays(function(*given, **named))
+
+        found = noted(call, *written)
         return out if out is not None else _dressed(found)
 
     return called
+
+
+def _arrays(value: Any) -> Any:
+    """With arrays of no axes instead of numpy's scalars."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_arrays, value))
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 class _Ufunc:
@@ -123,6 +159,7 @@ class ndarray(NDArrayOperatorsMixin):
     strides = property(lambda self: self._array.strides)
     T = property(lambda self: ndarray(self._array.T))
     data = property(lambda self: _Pointer(self._array.ctypes.data))
+    device = property(lambda self: Device(0))
 
     @property
     def flags(self) -> Any:
@@ -131,31 +168,53 @@ class ndarray(NDArrayOperatorsMixin):
         return type("Flags", (), {name: getattr(flags, name) for name in
                                   ("c_contiguous", "f_contiguous", "owndata")})  # fmt: skip
 
-    def get(self) -> np.ndarray:
-        _current()
-        return self._array.copy()
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        found = self._array.__array_interface__
+        return {name: found[name] for name in ("shape", "typestr", "data", "strides", "version")}
+
+    def get(self, out: np.ndarray | None = None) -> np.ndarray:
+        on_host("get")
+        if out is None:
+            return self._array.copy()
+        assert type(out) is np.ndarray
+        assert (out.dtype, out.shape, out.flags.c_contiguous) == (self.dtype, self.shape, True)
+        out[...] = self._array
+        return out
 
     def set(self, array: np.ndarray) -> None:
+        on_host("set")
         assert type(array) is np.ndarray
         assert array.dtype == self.dtype
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
+        current().busy = True
         self._array[...] = array
 
+    def copy(self, order: str = "C") -> ndarray:
+        return _array(self, order=order)
+
     def fill(self, value: Any) -> None:
-        self._array.fill(_bare(value))
+        noted(lambda: self._array.fill(_bare(value)), self._array)
 
     def item(self) -> Any:
+        on_host("item")
         return self._array.item()
 
     def tolist(self) -> Any:
+        on_host("tolist")
         return self._array.tolist()
 
     def __getitem__(self, key: Any) -> ndarray:
-        return ndarray(np.asarray(self._array[_bare(key)]))
+        bare = _bare(key)
+        if isinstance(bare, np.ndarray) and bare.dtype == bool:
+            on_host("as many elements as a mask has")
+        return ndarray(noted(lambda: np.asarray(self._array[bare])))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._array[_bare(key)] = _bare(value)
+        current().busy = True
+        bare, given = _bare(key), _bare(value)
+        noted(lambda: self._array.__setitem__(bare, given), self._array)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -164,19 +223,19 @@ class ndarray(NDArrayOperatorsMixin):
         return (ndarray(np.asarray(row)) for row in self._array)
 
     def __bool__(self) -> bool:
-        return bool(self._array)
+        return bool(self.item())
 
     def __int__(self) -> int:
-        return int(self._array)
+        return int(self.item())
 
     def __float__(self) -> float:
-        return float(self._array)
+        return float(self.item())
 
     def __index__(self) -> int:
-        return operator.index(self._array)
+        return operator.index(self.item())
 
     def __matmul__(self, other: Any) -> ndarray:
-        return _dressed(self._array @ _bare(other))
+        return _through(np.matmul)(self, other)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed: use .get()")
@@ -185,114 +244,45 @@ class ndarray(NDArrayOperatorsMixin):
         if method != "__call__" or ufunc.__name__ not in UFUNCS:
             raise TypeError(f"numpy.{ufunc.__name__}.{method} on a GPU's array")
         out = kwargs.pop("out", None)
-        given = [_bare(value) for value in inputs]
-        if out is None:
-            return _dressed(ufunc(*given, **kwargs))
-        ufunc(*given, out=tuple(map(_bare, out)), **kwargs)
-        return out[0]
+        return _through(ufunc)(*inputs, **kwargs, **({} if out is None else {"out": out[0]}))
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         raise TypeError(f"numpy.{function.__name__} on a GPU's array: use the device's module")
 
 
 for _name in METHODS:
-    setattr(ndarray, _name, lambda self, *args, _name=_name, **kwargs: _dressed(
-        getattr(self._array, _name)(*map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
-    ))  # fmt: skip
+    setattr(ndarray, _name, lambda self, *args, _name=_name, **kwargs: _through(
+        lambda array, *rest, **named: getattr(array, _name)(*rest, **named)
+    )(self, *args, **kwargs))  # fmt: skip
 
 
 # -- streams and events ----------------------------------------------------------------------------
-
-
-class CUDARuntimeError(RuntimeError):
-    """CuPy's error for what CUDA reports."""
 
 
 class OutOfMemoryError(MemoryError):
     """CuPy's error for what no card can hold."""
 
 
-_here = threading.local()
-
-
-def _stack() -> list[Stream]:
-    if not hasattr(_here, "streams"):
-        _here.streams = []
-    return _here.streams
-
-
-def _current() -> Stream:
-    return _stack()[-1] if _stack() else NULL
-
-
-class Event:
-    """A point in a stream; recorded before anybody waits for it."""
-
-    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        self.recorded = False
-
-    def synchronize(self) -> None:
-        assert self.recorded, "an event that no stream has recorded"
-
-
-class Stream:
-    """Work in order."""
-
-    def __init__(self, non_blocking: bool = False) -> None:
-        self.waits = 0
-
-    def __enter__(self) -> Stream:
-        _stack().append(self)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert _stack().pop() is self
-
-    def synchronize(self) -> None:
-        pass
-
-    def record(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.recorded = True
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        event.synchronize()
-        self.waits += 1
-
-
-NULL = Stream()
-
-
-class Device:
-    """A card."""
-
-    def __init__(self, number: int) -> None:
-        assert 0 <= number < CARDS[0]
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-
-MEMORY = 1 << 30  # bytes of a card
-CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
-
-
-def _count() -> int:
-    if isinstance(CARDS[0], str):
-        raise CUDARuntimeError(CARDS[0])
-    return CARDS[0]
+LOADED = arrays.shared_library
+MEMORY = 1 << 30  # bytes of a card, and so of an array at most
 
 
 # -- the module ------------------------------------------------------------------------------------
 
 
+def _require_room(nbytes: int) -> None:
+    if nbytes > MEMORY:
+        raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
+
+
 def _array(value: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> ndarray:
-    given = value._array if isinstance(value, ndarray) else value
-    return ndarray(np.array(given, dtype, order=order, copy=True))
+    if isinstance(value, ndarray):
+        made = noted(lambda: np.array(value._array, dtype, order=order, copy=True))
+    else:
+        on_host("an array from the host")
+        made = np.array(value, dtype, order=order, copy=True)
+    _require_room(made.nbytes)
+    return ndarray(made)
 
 
 def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray:
@@ -304,8 +294,7 @@ def _asarray(value: Any, dtype: Any = None, order: str | None = None) -> ndarray
 def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
     """CuPy's pool gives memory that begins at a multiple of 512."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if size > MEMORY:
-        raise OutOfMemoryError(f"Out of memory allocating {size} bytes")
+    _require_room(size)
     memory = np.zeros(size + 512, np.uint8)
     start = -memory.ctypes.data % 512
     return ndarray(memory[start : start + size].view(dtype).reshape(shape))
@@ -321,17 +310,22 @@ def _module() -> ModuleType:
         setattr(cupy, name, getattr(np, name))
     cupy.ndarray, cupy.array, cupy.asarray = ndarray, _array, _asarray
     cupy.zeros = _zeros
-    cupy.ascontiguousarray = lambda a: ndarray(np.ascontiguousarray(a._array))
+    cupy.ascontiguousarray = _through(np.ascontiguousarray)
     cupy.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
     memory = ModuleType("cupy.cuda.memory")
     memory.OutOfMemoryError = OutOfMemoryError
     runtime = ModuleType("cupy.cuda.runtime")
     runtime.memGetInfo = lambda: (1 << 20, MEMORY)
-    runtime.getDeviceCount, runtime.CUDARuntimeError = _count, CUDARuntimeError
+    runtime.getDeviceCount, runtime.CUDARuntimeError = count, CUDARuntimeError
+    runtime.getDevice = card
+    runtime.getDeviceProperties = lambda card: {"name": f"stand-in {card}".encode()}
+    runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 12000
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
-    cuda.get_current_stream, cuda.memory = _current, memory
-    cupy.cuda, cupy.RawModule = cuda, RawModule
+    cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
+    cuda.get_current_stream, cuda.memory, cuda.cublas = current, memory, cublas
+    cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
+    cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy
 
 
@@ -340,14 +334,16 @@ def fake_cupy(cards: int | str = 1) -> Iterator[ModuleType]:
     """Let `import cupy` give this one; cards: GPUs of the machine, or what CUDA complains of."""
     special = ModuleType("cupyx.scipy.special")
     special.erf = _through(erf)
-    made = {"cupy": _module(), "cupyx.scipy.special": special}
+    cupyx = ModuleType("cupyx")
+    cupyx.empty_pinned = lambda shape, dtype=float: np.empty(shape, dtype)
+    made = {"cupy": _module(), "cupyx": cupyx, "cupyx.scipy.special": special}
     before, counted = {name: sys.modules.get(name) for name in made}, CARDS[0]
     sys.modules.update(made)
-    CARDS[0] = cards
+    CARDS[0], arrays.shared_library = cards, lambda *names: Library()
     try:
         yield made["cupy"]
     finally:  # what else was imported meanwhile stays
-        CARDS[0] = counted
+        CARDS[0], arrays.shared_library = counted, LOADED
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]

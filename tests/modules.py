@@ -12,6 +12,7 @@ from symgraph.name import NameManager
 
 TWO = [mx.cpu(0), mx.cpu(1)]
 GROUPS = {"a": mx.cpu(0), "b": mx.cpu(1)}
+ON_GPUS = {"a": mx.gpu(0), "b": mx.gpu(1)}
 
 
 def network(dropout: float = 0.0) -> mx.Symbol:

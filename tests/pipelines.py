@@ -82,8 +82,12 @@ def judge(case: Case, env: Env | None = None) -> Result:
     return Result(results[:count], dict(zip(both.grads, results[count:], strict=True)))
 
 
-def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[int, Result]:
-    """One training step; each local rank's outputs (None: made elsewhere) and gradients."""
+def run_step(
+    made: Plan, case: Case, cluster: Cluster, step: int = 0, times: int = 1
+) -> dict[int, Result]:
+    """A training step, made so many times; each local rank's outputs (None: made elsewhere) and
+    gradients of the last time.
+    """
     found: dict[int, Result] = {}
 
     def work(transport: Transport) -> None:
@@ -92,7 +96,8 @@ def run_step(made: Plan, case: Case, cluster: Cluster, step: int = 0) -> dict[in
         with here.use():
             arrays = {n: here.put(a) for n, a in case.arrays.items()}
         worker = Worker(made, transport.rank, arrays)
-        worker.step(transport, case.feeds, train=True, step=step)
+        for _ in range(times):
+            worker.step(transport, case.feeds, train=True, step=step)
         found[transport.rank] = local_result(made, worker)
 
     cluster.run(work)
@@ -122,16 +127,17 @@ def merged(results: Mapping[int, Result]) -> Result:
     return Result(outputs, grads)
 
 
-def on_threads(case: Case, options: Options) -> Result:
-    return in_pieces(case, options)[0]
+def on_threads(case: Case, options: Options, times: int = 1) -> Result:
+    return in_pieces(case, options, times)[0]
 
 
-def in_pieces(case: Case, options: Options) -> tuple[Result, Mapping[str, Shard]]:
+def in_pieces(case: Case, options: Options, times: int = 1) -> tuple[Result, Mapping[str, Shard]]:
     """One step, gradients under the names of shards and copies; and what these are."""
     made = make_plan(case, options)
     cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
     with ThreadCluster(made.partition.placement.ranks) as cluster:
-        return merged(run_step(made, case._replace(arrays=cut), cluster)), made.shards
+        found = run_step(made, case._replace(arrays=cut), cluster, times=times)
+    return merged(found), made.shards
 
 
 def assert_close(got: Result, want: Result, rtol: float = 1e-10) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from partitioner.cost import Caches, CostTable, Rates, Speed
+from runtime.instructions import Run
 from runtime.profiling.figures import Profile
+from runtime.profiling.record import Record
 from runtime.profiling.trial import Trial
 from runtime.transports import ThreadCluster
 from symgraph.config import load_config
@@ -55,3 +57,19 @@ def bucketed_profile() -> Profile:
             trial = Trial.of(given, cluster, steps=BUCKETED)
             trial.run(BUCKETED)
             return trial.profile()
+
+
+def assert_calls_inside_runs(record: Record) -> None:
+    """Every call, in its order, between start and end of its run."""
+    for own, program in zip(record.ranks, record.plan.schedule.programs, strict=True):
+        runs = [at for at, i in enumerate(program) if isinstance(i, Run)]
+        assert [program[at].key for at in runs] == [run.key for run in own.runs]
+        place = 0
+        for at, run in zip(runs, own.runs, strict=True):
+            count = len(run.calls) + len(run.adding)
+            inside = slice(place, place + count)
+            place += count
+            assert (own.calls.start[:, inside] >= own.start[:, [at]]).all()
+            assert (own.calls.end[:, inside] <= own.end[:, [at]]).all()
+        assert place == own.calls.start.shape[1]
+        assert (own.calls.start[:, 1:] >= own.calls.end[:, :-1]).all()

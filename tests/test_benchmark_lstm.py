@@ -11,8 +11,15 @@ import pytest
 
 from benchmarks import lstm_lm
 from benchmarks.peers import contenders, results, sgemm_peak
-from benchmarks.peers.contenders import DEFAULT, LeftOut, Process, environment, parse
-from benchmarks.peers.protocol import CONFIGS, batches
+from benchmarks.peers.contenders import (
+    DEFAULT,
+    DEFAULT_ON_GPU,
+    LeftOut,
+    Process,
+    environment,
+    parse,
+)
+from benchmarks.peers.protocol import CONFIGS, ON_GPUS, batches
 from benchmarks.peers.results import Result
 
 # A contender whose steps do nothing, which also prints what is no answer.
@@ -110,9 +117,22 @@ def test_variants_add_their_settings():
 
 
 def test_default_contenders_are_known():
-    assert {parse(name)[0].title for name in DEFAULT} == {
+    assert {parse(name)[0].title for name in (*DEFAULT, *DEFAULT_ON_GPU)} == {
         c.title for c in contenders.CONTENDERS.values()
     }
+
+
+def test_on_gpus_sizes_have_other_batches():
+    assert CONFIGS["large@64"] == CONFIGS["large"]._replace(batch=64)
+    assert {CONFIGS[name].batch for name in ON_GPUS} == {20, 64, 128, 256}
+
+
+def test_without_a_gpu_its_benchmark_says_so_in_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert lstm_lm.main(["--gpu", "--configs", "small"]) == 1
+    *_, message = capsys.readouterr().err.splitlines()
+    assert "the sgemm peak cannot be measured" in message
+    assert "gpu(0) cannot be used" in message
 
 
 def test_an_unknown_contender_is_told_in_one_line(capsys):

@@ -6,42 +6,32 @@ There is no GPU here: tests.fake_cupy stands in for CuPy, strictly. With a real 
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from runtime.cuda.faults import ROOM
 from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
-from runtime.session import Session
+from runtime.session import Session, initialize
 from runtime.transports import ThreadCluster
-from symgraph import arrays, cpu, gpu, mod, sym
-from symgraph.errors import LimitError, PlacementError, RunError
+from symgraph import arrays, cpu, gpu, sym
+from symgraph.attribute import AttrScope
+from symgraph.errors import GraphError, LimitError, PlacementError, RunError
+from symgraph.init import Uniform
+from symgraph.io import DataBatch
+from symgraph.mod import Module
 from symgraph.optimizer import SGD
-from tests.cuda.emulation import MISSING, compiler
+from symgraph.units import bytes_text
+from tests import fake_cupy as fake
 from tests.fake_cupy import fake_cupy
+from tests.gpus import STAND_IN
 from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
 from tests.small_lm import losses, write_bucketed, write_config
-
-
-@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
-def shared_gpu(request, monkeypatch):
-    """Any number of contexts on one card."""
-    monkeypatch.setenv(arrays.SHARE, "1")
-    if request.param == "real":
-        try:
-            arrays.require(gpu(0))
-        except PlacementError as error:
-            pytest.skip(str(error))
-        yield
-        return
-    if compiler() is None:
-        pytest.skip(MISSING)
-    with fake_cupy(cards=1):
-        yield
-
 
 # -- what is not here ------------------------------------------------------------------------------
 
@@ -100,15 +90,35 @@ def test_memory_that_a_card_has_not():
     assert "needs 1.00 TiB besides parameters" in str(caught.value)
 
 
-def test_executors_and_modules_say_that_they_run_on_the_host():
+SMALL = pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)  # a card as is wanted
+
+
+@SMALL
+def test_parameters_that_a_card_has_no_room_for(shared_gpu, monkeypatch):
     case = lstm_case(1, 2)
-    shapes = {name: array.shape for name, array in case.feeds.items()}
-    with fake_cupy():
-        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: an executor keeps"):
-            case.symbol.simple_bind(gpu(0), **shapes)
-        module = mod.Module(case.symbol, ["data"], ["label"], context=gpu(0))
-        with pytest.raises(PlacementError, match=r"gpu\(0\) cannot be used: a module keeps"):
-            module.bind([("data", shapes["data"])], [("label", shapes["label"])])
+    made = make_plan(case, Options(None, gpu(0), (), update=True, slots=1))
+    monkeypatch.setattr(fake, "MEMORY", 64)
+    with ThreadCluster(1) as cluster, pytest.raises(LimitError) as caught:
+        initialize(made, cluster, Uniform(0.1), seed=0)
+    (memory,) = made.memory
+    assert re.fullmatch(
+        r"gpu\(0\) has no memory left \(Out of memory allocating \d+ bytes\); the plan gives it "
+        f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
+        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of --plan, .*",
+        str(caught.value),
+    )
+
+
+@SMALL
+def test_optimizer_arrays_that_a_card_has_no_room_for(shared_gpu, monkeypatch):
+    case, here = lstm_case(1, 2), arrays.device(gpu(0))
+    made = make_plan(case, Options(None, gpu(0), (), update=True, slots=1))
+    own = {name: here.put(array) for name, array in case.arrays.items()}
+    with ThreadCluster(1) as cluster:
+        session = Session(made, cluster, {0: own}, optimizer=SGD(0.1, momentum=0.9))
+        monkeypatch.setattr(fake, "MEMORY", 200)  # more than kernels want
+        with pytest.raises(LimitError, match=r"^rank 0 failed at U0 .*gpu\(0\) has no memory left"):
+            session.step(case.feeds)
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -145,6 +155,9 @@ def test_a_view_lies_in_the_memory(shared_gpu):
 # -- the same numbers ------------------------------------------------------------------------------
 
 
+RUNS = 3  # call by call, captured, and launched again
+
+
 def placed(devices, **how) -> Options:
     """Three layers and the head on devices in turn."""
     groups = {f"layer{i}": devices[i % len(devices)] for i in range(3)} | {"head": devices[-1]}
@@ -156,25 +169,134 @@ def placed(devices, **how) -> Options:
 def test_every_schedule_on_gpus_does_what_the_reference_does(shared_gpu, schedule, count):
     case = lstm_case(3, 4, batch=8)
     devices = [gpu(i) for i in range(count)]
-    assert_close(on_threads(case, placed(devices, schedule=schedule)), judge(case))
+    assert_close(on_threads(case, placed(devices, schedule=schedule), RUNS), judge(case))
 
 
 def test_cpus_and_gpus_in_one_pipeline(shared_gpu):
     case = lstm_case(3, 4, batch=8)
     for devices in ([cpu(0), gpu(0)], [gpu(0), cpu(0)], [gpu(1), cpu(0), gpu(0)]):
-        assert_close(on_threads(case, placed(devices, schedule="1f1b")), judge(case))
+        assert_close(on_threads(case, placed(devices, schedule="1f1b"), RUNS), judge(case))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_time_segments_on_gpus(shared_gpu, schedule):
     case = lstm_case(3, 6, batch=4)
     options = placed([gpu(0), gpu(1)], schedule=schedule, time_segment=2, micro_batches=2)
-    assert_close(on_threads(case, options), judge(case))
+    assert_close(on_threads(case, options, RUNS), judge(case))
 
 
 def test_recomputation_on_gpus(shared_gpu):
     case = lstm_case(3, 4, batch=8)
-    assert_close(on_threads(case, placed([gpu(0), gpu(1)], recompute="all")), judge(case))
+    assert_close(on_threads(case, placed([gpu(0), gpu(1)], recompute="all"), RUNS), judge(case))
+
+
+# -- executors -----------------------------------------------------------------------------------
+
+
+def squares_and_product():
+    """w and its square on a GPU, times b on a CPU."""
+    with AttrScope(ctx_group="card"):
+        square = sym.square(sym.Variable("w"), name="square")
+    with AttrScope(ctx_group="host"):
+        return sym.Group([square, sym.elemwise_mul(square, sym.Variable("b"), name="product")])
+
+
+CARD = {"card": gpu(0), "host": cpu(0)}
+
+
+def test_executors_take_values_from_wherever(shared_gpu):
+    """Lists, numbers, numpy's arrays and CuPy's; what is made lies where it is made."""
+    card, values = arrays.device(gpu(0)), np.array([[1.0, 2], [3, 4]], np.float32)
+    with card.use():
+        there = card.put(values.astype(np.float64))
+        card.finish()
+    net = squares_and_product()
+    with net.simple_bind(cpu(0), group2ctx=CARD, w=(2, 2), b=(2, 2)) as executor:
+        executor.copy_params_from({"w": there, "b": there})
+        assert card.holds(executor.arg_dict["w"])
+        assert arrays.HOST.holds(executor.arg_dict["b"])
+        square, product = executor.forward(is_train=True)
+        assert card.holds(square)
+        assert arrays.on_host(square).tolist() == (values**2).tolist()
+        assert product.tolist() == (values**3).tolist()
+        executor.backward([values, there.T])  # not contiguous
+        want = 2 * values * (values + values.T * values)
+        assert arrays.on_host(executor.grad_dict["w"]).tolist() == want.tolist()
+        assert executor.grad_dict["b"].tolist() == (values.T * values**2).tolist()
+        for more in (values.T, values.T.tolist(), there.T):
+            (square, _) = executor.forward(w=more)
+            assert arrays.on_host(square).tolist() == (values.T**2).tolist()
+        executor.arg_dict["w"][:] = 3
+        assert arrays.on_host(executor.forward()[0]).tolist() == [[9, 9], [9, 9]]
+        executor.arg_dict["w"].set(values)
+        assert arrays.on_host(executor.forward()[0]).tolist() == (values**2).tolist()
+
+
+def test_executors_work_on_the_callers_arrays_on_gpus(shared_gpu):
+    card, b = arrays.device(gpu(0)), np.full(2, 5.0)
+    with card.use():
+        w, gradient, other = (card.put(np.full(2, x)) for x in (2.0, 1.0, 0.0))
+        card.finish()
+    grads = {"w": gradient, "b": np.zeros(2)}
+    net = squares_and_product()
+    how = {"args_grad": grads, "grad_req": "add", "group2ctx": CARD}
+    with net.bind(cpu(0), {"w": w, "b": b}, **how) as made:
+        assert made.arg_dict["w"] is w
+        for _ in range(2):
+            made.forward(is_train=True)
+            made.backward([np.ones(2), np.ones(2)])
+    assert arrays.on_host(gradient).tolist() == [1 + 2 * 24.0] * 2
+    far = r"`args`: the array of 'w' lies on the host, but its variable is on gpu\(0\), and arrays"
+    with pytest.raises(GraphError, match=far):
+        net.bind(cpu(0), {"w": b, "b": b}, group2ctx=CARD)
+    with pytest.raises(GraphError, match="of 'b' lies on GPU 0, but its variable is on the host"):
+        net.bind(cpu(0), {"w": w, "b": other}, group2ctx=CARD)
+
+
+@SMALL
+def test_what_callers_do_to_arrays_on_their_own_stream_is_waited_for(shared_gpu):
+    """A context's stream does not wait for it by itself."""
+    net = squares_and_product()
+    with net.simple_bind(cpu(0), group2ctx=CARD, w=(2,), b=(2,)) as executor:
+        executor.arg_dict["w"][:] = 3
+        assert fake.NULL.busy
+        executor.forward(is_train=True)
+        assert not fake.NULL.busy
+        executor.grad_dict["w"][:] = 1
+        executor.backward([np.ones(2), np.ones(2)])
+        assert not fake.NULL.busy
+    with Module(net, ["b"], label_names=None, group2ctxs=CARD) as module:
+        module.bind([("b", (2,))])
+        module.set_params({"w": [1, 1]})
+        module.init_optimizer(optimizer_params={"learning_rate": 1.0, "rescale_grad": 1.0})
+        module.forward(DataBatch([np.ones(2)]), is_train=True)
+        module.backward([np.ones(2), np.ones(2)])
+        module.grad_dict["w"][:] = 5
+        assert fake.NULL.busy
+        module.update()
+        assert not fake.NULL.busy
+        assert module.get_params()[0]["w"].tolist() == [-4, -4]
+
+
+def test_executors_with_a_layer_in_shards_on_gpus(shared_gpu):
+    """Its parameters are whole, on the host; what is assigned to them is what the next pass has."""
+    with AttrScope(ctx_group="a", shard="2"):
+        net = sym.FullyConnected(sym.Variable("data"), num_hidden=4, name="fc")
+    with AttrScope(ctx_group="b"):
+        net = sym.MakeLoss(sym.square(net))
+    found = []
+    for devices in ([cpu(0), cpu(1)], [gpu(0), gpu(1)], [cpu(0), gpu(0)]):
+        where = {"a": devices, "b": devices[0]}
+        with net.simple_bind(devices[0], group2ctx=where, data=(6, 3)) as executor:
+            for seed in range(2):
+                rng = np.random.default_rng(seed)
+                executor.arg_dict["fc_weight"][:] = rng.standard_normal((4, 3))
+                executor.forward(is_train=True, data=rng.standard_normal((6, 3)))
+                executor.backward()
+            found.append({n: arrays.on_host(g).copy() for n, g in executor.grad_dict.items()})
+    for grads in found[1:]:
+        for name, gradient in found[0].items():
+            np.testing.assert_allclose(grads[name], gradient, 1e-5, 1e-5)
 
 
 # -- training ------------------------------------------------------------------------------------
@@ -204,13 +326,28 @@ def test_a_decoder_in_shards_on_gpus(shared_gpu, tmp_path):
     assert losses(path, GPUS[0], on_gpus) == pytest.approx(losses(path, on_cpus), rel=1e-4)
 
 
-def test_a_grid_of_gpus(shared_gpu, tmp_path):
-    """Replicas' gradients are summed by way of the host."""
+def fetched(monkeypatch) -> list[int]:
+    """The sizes of arrays that come from the stand-in's card to the host from now on."""
+    sizes, get = [0], fake.ndarray.get
+
+    def counted(array, *args, **kwargs):
+        sizes.append(array.size)
+        return get(array, *args, **kwargs)
+
+    monkeypatch.setattr(fake.ndarray, "get", counted)
+    return sizes
+
+
+def test_a_grid_of_gpus(shared_gpu, tmp_path, monkeypatch):
+    """Replicas' gradients are packed, sent and added up from card to card."""
     path = write_config(tmp_path, TRAIN)
     grid = ("partition.data_axis=2", "pipeline.micro_batches=2")
     four = "devices=[{0}(0), {0}(1), {0}(2), {0}(3)]"
+    on_cpus = losses(path, *grid, four.format("cpu"))
+    sizes = fetched(monkeypatch)
     on_gpus = losses(path, *grid, four.format("gpu"), GPUS[1])
-    assert on_gpus == pytest.approx(losses(path, *grid, four.format("cpu")), rel=1e-4)
+    assert on_gpus == pytest.approx(on_cpus, rel=1e-4)
+    assert max(sizes) <= ROOM  # what faults there were: less than any gradient has elements
 
 
 def test_buckets_on_gpus(shared_gpu, tmp_path):

@@ -10,16 +10,17 @@ import pytest
 import symgraph as sg
 from partitioner.replicas import buckets
 from runtime.pipeline import Options, plan
-from runtime.prices import quick_prices
+from runtime.pricing import quick_prices
 from runtime.replicas import ReplicaSums
 from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
 from runtime.transports import ThreadCluster
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.context import cpu
+from symgraph.context import cpu, gpu
 from symgraph.errors import ConfigError
-from tests.modules import GROUPS, fitted, network
+from tests.gpus import everywhere
+from tests.modules import GROUPS, ON_GPUS, fitted, network
 from tests.mpi.launch import launch, needs_mpi
 from tests.pipelines import Case, assert_equal_parameters
 from tests.small_lm import losses, write_bucketed, write_config
@@ -92,7 +93,7 @@ def test_a_strategy_places_the_first_row(strategy, grouped, alone):
     case = mlp(grouped)
     options = Options(
         None, cpu(0), devices(4), "1f1b", 2, data_axis=2, strategy=strategy,
-        pricing=lambda graph: quick_prices(),
+        pricing=lambda graph, contexts: quick_prices(contexts),
     )  # fmt: skip
     made = plan(case.symbol, case.specs, options, wrt=case.trained())
     placed = {name: made.rank_of(name) for name in made.shards}
@@ -160,11 +161,11 @@ def test_a_grid_of_processes(tmp_path, processes):
     assert f'"loss": {want!r}' in ended.stdout
 
 
-def test_several_maps_of_a_module_are_rows():
+@everywhere([ON_GPUS, {"a": gpu(2), "b": cpu(0)}], cpus=[GROUPS, {"a": cpu(2), "b": cpu(3)}])
+def test_several_maps_of_a_module_are_rows(groups):
     """MXNet's group2ctxs: a map for each copy of the network."""
-    other = {"a": cpu(2), "b": cpu(3)}
     one = fitted(network(0.5))
-    two = fitted(network(0.5), group2ctxs=[GROUPS, other], schedule="zb-h1")
+    two = fitted(network(0.5), group2ctxs=groups, schedule="zb-h1")
     assert one.keys() == two.keys()
     for name, array in one.items():
         np.testing.assert_allclose(two[name], array, rtol=2e-5, atol=1e-6)

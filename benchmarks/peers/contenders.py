@@ -51,6 +51,11 @@ def _ours(title: str, devices: int, threads: int) -> Contender:
     return Contender(title, "symgraph", arguments, {"OPENBLAS_NUM_THREADS": str(threads)})
 
 
+def _on_gpu(title: str, contexts: int, **settings: str) -> Contender:
+    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--gpus", str(contexts))
+    return Contender(title, "symgraph", arguments, {"SYMGRAPH_SHARE_GPUS": "1", **settings})
+
+
 def _peer(title: str, interpreter: str, module: str, *more: str) -> Contender:
     return Contender(title, interpreter, (f"benchmarks.peers.{module}", "CONFIG", *more))
 
@@ -65,6 +70,11 @@ CONTENDERS = {
     "jax": _peer("JAX lax.scan", "jax", "jax_lstm"),
     "mxnet": _peer("MXNet 1.9.1 group2ctx", "mxnet", "mxnet_lstm"),
     "chainer": _peer("Chainer 7.8 NStepLSTM", "chainer", "chainer_lstm"),
+    "symgraph-gpu": _on_gpu("symgraph, one context", 1),
+    "symgraph-gpu-2": _on_gpu("symgraph, two contexts on one card", 2),
+    "symgraph-gpu-4": _on_gpu("symgraph, four contexts on one card", 4),
+    "symgraph-gpu-calls": _on_gpu("symgraph without CUDA graphs", 1, SYMGRAPH_CUDA_GRAPHS="0"),
+    "torch-gpu": _peer("PyTorch nn.LSTM, cuDNN", "torch", "torch_lstm", "lstm", "cuda"),
 }
 VARIANTS = {
     "malloc": "malloc tuned", "mkl": "MKL un-throttled", "avx512": "OpenBLAS told SkylakeX",
@@ -74,6 +84,9 @@ DEFAULT = (
     "symgraph-2", "symgraph-1x2", "symgraph-1",
     *(name + variant for name in TORCH for variant in ("", "+malloc", "+malloc+mkl")),
     "jax", "jax+malloc", "mxnet", "chainer", "chainer+avx512",
+)  # fmt: skip
+DEFAULT_ON_GPU = (
+    "symgraph-gpu", "symgraph-gpu-2", "symgraph-gpu-4", "symgraph-gpu-calls", "torch-gpu",
 )  # fmt: skip
 
 

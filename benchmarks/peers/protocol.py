@@ -53,6 +53,15 @@ CONFIGS = {
     "deep": Config(8, 512, 32, 32),
     "mxnet-example": Config(8, 400, 64, 60),
 }
+ON_CPUS = tuple(CONFIGS)
+ON_GPUS = (
+    "small",
+    *(f"{n}@{b}" for n in ("large", "deep", "mxnet-example") for b in (64, 128, 256)),
+)
+CONFIGS.update({  # NAME@BATCH: with so many sequences
+    name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
+    for name in ON_GPUS if "@" in name
+})  # fmt: skip
 
 
 def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:

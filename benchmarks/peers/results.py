@@ -13,7 +13,12 @@ from benchmarks.peers.contenders import title
 from benchmarks.peers.protocol import CONFIGS
 from symgraph.units import bytes_text, seconds_text
 
-REFERENCE = ("symgraph-2", "symgraph-1x2", "symgraph-1")  # whom the others are compared with
+REFERENCE = (
+    "symgraph-2",
+    "symgraph-1x2",
+    "symgraph-1",
+    "symgraph-gpu",
+)  # whom the others are compared with
 QUIET = 0.05  # of the CPUs: others' share that leaves figures alone
 COLUMNS = (
     "config", "contender", "tokens/s", "quartiles", "step", "symgraph is", "GFLOP/s", "of peak",
@@ -52,9 +57,10 @@ def ratio(reference: Result, other: Result) -> float:
     return median(median(theirs) / median(ours) for ours, theirs in pairs)
 
 
-def peak_gflops(result: Result) -> float:
+def peak_gflops(result: Result, *, gpu: bool = False) -> float:
     """The sgemm peak: each round's fastest products, the median over the rounds."""
-    return sgemm_peak.FLOPS / median(map(min, result.seconds)) / 1e9
+    flops = sgemm_peak.GPU_FLOPS if gpu else sgemm_peak.FLOPS
+    return flops / median(map(min, result.seconds)) / 1e9
 
 
 def reference_of(results: Mapping[str, Result]) -> str | None:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.peers.symgraph_lstm CONFIG [--devices 2] [--gradients FILE.npz] [KEY=VALUE]
 
-On two devices the decoder is split over both and the planner chooses the rest, but for what
-KEY=VALUE says: fields of runtime.Options, e.g. micro_batches=2 time_segment=5.
+--gpus 2 takes gpu(0) and gpu(1) instead of cores. On two devices the decoder is split over both and
+the planner chooses the rest, but for what KEY=VALUE says: fields of runtime.Options, e.g.
+micro_batches=2 time_segment=5.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batche
 from examples.lstm_lm import build
 from runtime import Options, Plan, Session, initialize, make_cluster, plan
 from runtime.transports import Cluster
+from symgraph.arrays import device
 from symgraph.types import Array
 
 GRADIENT_RATE = 2.0**20  # at which a step's difference is its gradient to float32's last bits
@@ -30,16 +32,15 @@ SEED = 1
 Feeds = dict[str, Array]
 
 
-def make_plan(config: Config, devices: int, overrides: dict[str, Any]) -> Plan:
+def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]) -> Plan:
     model = build(
         config.batch, config.steps, VOCAB, config.layers, config.hidden, config.hidden,
         residual=False,
     )  # fmt: skip
-    contexts = tuple(map(sg.cpu, range(devices)))
     options = Options(
         default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
     )
-    if devices > 1:
+    if len(contexts) > 1:
         options = replace(
             options, groups={"decode": contexts}, strategy="auto", schedule="auto",
             time_segment="auto",
@@ -91,19 +92,26 @@ def choice_of(made: Plan) -> str:
     )
 
 
+def used_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
+    """Bytes that cards have given away, those of other programs among them."""
+    free, whole = device(contexts[0]).xp.cuda.runtime.memGetInfo()
+    return int(whole - free)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", choices=CONFIGS)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="contexts on GPUs")
     parser.add_argument("--gradients", type=Path, help="write a step's gradients to this file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     config = CONFIGS[options.config]
     pairs = (text.partition("=") for text in options.overrides)
-    made = make_plan(
-        config, options.devices, {key: yaml.safe_load(value) for key, _, value in pairs}
-    )
-    with make_cluster("threads", options.devices) as cluster:
+    kind, count = (sg.gpu, options.gpus) if options.gpus else (sg.cpu, options.devices)
+    contexts = tuple(map(kind, range(count)))
+    made = make_plan(config, contexts, {key: yaml.safe_load(value) for key, _, value in pairs})
+    with make_cluster("threads", count) as cluster:
         if options.gradients is not None:
             save_gradients(options.gradients, made, cluster, config)
             gc.collect()  # its session would count in the peak memory
@@ -115,7 +123,8 @@ def main() -> None:
         serve(
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
-            choice=choice_of(made) if options.devices > 1 else "",
+            choice=choice_of(made) if count > 1 else "",
+            memory=(lambda: used_on_gpus(contexts)) if options.gpus else None,
         )  # fmt: skip
 
 

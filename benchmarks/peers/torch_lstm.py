@@ -1,6 +1,6 @@
 """PyTorch: nn.LSTM, or cells unrolled in time under torch.compile.
 
-PYTHON -m benchmarks.peers.torch_lstm CONFIG lstm|compile
+PYTHON -m benchmarks.peers.torch_lstm CONFIG lstm|compile [cuda]
 """
 
 from __future__ import annotations
@@ -63,15 +63,18 @@ class UnrolledModel(nn.Module):
 
 
 def main() -> None:
-    name, kind = sys.argv[1:]
+    name, kind, *rest = sys.argv[1:]
+    place = torch.device(*rest or ["cpu"])
     config = CONFIGS[name]
-    torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    model = FusedModel(config) if kind == "lstm" else UnrolledModel(config)
+    torch.set_num_threads(THREADS)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False  # as products of symgraph are, unless it is told else
+    model = (FusedModel(config) if kind == "lstm" else UnrolledModel(config)).to(place)
     loss_of = torch.compile(model) if kind == "compile" else model
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=RATE, fused=True)
-    data = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(config)]
+    data = [tuple(torch.from_numpy(ids).to(place) for ids in pair) for pair in batches(config)]
 
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=True)
@@ -79,9 +82,13 @@ def main() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, CLIP)
         optimizer.step()
-        return loss.item()
+        return loss.item()  # waits for the card
 
-    serve(step, f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels")
+    memory = torch.cuda.max_memory_allocated if place.type == "cuda" else None
+    serve(
+        step, f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels",
+        memory=memory,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ placement has to be contiguous; where not they are colours, so that what lies be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from partitioner.cost import Costs, Speed
-from partitioner.machine import Machine
+from partitioner.cost import Costs, KindCosts, Speed
+from partitioner.machine import Device, Machine
 from partitioner.sharing import is_view, made_by
 from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
 from partitioner.strategies.traffic import Star, traffic
@@ -27,6 +27,7 @@ from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
 from symgraph.pieces import place_of
+from symgraph.precision import is_parameter_cast
 from symgraph.types import Array, Value
 
 Pairs = list[tuple[int, int]]  # of nodes that stay together
@@ -72,9 +73,11 @@ def coarsen(
     index = {n.name: i for i, n in enumerate(nodes)}
     if not nodes:
         raise PlacementError("there is no node to place: the graph has variables only")
-    readers = _readers(nodes)
+    casts = [n.name for n in nodes if is_parameter_cast(graph, n.name)]
+    readers = _readers(nodes, casts)
     pins = _pins(nodes, index, readers, machine, constraints)
     firm, loose = _ties(nodes, index, readers, constraints)
+    firm += [(index[name], readers[name][0][0]) for name in casts if name in readers]
     loose += [pair for held in pins.values() for pair in pairwise(held)]
     classes = _classes(graph, nodes, index, costs, machine, constraints)
     classes = replace(classes, of=connected(len(nodes), firm + (loose if contiguous else [])))
@@ -93,12 +96,20 @@ def coarsen(
     )  # fmt: skip
 
 
-def _readers(nodes: list[Node]) -> dict[str, list[tuple[int, int]]]:
-    """Value's node -> its forward readers: (number of the reader, place among its inputs)."""
+def _readers(nodes: list[Node], casts: Collection[str]) -> dict[str, list[tuple[int, int]]]:
+    """Value's node -> its forward readers: (number of the reader, place among its inputs).
+
+    casts: parameters in another dtype, whose readers are the parameters' own.
+    """
     found: dict[str, list[tuple[int, int]]] = {}
     for i, node in enumerate(nodes):
         for slot, value in enumerate(node.inputs):
             found.setdefault(value.node, []).append((i, slot))
+    for node in nodes:
+        if node.name in casts:
+            parameter = node.inputs[0].node
+            others = [at for at in found[parameter] if nodes[at[0]] is not node]
+            found[parameter] = others + found.get(node.name, [])
     return found
 
 
@@ -301,18 +312,33 @@ def node_times(
 ) -> Array:
     """Seconds of each class on each device: [devices, classes]. home: node -> one of the classes.
 
-    Costs are those of the device with the most operations a second; on another one a node takes
-    longer by as much as the rooflines of the two say.
+    Costs are those of the device with the most operations a second, of each kind if costs are known
+    by kind; on another one a node takes longer by as much as the rooflines of the two say.
     """
-    first = max(machine.devices, key=lambda device: device.flops).speed
-    rows = {device.speed: np.zeros(count) for device in machine.devices}
+    devices = machine.devices
+    if not isinstance(costs, KindCosts):
+        rows = _times(graph, costs, devices, home, count)
+        return np.stack([rows[d.speed] for d in devices])
+    of_kind = {
+        kind: _times(graph, own, [d for d in devices if d.context.kind == kind], home, count)
+        for kind, own in costs.kinds.items()
+    }
+    return np.stack([of_kind[d.context.kind][d.speed] for d in devices])
+
+
+def _times(
+    graph: Graph, costs: Costs, devices: Sequence[Device], home: Mapping[str, int], count: int
+) -> dict[Speed, Array]:
+    """Seconds of each class on devices of each speed; costs are those of the fastest."""
+    first = max(devices, key=lambda device: device.flops).speed
+    rows = {device.speed: np.zeros(count) for device in devices}
     for node in graph:
         seconds = costs.seconds_of(node, graph)
         if seconds:
             for speed, row in rows.items():
                 slower = 1.0 if speed == first else _ratio(node, graph, speed, first)
                 row[home[node.name]] += seconds * slower
-    return np.stack([rows[device.speed] for device in machine.devices])
+    return rows
 
 
 def _ratio(node: Node, graph: Graph, speed: Speed, first: Speed) -> float:

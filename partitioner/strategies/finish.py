@@ -45,8 +45,8 @@ def _in_a_row(
     """The same with the devices numbered along the graph, if they are all alike."""
     k = range(len(machine.devices))
     links = {machine.link(a, b)[:2] for a in k for b in k if a != b}
-    kinds = set(zip((d.speed for d in machine.devices), limits(machine, constraints), strict=True))
-    if len(links) > 1 or len(kinds) > 1 or max(coarse.pins) >= 0:
+    rooms, alike = {*limits(machine, constraints)}, (coarse.times == coarse.times[0]).all()
+    if len(links) > 1 or len(rooms) > 1 or not alike or max(coarse.pins) >= 0:
         return devices
     number = {d: i for i, d in enumerate(dict.fromkeys(devices))}
     return [number[d] for d in devices]

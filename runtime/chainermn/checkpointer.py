@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 
 from runtime.chainermn.communicator import Communicator
 from runtime.checkpoint import STEP, Reader, by_age, prune, publish, read_about
+from symgraph.arrays import beside, copy, on_host
 from symgraph.errors import ConfigError
 from symgraph.types import Array
 
@@ -58,7 +59,8 @@ class MultiNodeCheckpointer:
             for left in self.folder.glob(".step-*.partial"):  # by a rank that died
                 shutil.rmtree(left)
             partial.mkdir(parents=True)
-            save_file(dict(arrays), partial / f"rank-{self._comm.rank}.safetensors")
+            held = {name: on_host(array) for name, array in arrays.items()}
+            save_file(held, partial / f"rank-{self._comm.rank}.safetensors")
             facts = {"steps": iteration, "start": self._start, "about": dict(about or {})}
             publish(partial, path, facts)
             self._comm.allgather_obj(iteration)
@@ -82,7 +84,8 @@ class MultiNodeCheckpointer:
             found = {name: reader.read("{}", name, array) for name, array in arrays.items()}
         self._comm.allgather_obj(path.name)  # nobody changes anything unless all can
         for name, array in arrays.items():
-            array[...] = found[name]
+            with beside(array):
+                copy(array, found[name])
         return Resumed(common[-1][0], read_about(path)["about"])
 
 

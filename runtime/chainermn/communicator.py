@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from runtime.chainermn.group import COLLECTIVE, Group, PeerGroup, summed_as
 from runtime.chainermn.means import MEANS, Groups, mean
 from runtime.chainermn.messages import Message, pickled, unpickled
 from runtime.transports import TIMEOUT_SECONDS
-from symgraph.errors import ConfigError, GraphError, RunError, nearest
+from symgraph.arrays import loaded, require
+from symgraph.context import gpu
+from symgraph.errors import ConfigError, GraphError, RunError, SymgraphError, nearest
 from symgraph.local_view import join
 from symgraph.symbol import Symbol, from_json
 from symgraph.types import Array
@@ -73,8 +75,7 @@ class Communicator:
 
     def split(self, color: int, key: int) -> Communicator:
         """A communicator of the ranks that give the same colour (0 or more), ordered by key."""
-        if color < 0:
-            raise RunError(f"split: rank {self.rank} gives colour {color}; colours are 0 or more")
+        self._check_color(color)
         return Communicator(self.name, self._group.split(color, key), self._node)
 
     # -- arrays ------------------------------------------------------------------------------
@@ -199,15 +200,21 @@ class Communicator:
         for name in names:
             array = grads[name]
             if array is None and params is not None:
-                array = np.zeros_like(params[name])
+                array = _zeros_like(params[name])
             if array is not None:
                 arrays[name] = array
-        total, limit = MEANS[self.name]
-        self._agree("multi_node_mean_grad", {n: (a.shape, str(a.dtype)) for n, a in arrays.items()})
-        mean(self._groups(), list(arrays.values()), total, limit)
+        self._agree("multi_node_mean_grad", {n: self._type(a) for n, a in arrays.items()})
+        self._mean(list(arrays.values()))
         return arrays
 
     allreduce_grad = multi_node_mean_grad  # ChainerMN's older name, a mean as well
+
+    def _mean(self, arrays: Sequence[Array]) -> None:
+        mean(self._groups(), arrays, *MEANS[self.name])
+
+    def _type(self, array: Array) -> tuple[Any, ...]:
+        """What must be equal on all ranks."""
+        return array.shape, str(array.dtype)
 
     # -- checks ------------------------------------------------------------------------------
 
@@ -227,6 +234,10 @@ class Communicator:
                 if here != there:
                     raise GraphError(f"{verb}: {name!r} is {there} on rank {rank}, but {here} on "
                                      "rank 0")  # fmt: skip
+
+    def _check_color(self, color: int) -> None:
+        if color < 0:
+            raise RunError(f"split: rank {self.rank} gives colour {color}; colours are 0 or more")
 
     def _check_peer(self, verb: str, peer: int, tag: int) -> None:
         if peer == self.rank:
@@ -276,15 +287,16 @@ def create_communicator(
 
     name: how gradients are summed: `naive` (one by one), `flat` (in large messages),
     `hierarchical` (on each node, between nodes, on each node), `two_dimensional` (the same, each
-    rank a part). mpi_comm: an mpi4py communicator, or a rank's endpoint in ThreadCluster.run; by
-    default all processes that mpiexec started, of which none outlives another's failure (see
-    `hook`). node: the machine's name, for intra_rank and inter_rank. timeout: seconds a single
-    wait may take. ConfigError: unknown name, or `pure_nccl` without a GPU.
+    rank a part), `pure_nccl` (as flat, but arrays of GPUs by NCCL: see nccl.py). mpi_comm: an
+    mpi4py communicator, or a rank's endpoint in ThreadCluster.run; by default all processes that
+    mpiexec started, of which none outlives another's failure (see `hook`). node: the machine's
+    name, for intra_rank and inter_rank. timeout: seconds a single wait may take. ConfigError:
+    unknown name, or `pure_nccl` without what it needs.
     """
     if name not in NAMES:
         raise ConfigError(f"no communicator {name!r}; {nearest(name, NAMES)}")
     if name == "pure_nccl":
-        _no_gpu()
+        return _of_cards(mpi_comm, node or socket.gethostname(), timeout)
     return Communicator(name, _group(mpi_comm, timeout), node or socket.gethostname())
 
 
@@ -308,8 +320,25 @@ def _writable(out: Array | None) -> Array | None:
     return out
 
 
-def _no_gpu() -> NoReturn:
-    raise ConfigError(
-        "communicator 'pure_nccl' needs GPUs and the gpu extra, and this version runs on CPUs: use "
-        f"one of {', '.join(MEANS)}"
-    )
+def _of_cards(mpi_comm: Any, node: str, timeout: float) -> Communicator:
+    """The one of NCCL. MPI starts before CUDA, for what CUDA holds does not outlive a fork."""
+    from runtime.transports.wires import load_nccl  # on demand, as the rest: cupy is optional
+
+    try:
+        load_nccl()
+        from runtime.chainermn.nccl import NcclCommunicator
+
+        made = NcclCommunicator(_group(mpi_comm, timeout), node)
+        require(gpu(0))
+        return made
+    except SymgraphError as error:
+        raise ConfigError(
+            f"communicator 'pure_nccl' needs GPUs and the gpu extra: {error}; or use one of "
+            f"{', '.join(MEANS)}"
+        ) from None
+
+
+def _zeros_like(array: Array) -> Array:
+    """Zeros where the array is."""
+    zeros: Array = (np if isinstance(array, np.ndarray) else loaded()).zeros_like(array)
+    return zeros

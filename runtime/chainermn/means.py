@@ -10,6 +10,7 @@ import numpy as np
 from partitioner.replicas import filled
 from runtime.chainermn.group import Group
 from runtime.chainermn.messages import Message
+from symgraph.arrays import loaded
 from symgraph.types import Array
 
 BUCKET = 32 << 20  # bytes of gradients that travel as one message
@@ -64,13 +65,14 @@ def mean(
     total: Callable[[Groups, Array], None],
     limit: int,
 ) -> None:
-    """Replace arrays by their means over all ranks."""
+    """Replace arrays, all of the host or all of a GPU, by their means over all ranks."""
+    xp = np if not arrays or isinstance(arrays[0], np.ndarray) else loaded()
     for bucket in buckets(arrays, limit):
-        vector = np.concatenate([array.reshape(-1) for array in bucket])
+        vector = xp.concatenate([array.reshape(-1) for array in bucket])
         total(groups, vector)
         vector /= groups.everyone.size
-        ends = np.cumsum([array.size for array in bucket])
-        for array, part in zip(bucket, np.split(vector, ends[:-1]), strict=True):
+        ends = np.cumsum([array.size for array in bucket]).tolist()
+        for array, part in zip(bucket, xp.split(vector, ends[:-1]), strict=True):
             array[...] = part.reshape(array.shape)
 
 

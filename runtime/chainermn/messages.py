@@ -133,6 +133,11 @@ def _types(header: bytes) -> tuple[bool, tuple[tuple[np.dtype[Any], Shape, int],
 
 
 def _carried(x: Any) -> Array:
+    if hasattr(x, "__cuda_array_interface__"):
+        raise DTypeError(
+            "an array of a GPU is not carried here, but its .get() is; communicator 'pure_nccl' "
+            "has allreduce, bcast, allgather, bcast_data and multi_node_mean_grad for it"
+        )
     array = np.asarray(x, order="C")
     if array.dtype not in CODES:
         raise DTypeError(

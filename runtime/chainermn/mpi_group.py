@@ -35,9 +35,9 @@ class MpiGroup(Group):
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._mpi, self._comm, waiter = line.mpi, line.comm, line.waiter
+        self._mpi, self._comm, self.waiter = line.mpi, line.comm, line.waiter
         self._byte, self._any_tag = line.mpi.BYTE, line.mpi.ANY_TAG
-        self._until = waiter.until
+        self._until = self.waiter.until
         self.rank, self.size = line.comm.rank, line.comm.size
         self._status = line.mpi.Status()
         self._splits = 0  # so far
@@ -168,6 +168,10 @@ class MpiGroup(Group):
         return MpiGroup(
             self._line._replace(comm=comm, ranks=tuple([ranks[p] for p in places]), name=name)
         )
+
+    def meet(self, text: str) -> None:
+        """All ranks come, with the same text; RunError if theirs differ."""
+        self._meet((zlib.crc32(text.encode()), text))
 
     def _advance(self) -> None:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""

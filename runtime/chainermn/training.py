@@ -8,6 +8,7 @@ import numpy as np
 
 from runtime.chainermn.communicator import Communicator
 from runtime.checkpoint import OPTIMIZER
+from symgraph.arrays import beside, module_of
 from symgraph.errors import RunError
 from symgraph.eval_metric import EvalMetric
 from symgraph.optimizer import Optimizer
@@ -30,9 +31,11 @@ class MultiNodeOptimizer:
 
     def setup(self, params: Mapping[str, Array]) -> None:
         """Overwrite these parameters by rank 0's, and train them from now on, in place."""
-        self._params = dict(params)
+        self._params, self._states = dict(params), {}
         self._comm.bcast_data(self._params)
-        self._states = {n: self.optimizer.state(n, a) for n, a in sorted(params.items())}
+        for name, array in sorted(params.items()):
+            with beside(array):
+                self._states[name] = self.optimizer.state(name, array)
 
     @property
     def count(self) -> int:
@@ -63,7 +66,9 @@ class MultiNodeOptimizer:
         self._count += 1
         for name, mean in means.items():
             weight, state = self._params[name], self._states[name]
-            self.optimizer.update(np, name, weight, mean, state, self.count)
+            with beside(weight):
+                xp = module_of(weight)
+                self.optimizer.update(xp, name, weight, mean, state, self.count)
 
 
 def create_multi_node_optimizer(

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from runtime.cuda import conv, gates, labels, linear, pool, rows, softmax  # noqa: F401  (they fill the table)
+from runtime.cuda import (  # noqa: F401  (they fill the table)
+    conv,
+    dropout,
+    flat,
+    gates,
+    labels,
+    linear,
+    pool,
+    rows,
+    softmax,
+)
 from runtime.cuda.base import KERNELS
 
 __all__ = ["KERNELS"]

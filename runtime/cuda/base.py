@@ -17,11 +17,16 @@ import numpy as np
 from runtime.native import base as native
 from runtime.native.base import Bound, Maker
 from symgraph import arrays
-from symgraph.types import Array
+from symgraph.types import Array, wide
 
 FOLDER = Path(__file__).parent
-NAMES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}  # in CUDA
-FLOATS = ("float32", "float64")
+NAMES = {  # in CUDA
+    "float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16",
+    "int32": "i32", "int64": "i64",
+}  # fmt: skip
+HEADERS = {"float16": "<cuda_fp16.h>", "bfloat16": "<cuda_bf16.h>"}
+FLOATS = ("float32", "float64", *HEADERS)
+NUMBERS = ("float32", "float64", "int32", "int64")  # dtypes of ids and labels
 WARP = 32
 BLOCK = 256  # threads that work apart
 WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
@@ -31,15 +36,16 @@ KERNELS: dict[str, Maker] = {}
 kernel = partial(native.kernel, table=KERNELS)
 
 
-def floating(*values: Array) -> bool:
-    """Whether all are of one float dtype that has kernels."""
+def floating(*values: Array, calc: Sequence[Array] = ()) -> bool:
+    """Whether all are of one float dtype that has kernels, and `calc` of what is computed with."""
     kinds = {value.dtype.name for value in values}
-    return len(kinds) == 1 and kinds <= set(FLOATS)
+    wider = {wide(kind) for kind in kinds}
+    return len(kinds) == 1 and kinds <= set(FLOATS) and {a.dtype.name for a in calc} <= wider
 
 
-def by_id(ids: Array, *values: Array) -> bool:
+def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
     """Whether there are kernels for ids or labels of this dtype with such values."""
-    return ids.dtype.name in NAMES and floating(*values)
+    return ids.dtype.name in NUMBERS and floating(*values, calc=calc)
 
 
 # -- sources -----------------------------------------------------------------------------------
@@ -52,7 +58,8 @@ def code_of(source: str) -> str:
 
 def options(**types: str) -> tuple[str, ...]:
     """The compiler's options for these types; by name what dtype each is."""
-    return "-std=c++17", *(f"-D{name}={NAMES[dtype]}" for name, dtype in types.items())
+    headers = [f"-Dheader={HEADERS[dtype]}" for dtype in types.values() if dtype in HEADERS]
+    return "-std=c++17", *headers, *(f"-D{name}={NAMES[d]}" for name, d in types.items())
 
 
 @cache

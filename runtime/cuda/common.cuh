@@ -1,16 +1,25 @@
-// What every source of kernels begins with. `real` is float or double, `number` the type of ids and
-// labels; both come as -D options. Sums have one order, which hangs on sizes alone: no atomics.
+// What every source of kernels begins with. `real` is what arrays hold: float, double, __half or
+// __nv_bfloat16, the last two with the header that they are from; `number` is the type of ids and
+// labels. These come as -D options. `calc` is what is computed with: float for 16 bits, which are
+// rounded when they are stored. Sums have one order, which hangs on sizes alone: no atomics.
+#ifdef header
+#include header
+#endif
 
 typedef int i32;
 typedef long long i64;
+
+template <typename T> struct Wide { typedef float type; };
+template <> struct Wide<double> { typedef double type; };
+typedef Wide<real>::type calc;
 
 __device__ inline i64 thread_index() {
     return (i64)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-__device__ inline real sigmoid(real x) {
-    const real small = exp(-fabs(x));  // never overflows
-    return (x < 0 ? small : (real)1) / (1 + small);
+__device__ inline calc sigmoid(calc x) {
+    const calc small = exp(-fabs(x));  // never overflows
+    return (x < 0 ? small : (calc)1) / (1 + small);
 }
 
 // -- joins over a block's threads -----------------------------------------------------------------

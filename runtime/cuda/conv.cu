@@ -15,7 +15,7 @@ extern "C" __global__ void columns_of(
         const i64 y = top + d / kernel_x % kernel_y * dilate_y, x = left + d % kernel_x * dilate_x;
         const bool inside = y >= 0 && y < rows && x >= 0 && x < width;
         columns[d * down * across + p] =
-            inside ? image[(channel * rows + y) * width + x] : (real)0;
+            inside ? image[(channel * rows + y) * width + x] : (real)0.0f;
     }
 }
 
@@ -29,7 +29,7 @@ extern "C" __global__ void image_of(
     if (pixel >= rows * width) return;
     const i64 y = pixel / width + pad_y, x = pixel % width + pad_x;
     for (i64 channel = blockIdx.y; channel < channels; channel += gridDim.y) {
-        real total = 0;
+        calc total = 0;
         for (i64 i = 0; i < kernel_y; i++) {
             const i64 top = y - i * dilate_y;
             if (top < 0 || top % stride_y || top / stride_y >= down) continue;
@@ -37,10 +37,10 @@ extern "C" __global__ void image_of(
                 const i64 left = x - j * dilate_x;
                 if (left < 0 || left % stride_x || left / stride_x >= across) continue;
                 const i64 d = (channel * kernel_y + i) * kernel_x + j;
-                total += columns[(d * down + top / stride_y) * across + left / stride_x];
+                total += (calc)columns[(d * down + top / stride_y) * across + left / stride_x];
             }
         }
-        image[channel * rows * width + pixel] = total;
+        image[channel * rows * width + pixel] = (real)total;
     }
 }
 
@@ -49,5 +49,5 @@ extern "C" __global__ void add_bias(real* y, const real* bias, i64 rows, i64 siz
     const i64 j = thread_index();
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
-        y[row * size + j] += bias[row % channels];
+        y[row * size + j] = (real)((calc)y[row * size + j] + (calc)bias[row % channels]);
 }

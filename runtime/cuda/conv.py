@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
-from runtime.cuda.linear import product
-from runtime.cuda.scratch import scratch
+from runtime.cuda.blas import product
+from runtime.cuda.scratch import piece_bytes, scratch
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.windows import windows_of
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, TensorType, wide
 
 
 class Images(NamedTuple):
@@ -20,6 +20,7 @@ class Images(NamedTuple):
     data: Array  # (n, channels, rows, columns)
     output: Array  # (n, filters, windows down, windows across)
     columns: Array  # (channels * kernel, windows)
+    spare: list[Array]
     windows: Shape
 
     def run(self, name: str) -> Any:
@@ -47,16 +48,55 @@ class Images(NamedTuple):
             yield data, output.reshape(len(output), -1)
 
 
-def images(task: Task, data: Array, output: Array) -> Images | None:
-    """Of two spatial axes and one group; other convolutions have no kernel."""
+def times(x: Array, y: Array, out: Array) -> Bound:
+    """A product of arrays that `images` has looked at."""
+    made = product(x, y, out)
+    assert made is not None
+    return made
+
+
+def images(
+    task: Task, data: Array, output: Array, spare: Sequence[TensorType] = ()
+) -> Images | None:
+    """Of two spatial axes and one group; other convolutions have no kernel.
+
+    spare: what its scratch holds besides the columns.
+    """
+    columns = columns_of(task, data, output)
+    if columns is None:
+        return None
+    found = windows_of(task.attrs)
+    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
+    between, *more = scratch(task.clock, [columns, *spare])
+    return Images(data, output, between, more, windows)
+
+
+def columns_of(task: Task, data: Array, output: Array) -> TensorType | None:
+    """The type of one image's columns; None if there is no kernel."""
     found = windows_of(task.attrs)
     together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
     if not together or not floating(*task.ins, *task.outs):
         return None
-    windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
     depth = data.shape[1] * found.kernel[0] * found.kernel[1]
-    shape = depth, output.shape[2] * output.shape[3]
-    return Images(data, output, scratch(task.clock, shape, data.dtype), windows)
+    return TensorType((depth, output.shape[2] * output.shape[3]), data.dtype.name)
+
+
+def spare_of(out: Array) -> list[TensorType]:
+    """For one image's gradient of a weight; and for the sum, where it is wider than the weight."""
+    shape, own = (len(out), out.size // len(out)), out.dtype.name
+    return [TensorType(shape, name) for name in dict.fromkeys([own, wide(own)])]
+
+
+def scratch_bytes(op: str, task: Task) -> int:
+    """Of the piece of scratch that a call of one of these operators works in."""
+    first, (out,) = task.ins[0], task.outs
+    data, output, spare = {
+        "Convolution": (first, out, []),
+        "_conv_grad_data": (out, first, []),
+        "_conv_grad_weight": (task.ins[1], first, spare_of(out)),
+    }[op]
+    columns = columns_of(task, data, output)
+    return 0 if columns is None else piece_bytes([columns, *spare])
 
 
 @kernel("Convolution")
@@ -68,7 +108,7 @@ def convolution(task: Task) -> Bound | None:
     filters = weight.reshape(len(weight), -1)
     calls = [
         call for image, made in found.each()
-        for call in (found.read(image), product(filters, found.columns, made))
+        for call in (found.read(image), times(filters, found.columns, made))
     ]  # fmt: skip
     if bias:
         sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
@@ -86,22 +126,26 @@ def grad_data(task: Task) -> Bound | None:
     turned = weight.reshape(len(weight), -1).T
     return in_turn(*[
         call for image, g in found.each()
-        for call in (product(turned, g, found.columns), found.spread(image))
+        for call in (times(turned, g, found.columns), found.spread(image))
     ])  # fmt: skip
 
 
 @kernel("_conv_grad_weight")
 def grad_weight(task: Task) -> Bound | None:
-    """The images' products, added up one after the other."""
+    """The images' products, added up one after the other; those of 16 bits in float32."""
     (grad, data), (out,) = task.ins, task.outs
-    found = images(task, data, grad)
+    found = images(task, data, grad, spare_of(out))
     if found is None:
         return None
-    total = out.reshape(len(out), -1)
-    part = arrays.loaded().empty(total.shape, total.dtype)
+    cupy, whole = arrays.loaded(), out.reshape(len(out), -1)
+    part, *apart = found.spare
+    total = apart[0] if apart else whole
     calls: list[Bound] = []
     for at, (image, g) in enumerate(found.each()):
-        calls += [found.read(image), product(g, found.columns.T, part if at else total)]
+        made = part if at or apart else total
+        calls += [found.read(image), times(g, found.columns.T, made)]
         if at:
-            calls.append(Bound(arrays.loaded().add, (total, part, total)))
-    return in_turn(*calls)
+            calls.append(Bound(cupy.add, (total, part, total)))
+        elif apart:
+            calls.append(Bound(cupy.copyto, (total, part)))
+    return in_turn(*calls, *([Bound(cupy.copyto, (whole, total, "unsafe"))] if apart else []))

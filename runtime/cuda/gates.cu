@@ -1,50 +1,50 @@
 // LSTM and GRU steps and their gradients, an element of the state a thread. A thread reads all that
 // it needs before it writes to the same places, so an output may be an input of its shape.
-// Formulas: symgraph/ops/gates.py.
+// An LSTM's states are `calc`: float with gates of 16 bits. Formulas: symgraph/ops/gates.py.
 
 extern "C" __global__ void lstm(
-    const real* i2h, const real* h2h, const real* c, real* output, real* state, real* gates,
+    const real* i2h, const real* h2h, const calc* c, real* output, calc* state, real* gates,
     i64 rows, i64 size
 ) {
     const i64 j = thread_index();
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * size + j, g = row * 4 * size + j;
-        const real i = sigmoid(i2h[g] + h2h[g]);
-        const real f = sigmoid(i2h[g + size] + h2h[g + size]);
-        const real fresh = tanh(i2h[g + 2 * size] + h2h[g + 2 * size]);
-        const real o = sigmoid(i2h[g + 3 * size] + h2h[g + 3 * size]);
-        const real next = f * c[at] + i * fresh;
-        gates[g] = i;
-        gates[g + size] = f;
-        gates[g + 2 * size] = fresh;
-        gates[g + 3 * size] = o;
+        const calc i = sigmoid((calc)i2h[g] + (calc)h2h[g]);
+        const calc f = sigmoid((calc)i2h[g + size] + (calc)h2h[g + size]);
+        const calc fresh = tanh((calc)i2h[g + 2 * size] + (calc)h2h[g + 2 * size]);
+        const calc o = sigmoid((calc)i2h[g + 3 * size] + (calc)h2h[g + 3 * size]);
+        const calc next = f * c[at] + i * fresh;
+        gates[g] = (real)i;
+        gates[g + size] = (real)f;
+        gates[g + 2 * size] = (real)fresh;
+        gates[g + 3 * size] = (real)o;
         state[at] = next;
-        output[at] = o * tanh(next);
+        output[at] = (real)(o * tanh(next));
     }
 }
 
 // dh and dc are not read if they are not there.
 extern "C" __global__ void lstm_grad(
-    const real* dh, const real* dc, const real* gates, const real* c, const real* state,
-    real* d_pre, real* d_c, i64 rows, i64 size, i64 has_dh, i64 has_dc
+    const real* dh, const calc* dc, const real* gates, const calc* c, const calc* state,
+    real* d_pre, calc* d_c, i64 rows, i64 size, i64 has_dh, i64 has_dc
 ) {
     const i64 j = thread_index();
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * size + j, g = row * 4 * size + j;
-        const real i = gates[g], f = gates[g + size], fresh = gates[g + 2 * size];
-        const real o = gates[g + 3 * size], old = c[at];
-        real whole = has_dc ? dc[at] : (real)0, d_o = 0;
+        const calc i = (calc)gates[g], f = (calc)gates[g + size];
+        const calc fresh = (calc)gates[g + 2 * size], o = (calc)gates[g + 3 * size], old = c[at];
+        calc whole = has_dc ? dc[at] : (calc)0, d_o = 0;
         if (has_dh) {
-            const real t = tanh(state[at]), part = dh[at] * o;
+            const calc t = tanh(state[at]), part = (calc)dh[at] * o;
             whole += part * (1 - t * t);
             d_o = part * t * (1 - o);
         }
-        d_pre[g] = whole * fresh * i * (1 - i);
-        d_pre[g + size] = whole * old * f * (1 - f);
-        d_pre[g + 2 * size] = whole * i * (1 - fresh * fresh);
-        d_pre[g + 3 * size] = d_o;
+        d_pre[g] = (real)(whole * fresh * i * (1 - i));
+        d_pre[g + size] = (real)(whole * old * f * (1 - f));
+        d_pre[g + 2 * size] = (real)(whole * i * (1 - fresh * fresh));
+        d_pre[g + 3 * size] = (real)d_o;
         d_c[at] = whole * f;
     }
 }
@@ -57,14 +57,16 @@ extern "C" __global__ void gru(
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * size + j, g = row * 3 * size + j;
-        const real r = sigmoid(i2h[g] + h2h[g]), z = sigmoid(i2h[g + size] + h2h[g + size]);
-        const real own = h2h[g + 2 * size], fresh = tanh(i2h[g + 2 * size] + r * own);
-        const real next = (1 - z) * fresh + z * h[at];
-        gates[g] = r;
-        gates[g + size] = z;
-        gates[g + 2 * size] = fresh;
-        inner[at] = own;
-        output[at] = next;
+        const calc r = sigmoid((calc)i2h[g] + (calc)h2h[g]);
+        const calc z = sigmoid((calc)i2h[g + size] + (calc)h2h[g + size]);
+        const calc own = (calc)h2h[g + 2 * size];
+        const calc fresh = tanh((calc)i2h[g + 2 * size] + r * own);
+        const calc next = (1 - z) * fresh + z * (calc)h[at];
+        gates[g] = (real)r;
+        gates[g + size] = (real)z;
+        gates[g + 2 * size] = (real)fresh;
+        inner[at] = (real)own;
+        output[at] = (real)next;
     }
 }
 
@@ -76,13 +78,15 @@ extern "C" __global__ void gru_grad(
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * size + j, g = row * 3 * size + j;
-        const real r = gates[g], z = gates[g + size], fresh = gates[g + 2 * size], d = dh[at];
-        const real d_new = d * (1 - z) * (1 - fresh * fresh);
-        const real d_r = d_new * inner[at] * r * (1 - r), d_z = d * (h[at] - fresh) * z * (1 - z);
-        d_i2h[g] = d_h2h[g] = d_r;
-        d_i2h[g + size] = d_h2h[g + size] = d_z;
-        d_i2h[g + 2 * size] = d_new;
-        d_h2h[g + 2 * size] = d_new * r;
-        d_h[at] = d * z;
+        const calc r = (calc)gates[g], z = (calc)gates[g + size];
+        const calc fresh = (calc)gates[g + 2 * size], d = (calc)dh[at];
+        const calc d_new = d * (1 - z) * (1 - fresh * fresh);
+        const calc d_r = d_new * (calc)inner[at] * r * (1 - r);
+        const calc d_z = d * ((calc)h[at] - fresh) * z * (1 - z);
+        d_i2h[g] = d_h2h[g] = (real)d_r;
+        d_i2h[g + size] = d_h2h[g + size] = (real)d_z;
+        d_i2h[g + 2 * size] = (real)d_new;
+        d_h2h[g + 2 * size] = (real)(d_new * r);
+        d_h[at] = (real)(d * z);
     }
 }

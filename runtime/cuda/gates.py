@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from runtime.cuda.base import each_of_rows, floating, function, kernel, launch
@@ -9,27 +10,32 @@ from runtime.native.base import Bound, Task
 from symgraph.types import Array
 
 
-def by_element(name: str, arrays: tuple[Array, ...], state: Array, *more: Any) -> Bound | None:
-    """A thread an element of the state (rows, units)."""
-    if not floating(*arrays):
+def by_element(
+    name: str, arrays: Sequence[Array], state: Array, *more: Any, cells: Sequence[Array] = ()
+) -> Bound | None:
+    """A thread an element of the state (rows, units). cells: the arrays that are LSTM states."""
+    others = [a for a in arrays if all(a is not cell for cell in cells)]
+    if not floating(*others, calc=cells):
         return None
-    run = function("gates", name, real=state.dtype.name)
+    run = function("gates", name, real=others[0].dtype.name)
     return launch(run, *each_of_rows(*state.shape), *arrays, *state.shape, *more)
 
 
 @kernel("_lstm_gates")
 def lstm(task: Task) -> Bound | None:
-    return by_element("lstm", (*task.ins, *task.outs), task.ins[2])
+    c, state = task.ins[2], task.outs[1]
+    return by_element("lstm", (*task.ins, *task.outs), c, cells=(c, state))
 
 
 @kernel("_lstm_gates_grad")
 def lstm_grad(task: Task) -> Bound | None:
     *grads, gates, c, state = task.ins
     has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
-    dh = grads[0] if has_dh else c  # not read
+    dh = grads[0] if has_dh else gates  # not read
     dc = grads[-1] if has_dc else c
     arrays = dh, dc, gates, c, state, *task.outs
-    return by_element("lstm_grad", arrays, c, has_dh, has_dc)
+    cells = dc, c, state, task.outs[1]
+    return by_element("lstm_grad", arrays, c, has_dh, has_dc, cells=cells)
 
 
 @kernel("_gru_gates")

@@ -12,8 +12,8 @@ __device__ i64 class_of(number label, double ignore, i64 classes, double* wrong)
     return NO_CLASS;
 }
 
-__device__ real not_a_number() {
-    return (real)nan("");
+__device__ calc not_a_number() {
+    return (calc)nan("");
 }
 
 // (prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored.
@@ -23,20 +23,20 @@ extern "C" __global__ void head_grad(
 ) {
     const i64 j = thread_index();
     if (j >= columns) return;
-    const real scale = (real)(grad_scale / *divisor);
+    const calc scale = (calc)(grad_scale / *divisor);
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
-        const real hot = chosen == begin + j ? (real)1 : (real)0;
-        real found = (prob[at] - hot) * scale;
+        const calc hot = chosen == begin + j ? (calc)1 : (calc)0;
+        calc found = ((calc)prob[at] - hot) * scale;
         if (chosen == IGNORED) found = 0;
         if (chosen == NO_CLASS) found = not_a_number();
-        out[at] = found;
+        out[at] = (real)found;
     }
 }
 
 // softmax(x) - onehot(label), by the figures of whole rows; an ignored label counts as the first.
 extern "C" __global__ void residual(
-    const real* x, const number* label, const real* figures, real* out, double* wrong,
+    const real* x, const number* label, const calc* figures, real* out, double* wrong,
     i64 rows, i64 columns, i64 begin, i64 classes, double ignore
 ) {
     const i64 j = thread_index();
@@ -44,16 +44,16 @@ extern "C" __global__ void residual(
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
         const i64 hot = chosen == IGNORED ? 0 : chosen;
-        real found = exp(x[at] - figures[row]) / figures[rows + row];
+        calc found = exp((calc)x[at] - figures[row]) / figures[rows + row];
         if (hot == begin + j) found -= 1;
         if (chosen == NO_CLASS) found = not_a_number();
-        out[at] = found;
+        out[at] = (real)found;
     }
 }
 
 // One block: the sum of -log of the probabilities of the labels that are classes of the shard.
 extern "C" __global__ void sum_losses(
-    const real* x, const number* label, const real* figures, real* out, double* wrong,
+    const real* x, const number* label, const calc* figures, real* out, double* wrong,
     i64 rows, i64 columns, i64 begin, i64 classes, double ignore
 ) {
     double total = 0;
@@ -64,10 +64,10 @@ extern "C" __global__ void sum_losses(
             total = nan("");
         else if (0 <= at && at < columns)
             total += log((double)figures[rows + row])
-                - ((double)x[row * columns + at] - (double)figures[row]);
+                - ((double)(calc)x[row * columns + at] - (double)figures[row]);
     }
     total = block_join<Plus>(total);
-    if (threadIdx.x == 0) *out = (real)total;
+    if (threadIdx.x == 0) *out = (real)(calc)total;
 }
 
 // Each row's number at its label, the first for an ignored one; 0 where that is not in the shard.
@@ -79,9 +79,9 @@ extern "C" __global__ void pick_rows(
     if (row >= rows) return;
     const i64 chosen = class_of(label[row], ignore, classes, wrong);
     const i64 at = (chosen == IGNORED ? 0 : chosen) - begin;
-    real found = 0 <= at && at < columns ? prob[row * columns + at] : (real)0;
+    calc found = 0 <= at && at < columns ? (calc)prob[row * columns + at] : (calc)0;
     if (chosen == NO_CLASS) found = not_a_number();
-    out[row] = found;
+    out[row] = (real)found;
 }
 
 // One block: sums over the labels that count, of -log(picked) and of 1.
@@ -92,7 +92,7 @@ extern "C" __global__ void sum_picked(
     double total = 0, counted = 0;
     for (i64 row = threadIdx.x; row < rows; row += blockDim.x) {
         if ((double)label[row] == ignore) continue;
-        const double chosen = (double)picked[row];
+        const double chosen = (double)(calc)picked[row];
         total -= log(chosen < tiny ? tiny : chosen);
         counted += 1;
     }

@@ -23,7 +23,7 @@ from runtime.cuda.softmax import figures_of
 from runtime.native.base import Bound, Task
 from symgraph import arrays
 from symgraph.ops.loss import head_divisor
-from symgraph.types import Array
+from symgraph.types import Array, wide
 
 ONE_BLOCK: Shape = ((1,), (WIDE,))
 
@@ -69,7 +69,7 @@ def softmax_output_grad(task: Task) -> Bound | None:
 @kernel("_shard_residual")
 def residual(task: Task) -> Bound | None:
     (x, label, figures), (out,) = task.ins, task.outs
-    if not by_id(label, x, figures, out):
+    if not by_id(label, x, out, calc=[figures]):
         return None
     return checked(task, "residual", each_of_rows(label.size, x.shape[-1]), task.ins, out)
 
@@ -82,7 +82,7 @@ def softmax_cross_entropy(task: Task) -> Bound | None:
     (x, label), (out,) = task.ins, task.outs
     if not by_id(label, x, out):
         return None
-    figures = arrays.loaded().empty((2, label.size), x.dtype)
+    figures = arrays.loaded().empty((2, label.size), wide(x.dtype))
     losses = checked(task, "sum_losses", ONE_BLOCK, (x, label, figures), out)
     return in_turn(figures_of(x, figures), losses)
 
@@ -90,7 +90,7 @@ def softmax_cross_entropy(task: Task) -> Bound | None:
 @kernel("_shard_cross_entropy")
 def shard_cross_entropy(task: Task) -> Bound | None:
     (x, label, figures), (out,) = task.ins, task.outs
-    if not by_id(label, x, figures, out):
+    if not by_id(label, x, out, calc=[figures]):
         return None
     return checked(task, "sum_losses", ONE_BLOCK, task.ins, out)
 
@@ -124,7 +124,7 @@ def nll(task: Task) -> Bound | None:
 
 def sum_picked(task: Task, picked: Array) -> Bound:
     label = task.ins[1]
-    tiny = float(np.finfo(picked.dtype).tiny)
+    tiny = float(np.finfo(wide(picked.dtype)).tiny)
     call = run("sum_picked", picked, label)
     return launch(
         call, *ONE_BLOCK, picked, label, *task.outs, label.size, ignore_of(task, label), tiny

@@ -1,41 +1,22 @@
-"""Matrix products by cuBLAS, which CuPy calls with the outputs that are given.
-
-float32 products are computed in float32: TF32 is for those who ask for it, see symgraph/arrays.py.
-"""
+"""Linear operators: products by cuBLAS, and sums over rows."""
 
 from __future__ import annotations
 
-from runtime.cuda.base import (
-    WARP,
-    each_of_rows,
-    floating,
-    function,
-    in_turn,
-    kernel,
-    launch,
-)
+from runtime.cuda.base import WARP, each_of_rows, floating, function, in_turn, kernel, launch
+from runtime.cuda.blas import product
 from runtime.native.base import Bound, Task
-from symgraph import arrays
-from symgraph.types import Array
 
 LANES = 16  # rows that `sum_rows` adds up beside one another
-
-
-def product(x: Array, y: Array, out: Array) -> Bound:
-    """out (M, N) = x (M, K) y (K, N), either of which may be a transposed view."""
-    return Bound(arrays.loaded().dot, (x, y, out))
 
 
 @kernel("FullyConnected")
 def fully_connected(task: Task) -> Bound | None:
     """x W^T + b."""
     data, weight, *bias = task.ins
-    if not floating(*task.ins, *task.outs):
-        return None
     units, inner = weight.shape
     out = task.outs[0].reshape(-1, units)
     made = product(data.reshape(-1, inner), weight.T, out)
-    if not bias:
+    if made is None or not bias:
         return made
     add = function("linear", "add_row", real=out.dtype.name)
     return in_turn(made, launch(add, *each_of_rows(*out.shape), out, bias[0], *out.shape))
@@ -45,8 +26,6 @@ def fully_connected(task: Task) -> Bound | None:
 def grad_data(task: Task) -> Bound | None:
     """g W."""
     (grad, weight), (out,) = task.ins, task.outs
-    if not floating(grad, weight, out):
-        return None
     units, inner = weight.shape
     return product(grad.reshape(-1, units), weight, out.reshape(-1, inner))
 
@@ -55,8 +34,6 @@ def grad_data(task: Task) -> Bound | None:
 def grad_weight(task: Task) -> Bound | None:
     """g^T x."""
     (grad, data), (out,) = task.ins, task.outs
-    if not floating(grad, data, out):
-        return None
     units, inner = out.shape
     return product(grad.reshape(-1, units).T, data.reshape(-1, inner), out)
 
@@ -65,9 +42,18 @@ def grad_weight(task: Task) -> Bound | None:
 def dot(task: Task) -> Bound | None:
     """Products of two matrices, either transposed."""
     (x, y), (out,), a = task.ins, task.outs, task.attrs
-    if not floating(x, y, out) or x.ndim != 2 or y.ndim != 2:
+    if x.ndim != 2 or y.ndim != 2:
         return None
     return product(x.T if a["transpose_a"] else x, y.T if a["transpose_b"] else y, out)
+
+
+@kernel("batch_dot")
+def batch_dot(task: Task) -> Bound | None:
+    """Products of all pairs of matrices, either transposed."""
+    (x, y), a = task.ins, task.attrs
+    x, y, out = (array.reshape(-1, *array.shape[-2:]) for array in (x, y, *task.outs))
+    x = x.swapaxes(1, 2) if a["transpose_a"] else x
+    return product(x, y.swapaxes(1, 2) if a["transpose_b"] else y, out)
 
 
 @kernel("_sum_rows")

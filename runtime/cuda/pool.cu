@@ -28,21 +28,21 @@ __device__ i64 size_of(i64 at, i64 kernel, i64 stride, i64 pad, i64 length, i64 
     return (stop < high ? stop : high) - (start > low ? start : low);
 }
 
-__device__ real divisor(const Windows& w, i64 y, i64 x, i64 mean, i64 padding) {
+__device__ calc divisor(const Windows& w, i64 y, i64 x, i64 mean, i64 padding) {
     if (!mean) return 1;
-    return (real)(size_of(y, w.kernel_y, w.stride_y, w.pad_y, w.rows, padding)
+    return (calc)(size_of(y, w.kernel_y, w.stride_y, w.pad_y, w.rows, padding)
         * size_of(x, w.kernel_x, w.stride_x, w.pad_x, w.width, padding));
 }
 
 // The first maximum of a window, as a pixel's number; -1 if there is a NaN. top: the maximum.
-__device__ i64 first_maximum(const Windows& w, const real* image, i64 y, i64 x, real* top) {
+__device__ i64 first_maximum(const Windows& w, const real* image, i64 y, i64 x, calc* top) {
     const Span down = pixels(y, w.kernel_y, w.stride_y, w.pad_y, w.rows);
     const Span across = pixels(x, w.kernel_x, w.stride_x, w.pad_x, w.width);
     i64 found = down.begin * w.width + across.begin;
-    *top = image[found];
+    *top = (calc)image[found];
     for (i64 i = down.begin; i < down.end; i++)
         for (i64 j = across.begin; j < across.end; j++) {
-            const real value = image[i * w.width + j];
+            const calc value = (calc)image[i * w.width + j];
             if (value > *top) found = i * w.width + j;
             *top = Greater::of(*top, value);
         }
@@ -59,9 +59,9 @@ extern "C" __global__ void maxima(
     const i64 p = thread_index();
     if (p >= down * across) return;
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
-        real top;
+        calc top;
         first_maximum(w, x + image * rows * width, p / across, p % across, &top);
-        y[image * down * across + p] = top;
+        y[image * down * across + p] = (real)top;
     }
 }
 
@@ -77,12 +77,12 @@ extern "C" __global__ void maxima_grad(
     const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);
     const Span xs = windows(p % width, kernel_x, stride_x, pad_x, across);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
-        real total = 0, top;
+        calc total = 0, top;
         for (i64 i = ys.begin; i < ys.end; i++)
             for (i64 j = xs.begin; j < xs.end; j++)
                 if (first_maximum(w, x + image * rows * width, i, j, &top) == p)
-                    total += grad[(image * down + i) * across + j];
-        out[image * rows * width + p] = total;
+                    total += (calc)grad[(image * down + i) * across + j];
+        out[image * rows * width + p] = (real)total;
     }
 }
 
@@ -99,12 +99,13 @@ extern "C" __global__ void sums(
     if (p >= down * across) return;
     const Span ys = pixels(p / across, kernel_y, stride_y, pad_y, rows);
     const Span xs = pixels(p % across, kernel_x, stride_x, pad_x, width);
-    const real by = divisor(w, p / across, p % across, mean, padding);
+    const calc by = divisor(w, p / across, p % across, mean, padding);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
-        real total = 0;
+        calc total = 0;
         for (i64 i = ys.begin; i < ys.end; i++)
-            for (i64 j = xs.begin; j < xs.end; j++) total += x[(image * rows + i) * width + j];
-        y[image * down * across + p] = total / by;
+            for (i64 j = xs.begin; j < xs.end; j++)
+                total += (calc)x[(image * rows + i) * width + j];
+        y[image * down * across + p] = (real)(total / by);
     }
 }
 
@@ -121,10 +122,12 @@ extern "C" __global__ void sums_grad(
     const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);
     const Span xs = windows(p % width, kernel_x, stride_x, pad_x, across);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
-        real total = 0;
+        calc total = 0;
         for (i64 i = ys.begin; i < ys.end; i++)
-            for (i64 j = xs.begin; j < xs.end; j++)
-                total += grad[(image * down + i) * across + j] / divisor(w, i, j, mean, padding);
-        out[image * rows * width + p] = total;
+            for (i64 j = xs.begin; j < xs.end; j++) {
+                const calc g = (calc)grad[(image * down + i) * across + j];
+                total += g / divisor(w, i, j, mean, padding);
+            }
+        out[image * rows * width + p] = (real)total;
     }
 }

@@ -28,8 +28,8 @@ extern "C" __global__ void gather(
     for (i64 i = blockIdx.y; i < rows; i += gridDim.y) {
         bool known;
         const i64 row = row_of(ids[i], begin, classes, count, clip, wrong, &known);
-        real found = row < count ? weight[row * columns + j] : (real)0;
-        if (!known) found = (real)nan("");
+        real found = row < count ? weight[row * columns + j] : (real)0.0f;
+        if (!known) found = (real)(calc)nan("");
         out[i * columns + j] = found;
     }
 }
@@ -73,7 +73,7 @@ extern "C" __global__ void sum_by_id(
     const i64 first = blockIdx.x, count = repeats[first];
     const i64 j = (i64)blockIdx.y * blockDim.x + threadIdx.x;
     if (j >= columns || count == 0) return;
-    real total = 0;
-    for (i64 k = 0; k < count; k++) total += rows[order[first + k] * columns + j];
-    out[target[first] * columns + j] = total;
+    calc total = 0;
+    for (i64 k = 0; k < count; k++) total += (calc)rows[order[first + k] * columns + j];
+    out[target[first] * columns + j] = (real)total;
 }

@@ -6,25 +6,34 @@ power of two, at a fixed address: together no more than twice the largest needed
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
+from partitioner.packing import aligned
 from runtime.native.base import Clock
 from symgraph import arrays
-from symgraph.types import Array, Shape
+from symgraph.types import Array, TensorType
 
 _PIECES: WeakKeyDictionary[Clock, dict[int, Array]] = WeakKeyDictionary()
 
 
-def scratch(clock: Clock, shape: Shape, dtype: Any) -> Array:
-    """An array in the memory of the rank that has this clock; what is in it is anything."""
-    count = math.prod(shape) * np.dtype(dtype).itemsize
-    size = 1 << (count - 1).bit_length()
-    pieces = _PIECES.setdefault(clock, {})
+def scratch(clock: Clock, types: Sequence[TensorType]) -> list[Array]:
+    """Arrays side by side in the memory of the rank that has this clock; they hold anything."""
+    size, pieces = piece_bytes(types), _PIECES.setdefault(clock, {})
     if size not in pieces:
         pieces[size] = arrays.loaded().empty(size, "uint8")
-    found: Array = pieces[size][:count].view(dtype).reshape(shape)
+    at, found = 0, []
+    for type_ in types:
+        found.append(pieces[size][at : at + type_.nbytes].view(type_.dtype).reshape(type_.shape))
+        at += aligned(type_.nbytes)
     return found
+
+
+def piece_bytes(types: Sequence[TensorType]) -> int:
+    """Of the piece in which such arrays lie."""
+    return 1 << (sum(aligned(type_.nbytes) for type_ in types) - 1).bit_length()
+
+
+def held(clock: Clock) -> int:
+    """Bytes of all pieces of a rank."""
+    return sum(_PIECES.get(clock, {}))

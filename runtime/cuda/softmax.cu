@@ -4,84 +4,87 @@
 
 // -- rows -----------------------------------------------------------------------------------------
 
-__device__ real block_greatest(const real* row, i64 columns) {
-    real top = row[0];
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) top = Greater::of(top, row[j]);
+__device__ calc block_greatest(const real* row, i64 columns) {
+    calc top = (calc)row[0];
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) top = Greater::of(top, (calc)row[j]);
     return block_join<Greater>(top);
 }
 
-__device__ real block_exp_sum(const real* row, i64 columns, real top) {
-    real total = 0;
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) total += exp(row[j] - top);
+__device__ calc block_exp_sum(const real* row, i64 columns, calc top) {
+    calc total = 0;
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) total += exp((calc)row[j] - top);
     return block_join<Plus>(total);
 }
 
 extern "C" __global__ void softmax_rows(const real* x, real* y, i64 columns) {
     const real* row = x + blockIdx.x * columns;
     real* to = y + blockIdx.x * columns;
-    const real top = block_greatest(row, columns), total = block_exp_sum(row, columns, top);
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) to[j] = exp(row[j] - top) / total;
+    const calc top = block_greatest(row, columns), total = block_exp_sum(row, columns, top);
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
+        to[j] = (real)(exp((calc)row[j] - top) / total);
 }
 
 extern "C" __global__ void log_softmax_rows(const real* x, real* y, i64 columns) {
     const real* row = x + blockIdx.x * columns;
     real* to = y + blockIdx.x * columns;
-    const real top = block_greatest(row, columns);
-    const real rest = log(block_exp_sum(row, columns, top));
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) to[j] = row[j] - top - rest;
+    const calc top = block_greatest(row, columns);
+    const calc rest = log(block_exp_sum(row, columns, top));
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
+        to[j] = (real)((calc)row[j] - top - rest);
 }
 
 extern "C" __global__ void softmax_grad_rows(
     const real* y, const real* grad, real* out, i64 columns
 ) {
     const i64 first = blockIdx.x * columns;
-    real total = 0;
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) total += y[first + j] * grad[first + j];
+    calc total = 0;
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
+        total += (calc)y[first + j] * (calc)grad[first + j];
     total = block_join<Plus>(total);
     for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
-        out[first + j] = y[first + j] * (grad[first + j] - total);
+        out[first + j] = (real)((calc)y[first + j] * ((calc)grad[first + j] - total));
 }
 
 extern "C" __global__ void log_softmax_grad_rows(
     const real* y, const real* grad, real* out, i64 columns
 ) {
     const i64 first = blockIdx.x * columns;
-    real total = 0;
-    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) total += grad[first + j];
+    calc total = 0;
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) total += (calc)grad[first + j];
     total = block_join<Plus>(total);
     for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
-        out[first + j] = grad[first + j] - exp(y[first + j]) * total;
+        out[first + j] = (real)((calc)grad[first + j] - exp((calc)y[first + j]) * total);
 }
 
 // figures (2, rows): the maximum of each row, at least `least`, and the sum of exp(row - it).
 extern "C" __global__ void row_figures(
-    const real* x, real* figures, i64 rows, i64 columns, real least
+    const real* x, calc* figures, i64 rows, i64 columns, calc least
 ) {
     const real* row = x + blockIdx.x * columns;
-    const real top = Greater::of(block_greatest(row, columns), least);
-    const real total = block_exp_sum(row, columns, top);
+    const calc top = Greater::of(block_greatest(row, columns), least);
+    const calc total = block_exp_sum(row, columns, top);
     if (threadIdx.x == 0) {
         figures[blockIdx.x] = top;
         figures[rows + blockIdx.x] = total;
     }
 }
 
-extern "C" __global__ void join_figures(const real* one, const real* other, real* out, i64 rows) {
+extern "C" __global__ void join_figures(const calc* one, const calc* other, calc* out, i64 rows) {
     const i64 i = thread_index();
     if (i >= rows) return;
-    const real top = Greater::of(one[i], other[i]);
-    const real total = one[rows + i] * exp(one[i] - top) + other[rows + i] * exp(other[i] - top);
+    const calc top = Greater::of(one[i], other[i]);
+    const calc total = one[rows + i] * exp(one[i] - top) + other[rows + i] * exp(other[i] - top);
     out[i] = top;
     out[rows + i] = total;
 }
 
 extern "C" __global__ void probability_rows(
-    const real* x, const real* figures, real* y, i64 rows, i64 columns
+    const real* x, const calc* figures, real* y, i64 rows, i64 columns
 ) {
     const i64 j = thread_index();
     if (j >= columns) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * columns + j;
-        y[at] = exp(x[at] - figures[row]) / figures[rows + row];
+        y[at] = (real)(exp((calc)x[at] - figures[row]) / figures[rows + row]);
     }
 }

@@ -18,7 +18,7 @@ from runtime.cuda.base import (
 from runtime.native.base import Bound, Task
 from symgraph.ops.params import Attrs
 from symgraph.ops.softmax import mode_axis
-from symgraph.types import Array
+from symgraph.types import Array, wide
 
 
 def run(name: str, x: Array) -> Any:
@@ -27,7 +27,8 @@ def run(name: str, x: Array) -> Any:
 
 def lowest(x: Array) -> Any:
     """The least finite number, which stands for the maximum of a row of -inf."""
-    return x.dtype.type(np.finfo(x.dtype).min)
+    calc = np.dtype(wide(x.dtype))
+    return calc.type(np.finfo(calc).min)
 
 
 # -- whole rows --------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def figures_of(x: Array, figures: Array) -> Bound:
 @kernel("_shard_row_figures")
 def row_figures(task: Task) -> Bound | None:
     (x,), (out,) = task.ins, task.outs
-    return figures_of(x, out) if floating(x, out) else None
+    return figures_of(x, out) if floating(x, calc=[out]) else None
 
 
 @kernel("_shard_join_figures")
@@ -102,7 +103,7 @@ def join_figures(task: Task) -> Bound | None:
 @kernel("_shard_softmax_output")
 def shard_softmax_output(task: Task) -> Bound | None:
     (x, _, figures, *_), (out,) = task.ins, task.outs
-    if not floating(x, figures, out):
+    if not floating(x, out, calc=[figures]):
         return None
     columns = x.shape[-1]
     shape = x.size // columns, columns

@@ -1,4 +1,4 @@
-// Parameter updates in one pass each, and squared norms. Equations: symgraph/optimizer.py.
+// Parameter updates in one pass each, and squared norms, of float and double. Equations: symgraph/optimizer.py.
 
 __device__ real clipped(real g, real clip) {  // NaN stays
     return g > clip ? clip : g < -clip ? -clip : g;

@@ -13,21 +13,24 @@ PARTS = 1024  # at most so many sums, a block each
 EACH = 16  # elements a thread, at least, where there are fewer parts
 
 
-def squared_norm(gradient: Array) -> float:
-    """The sum of squares in float64, always in the same order; waits for the GPU.
+def squared_norms(gradients: Sequence[Array]) -> list[float]:
+    """The sum of squares of each in float64, always in the same order; waits for the GPU once.
 
-    How it is cut into parts hangs on the number of elements alone, not on the GPU.
+    How one is cut into parts hangs on the number of its elements alone, not on the GPU.
     """
-    cupy, size, real = arrays.loaded(), gradient.size, gradient.dtype.name
-    count = min(PARTS, -(-size // (WIDE * EACH)))
-    parts, out = cupy.empty(count, "float64"), cupy.empty(1, "float64")
-    calls = (
-        launch(function("updates", "squares", real=real), (count,), (WIDE,), gradient, parts, size),
-        launch(function("updates", "total", real=real), (1,), (WIDE,), parts, out, count),
-    )
-    for call in calls:
-        call.function(*call.args)
-    return float(out[0])
+    cupy = arrays.loaded()
+    parts, out = cupy.empty(PARTS, "float64"), cupy.empty(len(gradients), "float64")
+    for place, gradient in enumerate(gradients):
+        size, real = gradient.size, gradient.dtype.name
+        count = min(PARTS, -(-size // (WIDE * EACH)))
+        squares, total = (function("updates", n, real=real) for n in ("squares", "total"))
+        for call in (
+            launch(squares, (count,), (WIDE,), gradient, parts, size),
+            launch(total, (1,), (WIDE,), parts, out[place : place + 1], count),
+        ):
+            call.function(*call.args)
+    found: list[float] = out.get().tolist()
+    return found
 
 
 def step(name: str, flat: Sequence[Array], numbers: Sequence[Any]) -> None:

@@ -26,17 +26,33 @@ class Check(Protocol):
     def place(self, what: str, count: int) -> Array: ...
 
 
+class Told(Protocol):
+    """What kernels that cannot be told anew in each run read."""
+
+    def tell(self, env: Env) -> None: ...
+
+    def places(self, stream: str) -> tuple[Array, Array]: ...
+
+
 class Clock:
     """What calls may depend on besides their arrays, set before each run; see registry.Env.
 
-    faults: what its rank's calls on a GPU note there; see runtime/cuda/faults.py.
+    faults: what its rank's calls on a GPU note there; see runtime/cuda/faults.py. draws: what they
+    read there; see runtime/cuda/draws.py.
     """
 
-    __slots__ = ("__weakref__", "env", "faults")
+    __slots__ = ("__weakref__", "draws", "env", "faults")
 
     def __init__(self) -> None:
         self.env = Env()
         self.faults: Check | None = None
+        self.draws: Told | None = None
+
+    def set(self, env: Env) -> None:
+        """What the calls that follow depend on."""
+        self.env = env
+        if self.draws is not None:
+            self.draws.tell(env)
 
     def check(self) -> None:
         """Raise what a call would have raised if it could; waits for a GPU's work."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.native.base import Bound, Task, kernel
+from runtime.native.base import KERNELS, Bound, Task, kernel
 from runtime.native.flat import floating
 from runtime.native.winograd import (
     POINTS,
@@ -65,7 +65,7 @@ class Scratch(threading.local):
 
     def arrays(self, dtype: Any, *shapes: Shape) -> list[Array]:
         """Uninitialised arrays side by side, each from a multiple of 64 bytes on."""
-        sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape in shapes]
+        sizes = aligned(dtype, shapes)
         if sum(sizes) + 64 > self._memory.nbytes:
             self._memory = np.empty(0, np.uint8)
             self._memory = np.empty(sum(sizes) + 64, np.uint8)
@@ -74,6 +74,16 @@ class Scratch(threading.local):
             found.append(np.ndarray(shape, dtype, self._memory, at))
             at += size
         return found
+
+    @property
+    def held(self) -> int:
+        """Bytes of this thread's."""
+        return self._memory.nbytes
+
+
+def aligned(dtype: Any, shapes: Sequence[Shape]) -> list[int]:
+    """Bytes of arrays, each up to a multiple of 64."""
+    return [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape in shapes]
 
 
 SCRATCH = Scratch()
@@ -94,6 +104,15 @@ class Layer(NamedTuple):
         columns = max(COLUMNS[0], min(COLUMNS[-1], room))
         found = tuple(units(len(y), tiles, lanes(y.dtype), columns))
         return cls(found, tiles[1], max(u.samples * (u.end - u.top) for u in found) * tiles[1])
+
+
+def rooms(copies: int, weight: Shape, channels: int, filters: int, layer: Layer) -> list[Shape]:
+    """What a call needs: weights in the other basis, what is spread out of both sides, and lines.
+
+    copies: how many of such weights.
+    """
+    spread = [(POINTS * depth * layer.largest,) for depth in (channels, filters, 1)]
+    return [*[(POINTS, *weight[:2])] * copies, *spread]
 
 
 def planes_of(memory: Array, depth: int, unit: Unit, columns: int) -> Array:
@@ -126,9 +145,8 @@ def convolve(x: Array, weight: Array, bias: Array, pad: Shape, turned: bool, y: 
     filters, channels = y.shape[1], x.shape[1]
     layer = Layer.of(filters + channels, y)
     basis, read, made, memory = SCRATCH.arrays(
-        x.dtype, (POINTS, *weight.shape[:2]), (POINTS * channels * layer.largest,),
-        (POINTS * filters * layer.largest,), (POINTS * layer.largest,),
-    )  # fmt: skip
+        x.dtype, *rooms(1, weight.shape, channels, filters, layer)
+    )
     to_points = basis_of(x.dtype)[:, ::-1] if turned else basis_of(x.dtype)
     np.matmul(to_points, weight.reshape(-1, 9).T, out=basis.reshape(POINTS, -1))
     rows = basis.swapaxes(1, 2) if turned else basis
@@ -147,9 +165,8 @@ def weight_gradient(g: Array, x: Array, pad: Shape, out: Array) -> None:
     filters, channels = g.shape[1], x.shape[1]
     layer = Layer.of(filters + channels, g)
     total, part, read, given, memory = SCRATCH.arrays(
-        x.dtype, *[(POINTS, filters, channels)] * 2, (POINTS * channels * layer.largest,),
-        (POINTS * filters * layer.largest,), (POINTS * layer.largest,),
-    )  # fmt: skip
+        x.dtype, *rooms(2, out.shape, channels, filters, layer)
+    )
     into = total
     for unit in layer.units:
         planes = planes_of(read, channels, unit, layer.across)
@@ -199,6 +216,20 @@ def grad_weight(task: Task) -> Bound | None:
     if not suits(task, x, out, g):
         return None
     return Bound(weight_gradient, (g, x, windows_of(task.attrs).pad, out))
+
+
+def scratch_bytes(op: str, task: Task) -> int:
+    """What a call of one of these operators takes of `SCRATCH`."""
+    if KERNELS[op](task) is None:
+        return 0
+    (first, second, *_), (out,) = task.ins, task.outs
+    if op == "_conv_grad_weight":
+        copies, sides, weight, tiled = 2, (second, first), out, first
+    else:
+        copies, sides, weight, tiled = 1, (first, out), second, out
+    channels, filters = (side.shape[1] for side in sides)
+    layer = Layer.of(filters + channels, tiled)
+    return sum(aligned(out.dtype, rooms(copies, weight.shape, channels, filters, layer))) + 64
 
 
 def zeros(y: Array) -> Array:

@@ -303,12 +303,20 @@ def dropout(task: Task) -> Bound | None:
     (x,), (out, mask), a = task.ins, task.outs, task.attrs
     if a["axes"] or not floating(x, out, mask):
         return None
+    least, scale, grid = numbering(a, x)
+    return Bound(drop, (task.clock, a, np.uint64(least), x.dtype.type(scale), grid, (x, out, mask)))
+
+
+def numbering(a: Attrs, x: Array) -> tuple[int, float, tuple[int, int, int]]:
+    """The least of 24 bits that keep an element, what these become, and x as draws number it.
+
+    The last are (outer, samples, inner); see symgraph.ops.random.counters.
+    """
     p, axis = a["p"], a["axis"]
-    least = np.uint64(math.ceil(float(np.float32(p)) * 2**24))
-    scale = x.dtype.type(1 / (1 - p) if p < 1 else 0)
-    grid = (1, 1, x.size)
-    if axis >= 0:
-        outer = math.prod(x.shape[:axis]) * a["outer"]
-        inner = a["inner"] * math.prod(x.shape[axis + 1 :])
-        grid = (outer, x.size // (outer * inner), inner)
-    return Bound(drop, (task.clock, a, least, scale, grid, (x, out, mask)))
+    least = math.ceil(float(np.float32(p)) * 2**24)
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    if axis < 0:
+        return least, scale, (1, 1, x.size)
+    outer = math.prod(x.shape[:axis]) * a["outer"]
+    inner = a["inner"] * math.prod(x.shape[axis + 1 :])
+    return least, scale, (outer, x.size // (outer * inner), inner)

@@ -80,7 +80,7 @@ def lstm_kernel(task: Task) -> Bound | None:
     """`gates` may be i2h or h2h."""
     i2h, h2h, c = task.ins
     output, state, gates = task.outs
-    if c.dtype not in COMPILED:
+    if gates.dtype not in COMPILED:
         return None
     pre, other = (h2h, i2h) if one_place(gates, h2h) else (i2h, h2h)
     apart = not one_place(gates, pre)
@@ -157,7 +157,7 @@ def lstm_grad_kernel(task: Task) -> Bound | None:
     """`d_pre` may be the gates, and `d_c` may be dc."""
     *grads, gates, c, state = task.ins
     d_pre, d_c = task.outs
-    if c.dtype not in COMPILED:
+    if gates.dtype not in COMPILED:
         return None
     has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
     dh = grads[0] if has_dh else c  # not read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,19 @@ BLOCK = 1 << 14  # elements of a partial sum
 FLOATS = (np.float32, np.float64)
 
 
+def squared_norms(xp: Any, gradients: Sequence[Array]) -> list[float]:
+    """The sum of squares of each, added up in float64 and always in the same order."""
+    if xp is not np and all(gradient.dtype in FLOATS for gradient in gradients):
+        return on_gpu.squared_norms(gradients)
+    return [squared_norm(xp, gradient) for gradient in gradients]
+
+
 def squared_norm(xp: Any, gradient: Array) -> float:
-    """The sum of squares, added up in float64 and always in the same order."""
+    """`squared_norms` of one."""
     if gradient.dtype not in FLOATS:
         return float(sum_of_squares(xp, gradient))
     if xp is not np:
-        return on_gpu.squared_norm(gradient)
+        return on_gpu.squared_norms([gradient])[0]
     return float(_squares(gradient.reshape(-1)))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from runtime.clusters import Clusters
-from runtime.prices import save_prices
+from runtime.price_files import save_prices
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import (
+    TURN,
     Compared,
     compare,
     comparison_figures,
@@ -20,7 +21,7 @@ from runtime.profiling.compare import (
 from runtime.profiling.epoch import ALIKE, epoch_of
 from runtime.profiling.figures import Profile
 from runtime.profiling.outcome import held_bytes
-from runtime.profiling.record import PASSES, STEPS, WARM_UP
+from runtime.profiling.record import PASSES, STEPS
 from runtime.profiling.report import require_report, write_report
 from runtime.profiling.search import Found, search
 from runtime.profiling.traced import shown
@@ -35,7 +36,9 @@ from symgraph.errors import ConfigError
 
 WINNER = "winner.yaml"
 FEWEST, MOST = 3, 6  # candidates of a search that are measured, besides the config as given
-MEASURING = 40.0  # seconds, within which as many of them are measured as can be
+MEASURING = 45.0  # seconds, within which as many of them are measured as can be
+SHORT = 1  # steps of warm-up: the first of each turn is not counted either
+FIRST_TURNS = 0.6  # the part of them for each one's first turn
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,11 @@ def search_best(
     found = search(config, pricing, epoch=epoch, say=console.line)
     compared: list[Compared] = []
     if here:
-        few = _best_few(found, steps + max(WARM_UP, PASSES * len(epoch)))
+        few = _best_few(found, max(SHORT, PASSES * len(epoch)))
         compared = compare(
             {name: c.config for name, c in few.items()}, clusters.of, steps=steps,
             say=console.line, planned={n: c.planned for n, c in few.items()},
-            shared=shared,
+            shared=shared, warm_up=SHORT, within=MEASURING,
         )  # fmt: skip
         console.line(f"\n{comparison_report(compared)}")
         best = few[compared[0].name]
@@ -126,10 +129,10 @@ def _ranked(found: Found) -> list[Candidate]:
     return sorted(found.candidates, key=lambda candidate: candidate.quick)
 
 
-def _best_few(found: Found, steps: int) -> dict[str, Candidate]:
-    """The candidates that there is time to run so many steps of, by name."""
-    each = steps * found.candidates[0].seconds
-    count = max(FEWEST, min(MOST, int(MEASURING / each)))
+def _best_few(found: Found, warm_up: int) -> dict[str, Candidate]:
+    """The candidates that there is time for one turn of, by name. warm_up: steps before it."""
+    each = (warm_up + 1 + TURN) * found.candidates[0].seconds
+    count = max(FEWEST, min(MOST, int(FIRST_TURNS * MEASURING / each)))
     chosen = [*_ranked(found)[:count], *([found.given] if found.given else [])]
     return {candidate.name: candidate for candidate in chosen}
 

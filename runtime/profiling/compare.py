@@ -1,13 +1,17 @@
 """The comparison: several configs measured in alternation, so that all see the same machine.
 
 A round gives every candidate a turn of some steps, forwards and backwards in alternation; the first
-step of a turn is not counted, since the others have had the caches.
+step of a turn is not counted, since the others have had the caches. If there is a limit of time,
+each has one turn, and then the fastest share what is left of it: those that may yet be the best.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +21,7 @@ from runtime.draw import chart
 from runtime.job import Planned
 from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.page import Show, render
+from runtime.profiling.record import WARM_UP
 from runtime.profiling.report import PAGE
 from runtime.profiling.tables import write_table
 from runtime.profiling.trial import Shared, Trial
@@ -25,6 +30,7 @@ from symgraph.config_keys import Config
 from symgraph.units import bytes_text, seconds_text
 
 TURN = 4  # counted steps of a turn
+NEARLY = 1.1  # times the fastest's step: what is slower will not become the fastest
 
 
 @dataclass(frozen=True)
@@ -48,29 +54,52 @@ def compare(
     say: Callable[[str], None] = lambda line: None,
     planned: Mapping[str, Planned] = MappingProxyType({}),
     shared: Shared | None = None,
+    warm_up: int = WARM_UP,
+    within: float = math.inf,
 ) -> list[Compared]:
-    """Measure all of them, the fastest first. steps: of each, at least.
+    """Measure all of them, the fastest first. steps: of each, at least, if there is time.
 
     clusters: where a config runs, made by the caller and closed by it. planned: what is planned
-    already, by name.
+    already, by name. warm_up: see Recorder. within: seconds after which no further round begins;
+    then only those are in a round that are nearly the fastest and have time for it.
     """
-    shared = shared or Shared()
+    shared, ends = shared or Shared(), time.perf_counter() + within
     rounds = -(-steps // TURN)
     trials: dict[str, Trial] = {}
     for name, config in configs.items():
         say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
         trials[name] = Trial.of(
             config, clusters(config), steps=rounds * (1 + TURN), shared=shared,
-            planned=planned.get(name),
+            planned=planned.get(name), warm_up=warm_up,
         )  # fmt: skip
+    turn, took = list(trials), dict.fromkeys(trials, 0.0)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        turn = list(trials.values())
-        for trial in turn if number % 2 == 0 else turn[::-1]:
-            trial.run(1, keep=False)
-            trial.run(TURN)
+        for name in turn if number % 2 == 0 else turn[::-1]:
+            trials[name].run(1, keep=False)
+            begun = time.perf_counter()
+            trials[name].run(TURN)
+            took[name] += time.perf_counter() - begun
+        if within < math.inf:
+            left = ends - time.perf_counter()
+            turn = promising({name: took[name] for name in turn}, left * (number + 1))
+        if not turn:
+            break
     found = [Compared(name, configs[name], trial.outcome()) for name, trial in trials.items()]
     return sorted(found, key=lambda c: -c.figures.tokens_per_second)
+
+
+def promising(took: Mapping[str, float], left: float) -> list[str]:
+    """Of some that ran the same steps, those that are nearly the fastest, as far as there is time.
+
+    took: seconds of each one's steps. left: seconds that they may take to run them again.
+    """
+    order = sorted(took, key=took.__getitem__)
+    ends = list(accumulate(took[name] * (1 + TURN) / TURN for name in order))
+    most = NEARLY * took[order[0]]
+    return [
+        name for name, end in zip(order, ends, strict=True) if took[name] <= most and end <= left
+    ]
 
 
 # -- words and pages -------------------------------------------------------------------------------

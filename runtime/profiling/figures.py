@@ -9,7 +9,7 @@ Figures of several mixtures are means, weighted by how often each came.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.consistency import consistency
-from partitioner.cost import CostTable, Speed
+from partitioner.cost import Speed
 from runtime.breakdown import RankTime, breakdown
 from runtime.mixing import sent_bytes
 from runtime.pipeline import Plan
@@ -55,14 +55,14 @@ class RankParts:
 class Profile:
     """All that is known of the measured steps.
 
-    prices: of the predictions. speed: of this machine, for the roofline. mixtures: that came, the
-    most frequent first. parts: of each rank, adding up to `parts_of`. warnings: what is strange
-    about the costs. loss: of the last step. always: memory of each rank for the plan that is bound
-    whatever comes: of the largest bucket.
+    prices: of the predictions. speeds: of this machine's devices, by kind, for the roofline.
+    mixtures: that came, the most frequent first. parts: of each rank, adding up to `parts_of`.
+    warnings: what is strange about the costs. loss: of the last step. always: memory of each rank
+    for the plan that is bound whatever comes: of the largest bucket.
     """
 
     prices: Prices
-    speed: Speed
+    speeds: Mapping[str, Speed]
     mixtures: tuple[Mixture, ...]
     operators: tuple[Row, ...]
     bodies: tuple[BodyRow, ...]
@@ -139,11 +139,16 @@ class Profile:
 
 
 def profile_of(
-    records: Sequence[Record], prices: Prices, speed: Speed, plan: Plan, loss: float = math.nan
+    records: Sequence[Record],
+    prices: Prices,
+    speeds: Mapping[str, Speed],
+    plan: Plan,
+    loss: float = math.nan,
 ) -> Profile:
     """The figures of all records.
 
-    prices: of the prediction. speed: for the roofline. plan: of training, or its largest bucket's.
+    prices: of the prediction. speeds: by kind of device, for the roofline. plan: of training, or
+    its largest bucket's.
     """
     steps = sum(record.steps for record in records)
     mixtures = [Mixture.of(record, record.steps / steps, prices) for record in records]
@@ -156,7 +161,7 @@ def profile_of(
     ]
     whole = sum(m.weight * float(m.record.seconds[m.record.usual].mean()) for m in mixtures)
     return Profile(
-        prices, speed, tuple(mixtures), tuple(operators(mixtures, speed)),
+        prices, speeds, tuple(mixtures), tuple(operators(mixtures, speeds)),
         tuple(bodies(mixtures)), tuple(parts), whole, tuple(_findings(mixtures, prices)), loss,
         plan.memory,
     )  # fmt: skip
@@ -191,7 +196,7 @@ def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> Rank
 
 def _findings(mixtures: Sequence[Mixture], prices: Prices) -> list[str]:
     """What is strange about measured costs, beside all runs of the measured steps."""
-    if not isinstance(prices.bodies, CostTable) or prices.machine is not None:
+    if not prices.measured:
         return []
     seconds: dict[str, float] = {}
     runs: dict[str, int] = {}
@@ -207,6 +212,7 @@ def _findings(mixtures: Sequence[Mixture], prices: Prices) -> list[str]:
     found = []
     for bucket, plan in plans.items():
         step = seconds[bucket] * len(plan.sizes) / runs[bucket]
-        findings = consistency(prices.bodies, plan.partition.graph, step, len(plan.sizes)).findings
+        costs = prices.placed(plan.partition)
+        findings = consistency(costs, plan.partition.graph, step, len(plan.sizes)).findings
         found += [f"bucket {bucket}: {line}" if bucket else line for line in findings]
     return found

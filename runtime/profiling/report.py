@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from partitioner.cost import CostTable
-from runtime.prices import save_prices
+from runtime.price_files import save_prices
 from runtime.profiling.figures import Profile
 from runtime.profiling.page import Show, render
 from runtime.profiling.pictures import memory_png, timeline_png
@@ -42,7 +41,7 @@ def write_report(profile: Profile, config: Config, memory: list[int], folder: st
     to = Path(folder)
     text = config.to_yaml()
     (to / "config.yaml").write_text(text, encoding="utf-8")
-    if isinstance(profile.prices.bodies, CostTable) and profile.prices.machine is None:
+    if profile.prices.measured:
         save_prices(profile.prices, to / "costs.json")
     write_traces(shown(profile), to / "trace.json")
     write_tables(profile, to)

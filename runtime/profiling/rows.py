@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,37 +63,44 @@ class BodyRow(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """Something that is done once in each step of a mixture. seconds: of each of these."""
+    """Something that is done once in each step of a mixture. seconds: of each of these.
+
+    least: seconds that its device takes for it at its best.
+    """
 
     weight: float
     seconds: npt.NDArray[Any]
     flops: int = 0
     nbytes: int = 0
+    least: float = 0.0
 
 
-def operators(mixtures: Sequence[Mixture], speed: Speed) -> list[Row]:
-    """A row an operator, and rows for what runs and updates do besides."""
+def operators(mixtures: Sequence[Mixture], speeds: Mapping[str, Speed]) -> list[Row]:
+    """A row an operator, and rows for what runs and updates do besides.
+
+    speeds: by kind of device.
+    """
     kinds: dict[str, list[_Timed]] = {}
     for mixture in mixtures:
         weight = mixture.weight
+        speed_of = [speeds[d.kind] for d in mixture.record.plan.partition.placement.devices]
         for call in mixture.calls:
-            timed = _Timed(weight, call.seconds, call.flops, call.nbytes)
+            best = speed_of[call.rank].roofline(call.flops, call.nbytes) if call.nbytes else 0.0
+            timed = _Timed(weight, call.seconds, call.flops, call.nbytes, best)
             kinds.setdefault(call.op, []).append(timed)
         for name, seconds in _others(mixture):
             kinds.setdefault(name, []).append(_Timed(weight, seconds))
-    found = [_row(name, of_kind, speed) for name, of_kind in kinds.items()]
+    found = [_row(name, of_kind) for name, of_kind in kinds.items()]
     total = sum(row.seconds for row in found) or 1.0
     rows = [row._replace(share=row.seconds / total) for row in found]
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _row(name: str, done: Sequence[_Timed], speed: Speed | None = None) -> Row:
+def _row(name: str, done: Sequence[_Timed]) -> Row:
     every = np.concatenate([t.seconds for t in done])
     low, median, high = (float(x) for x in np.percentile(every, (25, 50, 75)))
     whole = sum(t.weight * float(np.median(t.seconds)) for t in done)
-    least = 0.0 if speed is None else sum(
-        t.weight * speed.roofline(t.flops, t.nbytes) for t in done if t.nbytes
-    )  # fmt: skip
+    least = sum(t.weight * t.least for t in done)
     return Row(
         name, sum(t.weight for t in done), median, high - low, whole, 0.0,
         round(sum(t.weight * t.flops for t in done)), round(sum(t.weight * t.nbytes for t in done)),

@@ -7,33 +7,35 @@ numbers, in powers of two. All of that is quick: named schedules, one length of 
 best few are then planned with all that there is to choose from.
 
 With buckets, the planner chooses by the largest; here a candidate counts by the mean step of an
-epoch, so some of what the planner had second to best is tried as well. The few candidates with the
-shortest predicted steps are measured.
+epoch, so some of what the planner had second to best is tried as well. Without, it is the best that
+cuts time if the planner would not, or does not if it would. The few candidates with the shortest
+predicted steps are measured.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner import Placement
-from partitioner.merging import MergedCosts
-from runtime.choose import AUTO, NONE
+from runtime.choose import AUTO, NONE, Tried
 from runtime.job import training_plan
+from runtime.pipeline import Plan
 from runtime.prices import Prices, Pricing
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.epoch import ALIKE, Epoch
 from runtime.splits import Split, candidates, marks, weigh
 from symgraph.config_keys import Config
+from symgraph.context import Context
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
 from symgraph.units import seconds_text
 
-SECONDS = 60.0  # of simulations; what is not tried by then is left out
+SECONDS = 50.0  # of simulations; what is not tried by then is left out
 QUICKLY = 0.6  # the part of them in which candidates are planned quickly
 MOST = 32  # micro-batches
 FIRST = 3  # numbers of them that are tried before splits
@@ -142,9 +144,9 @@ class _Tried:
         took = time.perf_counter() - self._measuring - begun
         return replace(found, quick=quick, took=took)
 
-    def _price(self, graph: Graph) -> Prices:
+    def _price(self, graph: Graph, contexts: Sequence[Context]) -> Prices:
         begun = time.perf_counter()
-        prices = self._pricing(graph)
+        prices = self._pricing(graph, contexts)
         self._measuring += time.perf_counter() - begun
         return prices
 
@@ -171,10 +173,12 @@ class _Tried:
 
         strategy: that was asked for; the best is tried with it.
         """
-        for candidate in self.ranked[:REFINED]:
+        for place, candidate in enumerate(self.ranked[:REFINED]):
             whole = self._refined(candidate)
             if whole is not None and whole.planned.buckets is not None:
-                self._others(whole)
+                self._others(whole, _ranked(whole.plan)[1:REFINED])
+            elif whole is not None and place == 0:
+                self._others(whole, _of_the_other_kind(whole.plan))
         best = self.best
         ready = time.perf_counter() + EFFORT * best.took < self.deadline
         if strategy != best.config.partition.strategy and ready:
@@ -194,22 +198,37 @@ class _Tried:
             self.candidates[-1] = found = replace(found, quick=True)
         return found
 
-    def _others(self, candidate: Candidate) -> None:
-        """What was nearly as good for the largest bucket may be better for all of them."""
-        choice, plan = candidate.plan.choice, candidate.plan
-        rest = sorted(
-            (t.seconds, t.schedule, t.time_segment or 0) for t in plan.tried
-            if t.seconds is not None
-        )  # fmt: skip
-        for _, schedule, steps in rest[1:REFINED]:
-            more: dict[str, Any] = {"schedule": schedule, "time_segment": steps or None}
+    def _others(self, candidate: Candidate, rest: Sequence[Tried]) -> None:
+        """Candidates of what a plan had to choose from besides: it may be better than predicted."""
+        choice, place = candidate.plan.choice, candidate.plan.partition.placement
+        for tried in rest:
+            more: dict[str, Any] = {
+                "schedule": tried.schedule, "time_segment": tried.time_segment
+            }  # fmt: skip
             if choice.recompute:
                 more["recompute"] = choice.recompute
             config = _changed(candidate.config, "pipeline", **more)
-            place = plan.partition.placement
             found = self.add(config, candidate.splits, quick=False, placement=place)
             if found is not None:
                 self.candidates[-1] = replace(found, quick=candidate.quick)
+
+
+def _ranked(plan: Plan) -> list[Tried]:
+    """What a plan had to choose from, the shortest predicted step first.
+
+    With buckets, it was the largest's step: another choice may be better for all of them.
+    """
+    known = [tried for tried in plan.tried if tried.seconds is not None]
+    return sorted(known, key=lambda t: (t.seconds, t.schedule, t.time_segment or 0))
+
+
+def _of_the_other_kind(plan: Plan) -> list[Tried]:
+    """The best without time segments if the plan has some, else the best with.
+
+    They have kernels of other lengths, and of these a measurement may have been off by the most.
+    """
+    segmented = plan.choice.time_segment is not None
+    return [t for t in _ranked(plan) if (t.time_segment is not None) != segmented][:1]
 
 
 def _changed(config: Config, section: str, **values: Any) -> Config:
@@ -248,7 +267,8 @@ def _counts(batch: int, batches: int, devices: int) -> list[int]:
 def _splits(best: Candidate, config: Config) -> list[tuple[Split, ...]]:
     """The splits that are worth trying."""
     graph = best.plan.network.first
-    weights = weigh(graph, MergedCosts(best.prices.bodies, graph))
+    devices = best.plan.partition.placement.devices
+    weights = weigh(graph, best.prices.merged(graph, devices))
     return candidates(weights, tuple(config.group2ctx), len(config.devices))
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from partitioner.cost import Speed
 from runtime.blas import limit_blas
 from runtime.calibrate import measure_speed
 from runtime.job import Job, Planned, job_of, training_plan
 from runtime.parts import Step
-from runtime.prices import PriceMemory, Prices, Pricing, shared_prices
+from runtime.prices import Prices, Pricing, first_of_kinds
+from runtime.pricing import PriceMemory, shared_prices
 from runtime.profiling.figures import Profile, profile_of
 from runtime.profiling.outcome import Outcome
 from runtime.profiling.record import STEPS, WARM_UP, Recorder
@@ -20,6 +22,7 @@ from runtime.profiling.words import figures
 from runtime.summary import placement_of, stage_rows
 from runtime.trainer import Trainer, blas_threads, load_corpus
 from runtime.transports import Cluster
+from symgraph.arrays import device
 from symgraph.config_keys import Config
 from symgraph.corpus import Corpus
 
@@ -55,11 +58,10 @@ def prices_of(planned: Planned, steps: Iterable[Step]) -> Prices:
 
     steps: that are predicted, whose kernels are to have prices.
     """
-    pricing = planned.training.options.pricing
     plans = {id(plan): plan for step in steps for plan in step.parts.plans}
     if planned.buckets is None and planned.training.prices is not None:
         return planned.training.prices
-    found = [pricing(plan.network.first) for plan in plans.values()]
+    found = [planned.training.options.prices(plan.network.first) for plan in plans.values()]
     return found[-1]
 
 
@@ -120,10 +122,11 @@ class Trial:
     def profile(self) -> Profile:
         """The figures of all measured steps."""
         with limit_blas(self.threads):
-            speed = measure_speed()
+            devices = first_of_kinds(self.job.training.partition.placement.devices)
+            speeds: dict[str, Speed] = {c.kind: measure_speed(device(c)) for c in devices}
         records = self.recorder.records()
         prices = prices_of(self.planned, [record.step for record in records])
-        return profile_of(records, prices, speed, self.job.training, self.recorder.loss)
+        return profile_of(records, prices, speeds, self.job.training, self.recorder.loss)
 
     def summary(self, profile: Profile) -> dict[str, Any]:
         """The keys of `--json` that a profile knows, and its own."""

@@ -10,7 +10,8 @@ from partitioner.report import aligned
 from runtime.choose import AUTO
 from runtime.job import training_plan
 from runtime.pipeline import Plan
-from runtime.prices import Prices, save_prices
+from runtime.price_files import save_prices
+from runtime.prices import Prices
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import Compared
 from runtime.profiling.search import Found
@@ -66,9 +67,11 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
         lines.append("its placement was found with less effort than planning takes by itself")
     if found.left_out:
         lines.append(f"{found.left_out} candidates were left out for lack of time")
-    bodies = winner.prices.bodies
-    if winner.prices.machine is None and isinstance(bodies, CostTable):
-        lines.append("on " + ", ".join(f"{key} {value}" for key, value in bodies.machine.items()))
+    if winner.prices.machine is None:
+        for table in winner.prices.kinds.values():
+            if isinstance(table, CostTable):
+                about = ", ".join(f"{key} {value}" for key, value in table.machine.items())
+                lines.append(f"on {about}")
     return lines
 
 
@@ -108,6 +111,6 @@ def _by_groups(config: Config, plan: Plan) -> Config:
 def _digest(config: Config, prices: Prices) -> str:
     """Of the plan that a config makes; "" if it makes none."""
     try:
-        return training_plan(config, lambda graph: prices).training.digest
+        return training_plan(config, lambda graph, contexts: prices).training.digest
     except SymgraphError:
         return ""

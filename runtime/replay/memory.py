@@ -29,15 +29,16 @@ Ints = npt.NDArray[Any]
 class RankMemory:
     """Bytes of one rank at its worst moment.
 
-    gradients: their partial sums. activations: what runs before left for later ones. transient:
-    messages under way, and what the running body holds beyond all that. at: the instruction of the
-    worst moment; None if the program is empty. profile: int64, all that is held after each
-    instruction.
+    scratch: see MemoryPlan. gradients: their partial sums. activations: what runs before left for
+    later ones. transient: messages under way, and what the running body holds beyond all that. at:
+    the instruction of the worst moment; None if the program is empty. profile: int64, all that is
+    held after each instruction.
     """
 
     parameters: int
     gradients: int
     optimizer: int
+    scratch: int
     activations: int
     transient: int
     at: Instruction | None
@@ -46,8 +47,8 @@ class RankMemory:
     @property
     def peak(self) -> int:
         """Bytes at the worst moment."""
-        static = self.parameters + self.gradients + self.optimizer
-        return static + self.activations + self.transient
+        static = self.parameters + self.optimizer + self.scratch
+        return static + self.gradients + self.activations + self.transient
 
 
 def memory_profile(
@@ -73,11 +74,11 @@ def memory_profile(
         )  # fmt: skip
         if bad >= 0:
             raise _unknown(rank, bad, program, mbs)
-        static = plan.parameters[rank] + plan.optimizer[rank]
         step, gradients, activations, transient = worst.tolist()
         found.append(RankMemory(
-            plan.parameters[rank], gradients, plan.optimizer[rank], activations, transient,
-            program[step] if len(program) else None, out + static,
+            plan.parameters[rank], gradients, plan.optimizer[rank], plan.scratch[rank],
+            activations, transient, program[step] if len(program) else None,
+            out + plan.static[rank],
         ))  # fmt: skip
     return tuple(found)
 

@@ -236,7 +236,7 @@ def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
     rows = [(b.top, b.kept, b.kept + b.sending, b.sums) for b in bodies]
     top, kept, sent, sums = np.array(rows, np.int64).T.copy()
     waiting = np.array([_partial_sums(n, p.mbs) for n in range(p.mbs + 1)], np.int64)
-    static = np.array(plan.parameters, np.int64) + np.array(plan.optimizer, np.int64)
+    static = np.array(plan.static, np.int64)
     return Memory(limit - static, received + np.maximum(top, sent), received + kept, sums, waiting)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runtime.transports.base import (
     GRACE_SECONDS,
@@ -12,8 +12,10 @@ from runtime.transports.base import (
     Ticket,
     Transport,
     launched_by_mpi,
+    wrong_size,
 )
 from runtime.transports.threads import ThreadCluster
+from symgraph.context import Context, gpu
 from symgraph.errors import ConfigError, nearest
 
 __all__ = [
@@ -30,30 +32,45 @@ __all__ = [
 ]
 
 
-def _threads(size: int, timeout: float) -> Cluster:
+def _threads(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
     return ThreadCluster(size, timeout)
 
 
-def _mpi(size: int, timeout: float) -> Cluster:
+def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
     from runtime.transports.mpi import MpiCluster  # on demand: mpi4py is optional
 
     cluster = MpiCluster(timeout)
     if cluster.size != size:
         started = cluster.size
         cluster.close()
-        raise ConfigError(
-            f"transport 'mpi': the run has {size} ranks, but {started} processes were started; "
-            f"use mpiexec -n {size}"
-        )
+        raise wrong_size("mpi", size, started)
     return cluster
 
 
-# name -> factory(ranks, seconds a single wait may take)
-TRANSPORTS: dict[str, Callable[[int, float], Cluster]] = {"threads": _threads, "mpi": _mpi}
+def _nccl(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
+    from runtime.transports.nccl import NcclCluster  # on demand: mpi4py and cupy are optional
+
+    return NcclCluster(timeout, devices or [gpu(i) for i in range(size)])
 
 
-def make_cluster(name: str, size: int, timeout: float = TIMEOUT_SECONDS) -> Cluster:
-    """Make the cluster of `size` ranks that transport `name` joins; `ConfigError` if unknown."""
+# name -> factory(ranks, seconds a single wait may take, devices of the ranks)
+TRANSPORTS: dict[str, Callable[[int, float, Sequence[Context]], Cluster]] = {
+    "threads": _threads,
+    "mpi": _mpi,
+    "nccl": _nccl,
+}
+
+
+def make_cluster(
+    name: str,
+    size: int,
+    timeout: float = TIMEOUT_SECONDS,
+    devices: Sequence[Context] = (),
+) -> Cluster:
+    """Make the cluster of `size` ranks that transport `name` joins; `ConfigError` if unknown.
+
+    devices: of the ranks, for a transport between cards; by default gpu(0), gpu(1), ...
+    """
     if name not in TRANSPORTS:
         raise ConfigError(f"transport {name!r} is unknown: {nearest(name, TRANSPORTS)}")
-    return TRANSPORTS[name](size, timeout)
+    return TRANSPORTS[name](size, timeout, devices)

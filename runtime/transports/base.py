@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from symgraph.command import FAILED, exit_status
-from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
-from symgraph.types import DTYPES
+from symgraph.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
+from symgraph.types import BFLOAT16, DTYPES
 
 T = TypeVar("T")
 
@@ -27,6 +27,12 @@ TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwi
 GRACE_SECONDS = 3.0  # how long a failing rank stays so that the others hear why
 
 CARRIED = frozenset(map(np.dtype, DTYPES))
+
+
+def is_carried(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype can be sent."""
+    return dtype in CARRIED or dtype.name == BFLOAT16
+
 
 # What the launchers of MPICH and Intel MPI, Open MPI, and PMIx managers (srun, prterun) set.
 LAUNCHER_VARIABLES = (
@@ -109,12 +115,21 @@ class Collectives(Protocol):
         """Make ready for collectives of these groups; all ranks call it with equal ones."""
         ...
 
+    def module(self, ranks: Sequence[int]) -> Any:
+        """The array module of what these ranks give each other: numpy, or CuPy from card to card.
+
+        It is the same on all of them; None: each may have its own.
+        """
+        ...
+
     def start(
         self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
     ) -> Ticket:
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
+        Both, unless they are empty, are of the ranks' `module`. Threads of GPUs overwrite `out`
+        when they have all of a later collective of these ranks, so that all have read it.
         `into` may not be touched until the ticket is done, `out` not until all ranks' are.
         """
         ...
@@ -130,6 +145,13 @@ class Transport(Protocol):
     @property
     def collectives(self) -> Collectives:
         """Collectives among some of the ranks."""
+        ...
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """Make ready for the values of GPUs on these (src, dst); all ranks give equal ones.
+
+        They travel without it too, but maybe not the best way.
+        """
         ...
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
@@ -204,6 +226,14 @@ def launched_by_mpi(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in LAUNCHER_VARIABLES)
 
 
+def wrong_size(transport: str, ranks: int, started: int) -> ConfigError:
+    """The error of an MPI launch with more or fewer processes than the run has ranks."""
+    return ConfigError(
+        f"transport {transport!r}: the run has {ranks} ranks, but {started} processes were "
+        f"started; use mpiexec -n {ranks}"
+    )
+
+
 def type_text(array: npt.NDArray[Any]) -> str:
     """An array's type as errors show it: "float32 (3, 4)"."""
     return f"{array.dtype} {array.shape}"
@@ -225,8 +255,8 @@ def check_peer(verb: str, rank: int, peer: int, size: int) -> None:
 def check_send(array: npt.NDArray[Any], rank: int, dst: int, size: int) -> None:
     """Raise unless `array` may be sent to `dst`."""
     check_peer("send", rank, dst, size)
-    if array.dtype not in CARRIED:
-        known = ", ".join(sorted(str(d) for d in CARRIED))
+    if not is_carried(array.dtype):
+        known = ", ".join([*sorted(map(str, CARRIED)), BFLOAT16])
         raise DTypeError(
             f"send {rank} -> {dst}: {array.dtype} is not carried; cast to one of {known}"
         )

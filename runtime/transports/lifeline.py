@@ -44,12 +44,14 @@ class Lifeline:
     """One rank's part of the star.
 
     failure: the first failure heard of, or None. stand: where this rank stands, for it to write.
+    alarms: called, on any thread, when the first failure is heard of; for what waits elsewhere.
     """
 
     def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
         """`links`: connection to each peer by rank; `guard`: process id of this process's guard."""
         self.failure: Failure | None = None
         self.stand = Stand()
+        self.alarms: list[Callable[[], None]] = []
         self._told: object = None  # what was last told of it
         self._question = 0  # the last one heard
         self._judge = Judge()  # the hub's
@@ -124,6 +126,8 @@ class Lifeline:
             self.failure = failure
             self._changed.notify_all()
         self._tell({"failure": asdict(failure)}, but=heard_from)
+        for alarm in self.alarms:
+            alarm()
 
     def _tell(self, message: dict[str, Any], but: int | None = None) -> None:
         line = json.dumps(message).encode() + b"\n"

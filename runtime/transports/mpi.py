@@ -31,6 +31,7 @@ from runtime.transports.guard import stand_guard
 from runtime.transports.lifeline import Lifeline
 from runtime.transports.mpi_collectives import Groups
 from runtime.transports.mpi_endpoint import MpiTransport, gather_ragged
+from runtime.transports.staging import Staging
 from runtime.transports.waiter import Waiter, abandon
 from symgraph.errors import ConfigError, RunError
 
@@ -87,12 +88,13 @@ class MpiCluster(Cluster):
         waiter = Waiter(mpi, self.rank, patience)
         self._comm, request = world.Idup()
         waiter.until(request.Test, "all ranks to start")
-        exchange = partial(_exchange, self._comm, waiter)
+        exchange = partial(exchange_all, self._comm, waiter)
         self._lifeline = Lifeline.open(self.rank, self.size, exchange, patience, _guard)
         self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by lines
         self._groups: Groups = {}
+        self._staging = Staging(mpi.__file__, os.environ)
         self._closed = False
         _open_clusters.add(self)
 
@@ -118,7 +120,7 @@ class MpiCluster(Cluster):
         self._waiter.what = ""
         stand.runs += 1
         stand.inside = True
-        endpoint = MpiTransport(self._mpi, self._comm, self._waiter, self._lifeline, self._groups)
+        endpoint = self._endpoint()
         try:
             result = work(endpoint)
             endpoint.close()
@@ -148,6 +150,12 @@ class MpiCluster(Cluster):
         _flush()
         self._close(GRACE_SECONDS)
         os._exit(status)
+
+    def _endpoint(self) -> MpiTransport:
+        """A run's."""
+        return MpiTransport(
+            self._mpi, self._comm, self._waiter, self._lifeline, self._groups, self._staging
+        )
 
     def _close(self, timeout: float) -> None:
         global _failed
@@ -209,7 +217,7 @@ def _at_exit() -> None:
     MPI.Finalize()
 
 
-def _exchange(comm: MPI.Comm, waiter: Waiter, obj: Any) -> list[Any]:
+def exchange_all(comm: MPI.Comm, waiter: Waiter, obj: Any) -> list[Any]:
     """`Transport.exchange` before there are endpoints."""
     mine = np.frombuffer(json.dumps(obj).encode(), np.uint8)
     sizes = np.empty(comm.size, np.int64)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from runtime.transports.base import Blocks, Group, Ticket, joined_by
@@ -16,7 +17,7 @@ Groups = dict[Group, Comm]  # None: this rank is not in it
 Bytes = npt.NDArray[Any]
 
 
-class _Joined:
+class Joined:
     """The ticket of a collective under way."""
 
     __slots__ = ("_blocks", "_buffers", "_meeting", "_of", "_request")
@@ -29,6 +30,10 @@ class _Joined:
         self._meeting = of.meet(blocks.group)
 
     def done(self) -> bool:
+        return self.over()
+
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more."""
         return bool(self._request.Test())
 
     def wait(self) -> None:
@@ -44,7 +49,7 @@ class MpiCollectives:
     def __init__(self, comm: Comm, waiter: Waiter, run: int, groups: Groups) -> None:
         """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
         self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
-        self._under_way: deque[_Joined] = deque()
+        self._under_way: deque[Joined] = deque()
 
     def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; a communicator for each group, made once."""
@@ -59,11 +64,15 @@ class MpiCollectives:
             own = self._comm.rank in group[1]
             self._groups[group] = self._comm.Create_group(members) if own else None
 
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`; by way of the host."""
+        return np
+
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
         comm = self._groups[blocks.group]
         assert comm is not None
-        ticket = _Joined(_start(comm, blocks, out, into), self, blocks, (out, into))
+        ticket = Joined(_start(comm, blocks, out, into), self, blocks, (out, into))
         self._under_way.append(ticket)
         return ticket
 
@@ -86,7 +95,7 @@ class MpiCollectives:
 
     def advance(self) -> None:
         """Let go of those that are done."""
-        while self._under_way and self._under_way[0].done():
+        while self._under_way and self._under_way[0].over():
             self._under_way.popleft()
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 """One MPI process's endpoint: non-blocking messages on raw memory, and its collectives.
 
-Arrays travel as bytes (MPI has no float16, and no array is pickled). Every wait is bounded
+Arrays travel as bytes (MPI has no float16, and no array is pickled); those of GPUs as they are, or
+by way of the host (`staging.py`). Every wait is bounded
 (`waiter.py`). A receiver takes the head of its channel, whatever its tag, and checks tag and size:
 channels are queues here as on every other transport, and a message that does not fit is an error
 instead of a truncation or a hang. Large messages are first matched (`Improbe`), so that a wait for
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,8 +36,8 @@ from runtime.transports.base import (
 )
 from runtime.transports.lifeline import Lifeline
 from runtime.transports.mpi_collectives import Groups, MpiCollectives
+from runtime.transports.staging import Staging
 from runtime.transports.waiter import Waiter
-from symgraph.arrays import copy, on_host
 from symgraph.errors import RunError
 
 __all__: list[str] = []
@@ -60,19 +62,23 @@ class _Sent:
 SENT = _Sent()
 
 
-class _Sending:
+class Sending:
     """The ticket of a message under way."""
 
-    __slots__ = ("_awaited", "_end", "_request", "nbytes")
+    __slots__ = ("_awaited", "_end", "_request", "nbytes", "room")
 
     def __init__(
-        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int
+        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int, room: Any
     ) -> None:
-        """awaited: by whom it is taken, and its tag."""
+        """awaited: by whom it is taken, and its tag. room: of a value of a GPU; or None."""
         self._request, self._end, self._awaited = request, end, awaited
-        self.nbytes = nbytes
+        self.nbytes, self.room = nbytes, room
 
     def done(self) -> bool:
+        return bool(self._request.Test())
+
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more."""
         return bool(self._request.Test())
 
     def wait(self) -> None:
@@ -85,8 +91,9 @@ class MpiTransport:
     """One process's endpoint."""
 
     def __init__(
-        self, mpi: Any, comm: Any, waiter: Waiter, lifeline: Lifeline, groups: Groups
-    ) -> None:
+        self, mpi: Any, comm: Any, waiter: Waiter, lifeline: Lifeline, groups: Groups,
+        staging: Staging,
+    ) -> None:  # fmt: skip
         """groups: of ranks that have a communicator of their own."""
         self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
         self._mpi, self._comm, self._waiter, self._lifeline = mpi, comm, waiter, lifeline
@@ -94,38 +101,49 @@ class MpiTransport:
         self._tags: int = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) + 1
         self._status = mpi.Status()
         self._peers = frozenset(range(self.size)) - {self.rank}
-        self._sending: deque[_Sending] = deque()  # keeps the buffers of messages under way
+        self._staging = staging
+        self._sending: deque[Sending] = deque()  # keeps the buffers of messages under way
         self._closed = False
         self.until = partial(waiter.until, run=lifeline.stand.runs)
         self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups)
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """See `Transport.open`; nothing to do."""
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
         if self._closed or dst not in self._peers or array.dtype not in CARRIED:
             self._check_open("send")
             check_send(array, self.rank, dst, self.size)
-        array = on_host(array)
-        if not array.flags.c_contiguous:
+        room = None
+        if not isinstance(array, np.ndarray):
+            array = room = self._staging.given(array)
+        elif not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
         request = self._comm.Isend([array, self._byte], dst, tag % self._tags)
         if self._sending:
             self._advance()
         if request.Test():
+            self._staging.sent(room)
             return SENT
-        ticket = _Sending(request, self, (dst, tag), array.nbytes)
+        ticket = Sending(request, self, (dst, tag), array.nbytes, room)
         self._sending.append(ticket)
         return ticket
 
     def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         """See `Transport.recv`; of a wrong type only the size shows, and only if it differs."""
-        if not isinstance(out, np.ndarray):
-            staged = np.empty(out.shape, out.dtype)
-            self.recv(staged, src, tag)
-            copy(out, staged)
-            return
-        if self._closed or src not in self._peers or not out.flags.carray:
+        on_host = isinstance(out, np.ndarray)
+        if self._closed or src not in self._peers or not (on_host and out.flags.carray):
             self._check_open("recv")
             check_recv(out, self.rank, src, self.size)
+        if on_host:
+            self._recv(out, src, tag)
+        else:
+            room = self._staging.target(out)
+            self._recv(room, src, tag)
+            self._staging.came(room, out)
+
+    def _recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         if out.nbytes > SMALL:
             self._recv_large(out, src, tag)
             return
@@ -172,29 +190,41 @@ class MpiTransport:
         self._closed = True
         while self._sending and self._lifeline.failure is None:
             self._sending[0].wait()
-            self._sending.popleft()
+            self._staging.sent(self._sending.popleft().room)
         if self._lifeline.failure is None:
             self.collectives.finish()
 
     def _recv_large(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        message = self._head(src, tag)
+        self._check_head(out, src, tag)
+        self._take(message, out, src, tag)
+
+    def _head(self, src: int, tag: int) -> Any:
+        """The next message of a channel, once it has come; its status is this rank's."""
+
         def arrived() -> Any:
             self._advance()
             return self._comm.Improbe(src, self._any_tag, self._status)
 
         awaited = message_from(src, tag)
-        message = arrived() or self.until(arrived, awaited, (src,), moving=self._moving())
-        self._check_head(out, src, tag)
+        return arrived() or self.until(arrived, awaited, (src,), moving=self._moving())
+
+    def _take(self, message: Any, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """Receive what has come."""
         request = message.Irecv([out, self._byte])
         if not request.Test():
-            self.until(request.Test, awaited, moving=out.nbytes)
+            self.until(request.Test, message_from(src, tag), moving=out.nbytes)
 
     def _check_head(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         """Raise RunError unless the message of the status is the one that is received."""
-        if self._status.tag != tag % self._tags:
-            raise wrong_tag(src, self.rank, self._status.tag, tag)
+        self._check_tag(src, tag)
         size = self._status.Get_count(self._byte)
         if size != out.nbytes:
             raise self._wrong_size(out, src, tag, f"{size} bytes")
+
+    def _check_tag(self, src: int, tag: int) -> None:
+        if self._status.tag != tag % self._tags:
+            raise wrong_tag(src, self.rank, self._status.tag, tag)
 
     def _wrong_size(self, out: npt.NDArray[Any], src: int, tag: int, message: str) -> RunError:
         wanted = f"{type_text(out)}, {out.nbytes} bytes"
@@ -215,8 +245,8 @@ class MpiTransport:
 
     def _advance(self) -> None:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
-        while self._sending and self._sending[0].done():
-            self._sending.popleft()
+        while self._sending and self._sending[0].over():
+            self._staging.sent(self._sending.popleft().room)
         self.collectives.advance()
 
     def _moving(self) -> int:

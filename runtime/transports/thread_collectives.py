@@ -1,4 +1,7 @@
-"""Collectives of threads: each rank copies what is for it out of what the others gave."""
+"""Collectives of threads: each rank copies what is for it out of what the others gave.
+
+Wherever that lies: a GPU's stream waits for those that made it, and no thread does.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,18 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from runtime.transports.base import Blocks, Group, Ticket, joined_by
+from symgraph.arrays import Mark, after, copy, mark
 from symgraph.errors import RunError
 
 Bytes = npt.NDArray[Any]
 
 
 class Started:
-    """A collective: what each of its ranks that have started it gives."""
+    """A collective: what each of its ranks that have started it gives, and when it is made."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
-        self.out: dict[int, Bytes] = {}
+        self.out: dict[int, tuple[Bytes, Mark | None]] = {}
 
     def complete(self) -> bool:
         """Whether all have started it."""
@@ -40,7 +44,7 @@ class Meetings:
         at = blocks.group, number
         with self._lock:
             started = self._open.setdefault(at, Started(blocks))
-            started.out[rank] = out
+            started.out[rank] = out, mark(out)
             if started.complete():
                 del self._open[at]
         if started.blocks != blocks:
@@ -74,6 +78,10 @@ class ThreadCollectives:
 
     def join(self, groups: Sequence[Group]) -> None:
         """See `Collectives.join`; nothing to do."""
+
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`."""
+        return None
 
     def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
         """See `Collectives.start`."""
@@ -113,5 +121,7 @@ class _Joined:
         me, at = blocks.ranks.index(self._end.rank), 0
         for i, size in enumerate(blocks.column(me)):
             first = blocks.to(i, me)
-            self._into[at : at + size] = self._started.out[blocks.ranks[i]][first : first + size]
+            out, made = self._started.out[blocks.ranks[i]]
+            after(made, self._into)
+            copy(self._into[at : at + size], out[first : first + size])
             at += size

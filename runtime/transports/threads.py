@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -207,6 +207,9 @@ class ThreadTransport:
         self._run = run
         self._closed = False
         self.collectives = ThreadCollectives(self, run.meetings)
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """See `Transport.open`; values go from card to card as it is."""
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""

@@ -84,7 +84,7 @@ class Waiter:
                 raise
             # A peer's death may show as an MPI error before the lifeline tells of it.
             time.sleep(GRACE_SECONDS / 3)
-            self._check(awaited)
+            self.check(awaited)
             raise RunError(f"rank {self.rank}, waiting for {awaited}: MPI says {error}") from error
         except BaseException:
             abandon(attempt)
@@ -95,7 +95,7 @@ class Waiter:
         pause = FIRST_SLEEP
         try:
             while True:
-                self._check(awaited)
+                self.check(awaited)
                 if got := attempt():
                     return got
                 waited = time.monotonic() - begin
@@ -111,9 +111,15 @@ class Waiter:
         finally:
             self._show(None)
 
-    def _show(self, wait: Wait | None) -> None:
-        self.stand.wait = wait if wait is None or wait.needs else None
+    def alarm(self, call: Callable[[], None]) -> None:
+        """Let it be called, on any thread, when a failure is heard of."""
+        if self._lifeline is not None:
+            self._lifeline.alarms.append(call)
 
-    def _check(self, awaited: str) -> None:
+    def check(self, awaited: str) -> None:
+        """Raise PeerFailed, at once, for a wait that a failure has made vain."""
         if self._lifeline is not None and self._lifeline.failure is not None:
             raise peer_failed(self.rank, self._lifeline.failure, awaited, self.what)
+
+    def _show(self, wait: Wait | None) -> None:
+        self.stand.wait = wait if wait is None or wait.needs else None

@@ -10,7 +10,7 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Layouts, Split, bilinear, mixes
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.ops.registry import LOW, Call, Env, OpDef, Partial, Shapes, Site, Types, register
 from symgraph.ops.shapes import unify
 from symgraph.types import Array, Shape
 
@@ -115,6 +115,7 @@ register(OpDef(
         "transpose_b": params.boolean(False),
         "forward_stype": params.ignored(),
     },
+    precision=LOW,
     doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
     "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
 ))  # fmt: skip

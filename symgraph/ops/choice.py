@@ -41,7 +41,7 @@ def one_hot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
 
 def one_hot(env: Env, a: Attrs, ids: Array) -> Any:
     hot = integers(ids)[..., None] == env.xp.arange(a["depth"])
-    on, off = (env.xp.asarray(a[k], a["dtype"]) for k in ("on_value", "off_value"))
+    on, off = (env.xp.full((), a[k], a["dtype"]) for k in ("on_value", "off_value"))
     return env.xp.where(hot, on, off)
 
 
@@ -107,6 +107,7 @@ register(OpDef(
     flops=no_flops,
     dtype=where_dtype,
     batch=where_batch,
+    full_inputs=("condition",),
     doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
     "entry a row of axis 0. MXNet where.",
 ))  # fmt: skip

@@ -18,7 +18,7 @@ from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.linear import fc_inputs, grad_data_shape
 from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import expect, unify
 from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
 from symgraph.types import Array, Shape
@@ -127,6 +127,7 @@ register(OpDef(
     dtype=floats,
     batch=conv_batch,
     params=layer_params(1024, False),
+    precision=LOW,
     doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
     "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis becomes "
     "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
@@ -262,6 +263,7 @@ register(OpDef(
     params=layer_params(
         512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
     ),
+    precision=LOW,
     doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
     "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
     "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "

@@ -12,10 +12,10 @@ from symgraph.ops.index import checked
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype, targets
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import expect, unify
-from symgraph.ops.softmax import flops_per_element, log_softmax, wide
-from symgraph.types import Array
+from symgraph.ops.softmax import flops_per_element, log_softmax
+from symgraph.types import Array, wide
 
 
 def figures_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -64,6 +64,8 @@ register(OpDef(
     flops=flops_per_element(4),
     dtype=labelled_dtype,
     batch=figures_batch,
+    precision=FULL,
+    looks=True,
     doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
     "Not a head by itself. MXNet softmax_cross_entropy.",
 ))  # fmt: skip
@@ -94,6 +96,8 @@ register(OpDef(
     batch=figures_batch,
     params=IGNORE,
     aliases=("nll_stats",),
+    precision=FULL,
+    looks=True,
     doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
     "probability (last axis) of the label, and their number. exp of their quotient is the "
     "perplexity. A probability below the smallest normal number counts as that number. No "

@@ -16,6 +16,8 @@ from symgraph.ops import params
 from symgraph.ops.layout import PARTIAL, Layout, bilinear, elementwise, linear, mixes, quotient
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    FOLLOWS,
+    FULL,
     BatchRule,
     Call,
     DTypeRule,
@@ -79,6 +81,7 @@ class Binary(NamedTuple):
     grad: PairRule | None = None
     batch: BatchRule = elementwise
     dtype: DTypeRule = numbers
+    precision: str = FOLLOWS
 
 
 def div_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
@@ -120,7 +123,7 @@ BINARY: Mapping[str, Binary] = {
         bilinear,
     ),
     "div": Binary("lhs / rhs", lambda xp, x, y: x / y, div_grad, quotient, floats),
-    "power": Binary("lhs ** rhs", lambda xp, x, y: x**y, power_grad, elementwise, floats),
+    "power": Binary("lhs ** rhs", lambda xp, x, y: x**y, power_grad, elementwise, floats, FULL),
     "maximum": Binary(
         "max(lhs, rhs)",
         lambda xp, x, y: xp.maximum(x, y),
@@ -194,6 +197,7 @@ def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) ->
         dtype=row.dtype,
         batch=row.batch,
         aliases=aliases,
+        precision=row.precision,
         doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
     ))  # fmt: skip
 
@@ -220,6 +224,7 @@ class Scalar(NamedTuple):
     batch: BatchRule = elementwise
     dtype: DTypeRule = numbers_with("scalar")
     convert: bool = True  # compute with the number in the data's dtype
+    precision: str = FOLLOWS
 
 
 def power_scalar_grad(c: Call, s: float) -> Ref | None:
@@ -246,9 +251,14 @@ SCALAR: Mapping[str, Scalar] = {
         lambda xp, x, s: s / x,
         lambda c, s: -(c.gy * c.y[0] / c.x[0]),
         dtype=floats,
+        precision=FULL,
     ),
-    "power": Scalar("data ** scalar", lambda xp, x, s: x**s, power_scalar_grad, dtype=floats),
-    "rpower": Scalar("scalar ** data", lambda xp, x, s: s**x, rpower_scalar_grad, dtype=floats),
+    "power": Scalar(
+        "data ** scalar", lambda xp, x, s: x**s, power_scalar_grad, dtype=floats, precision=FULL
+    ),
+    "rpower": Scalar(
+        "scalar ** data", lambda xp, x, s: s**x, rpower_scalar_grad, dtype=floats, precision=FULL
+    ),
     "mod": Scalar("data % scalar", lambda xp, x, s: xp.mod(x, s), lambda c, s: c.gy, dtype=floats),
     "rmod": Scalar(
         "scalar % data",
@@ -299,6 +309,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         batch=row.batch,
         params={"scalar": params.number(), "is_int": params.ignored()},
         aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
+        precision=row.precision,
         doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
     ))  # fmt: skip
 

@@ -11,7 +11,7 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats, numbers
 from symgraph.ops.layout import linear
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, register
+from symgraph.ops.registry import FULL, Call, Env, OpDef, register
 from symgraph.ops.shapes import same
 from symgraph.ops.unary import Unary, register_unary
 from symgraph.types import Array
@@ -101,7 +101,7 @@ FUNCTIONS: Mapping[str, Unary] = {
 }  # fmt: skip
 
 for name, row in FUNCTIONS.items():
-    register_unary(name, row)
+    register_unary(name, row._replace(precision=FULL))
 
 
 def hard_sigmoid(env: Env, a: Attrs, x: Array) -> Any:
@@ -143,6 +143,7 @@ register(OpDef(
     ),
     dtype=floats,
     params={"scalar": params.number(1.0), "is_int": params.ignored()},
+    precision=FULL,
     doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** 2 "
     "beyond. MXNet smooth_l1.",
 ))  # fmt: skip

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from symgraph.build import Ref, apply, apply_all
+from symgraph.errors import DTypeError
 from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, elementwise, mixes
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    LOW,
     BatchRule,
     Call,
+    DTypeRule,
     Env,
     Names,
     OpDef,
@@ -30,7 +33,7 @@ from symgraph.ops.registry import (
 )  # fmt: skip
 from symgraph.ops.shapes import expect
 from symgraph.ops.unary import sigmoid
-from symgraph.types import Array
+from symgraph.types import Array, is_float, wide
 
 
 def blocks(counts: Mapping[str, int]) -> ShapeRule:
@@ -73,6 +76,34 @@ def linear_in(*grads: str) -> BatchRule:
         if list(ins) == wanted:
             return [PARTIAL] * len(outs)
         return by_rows(site, ins, in_types, outs)
+
+    return rule
+
+
+def with_cells(*cells: str) -> DTypeRule:
+    """One float dtype for all, but the values `cells` may be of the dtype that it is computed in.
+
+    A cell's state is a sum over time steps: in 16 bits, of 11 or 8 digits, what a step adds to a
+    large one is lost, and so are a gradient's small parts on the way back. It takes 2 of the 14
+    bytes a unit that a step keeps, so mixed precision leaves it in float32.
+    """
+
+    def rule(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
+        op = find(site.op)
+        names = op.input_names(site.attrs)
+        of_cells = {d for n, d in zip(names, ins, strict=True) if d and n in cells}
+        others = {d for n, d in zip(names, ins, strict=True) if d and n not in cells}
+        dtype = next(iter(others or of_cells), "float32")
+        cell = next(iter(of_cells), dtype)
+        if len(others) > 1 or len(of_cells) > 1 or cell not in (dtype, wide(dtype)):
+            given = ", ".join(f"{n} {d}" for n, d in zip(names, ins, strict=True))
+            raise DTypeError(f"{site.op} {site.name!r}: dtypes do not fit: {given}; add a Cast")
+        if not is_float(dtype):
+            raise DTypeError(f"{site.op} {site.name!r}: works on floats, not {dtype}; add a Cast")
+        outs = op.output_names(site.attrs)
+        return [cell if n in cells else dtype for n in names], [
+            cell if n in cells else dtype for n in outs
+        ]
 
     return rule
 
@@ -136,12 +167,15 @@ register(OpDef(
     compute=lstm_gates,
     grad=lstm_gates_grad,
     flops=lambda attrs, ins, outs: 13 * outs[0].size,
-    dtype=floats,
+    dtype=with_cells("c", "state"),
     batch=by_rows,
+    precision=LOW,
+    full_inputs=("c",),
     doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates "
     "i, f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * "
     "tanh(c gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, 4H) "
-    "are a hidden output. MXNet's LSTMCell between its FullyConnected layers.",
+    "are a hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
+    "FullyConnected layers.",
 ))  # fmt: skip
 
 
@@ -197,7 +231,7 @@ register(OpDef(
     compute=lstm_grad,
     grad=lstm_second_grad,
     flops=lambda attrs, ins, outs: (13 + 10 * attrs["has_dh"]) * outs[1].size,
-    dtype=floats,
+    dtype=with_cells("dc", "c", "state", "d_c"),
     batch=linear_in("dh", "dc"),
     params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
     doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not there "
@@ -243,6 +277,7 @@ register(OpDef(
     flops=lambda attrs, ins, outs: 11 * outs[0].size,
     dtype=floats,
     batch=by_rows,
+    precision=LOW,
     doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the pre-activations "
     "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
     "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "

@@ -12,6 +12,7 @@ from symgraph.ops.elementwise import DTypes
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    INSIDE,
     Call,
     Env,
     OpDef,
@@ -111,6 +112,8 @@ register(OpDef(
         "dtype": params.dtype("float32"),
         "sparse_grad": params.boolean(False),
     },
+    precision=INSIDE,
+    looks=True,
     doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints "
     "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
     "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
@@ -142,6 +145,7 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"input_dim": params.integer()},
+    looks=True,
     doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
 ))  # fmt: skip
 
@@ -194,6 +198,7 @@ register(OpDef(
     dtype=indexed_dtype,
     batch=take_batch,
     params={"axis": params.integer(0), "mode": MODE},
+    full_inputs=("indices",),
     doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
     "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
 ))  # fmt: skip
@@ -227,6 +232,7 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
+    looks=True,
     doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
 ))  # fmt: skip
 
@@ -287,6 +293,7 @@ register(OpDef(
         "keepdims": params.boolean(False),
         "mode": params.choice("clip", "wrap", default="clip"),
     },
+    full_inputs=("index",),
     doc="One element along an axis for each index; index has the shape of data without that axis, "
     "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
 ))  # fmt: skip

@@ -10,7 +10,7 @@ from symgraph.build import Ref, apply
 from symgraph.ops import params
 from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import expect, unify
 from symgraph.types import Array
 
@@ -84,6 +84,7 @@ register(OpDef(
         "no_bias": params.boolean(False),
         "flatten": params.boolean(True),
     },
+    precision=LOW,
     doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
     "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
 ))  # fmt: skip
@@ -252,5 +253,6 @@ register(OpDef(
         "transpose_b": params.boolean(False),
         "forward_stype": params.ignored(),
     },
+    precision=LOW,
     doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
 ))  # fmt: skip

@@ -14,6 +14,7 @@ from symgraph.ops.index import checked
 from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    FULL,
     Call,
     Env,
     OpDef,
@@ -79,8 +80,10 @@ def targets(xp: Any, a: Attrs, label: Array, classes: int) -> Array:
 
 
 def valid_count(env: Env, a: Attrs, label: Array) -> Any:
-    count = (~ignored(a, label)).sum() if a["use_ignore"] else label.size
-    return env.xp.maximum(env.xp.asarray(count, "float64").reshape(1), 1)
+    if not a["use_ignore"]:
+        return env.xp.full(1, max(label.size, 1), "float64")
+    count = (~ignored(a, label)).sum(keepdims=True).reshape(1)
+    return env.xp.maximum(count.astype("float64"), 1)
 
 
 def whole_only(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -211,6 +214,7 @@ register(OpDef(
     count=lambda attrs, ins: ins[1].size,
     loss=True,
     aliases=("Softmax",),
+    precision=FULL,
     doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
     "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
     "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
@@ -257,6 +261,7 @@ register(OpDef(
     compute=softmax_output_grad,
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH},
+    looks=True,
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
@@ -325,6 +330,7 @@ def register_regression(name: str, formula: str, loss: str, *, sign: bool = Fals
         batch=regression_batch,
         params={"grad_scale": params.number(1.0)},
         loss=True,
+        precision=FULL,
         doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed over "
         "samples and averaged over the elements of a sample, times grad_scale. label: any dtype, "
         f"as many elements a row of axis 0 as the data. MXNet {name}.",
@@ -386,6 +392,7 @@ register(OpDef(
     count=lambda attrs, ins: ins[0].shape[0],
     loss=True,
     aliases=("make_loss",),
+    precision=FULL,
     doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
     "by the length of axis 0 (normalization 'batch') or by the number of elements above "
     "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "

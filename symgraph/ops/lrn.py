@@ -9,10 +9,9 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import Layouts, Split, elementwise, linear, mixes
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import BatchRule, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.registry import INSIDE, BatchRule, Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import same
-from symgraph.ops.softmax import wide
-from symgraph.types import Array
+from symgraph.types import Array, wide
 
 
 def lrn_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -97,6 +96,7 @@ register(OpDef(
         "knorm": params.number(2.0),
         "nsize": params.integer(),
     },
+    precision=INSIDE,
     doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** beta; "
     "channels are axis 1. MXNet LRN.",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from symgraph.ops.layout import Layout
 from symgraph.ops.params import Param
 from symgraph.ops.registry import (
     COPY,
+    FULL,
     OpDef,
     Shapes,
     Site,
@@ -72,6 +73,7 @@ register(OpDef(
         "dtype": params.dtype(),
         "source": Param(str, kind="name"),
     },
+    precision=FULL,
     doc="Data, which must be of this shape (0: any length) and dtype. source: the node that sends "
     "it, for errors.",
 ))  # fmt: skip

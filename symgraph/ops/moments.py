@@ -23,8 +23,8 @@ from symgraph.ops.nn import (
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import axes_of, same
-from symgraph.ops.softmax import flops_per_element, wide
-from symgraph.types import Array, is_float
+from symgraph.ops.softmax import flops_per_element
+from symgraph.types import Array, is_float, wide
 
 AXIS = {"axis": params.integer(1)}
 SCALED = {**AXIS, "eps": params.number(1e-3), "fix_gamma": params.boolean(True)}
@@ -169,6 +169,7 @@ register(OpDef(
     dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
     batch=lambda site, ins, in_types, outs: [ins[0]],
     params=SCALED,
+    full_inputs=("gamma", "beta", "mean", "var"),
     doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "
     "gamma is 1 and its gradient 0.",
 ))  # fmt: skip

@@ -11,10 +11,10 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import WHOLE, Layouts, along, mixes
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.ops.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
 from symgraph.ops.shapes import axes_of, expect, unify
-from symgraph.ops.softmax import flops_per_element, wide
-from symgraph.types import Array, is_float
+from symgraph.ops.softmax import flops_per_element
+from symgraph.types import Array, is_float, wide
 
 
 def first_order_only(c: Call) -> NoReturn:
@@ -141,6 +141,7 @@ register(OpDef(
         "min_calib_range": params.ignored(),
         "max_calib_range": params.ignored(),
     },
+    full_inputs=("gamma", "beta", "moving_mean", "moving_var"),
     doc="(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta and "
     "the moving mean and variance are vectors along `axis`. Training takes mean and (biased) "
     "variance of the batch and moves moving to momentum * moving + (1 - momentum) * batch; "
@@ -229,6 +230,7 @@ register(OpDef(
         "eps": params.number(1e-5),
         "output_mean_var": params.boolean(False),
     },
+    precision=INSIDE,
     doc="(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance along "
     "`axis`; gamma and beta are vectors along it. MXNet LayerNorm.",
 ))  # fmt: skip

@@ -10,10 +10,9 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import Layouts, Split, elementwise, mixes
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.ops.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
 from symgraph.ops.shapes import same, unify
-from symgraph.ops.softmax import wide
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, wide
 
 
 def normal_axes(a: Attrs, rank: int) -> tuple[int, ...]:
@@ -79,6 +78,7 @@ register(OpDef(
         "eps": params.number(1e-10),
         "mode": params.choice("channel", "instance", "spatial", default="instance"),
     },
+    precision=INSIDE,
     doc="data / sqrt(sum(data ** 2) + eps) with the sum over all axes but the first (mode "
     "instance), axis 1 (channel), or all but the first two (spatial). MXNet L2Normalization.",
 ))  # fmt: skip

@@ -24,9 +24,8 @@ from symgraph.ops.pool_compute import (
 )
 from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import unify
-from symgraph.ops.softmax import wide
 from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
-from symgraph.types import Array, Shape
+from symgraph.types import Array, Shape, wide
 
 FORM = {
     "kernel": params.integers(()),
@@ -165,6 +164,7 @@ register(OpDef(
     dtype=floats,
     batch=pool_batch,
     params=POOLING,
+    looks=True,
     doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
     "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
     "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
@@ -191,6 +191,7 @@ register(OpDef(
     grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
     flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
     params={**FORM, "shape": params.integers()},
+    looks=True,
     doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
 ))  # fmt: skip
 

@@ -14,6 +14,8 @@ from symgraph.ops.elementwise import floats, numbers
 from symgraph.ops.layout import PARTIAL, Layout, mixes, reduced
 from symgraph.ops.params import Attrs, Param
 from symgraph.ops.registry import (
+    FOLLOWS,
+    FULL,
     BatchRule,
     Call,
     DTypeRule,
@@ -26,7 +28,7 @@ from symgraph.ops.registry import (
     register,
 )
 from symgraph.ops.shapes import axes_of, reduced_shape, unify
-from symgraph.types import Array
+from symgraph.types import Array, wide
 
 Layouts = Sequence[Layout]
 
@@ -101,8 +103,7 @@ Reduction = Callable[[Any, Array, Attrs, tuple[int, ...]], Array]
 
 def total(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
     """The sum over axes, float16 in float32."""
-    wide = "float32" if x.dtype == "float16" else x.dtype
-    found: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide)
+    found: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide(x.dtype))
     return found
 
 
@@ -117,6 +118,7 @@ def register_reduction(
     spec: Mapping[str, Param] = EXCLUDING,
     aliases: Names = (),
     count: Callable[[Attrs, Types], int] | None = None,
+    precision: str = FOLLOWS,
 ) -> None:
     def compute(env: Env, a: Attrs, x: Array) -> Array:
         axes = axes_in(a, x.ndim)
@@ -135,6 +137,7 @@ def register_reduction(
         params=spec,
         aliases=aliases,
         count=count,
+        precision=precision,
         doc=doc,
     ))  # fmt: skip
 
@@ -146,6 +149,7 @@ register_reduction(
     dtype=numbers,
     batch=sum_batch,
     aliases=("sum_axis",),
+    precision=FULL,
     doc=f"Sum over axes; {AXES_DOC} MXNet sum.",
 )
 
@@ -168,6 +172,7 @@ register_reduction(
     batch=sum_batch,
     spec={**EXCLUDING, "count": params.integer(0)},
     count=mean_count,
+    precision=FULL,
     doc=f"Mean over axes; {AXES_DOC} count: what the sum is divided by, if not the number of its "
     "own elements. MXNet mean.",
 )
@@ -208,8 +213,8 @@ def norm_order(raw: Any) -> int:
 def norm(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
     if a["ord"] == 1:
         return total(xp, xp.abs(x), a, axes)
-    wide = x.astype("float32") if x.dtype == "float16" else x
-    found: Array = xp.sqrt(total(xp, wide * wide, a, axes))
+    wider = x.astype(wide(x.dtype), copy=False)
+    found: Array = xp.sqrt(total(xp, wider * wider, a, axes))
     return found
 
 
@@ -233,6 +238,7 @@ register_reduction(
         "out_dtype": params.only(None),
         "keepdims": AXES["keepdims"],
     },
+    precision=FULL,
     doc="Sum of magnitudes (ord=1) or square root of the sum of squares (ord=2) over axes; axis "
     "None or () means all axes, and a full reduction gives shape (1,). MXNet norm.",
 )

@@ -11,10 +11,13 @@ import numpy as np
 from symgraph.errors import DTypeError, GraphError, ShapeError, nearest
 from symgraph.ops.layout import Layout, elementwise
 from symgraph.ops.params import Attrs, Param
-from symgraph.types import Array, Shape, TensorType
+from symgraph.types import HALVES, Array, Shape, TensorType, wide
 
 if TYPE_CHECKING:
     from symgraph.build import Ref
+
+# What an operator stores with mixed precision; see symgraph/precision.py.
+LOW, INSIDE, FULL, FOLLOWS = "low", "inside", "full", "follows"
 
 VARIABLE = "variable"
 COPY = "_CrossDeviceCopy"
@@ -107,6 +110,9 @@ class OpDef:
     operator has a parameter `count` that micro-batching sets to the whole batch's.
     loss: a head of the backward pass; the gradient of its own output is not asked for.
     whole_batch: must see the whole batch (a count of valid labels), see batching.py.
+    precision, full_inputs: what it stores with mixed precision, see precision.py.
+    looks: the computation looks at its inputs' values on the host, or takes values from there, so
+    that a GPU must wait for it: a CUDA graph cannot hold it.
     """
 
     name: str
@@ -127,6 +133,9 @@ class OpDef:
     loss: bool = False
     random: bool = False
     whole_batch: bool = False
+    precision: str = FOLLOWS
+    full_inputs: Names = ()
+    looks: bool = False
     aliases: Names = ()
     doc: str = ""
 
@@ -197,12 +206,37 @@ def _infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
 
 
 def run(op: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Compute one call; every output is C-contiguous.
+    """Compute one call; every output is C-contiguous, and of the dtype that `infer` says.
 
     BLAS may choose another kernel for a transposed view than for its copy that came over a
     channel; values that are always contiguous have the same bits wherever they are used.
     """
-    result = op.compute(env, attrs, *arrays)
+    compute = computation(op, arrays)
+    result = compute(env, attrs, *arrays)
     if not isinstance(result, tuple):
         result = (result,)
+    if compute is not op.compute:
+        types = [TensorType(a.shape, str(a.dtype)) for a in arrays]
+        made = infer(op, Site(op.name, op.name, attrs), types)
+        result = tuple([r.astype(t.dtype) for r, t in zip(result, made, strict=True)])
     return tuple([env.xp.asarray(r, order="C") for r in result])
+
+
+def computation(op: OpDef, arrays: Sequence[Array]) -> Callable[..., Any]:
+    """An operator's computation on such arrays: floats of 16 bits are computed in float32.
+
+    So sums do not stop and nothing in between overflows; results are rounded once, when they are
+    stored. What only moves numbers takes them as they are.
+    """
+    if op.flops is no_flops or not any(str(a.dtype) in HALVES for a in arrays):
+        return op.compute
+
+    def compute(env: Env, attrs: Attrs, *given: Array) -> Any:
+        return op.compute(env, attrs, *[_widened(a) for a in given])
+
+    return compute
+
+
+def _widened(array: Array) -> Array:
+    found: Array = array.astype(wide(array.dtype), copy=False)
+    return found

@@ -147,6 +147,7 @@ register(OpDef(
         "value": params.number(0.0),
         "axis": SEQUENCE["axis"],
     },
+    full_inputs=("sequence_length",),
     doc="The data with `value` in all time steps from a sample's sequence_length on. MXNet "
     "SequenceMask.",
 ))  # fmt: skip
@@ -188,6 +189,8 @@ register(OpDef(
     dtype=lengths_dtype,
     batch=sequence_batch(without_time),
     params=SEQUENCE,
+    full_inputs=("sequence_length",),
+    looks=True,
     doc="The last time step of each sample: (B, ...). A sequence_length outside 1..T raises "
     "IndexError. MXNet SequenceLast.",
 ))  # fmt: skip
@@ -220,6 +223,7 @@ register(OpDef(
     flops=no_flops,
     dtype=lengths_dtype,
     params={**SEQUENCE, "size": params.integer()},
+    looks=True,
     doc="Gradient of SequenceLast's data: grad in the last time step, zero in the others.",
 ))  # fmt: skip
 
@@ -246,6 +250,8 @@ register(OpDef(
     dtype=lengths_dtype,
     batch=sequence_batch(lambda site, layout: layout),
     params=SEQUENCE,
+    full_inputs=("sequence_length",),
+    looks=True,
     doc="The first sequence_length time steps of each sample in reverse order; those behind them "
     "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis is "
     "always 0).",

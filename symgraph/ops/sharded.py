@@ -29,6 +29,7 @@ from symgraph.ops.loss import (
 )
 from symgraph.ops.params import Attrs
 from symgraph.ops.registry import (
+    FULL,
     Call,
     Env,
     OpDef,
@@ -39,8 +40,8 @@ from symgraph.ops.registry import (
     register,
 )
 from symgraph.ops.shapes import expect, same
-from symgraph.ops.softmax import flops_per_element, wide
-from symgraph.types import Array
+from symgraph.ops.softmax import flops_per_element
+from symgraph.types import Array, wide
 
 SHARD = {"begin": params.integer(), "classes": params.integer()}
 BLOCK = 1 << 16  # elements whose exponentials are made at a time, so that they stay in cache
@@ -101,6 +102,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=row_figures_dtype,
     batch=row_figures_batch,
+    precision=FULL,
     doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
     "No gradient flows: what reads it has the gradient of all shards' data.",
 ))  # fmt: skip
@@ -123,6 +125,7 @@ register(OpDef(
     dtype=floats,
     params={"num_args": params.integer()},
     variadic="num_args",
+    precision=FULL,
     doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
 ))  # fmt: skip
 
@@ -199,6 +202,7 @@ register(OpDef(
     params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
     count=lambda attrs, ins: ins[1].size,
     loss=True,
+    precision=FULL,
     doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
     "fourth input holds the count of valid labels.",
 ))  # fmt: skip
@@ -231,6 +235,7 @@ register(OpDef(
     compute=head_grad_compute,
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH, **SHARD},
+    looks=True,
     doc="The shard's part of `_softmax_output_grad`.",
 ))  # fmt: skip
 

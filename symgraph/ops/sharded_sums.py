@@ -12,7 +12,18 @@ from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatte
 from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.ops.registry import (
+    FULL,
+    INSIDE,
+    Call,
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    no_flops,
+    register,
+)
 from symgraph.ops.shapes import expect, same
 from symgraph.ops.sharded import (
     SHARD,
@@ -23,8 +34,8 @@ from symgraph.ops.sharded import (
     with_figures_dtype,
     with_figures_shape,
 )
-from symgraph.ops.softmax import flops_per_element, wide
-from symgraph.types import Array
+from symgraph.ops.softmax import flops_per_element
+from symgraph.types import Array, wide
 
 
 def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -57,6 +68,8 @@ register(OpDef(
     dtype=with_figures_dtype,
     batch=sum_batch,
     params={**IGNORE, **SHARD},
+    precision=FULL,
+    looks=True,
     doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
     "Its gradient is that of the sum over all shards.",
 ))  # fmt: skip
@@ -77,6 +90,7 @@ register(OpDef(
     flops=flops_per_element(3),
     dtype=with_figures_dtype,
     params={**IGNORE, **SHARD},
+    looks=True,
     doc="softmax(data) - onehot(label): the shard's part of them.",
 ))  # fmt: skip
 
@@ -111,6 +125,8 @@ register(OpDef(
     dtype=labelled_dtype,
     batch=pick_batch,
     params={**IGNORE, **SHARD},
+    precision=FULL,
+    looks=True,
     doc="The probability of each label that is in the shard, 0 for the others: the sum over "
     "shards is the probability of the label.",
 ))  # fmt: skip
@@ -130,6 +146,7 @@ register(OpDef(
     dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
     batch=figures_batch,
     params=IGNORE,
+    precision=FULL,
     doc="nll_stats of probabilities that are picked already.",
 ))  # fmt: skip
 
@@ -164,6 +181,8 @@ register(OpDef(
     dtype=ids_first_dtype,
     batch=embedding_batch,
     params=SHARD,
+    precision=INSIDE,
+    looks=True,
     doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
 ))  # fmt: skip
 
@@ -193,5 +212,6 @@ register(OpDef(
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
     params={"rows": params.integer(), **SHARD},
+    looks=True,
     doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 ))  # fmt: skip

@@ -10,14 +10,9 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats
 from symgraph.ops.layout import along
 from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.ops.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
 from symgraph.ops.shapes import axes_of, same
-from symgraph.types import Array
-
-
-def wide(dtype: Any) -> Any:
-    """The dtype in which sums over elements of this dtype are made: float16 adds up in float32."""
-    return "float32" if dtype == "float16" else dtype
+from symgraph.types import Array, wide
 
 
 def flops_per_element(count: int) -> Callable[[Attrs, Types, Types], int]:
@@ -102,6 +97,7 @@ register(OpDef(
     dtype=floats,
     batch=along("axis"),
     params=AXIS_AND_TEMPERATURE,
+    precision=FULL,
     doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
 ))  # fmt: skip
 
@@ -148,6 +144,7 @@ register(OpDef(
     dtype=floats,
     batch=along("axis"),
     params=AXIS_AND_TEMPERATURE,
+    precision=FULL,
     doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
 ))  # fmt: skip
 
@@ -170,6 +167,7 @@ register(OpDef(
     dtype=floats,
     batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
     params={"mode": params.choice("instance", "channel", default="instance")},
+    precision=FULL,
     doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
     "SoftmaxActivation.",
 ))  # fmt: skip

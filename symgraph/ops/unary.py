@@ -12,6 +12,8 @@ from symgraph.ops import params
 from symgraph.ops.elementwise import floats, numbers, numbers_with
 from symgraph.ops.layout import Layout, bilinear, elementwise, linear
 from symgraph.ops.registry import (
+    FOLLOWS,
+    FULL,
     BatchRule,
     Call,
     DTypeRule,
@@ -28,11 +30,11 @@ from symgraph.types import Array, is_float
 
 def sigmoid(xp: Any, x: Array) -> Any:
     """1 / (1 + exp(-x)); where exp overflows, the 0 that follows is right."""
-    y = -x.astype(xp.float32) if x.dtype == xp.float16 else xp.negative(x)
+    y = xp.negative(x)
     with np.errstate(over="ignore"):
         xp.exp(y, out=y)
     y += 1
-    return xp.reciprocal(y, out=y).astype(x.dtype, copy=False)
+    return xp.reciprocal(y, out=y)
 
 
 class Unary(NamedTuple):
@@ -44,6 +46,7 @@ class Unary(NamedTuple):
     dtype: DTypeRule = floats
     batch: BatchRule = elementwise
     aliases: Names = ()
+    precision: str = FOLLOWS
 
 
 UNARY: Mapping[str, Unary] = {
@@ -52,19 +55,26 @@ UNARY: Mapping[str, Unary] = {
         "|data|", lambda xp, x: xp.abs(x), lambda c: c.gy * apply("sign", c.x[0]), numbers
     ),
     "sign": Unary("-1, 0 or 1", lambda xp, x: xp.sign(x), None, numbers),
-    "exp": Unary("e ** data", lambda xp, x: xp.exp(x), lambda c: c.gy * c.y[0]),
-    "log": Unary("the natural logarithm", lambda xp, x: xp.log(x), lambda c: c.gy / c.x[0]),
+    "exp": Unary(
+        "e ** data", lambda xp, x: xp.exp(x), lambda c: c.gy * c.y[0], precision=FULL
+    ),
+    "log": Unary(
+        "the natural logarithm", lambda xp, x: xp.log(x), lambda c: c.gy / c.x[0], precision=FULL
+    ),
     "sqrt": Unary("the square root", lambda xp, x: xp.sqrt(x), lambda c: c.gy / c.y[0] * 0.5),
     "rsqrt": Unary(
         "1 / sqrt(data)",
         lambda xp, x: 1 / xp.sqrt(x),
         lambda c: c.gy * c.y[0] / c.x[0] * -0.5,
+        precision=FULL,
     ),
     "square": Unary(
-        "data * data", lambda xp, x: x * x, lambda c: c.gy * c.x[0] * 2.0, numbers
+        "data * data", lambda xp, x: x * x, lambda c: c.gy * c.x[0] * 2.0, numbers,
+        precision=FULL,
     ),
     "reciprocal": Unary(
-        "1 / data", lambda xp, x: 1 / x, lambda c: -(c.gy * apply("square", c.y[0]))
+        "1 / data", lambda xp, x: 1 / x, lambda c: -(c.gy * apply("square", c.y[0])),
+        precision=FULL,
     ),
     "sin": Unary("the sine", lambda xp, x: xp.sin(x), lambda c: c.gy * apply("cos", c.x[0])),
     "cos": Unary("the cosine", lambda xp, x: xp.cos(x), lambda c: -(c.gy * apply("sin", c.x[0]))),
@@ -108,6 +118,7 @@ def register_unary(name: str, row: Unary) -> None:
         dtype=row.dtype,
         batch=row.batch,
         aliases=row.aliases,
+        precision=row.precision,
         doc=f"{row.formula}, element by element. MXNet {name}.",
     ))  # fmt: skip
 

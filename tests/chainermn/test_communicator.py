@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from runtime.chainermn.means import buckets
 from runtime.transports import ThreadCluster
 from symgraph.errors import ConfigError, PeerFailed, RunError
 from tests.chainermn.checks import CHECKS, data
+from tests.fake_nccl import fake_nccl
 
 NAMES = ["naive", "flat", "hierarchical", "two_dimensional"]
 
@@ -56,7 +59,24 @@ def test_places_on_nodes():
 def test_unknown_names():
     with pytest.raises(ConfigError, match=r"no communicator 'single'; .*'two_dimensional'"):
         create_communicator("single")
-    with pytest.raises(ConfigError, match="'pure_nccl' needs GPUs and the gpu extra"):
+
+
+def test_pure_nccl_says_what_is_missing(monkeypatch):
+    needs = "communicator 'pure_nccl' needs GPUs and the gpu extra: "
+    no_nccl, no_threads = "CuPy finds no NCCL: pip install nvidia-nccl", "it joins processes that"
+    with (
+        fake_nccl(cards=1, available=False),
+        pytest.raises(ConfigError, match=needs + no_nccl),
+    ):
+        create_communicator("pure_nccl")
+    with (
+        fake_nccl(cards=1),
+        ThreadCluster(1) as cluster,
+        pytest.raises(ConfigError, match=needs + no_threads),
+    ):
+        cluster.run(lambda end: create_communicator("pure_nccl", end))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ConfigError, match=f"{needs}the package cupy cannot be imported .*naive"):
         create_communicator("pure_nccl")
 
 

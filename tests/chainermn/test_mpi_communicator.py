@@ -76,3 +76,9 @@ def test_a_run_whose_rank_died_in_a_save_goes_on(tmp_path):
     assert ended.lines("^goes on") == ["goes on at 4"] * 2
     assert len(ended.lines("^digest")) == 4
     assert len(set(ended.lines("^digest"))) == 1
+
+
+def test_pure_nccl_joins_cards():
+    """Sums, broadcasts and gathers of arrays of GPUs, also in a subgroup of another order."""
+    ended = launch(3, "tests.chainermn.nccl_ranks")
+    assert (ended.status, ended.lines("cards")) == (0, ["cards joined"] * 3), ended

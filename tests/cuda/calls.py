@@ -11,17 +11,28 @@ from runtime.cuda import KERNELS
 from runtime.native.base import Bound, Clock, Task
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import Env, Site, find, infer, run
-from symgraph.types import TensorType
+from symgraph.types import TensorType, dtype_name, wide
 from tests.fake_cupy import ndarray
 
-TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
+TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 3e-6, "float64": 1e-13}
 REALS = sorted(TOLERANCE)
 SPARE = 8  # numbers before and behind an array, which nobody may write
 GUARD = 55
 
 
 def numbers(shape: Any, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    dtype = dtype_name(dtype)
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def near_of(dtype: str, single: float, double: float) -> float:
+    """The tolerance of what is summed in another order, or rounded in between to 16 bits."""
+    return {"float32": single, "float64": double}.get(dtype, 3 * TOLERANCE[dtype])
+
+
+def cells(*arrays: np.ndarray) -> list[np.ndarray]:
+    """An LSTM's states, which are not of 16 bits."""
+    return [array.astype(wide(array.dtype)) for array in arrays]
 
 
 def on_gpu(array: np.ndarray) -> ndarray:
@@ -49,8 +60,8 @@ class Called:
         self.ins = [on_gpu(np.asarray(x)) for x in ins]
         self.before = [x.get() for x in self.ins]
         self.clock, self.over = Clock(), over
-        self.compute: Callable[[], Any] = lambda: run(
-            found, Env(), attrs, [x.copy() for x in self.before]
+        self.computed: Callable[[Env], Any] = lambda env: run(
+            found, env, attrs, [x.copy() for x in self.before]
         )
         types = [TensorType(x.shape, x.dtype.name) for x in self.ins]
         made = infer(found, Site(op, "test", attrs), types)
@@ -77,17 +88,17 @@ def agree(
 ) -> list[np.ndarray]:
     """The kernel's outputs, which are near the operator's own; over: output -> input it is in."""
     called = Called(op, ins, over or {}, given)
-    found, wanted = called.results(), called.compute()
+    found, wanted = called.results(), called.computed(Env())
     called.clock.check()
     for own, exact in zip(found, wanted, strict=True):
         assert own.dtype == exact.dtype
         close = near or TOLERANCE[_real(ins)]
-        np.testing.assert_allclose(own, exact, close, close)
+        np.testing.assert_allclose(own.astype(float), exact.astype(float), close, close)
     return found
 
 
 def _real(ins: Any) -> str:
-    return next(x.dtype.name for x in map(np.asarray, ins) if x.dtype.kind == "f")
+    return next(x.dtype.name for x in map(np.asarray, ins) if x.dtype.kind in "fV")
 
 
 def has_no_kernel(op: str, *ins: Any, **given: Any) -> bool:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,14 +19,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.fake_graphs import noted
+
 HERE = Path(__file__).parent
 MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
     r'extern "C" __global__ void (\w+)\((.*?)\) \{(.*?)^\}', re.DOTALL | re.MULTILINE
 )
-FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused"]
+FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused", f"-I{HERE / 'headers'}"]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
-DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
+BUILDING = threading.Lock()  # ranks are threads: else each makes a folder, and one of them goes
+DTYPES = {
+    "float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16",
+    "i32": "int32", "i64": "int64",
+}  # fmt: skip
 FAULTS = {
     1: "has a barrier that its own text does not show",
     2: "has threads that do not come to where others of their block or warp wait",
@@ -56,6 +63,7 @@ class Signature(NamedTuple):
 
 def signatures(code: str, options: Sequence[str]) -> list[Signature]:
     given = dict(option[2:].split("=") for option in options if option.startswith("-D"))
+    given["calc"] = "double" if given.get("real") == "double" else "float"
     found = []
     for name, text, body in KERNEL.findall(code):
         types, parameters = [], []
@@ -117,8 +125,13 @@ class RawKernel:
         assert np.prod(block) <= 1024
         assert len(grid) < 2 or grid[1] <= 65535
         places = (ctypes.c_void_p * len(held))(*(h.ctypes.data for h in held))
-        fault = self._launch(pad(grid), pad(block), places)
-        assert not fault, f"{name} {FAULTS[fault]}"
+
+        def call() -> list[np.ndarray]:
+            fault = self._launch(pad(grid), pad(block), places)
+            assert not fault, f"{name} {FAULTS[fault]}"
+            return held[:0]  # they must live as long as a graph that has this call
+
+        noted(call, *[a._array for a, p in zip(args, parameters, strict=True) if p.pointer])
 
 
 def held_argument(name: str, parameter: Parameter, given: Any) -> np.ndarray:
@@ -140,7 +153,8 @@ class RawModule:
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
         assert type(options) is tuple
         assert compiler() is not None, MISSING
-        self._library = built(code, options)
+        with BUILDING:
+            self._library = built(code, options)
         self._signatures = {s.name: s for s in signatures(code, options)}
 
     def get_function(self, name: str) -> RawKernel:

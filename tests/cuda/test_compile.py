@@ -12,21 +12,24 @@ import pytest
 from tests.cuda.emulation import signatures
 from tests.cuda.sources import SOURCES, variants
 
-WHEEL = "nvidia.cuda_nvrtc"
 
-
-def library() -> ctypes.CDLL | None:
+def in_wheel(name: str, files: str) -> list[Path]:
+    """Files of a package of NVIDIA's, none without it."""
     try:
-        found = importlib.util.find_spec(WHEEL)
+        found = importlib.util.find_spec(f"nvidia.{name}")
     except ModuleNotFoundError:
-        return None
+        return []
     places = [] if found is None else [Path(p) for p in found.submodule_search_locations or ()]
-    files = [file for place in places for file in sorted(place.glob("lib/libnvrtc.so.*"))]
-    return ctypes.CDLL(str(files[0])) if files else None
+    return [file for place in places for file in sorted(place.glob(files))]
 
 
-NVRTC = library()
-needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="pip install nvidia-cuda-nvrtc-cu12")
+LIBRARIES = in_wheel("cuda_nvrtc", "lib/libnvrtc.so.*")
+HEADERS = in_wheel("cuda_runtime", "include")
+NVRTC = ctypes.CDLL(str(LIBRARIES[0])) if LIBRARIES else None
+needs_nvrtc = pytest.mark.skipif(
+    NVRTC is None or not HEADERS,
+    reason="pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12",
+)
 
 
 def text_of(size: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
@@ -43,7 +46,8 @@ def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
     program = ctypes.c_void_p()
     made = NVRTC.nvrtcCreateProgram(ctypes.byref(program), code.encode(), None, 0, None, None)
     assert made == 0
-    words = [word.encode() for word in (*options, f"--gpu-architecture={chip}")]
+    more = (f"--gpu-architecture={chip}", *(f"-I{folder}" for folder in HEADERS))
+    words = [word.encode() for word in (*options, *more)]
     given = (ctypes.c_char_p * len(words))(*words)
     status = NVRTC.nvrtcCompileProgram(program, len(words), given)
     log = text_of(NVRTC.nvrtcGetProgramLogSize, NVRTC.nvrtcGetProgramLog, program)

@@ -7,7 +7,7 @@ import pytest
 
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import Env, find, run
-from tests.cuda.calls import REALS, agree, has_no_kernel, numbers
+from tests.cuda.calls import REALS, agree, has_no_kernel, near_of, numbers
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 
@@ -40,12 +40,12 @@ WINDOWS = [
 @pytest.mark.parametrize("shape", [(1, 1, 5, 4), (3, 4, 9, 20)], ids=str)
 def test_convolution(how, shape, dtype):
     x, w = numbers(shape, dtype), numbers((5, shape[1], *how["kernel"]), dtype, 1)
-    near = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    near = near_of(dtype, 2e-5, 1e-12)
     (y,) = agree("Convolution", x, w, numbers(5, dtype, 2), num_filter=5, near=near, **how)
     agree("Convolution", x, w, num_filter=5, no_bias=True, near=near, **how)
     g = numbers(y.shape, dtype, 3)
     agree("_conv_grad_data", g, w, shape=shape, near=near, **how)
-    agree("_conv_grad_weight", g, x, near=near, **how)
+    agree("_conv_grad_weight", g, x, near=3 * near, **how)  # sums of hundreds of terms
 
 
 def test_groups_and_other_axes_are_left_to_the_operator():

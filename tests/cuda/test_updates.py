@@ -7,13 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from runtime.native.updates import squared_norm, update
+from runtime.native.updates import squared_norm, squared_norms, update
 from symgraph import optimizer
-from tests.cuda.calls import REALS, numbers, on_gpu, whole
+from tests.cuda.calls import numbers, on_gpu, whole
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+
+
+REALS = ["float32", "float64"]  # parameters have no others
 
 
 @pytest.fixture
@@ -29,6 +32,18 @@ def test_the_squared_norm(cupy, dtype, shape):
     found = squared_norm(cupy, on_gpu(x))
     assert found == squared_norm(cupy, on_gpu(x))
     assert found == pytest.approx(squared_norm(np, x), rel=1e-13)
+
+
+def test_norms_of_several_are_read_together(cupy, monkeypatch):
+    """With the bits that each has alone."""
+    gradients = [on_gpu(numbers((n, 41), dtype)) for n in (1, 300, 7) for dtype in REALS]
+    alone = [squared_norm(cupy, gradient) for gradient in gradients]
+    read = []
+    whole_get = cupy.ndarray.get
+    monkeypatch.setattr(cupy.ndarray, "get", lambda self: read.append(self) or whole_get(self))
+    assert squared_norms(cupy, gradients) == alone
+    assert len(read) == 1
+    assert squared_norms(cupy, []) == []
 
 
 def test_the_norm_of_what_has_diverged(cupy):

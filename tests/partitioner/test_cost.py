@@ -205,7 +205,7 @@ def test_a_table_is_read_back_as_it_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"schema": 1}, "schema 1 is not 2"),
+        ({"schema": 1}, "schema 1 is not 3"),
         ({"measured": {"tanh": [1.0]}}, "not enough values"),
         ({"speed": {"flops": 1.0}}, "call"),
         ({"dispatch": "fast"}, "fast"),

@@ -89,7 +89,7 @@ def one_each(topology: Chain) -> MemoryPlan:
     """One byte from each forward run to its backward run."""
     change = {key: 1 if key.phase == FORWARD else -1 for key in topology.bodies}
     none = (0,) * topology.ranks
-    return MemoryPlan({k: BodyMemory(max(0, c), c) for k, c in change.items()}, none, none)
+    return MemoryPlan({k: BodyMemory(max(0, c), c) for k, c in change.items()}, *[none] * 3)
 
 
 def plan_of(topology: Chain, rng: random.Random) -> MemoryPlan:
@@ -116,7 +116,7 @@ def plan_of(topology: Chain, rng: random.Random) -> MemoryPlan:
             3 if phase in (BACKWARD, WEIGHT) else 0,
         )  # fmt: skip
     static = tuple(rng.randint(0, 9) for _ in range(topology.ranks))
-    return MemoryPlan(bodies, static, static)
+    return MemoryPlan(bodies, static, static, static)
 
 
 def assert_sound(listed: Listed, topology: Chain, mbs: int, costs: Costs) -> None:

@@ -30,8 +30,9 @@ from tests.buckets import (
 @pytest.mark.parametrize("strategy", ["optimal", "noncontiguous", "auto"])
 def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
     how = options(
-        3, schedule, groups=None, strategy=strategy, splits=False, pricing=lambda graph: NOMINAL
-    )
+        3, schedule, groups=None, strategy=strategy, splits=False,
+        pricing=lambda graph, contexts: NOMINAL,
+    )  # fmt: skip
     buckets = make_buckets(lstm(3), batch(9), how)
     assert buckets.default.choice.schedule in SCHEDULES
     batches = [batch(9), batch(4), batch(6)]

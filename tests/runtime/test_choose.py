@@ -22,12 +22,12 @@ from tests.pipelines import Case, assert_same_bits, make_plan, on_threads
 from tests.recurrent import lstm_case
 
 GROUPS = {f"layer{i}": cpu(i) for i in range(3)} | {"head": cpu(2)}
-PRICES = Prices(Speed(1e9, 1e-5), Link(1e-4, 1e9))
+PRICES = Prices.alike(Speed(1e9, 1e-5), Link(1e-4, 1e9))
 
 
 def planned(steps: int = 8, **how: object) -> Plan:
     case = lstm_case(3, steps, batch=8, hidden=6)
-    options = Options(GROUPS, cpu(0), (), micro_batches=4, pricing=lambda graph: PRICES)
+    options = Options(GROUPS, cpu(0), (), micro_batches=4, pricing=lambda graph, contexts: PRICES)
     return make_plan(case, replace(options, **how))
 
 
@@ -107,7 +107,7 @@ def test_auto_takes_the_shortest_step_of_all():
 def test_auto_gives_the_same_bits():
     case = lstm_case(2, 4)
     groups = {"layer0": cpu(0), "layer1": cpu(1), "head": cpu(1)}
-    how = {"schedule": "auto", "micro_batches": 2, "pricing": lambda graph: PRICES}
+    how = {"schedule": "auto", "micro_batches": 2, "pricing": lambda graph, contexts: PRICES}
     for segment in (None, 2):
         alone = on_threads(case, Options(micro_batches=2, time_segment=segment))
         split = on_threads(case, Options(groups, cpu(0), time_segment=segment, **how))
@@ -131,9 +131,9 @@ def test_time_segments_are_found():
 def test_expensive_instructions_make_long_segments():
     taken = []
     for overhead in (1e-7, 1e-4, 1e-1):
-        prices = Prices(Speed(1e9, 1e-5), Link(1e-5, 1e9), overhead)
+        prices = Prices.alike(Speed(1e9, 1e-5), Link(1e-5, 1e9), overhead)
         made = planned(steps=16, schedule="wavefront", time_segment="auto", micro_batches=1,
-                       pricing=lambda graph, prices=prices: prices)  # fmt: skip
+                       pricing=lambda graph, contexts, prices=prices: prices)  # fmt: skip
         taken.append(made.choice.time_segment or 16)
     assert taken == sorted(taken)
     assert taken[0] < 4

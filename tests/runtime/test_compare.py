@@ -19,6 +19,7 @@ from runtime.profiling.compare import (
     compare,
     comparison_figures,
     comparison_report,
+    promising,
     write_comparison,
 )
 from runtime.profiling.outcome import held_bytes
@@ -74,6 +75,24 @@ def test_turns_go_forwards_and_backwards(tmp_path, monkeypatch):
     compare(configs, clusters.of, steps=8)
     clusters.close()
     assert turns == [2, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("left", "again"), [
+    (10.0, ["b", "c", "a"]),  # d is too slow
+    (2.6, ["b", "c"]),
+    (1.2, []),  # a turn has a step more than are counted
+])  # fmt: skip
+def test_a_further_round_is_for_the_fastest_that_have_time(left, again):
+    took = {"a": 1.08, "b": 1.0, "c": 1.05, "d": 1.2}
+    assert promising(took, left) == again
+
+
+def test_a_comparison_ends_when_its_time_is_up(tmp_path):
+    clusters = Clusters({})
+    configs = {"two": config(tmp_path), "one": config(tmp_path, *ONE)}
+    found = compare(configs, clusters.of, steps=80, warm_up=1, within=0.0)
+    clusters.close()
+    assert [c.outcome.profile.steps for c in found] == [4, 4]  # one turn of each
 
 
 def test_the_table_and_the_figures_say_the_same(compared):

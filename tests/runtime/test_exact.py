@@ -139,7 +139,7 @@ def holding(topology: Chain, seed: object) -> MemoryPlan:
                 top = max(0, change[key.phase]) + rng.randint(0, 4)
                 bodies[key] = BodyMemory(top, change[key.phase])
     static = tuple(rng.randint(0, 5) for _ in range(topology.ranks))
-    return MemoryPlan(bodies, static, static)
+    return MemoryPlan(bodies, static, static, static)
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if name != "forward only"])

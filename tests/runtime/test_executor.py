@@ -12,8 +12,9 @@ from runtime.phases import split_phases
 from runtime.program import Schedule
 from runtime.replay import check
 from symgraph import sym
+from symgraph.arrays import device, on_host
 from symgraph.attribute import AttrScope
-from symgraph.context import Context, cpu
+from symgraph.context import Context, cpu, gpu
 from symgraph.errors import GraphError, PlacementError, RunError, ShapeError
 from symgraph.gradients import gradients
 from symgraph.lower import lower
@@ -21,16 +22,18 @@ from symgraph.name import NameManager
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
 from symgraph.symbol import Symbol
+from tests.gpus import everywhere
 from tests.networks import random_case, random_groups
 
 Groups = dict[str, Context] | None
-PLACES: list[Groups] = [
-    None,
-    {"dev1": cpu(0), "dev2": cpu(0), "dev3": cpu(0)},
-    {"dev1": cpu(0), "dev2": cpu(1), "dev3": cpu(0)},
-    {"dev1": cpu(2), "dev2": cpu(1), "dev3": cpu(0)},
-]
-placed = pytest.mark.parametrize("groups", PLACES, ids=["none", "one", "two", "three"])
+PLACES: dict[str, Groups] = {
+    "none": None,
+    "one": {"dev1": cpu(0), "dev2": cpu(0), "dev3": cpu(0)},
+    "two": {"dev1": cpu(0), "dev2": cpu(1), "dev3": cpu(0)},
+    "three": {"dev1": cpu(2), "dev2": cpu(1), "dev3": cpu(0)},
+}
+ON_GPUS = {"dev1": gpu(0), "dev2": cpu(0), "dev3": gpu(1)}
+placed = pytest.mark.parametrize("groups", PLACES.values(), ids=PLACES)
 
 
 def group(name: str) -> AttrScope:
@@ -82,7 +85,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 # -- forward and backward ------------------------------------------------------------------------
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_two_devices_by_hand(groups):
     """G1 (mxnet test_model_parallel.test_chain): 12 everywhere, gradients 3, 3 and 1."""
     with group("dev1"):
@@ -97,14 +100,14 @@ def test_two_devices_by_hand(groups):
         (out,) = executor.forward(is_train=True)
         assert (out == 12).all()
         executor.backward(np.ones((4, 5)))
-        found = {n: set(g.flat) for n, g in executor.grad_dict.items()}
+        found = {n: set(on_host(g).flat) for n, g in executor.grad_dict.items()}
         assert found == {"data1": {3.0}, "data2": {3.0}, "data3": {1.0}}
         edges = [e for e in executor.plan.partition.edges if executor.plan.partition.crosses(e)]
         pairs = [(str(e.src), str(e.dst)) for e in edges]
     assert pairs == ([("0F", "1F"), ("1B", "0B")] if len({*(chosen or {}).values()}) == 2 else [])
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_gradients_live_where_their_arguments_do(groups):
     """G2 (mxnet test_module_ctx_group): 2a + b, gradients 2 and 1."""
     with group("dev1"):
@@ -126,13 +129,19 @@ def test_gradients_live_where_their_arguments_do(groups):
             for key, body in partition.bodies.items()
             if value in body.results
         }
-    home = chosen or {"dev1": cpu(0), "dev2": cpu(0)}
-    assert where == {"a": home["dev1"], "b": home["dev2"]}
+        home = chosen or {"dev1": cpu(0), "dev2": cpu(0)}
+        assert where == {"a": home["dev1"], "b": home["dev2"]}
+        for name, context in where.items():
+            assert device(context).holds(executor.arg_dict[name])
+            assert device(context).holds(executor.grad_dict[name])
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_any_placement_gives_the_same_bits(groups):
-    """G8: with devices, on one of them, and with annotations that nobody maps."""
+    """G8: with devices, on one of them, and with annotations that nobody maps.
+
+    GPUs' kernels round differently.
+    """
     arrays = net_values()
     wrt = ["data", "shared_weight", "fc2_weight", "fc2_bias"]
     (out,), grads = reference(net(), arrays, wrt)
@@ -145,10 +154,10 @@ def test_any_placement_gives_the_same_bits(groups):
             executor.copy_params_from(arrays)
             (out,) = executor.forward(is_train=True)
             executor.backward()
-            made.append({**executor.grad_dict, "": out})
+            made.append({n: on_host(a) for n, a in {**executor.grad_dict, "": out}.items()})
     assert made[0].keys() == {*wrt, ""}
     for name, want in wanted.items():
-        assert same(made[0][name], made[1][name])
+        assert same(made[0][name], made[1][name]) or groups is ON_GPUS
         np.testing.assert_allclose(made[0][name], want, 1e-12, 1e-12)
 
 
@@ -196,17 +205,15 @@ def test_keywords_of_forward_are_copied_into_arguments():
             executor.forward(x=np.ones(3))
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_evaluation_and_training_take_turns(groups):
     """Pipelines 16: eval, train, eval, on one executor."""
-    arrays = net_values()
-    with bind(
-        net(), cpu(0), arrays, {n: np.zeros_like(a) for n, a in arrays.items()}, group2ctx=groups
-    ) as executor:
-        before = executor.forward()[0]
-        after = executor.forward(is_train=True)[0]
+    with simple_bind(net(), cpu(0), group2ctx=groups, data=(5, 4)) as executor:
+        executor.copy_params_from(net_values())
+        before = on_host(executor.forward()[0])
+        after = on_host(executor.forward(is_train=True)[0])
         executor.backward()
-        again = executor.forward(is_train=False)[0]
+        again = on_host(executor.forward(is_train=False)[0])
         assert same(before, after)
         assert same(before, again)
         with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before it"):
@@ -346,7 +353,7 @@ def test_an_output_that_is_no_loss_needs_a_head_gradient():
         executor.backward([np.ones(2)])  # the forward run is still there
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_head_gradients_of_several_outputs(groups):
     """In the order of the outputs; losses ignore theirs, and outputs behind BlockGrad need none."""
     with group("dev1"):
@@ -362,9 +369,9 @@ def test_head_gradients_of_several_outputs(groups):
         executor.forward(is_train=True, x=[0.5, 2.0])
         heads = [np.array([1.0, 10.0]), None, np.array([3.0, 4.0])]
         executor.backward(heads)
-        v = executor.arg_dict["x"]
+        v = on_host(executor.arg_dict["x"])
         want = 2 * v * heads[0] + np.exp(v) + np.cos(v) * heads[2]
-        np.testing.assert_allclose(executor.grad_dict["x"], want, rtol=1e-14)
+        np.testing.assert_allclose(on_host(executor.grad_dict["x"]), want, rtol=1e-14)
         executor.forward(is_train=True)
         with pytest.raises(RunError, match="output 'z_output' is no loss"):
             executor.backward([heads[0]])
@@ -381,7 +388,7 @@ def test_a_variable_as_output():
 # -- auxiliary states ----------------------------------------------------------------------------
 
 
-@placed
+@everywhere(ON_GPUS, **PLACES)
 def test_batch_norm_states_change_once_in_training_and_not_in_evaluation(groups):
     with group("dev1"):
         x = sym.tanh(sym.Variable("data"))
@@ -399,8 +406,9 @@ def test_batch_norm_states_change_once_in_training_and_not_in_evaluation(groups)
         executor.forward(is_train=True)
         executor.backward()
         mean, var = np.tanh(data).mean(0), np.tanh(data).var(0)
-        np.testing.assert_allclose(executor.aux_dict["norm_moving_mean"], mean / 2)
-        np.testing.assert_allclose(executor.aux_dict["norm_moving_var"], (1 + var) / 2)
+        found = {name: on_host(array) for name, array in executor.aux_dict.items()}
+        np.testing.assert_allclose(found["norm_moving_mean"], mean / 2)
+        np.testing.assert_allclose(found["norm_moving_var"], (1 + var) / 2)
         assert executor.grad_dict.keys() == {"data", "norm_gamma", "norm_beta"}
 
 
@@ -507,7 +515,7 @@ def test_methods_of_symbols_bind():
 
 
 def test_debug_str_shows_placement_and_messages():
-    with simple_bind(net(), cpu(0), group2ctx=PLACES[2], data=(5, 4)) as executor:
+    with simple_bind(net(), cpu(0), group2ctx=PLACES["two"], data=(5, 4)) as executor:
         text = executor.debug_str()
     assert text.startswith("stage  rank  device")
     assert "body 1F on cpu(1):" in text

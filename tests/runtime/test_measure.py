@@ -97,7 +97,7 @@ def test_the_memory_is_that_of_the_container(limits, memory, tmp_path, monkeypat
 
 
 def test_as_many_ranks_as_cores():
-    with measuring_ranks({}) as cluster:
+    with measuring_ranks({}, None) as cluster:
         assert cluster.size == measure.core_count()
 
 

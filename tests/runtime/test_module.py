@@ -10,10 +10,22 @@ import numpy as np
 import pytest
 
 import symgraph as mx
+from symgraph.arrays import on_host
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.io import DataBatch, NDArrayIter
 from symgraph.name import NameManager
-from tests.modules import GROUPS, TWO, batches, fitted, network, ready, same_bits, samples
+from tests.gpus import everywhere
+from tests.modules import (
+    GROUPS,
+    ON_GPUS,
+    TWO,
+    batches,
+    fitted,
+    network,
+    ready,
+    same_bits,
+    samples,
+)
 
 MXNET = Path(__file__).parent.parent / "symgraph" / "data" / "mxnet_module.npz"
 
@@ -28,14 +40,16 @@ def mxnet() -> Any:
 # -- numbers -------------------------------------------------------------------------------------
 
 
+@everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("kind", ["sgd", "adam", "rmsprop"])
-def test_fit_learns_what_mxnet_learns(kind, micro_batches, mxnet):
+def test_fit_learns_what_mxnet_learns(kind, micro_batches, groups, mxnet):
     """Parameters, metrics after each batch and predictions, with the last batch padded."""
     figures: list[list[float]] = []
     module = mx.mod.Module(
-        network(), context=TWO, group2ctxs=GROUPS, micro_batches=micro_batches, schedule="1f1b"
-    )
+        network(), context=[*groups.values()], group2ctxs=groups, micro_batches=micro_batches,
+        schedule="1f1b",
+    )  # fmt: skip
     it = NDArrayIter(mxnet["data"], mxnet["label"], batch_size=4)
     module.fit(
         it, eval_metric=["acc", "ce"], optimizer=kind, num_epoch=2,
@@ -62,11 +76,12 @@ def test_fit_is_the_same_on_every_placement_and_schedule(micro_batches):
     assert not same_bits(one, fitted(network(0.5), **how, seed=1))
 
 
+@everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
-def test_the_parts_of_a_step_are_the_step(schedule, micro_batches):
+def test_the_parts_of_a_step_are_the_step(schedule, micro_batches, groups):
     settings = {
-        "group2ctxs": GROUPS, "schedule": schedule, "micro_batches": micro_batches,
+        "group2ctxs": groups, "schedule": schedule, "micro_batches": micro_batches,
     }  # fmt: skip
     with ready(network(0.5), **settings) as whole, ready(network(0.5), **settings) as parts:
         for batch in batches(12):
@@ -83,9 +98,10 @@ def test_the_parts_of_a_step_are_the_step(schedule, micro_batches):
         assert same_bits(whole.get_params()[0], parts.get_params()[0])
 
 
+@everywhere({"a": mx.gpu(0), "b": [mx.gpu(0), mx.gpu(1)]}, cpus={"a": mx.cpu(0), "b": TWO})
 @pytest.mark.parametrize("mark", ["shard", "replicate"])
-def test_groups_on_two_devices(mark):
-    """Shards are views of the parameter's array; copies stay equal."""
+def test_groups_on_two_devices(mark, groups):
+    """On CPUs shards are views of the parameter's array; copies stay equal."""
     with NameManager():
         with mx.AttrScope(ctx_group="a"):
             x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=8, name="fc1")
@@ -94,7 +110,6 @@ def test_groups_on_two_devices(mark):
             x = mx.sym.FullyConnected(x, num_hidden=4, name="fc2")
         with mx.AttrScope(ctx_group="a"):
             symbol = mx.sym.SoftmaxOutput(x, name="softmax")
-    groups = {"a": mx.cpu(0), "b": TWO}
     want = fitted(network_of_four())
     got = fitted(symbol, group2ctxs=groups)
     for name, array in want.items():
@@ -123,8 +138,9 @@ def network_of_four() -> mx.Symbol:
 # -- gradients -----------------------------------------------------------------------------------
 
 
-def test_gradients_are_written_or_added_and_can_be_changed():
-    with mx.mod.Module(network()) as module:
+@everywhere(ON_GPUS, none=None)
+def test_gradients_are_written_or_added_and_can_be_changed(groups):
+    with mx.mod.Module(network(), group2ctxs=groups) as module:
         it = batches()
         requests = {"fc1_weight": "add", "fc2_weight": "write"}
         module.bind(it.provide_data, it.provide_label, grad_req=requests)
@@ -134,8 +150,9 @@ def test_gradients_are_written_or_added_and_can_be_changed():
         first = {n: a.copy() for n, a in module.grad_dict.items()}
         assert first.keys() == {"fc1_weight", "fc2_weight"}
         module.forward_backward(batch)
-        np.testing.assert_allclose(module.grad_dict["fc1_weight"], 2 * first["fc1_weight"])
-        np.testing.assert_array_equal(module.grad_dict["fc2_weight"], first["fc2_weight"])
+        second = {n: on_host(a) for n, a in module.grad_dict.items()}
+        np.testing.assert_allclose(second["fc1_weight"], 2 * on_host(first["fc1_weight"]))
+        np.testing.assert_array_equal(second["fc2_weight"], on_host(first["fc2_weight"]))
         module.init_optimizer(optimizer_params={"learning_rate": 1.0, "rescale_grad": 1.0})
         before = module.get_params()[0]
         module.grad_dict["fc1_weight"][:] = 3.0
@@ -147,9 +164,11 @@ def test_gradients_are_written_or_added_and_can_be_changed():
             module.train_batch(batch)
 
 
-def test_head_gradients_and_gradients_of_inputs():
-    x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, no_bias=True, name="fc")
-    with mx.mod.Module(x, label_names=None) as module:
+@everywhere({"a": mx.gpu(0)}, none=None)
+def test_head_gradients_and_gradients_of_inputs(groups):
+    with mx.AttrScope(ctx_group="a"):
+        x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, no_bias=True, name="fc")
+    with mx.mod.Module(x, label_names=None, group2ctxs=groups) as module:
         module.bind([("data", (2, 4))], inputs_need_grad=True)
         module.init_params(mx.init.Xavier())
         data, head = np.ones((2, 4), "float32"), np.arange(6.0).reshape(2, 3)
@@ -157,7 +176,8 @@ def test_head_gradients_and_gradients_of_inputs():
         module.backward([head])
         weight = module.get_params()[0]["fc_weight"]
         np.testing.assert_allclose(module.get_input_grads()[0], head @ weight, rtol=1e-5)
-        np.testing.assert_allclose(module.grad_dict["fc_weight"], head.T @ data, rtol=1e-5)
+        gradient = on_host(module.grad_dict["fc_weight"])
+        np.testing.assert_allclose(gradient, head.T @ data, rtol=1e-5)
         module.forward(DataBatch([data]))
         with pytest.raises(RunError, match="'fc_output' is no loss, so backward needs its head"):
             module.backward()
@@ -178,8 +198,9 @@ def test_fixed_parameters_stay():
 # -- using ---------------------------------------------------------------------------------------
 
 
-def test_score_and_predict_leave_padding_out():
-    module, it = ready(), batches(10, 4)
+@everywhere(ON_GPUS, none=None)
+def test_score_and_predict_leave_padding_out(groups):
+    module, it = ready(group2ctxs=groups), batches(10, 4)
     whole = module.predict(samples()[0])
     assert whole.shape == (10, 3)
     np.testing.assert_allclose(module.predict(it), whole, rtol=1e-6)
@@ -244,13 +265,14 @@ def test_a_sequence_with_time_as_its_first_axis():
         np.testing.assert_allclose(made[: steps * 4], first, rtol=1e-4)
 
 
-def test_auxiliary_states_are_learnt_saved_and_used(tmp_path):
+@everywhere({"a": mx.gpu(0)}, none=None)
+def test_auxiliary_states_are_learnt_saved_and_used(groups, tmp_path):
     """Moving averages of a BatchNorm: by hand after one batch, and in evaluation."""
-    with NameManager():
+    with NameManager(), mx.AttrScope(ctx_group="a"):
         x = mx.sym.BatchNorm(mx.sym.Variable("data"), momentum=0.9, name="bn")
         x = mx.sym.FullyConnected(x, num_hidden=3, name="fc")
         symbol = mx.sym.SoftmaxOutput(x, name="softmax")
-    module, it = ready(symbol), batches(8, 4)
+    module, it = ready(symbol, group2ctxs=groups), batches(8, 4)
     batch = next(it)
     module.forward(batch, is_train=False)
     before = module.get_outputs()[0]
@@ -259,7 +281,7 @@ def test_auxiliary_states_are_learnt_saved_and_used(tmp_path):
     assert aux.keys() == {"bn_moving_mean", "bn_moving_var"}
     np.testing.assert_allclose(aux["bn_moving_mean"], 0.1 * batch.data[0].mean(0), rtol=1e-5)
     module.save_checkpoint(str(tmp_path / "net"), 1)
-    again = mx.mod.Module.load(str(tmp_path / "net"), 1)
+    again = mx.mod.Module.load(str(tmp_path / "net"), 1, group2ctxs=groups)
     again.bind(it.provide_data, it.provide_label)
     for one in (module, again):
         one.forward(batch, is_train=False)

@@ -11,9 +11,11 @@ import symgraph as mx
 from symgraph.errors import ConfigError, GraphError, RunError
 from symgraph.io import DataBatch, DataDesc, DataIter
 from symgraph.name import NameManager
+from tests.gpus import everywhere
 
 VOCAB, HIDDEN, BATCH = 7, 5, 4
 GROUPS = {"embed": mx.cpu(0), "rnn": mx.cpu(0), "decode": mx.cpu(1)}
+ON_GPUS = {"embed": mx.cpu(0), "rnn": mx.gpu(0), "decode": mx.gpu(1)}
 
 
 def sym_gen(length: int) -> Any:
@@ -118,10 +120,11 @@ def test_weights_are_one_array_for_all_buckets():
         np.testing.assert_array_equal(alone.get_outputs()[0], module.get_outputs()[0])
 
 
-def test_buckets_learn_as_a_serial_run_does():
+@everywhere(ON_GPUS, none=None)
+def test_buckets_learn_as_a_serial_run_does(groups):
     """Against single modules, one a batch, that hand on parameters and momentum by file."""
     lengths = [8, 3, 5, 3, 8]
-    with bound() as module:
+    with bound(group2ctxs=groups) as module:
         for seed, length in enumerate(lengths):
             module.train_batch(batch(length, seed))
         got = module.get_params()[0]
@@ -212,13 +215,16 @@ def test_a_bucket_may_not_bring_new_parameters():
             module.switch_bucket(1, [("data", (4, 6))])
 
 
-def test_checkpoints_of_buckets(tmp_path):
-    prefix = str(tmp_path / "lm")
-    with bound() as straight, bound() as paused:
+@everywhere(ON_GPUS, none=None)
+def test_checkpoints_of_buckets(groups, tmp_path):
+    prefix, how = str(tmp_path / "lm"), {"group2ctxs": groups}
+    with bound(**how) as straight, bound(**how) as paused:
         for module in (straight, paused):
             module.train_batch(batch(3))
         paused.save_checkpoint(prefix, 1, save_optimizer_states=True)
-        again = mx.mod.BucketingModule.load(prefix, 1, sym_gen, 8, load_optimizer_states=True)
+        again = mx.mod.BucketingModule.load(
+            prefix, 1, sym_gen, 8, load_optimizer_states=True, **how
+        )
         again.bind(batch(8).provide_data, batch(8).provide_label)
         again.init_optimizer(optimizer_params={"learning_rate": 1.0, "momentum": 0.5})
         for module in (straight, again):

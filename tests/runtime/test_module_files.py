@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,15 @@ import pytest
 import symgraph as mx
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.io import DataBatch
-from tests.modules import GROUPS, batches, network, ready, same_bits
+from tests.gpus import everywhere
+from tests.modules import GROUPS, ON_GPUS, batches, network, ready, same_bits
 
 # -- checkpoints ---------------------------------------------------------------------------------
 
 
+@everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
+def test_a_run_goes_on_from_its_checkpoint(optimizer, groups, tmp_path):
     """The same bits as without a pause, on another placement."""
     prefix = str(tmp_path / "net")
     settings = {"learning_rate": 0.1}
@@ -31,17 +34,33 @@ def test_a_run_goes_on_from_its_checkpoint(optimizer, tmp_path):
             for batch in it:
                 module.train_batch(batch)
 
-    straight, paused = mx.mod.Module(network(0.5)), mx.mod.Module(network(0.5))
+    here = {"a": groups["b"], "b": groups["b"]}
+    straight, paused = (mx.mod.Module(network(0.5), group2ctxs=here) for _ in range(2))
     train(straight, 4)
     train(paused, 2)
     paused.save_checkpoint(prefix, 2, save_optimizer_states=True)
-    again = mx.mod.Module.load(prefix, 2, load_optimizer_states=True, group2ctxs=GROUPS)
+    again = mx.mod.Module.load(prefix, 2, load_optimizer_states=True, group2ctxs=groups)
     assert same_bits(again.get_params()[0], paused.get_params()[0])
     train(again, 2)
     assert same_bits(again.get_params()[0], straight.get_params()[0])
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "net-0002.params", "net-0002.states", "net-symbol.json",
     ]  # fmt: skip
+
+
+@everywhere(ON_GPUS, cpus=GROUPS)
+def test_a_module_that_is_bound_anew_goes_on(groups):
+    """With parameters and momentum, wherever a strategy places it then."""
+    with ready(group2ctxs=groups) as stays, ready(group2ctxs=groups) as moves:
+        for batch in batches(12):
+            for module in (stays, moves):
+                module.train_batch(batch)
+            swapped = dict(zip(groups, reversed(groups.values()), strict=True))
+            moves._options = replace(moves._options, groups=swapped)
+            moves.bind(moves.data_shapes, moves.label_shapes, force_rebind=True)
+            groups = swapped
+        assert same_bits(stays.get_params()[0], moves.get_params()[0])
+        assert moves.plan.rank_of("fc1_weight") != stays.plan.rank_of("fc1_weight")
 
 
 def test_optimizer_states_of_another_kind_are_refused(tmp_path):

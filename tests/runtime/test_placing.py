@@ -24,7 +24,7 @@ from symgraph.lower import lower
 from symgraph.types import TensorType
 
 LINK = Link(2e-6, 1e9)
-PRICES = Prices(Speed(1e9, 0.0), LINK, overhead=0.0)
+PRICES = Prices.alike(Speed(1e9, 0.0), LINK, overhead=0.0)
 ON = Machine.uniform([cpu(0), cpu(1)], Speed(1e9, 0.0), LINK.latency, LINK.bandwidth)
 
 
@@ -88,7 +88,7 @@ def test_pieces_of_a_split_operator_share_their_devices_where_that_makes_a_short
     pair = cpu(0), cpu(1)
     options = Options(
         {"head": pair}, cpu(0), pair, strategy="auto", schedule="auto", whole=False, update=True,
-        pricing=lambda graph: PRICES,
+        pricing=lambda graph, contexts: PRICES,
     )  # fmt: skip
     made = plan(net, feeds, options, wrt=None)
     assert [made.rank_of(f"head_weight[{part}]") for part in ("0:256", "256:512")] == [0, 1]

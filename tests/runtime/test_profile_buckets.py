@@ -109,7 +109,7 @@ def test_of_steady_steps_the_operators_are_all_that_is_computed(make):
     """And the parts of every rank are the measured step, to the nanosecond."""
     seen = make()
     records = [steady(m.record, 4 * at) for at, m in enumerate(seen.mixtures)]
-    profile = profile_of(records, NOMINAL, seen.speed, records[0].plan)
+    profile = profile_of(records, NOMINAL, seen.speeds, records[0].plan)
     assert sum(row.seconds for row in profile.operators) == pytest.approx(profile.compute, rel=1e-9)
     assert profile.parts_of == pytest.approx(profile.step, rel=1e-9)
     for own in profile.parts:

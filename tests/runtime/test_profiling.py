@@ -11,9 +11,9 @@ import pytest
 
 from partitioner.cost import Caches, CostTable, Speed, is_free
 from partitioner.types import Body
-from runtime.instructions import Run
 from runtime.job import prepare
-from runtime.prices import Prices, load_prices, save_prices
+from runtime.price_files import load_prices, save_prices
+from runtime.prices import Prices
 from runtime.profiling.exhibit import exhibit
 from runtime.profiling.figures import RankParts, profile_of
 from runtime.profiling.rows import COPIES, UPDATES, run_seconds
@@ -28,7 +28,14 @@ from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.errors import ConfigError
 from symgraph.ops.registry import find
-from tests.profiles import ESTIMATES, RATES, STEPS, config, small_profile
+from tests.profiles import (
+    ESTIMATES,
+    RATES,
+    STEPS,
+    assert_calls_inside_runs,
+    config,
+    small_profile,
+)
 from tests.runtime.test_timeline import track
 
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
@@ -63,19 +70,7 @@ def test_the_calls_of_a_body_are_all_its_nodes_once(overrides):
 
 
 def test_calls_lie_inside_of_their_runs():
-    record = small_profile().typical.record
-    for own, program in zip(record.ranks, record.plan.schedule.programs, strict=True):
-        runs = [at for at, i in enumerate(program) if isinstance(i, Run)]
-        assert [program[at].key for at in runs] == [run.key for run in own.runs]
-        place = 0
-        for at, run in zip(runs, own.runs, strict=True):
-            count = len(run.calls) + len(run.adding)
-            inside = slice(place, place + count)
-            place += count
-            assert (own.calls.start[:, inside] >= own.start[:, [at]]).all()
-            assert (own.calls.end[:, inside] <= own.end[:, [at]]).all()
-        assert place == own.calls.start.shape[1]
-        assert (own.calls.start[:, 1:] >= own.calls.end[:, :-1]).all()
+    assert_calls_inside_runs(small_profile().typical.record)
 
 
 def test_a_stopwatch_changes_no_number(tmp_path):
@@ -155,9 +150,10 @@ def test_everything_is_said_and_is_json():
 
 def test_costs_that_do_not_add_up_are_warned_of():
     profile = small_profile()
-    slow = Prices(CostTable(Speed(1e3, 1.0, 1e3), 0.0, RATES, Caches(1, 2), {}, {}, {}), Link())
+    table = CostTable(Speed(1e3, 1.0, 1e3), 0.0, RATES, Caches(1, 2), {}, {}, {})
+    slow = Prices.alike(table, Link())
     record = profile.typical.record
-    worse = profile_of([record], slow, profile.speed, record.plan)
+    worse = profile_of([record], slow, profile.speeds, record.plan)
     assert "slower than together" in warnings(worse)[0]
     assert f"warning: {warnings(worse)[0]}" in profile_report(worse)
 
@@ -235,16 +231,19 @@ def test_costs_are_saved_and_loaded(tmp_path):
     table = CostTable(
         Speed(1e9, 1e-6, 2e9), 1e-7, RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
     )  # fmt: skip
-    prices = Prices(table, Link(1e-5, 1e9, by_receiver=True))
+    card = replace(table, dispatch=0.0, machine={"card": "b"})
+    near, far = Link(1e-5, 1e9, by_receiver=True), Link(2e-5, 5e8, by_receiver=True)
+    links = {("cpu", "cpu"): near, ("cpu", "gpu"): far, ("gpu", "cpu"): far}
+    prices = Prices({"cpu": table, "gpu": card}, links)
     save_prices(prices, path)
     assert load_prices(path) == prices
     text = json.loads(path.read_text())
-    text["link"] = {"latency": "x"}
+    text["links"]["cpu cpu"] = {"latency": "x"}
     path.write_text(json.dumps(text))
-    with pytest.raises(ConfigError, match="link: expected latency and bandwidth"):
+    with pytest.raises(ConfigError, match="links: expected latency and bandwidth"):
         load_prices(path)
     with pytest.raises(ConfigError, match="no costs were measured"):
-        save_prices(replace(prices, bodies=Speed(1.0, 1.0)), path)
+        save_prices(replace(prices, kinds={"cpu": Speed(1.0, 1.0)}), path)
     with pytest.raises(ConfigError, match="cannot write the costs to /nowhere/x: No such"):
         save_prices(prices, "/nowhere/x")
 
@@ -255,7 +254,7 @@ def test_saved_costs_are_what_a_plan_is_made_with(tmp_path):
         trial = Trial.of(given, cluster, warm_up=1)
         prices = trial.planned.training.prices
         assert prices is not None
-        assert prices.bodies == ESTIMATES
+        assert prices.kinds["cpu"] == ESTIMATES
         assert np.isinf(float(prices.link.bandwidth))
         trial.run(1)
         assert trial.profile().prices is prices

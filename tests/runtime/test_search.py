@@ -9,7 +9,7 @@ import pytest
 from runtime.batches import source
 from runtime.job import job_of, training_plan
 from runtime.mixing import predict
-from runtime.prices import load_prices
+from runtime.price_files import load_prices
 from runtime.profiling.epoch import Epoch, epoch_of
 from runtime.profiling.search import Found, search
 from runtime.profiling.winner import evidence_lines, write_winner
@@ -29,7 +29,7 @@ ENOUGH = 600.0  # seconds in which nothing is left out, on a busy machine that c
 
 def found_for(given: Config, **limits: Any) -> Found:
     prices = load_prices(str(given.partition.costs))
-    return search(given, lambda graph: prices, **limits)
+    return search(given, lambda graph, contexts: prices, **limits)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,17 @@ def test_the_users_own_placement_takes_part(given, found):
     assert found.given in found.candidates
     assert found.candidates[0].seconds <= found.given.seconds
     assert found.given.name.endswith("as given")
+
+
+def test_the_best_is_tried_with_and_without_time_segments(found):
+    """Of the same micro-batches and splits: kernels of other lengths may be priced wrongly."""
+    kinds = {
+        (len(c.plan.sizes), c.splits): set[bool]() for c in found.candidates if not c.quick
+    }  # fmt: skip
+    for c in found.candidates:
+        if not c.quick and not c.given:
+            kinds[len(c.plan.sizes), c.splits].add(c.plan.choice.time_segment is None)
+    assert {True, False} in kinds.values()
 
 
 def test_pins_are_kept_if_there_is_a_strategy(tmp_path):

@@ -17,7 +17,7 @@ from symgraph.batching import Feed
 from symgraph.context import cpu
 from symgraph.types import TensorType
 
-PRICES = Prices(Speed(1e9, 1e-7, 1e12), Link(1e-7, 1e12), overhead=0.0)
+PRICES = Prices.alike(Speed(1e9, 1e-7, 1e12), Link(1e-7, 1e12), overhead=0.0)
 DEVICES = (cpu(0), cpu(1))
 
 
@@ -26,7 +26,7 @@ def language_model(vocab: int, **more: object) -> Plan:
     given: dict[str, object] = {"strategy": "auto", "schedule": "auto", "micro_batches": 2}
     options = Options(
         None, cpu(0), DEVICES, states=model.states, update=True, whole=False,
-        pricing=lambda graph: PRICES, **given | more,
+        pricing=lambda graph, contexts: PRICES, **given | more,
     )  # fmt: skip
     return plan(model.symbol, model.feeds, options, wrt=None)
 
@@ -77,7 +77,7 @@ def chain(**more: object) -> Plan:
             x = sym.tanh(x, name=f"layer{i}")
     feeds = {"data": Feed(TensorType((8, 5000), "float32"))}
     options = Options(
-        None, cpu(0), DEVICES, strategy="auto", pricing=lambda graph: PRICES, **more
+        None, cpu(0), DEVICES, strategy="auto", pricing=lambda graph, contexts: PRICES, **more
     )  # fmt: skip
     return plan(sg.sym.MakeLoss(x), feeds, options)
 

@@ -239,7 +239,7 @@ def test_many_messages_both_ways_under_load():
 
 
 def test_make_cluster():
-    assert list(TRANSPORTS) == ["threads", "mpi"]
+    assert list(TRANSPORTS) == ["threads", "mpi", "nccl"]
     with make_cluster("threads", 3, 5.0) as cluster:
         assert cluster.run(lambda end: (end.size, end.timeout)) == [(3, 5.0)] * 3
     with pytest.raises(ConfigError, match=r"transport 'thread' is unknown: did you mean 'threads'"):

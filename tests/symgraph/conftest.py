@@ -1,5 +1,7 @@
 """Operators on GPUs: whatever the tests here compute on numpy's arrays is computed on CuPy's too.
 
+Once call by call, and once by a CUDA graph, unless the operator says that none can hold it.
+
 Without a GPU, tests.fake_cupy stands in for CuPy; SYMGRAPH_TEST_GPU=1 takes the real one.
 """
 
@@ -30,15 +32,35 @@ def _on_both(opdef: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Any]) -> tup
         return found
     cupy = importlib.import_module("cupy")
     given = [cupy.array(np.asarray(array, order="C")) for array in arrays]
-    there = run(opdef, env._replace(xp=cupy), attrs, given)
+    there = env._replace(xp=cupy)
+    _agree(opdef, found, run(opdef, there, attrs, given))
+    if not (opdef.random or opdef.looks):
+        _agree(opdef, found, _captured(opdef, there, attrs, given))
+    return found
+
+
+def _captured(opdef: OpDef, env: Env, attrs: Attrs, given: Sequence[Any]) -> tuple[Any, ...]:
+    """The operator's results by a CUDA graph."""
+    stream = env.xp.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        try:
+            made = run(opdef, env, attrs, given)
+        finally:
+            graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    return made
+
+
+def _agree(opdef: OpDef, found: Sequence[Any], there: Sequence[Any]) -> None:
     for ours, theirs in zip(found, there, strict=True):
-        assert type(theirs) is cupy.ndarray, f"{opdef.name} leaves the device"
+        assert not isinstance(theirs, np.ndarray), f"{opdef.name} leaves the device"
         assert (theirs.shape, theirs.dtype) == (ours.shape, ours.dtype), opdef.name
         close = TOLERANCE.get(str(ours.dtype), 0)
         np.testing.assert_allclose(
             on_host(theirs), ours, rtol=close, atol=close, err_msg=opdef.name
         )  # fmt: skip
-    return found
 
 
 @pytest.fixture(autouse=True)

@@ -163,11 +163,11 @@ def _messages(profile: Profile) -> Rows:
 
 def _memory(show: Show) -> Rows:
     """What each rank was predicted to hold, and holds."""
-    head = ("rank", "parameters", "optimizer", "gradients", "activations", "transient",
+    head = ("rank", "parameters", "optimizer", "scratch", "gradients", "activations", "transient",
             "predicted peak", "measured")  # fmt: skip
     rows: list[Sequence[Cell]] = []
     for rank, memory in enumerate(show.profile.memory):
-        parts = (memory.parameters, memory.optimizer, memory.gradients, memory.activations,
-                 memory.transient, memory.peak, show.memory[rank])  # fmt: skip
+        parts = (memory.parameters, memory.optimizer, memory.scratch, memory.gradients,
+                 memory.activations, memory.transient, memory.peak, show.memory[rank])  # fmt: skip
         rows.append((f"rank {rank}", *((bytes_text(part), float(part)) for part in parts)))
     return head, rows

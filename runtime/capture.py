@@ -1,0 +1,90 @@
+"""CUDA graphs: a run's calls as a few launches.
+
+An unrolled network is thousands of short calls, and a GPU is done with one before the host has made
+the next. So from the second time on that a run is made, all that its neighbouring calls ask of the
+GPU is asked by one launch. What is at the same addresses in every run can be held so, and that is
+all but calls that do not do the same each time (`Step.fixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from runtime.kernels import BoundBody, Step, make
+from runtime.native import Clock
+from symgraph.arrays import Device
+from symgraph.errors import LimitError
+
+
+class Replay:
+    """The calls of a run, in order, as one.
+
+    What they do may hang on whether the run trains, so there are launches for both. The first run
+    makes the calls one by one: it compiles and loads what a capture may not. `apart` then has the
+    names of the nodes whose calls are still made each time.
+    """
+
+    def __init__(self, device: Device, clock: Clock, steps: Sequence[Step]) -> None:
+        self._device, self._clock, self._steps = device, clock, steps
+        self._launches: dict[bool, Sequence[Step]] = {}
+        self.apart: list[str] = []
+
+    def __call__(self) -> None:
+        trains = self._clock.env.train
+        launches = self._launches.get(trains)
+        if launches is None:
+            self._launches[trains] = ()
+            launches = self._steps
+        elif not launches:
+            self.apart.clear()
+            launches = self._launches[trains] = [*self._captured()]
+        make(launches)
+
+    def _captured(self) -> Iterator[Step]:
+        for fixed, group in groupby(self._steps, lambda step: step.fixed):
+            steps = [*group]
+            yield from self._whole(steps) if fixed else self._each(steps)
+
+    def _whole(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """One launch for all, or several around what cannot be captured."""
+        done: list[Step] = []
+
+        def calls() -> None:
+            for step in steps:
+                step.function(*step.args)
+                done.append(step)
+
+        if len(steps) < 2:
+            yield from self._each(steps)
+            return
+        try:
+            launch = self._device.captured(calls)
+        except LimitError:
+            raise
+        except Exception:  # whatever it is, the calls themselves were fine the first time
+            if len(done) < len(steps):
+                yield from self._around(steps, len(done))
+                return
+            launch = None
+        if launch is None:
+            yield from self._each(steps)
+        else:
+            yield Step(f"{steps[0].name} to {steps[-1].name}", launch, ())
+
+    def _around(self, steps: Sequence[Step], at: int) -> Iterator[Step]:
+        yield from self._whole(steps[:at])
+        yield from self._each(steps[at : at + 1])
+        yield from self._whole(steps[at + 1 :])
+
+    def _each(self, steps: Sequence[Step]) -> Iterator[Step]:
+        self.apart += [step.name for step in steps]
+        yield from steps
+
+
+def replayed(
+    device: Device, clock: Clock, body: BoundBody, adding: Sequence[Step]
+) -> tuple[BoundBody, list[Step]]:
+    """A run that is the same but for how its calls are made; its sums are among them."""
+    replay = Replay(device, clock, (*body.steps, *adding))
+    return body._replace(steps=(Step(str(body.key), replay, ()),)), []

@@ -1,0 +1,39 @@
+"""Dropout on a GPU: mask and product in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runtime.cuda.base import each, floating, function, kernel, launch
+from runtime.cuda.draws import places
+from runtime.native.base import Bound, Clock, Task
+from runtime.native.flat import numbering
+from symgraph import arrays
+
+
+@kernel("Dropout")
+def dropout(task: Task) -> Bound | None:
+    (x,), (out, mask), a = task.ins, task.outs, task.attrs
+    if a["axes"] or not floating(x, out, mask):
+        return None
+    least, scale, grid = numbering(a, x)
+    first = a["first"] if a["axis"] >= 0 else -1  # -1: numbered without a batch
+    draw = launch(
+        function("dropout", "drop", real=x.dtype.name), *each(x.size),
+        x, *places(task.clock, a["stream"]), out, mask,
+        x.size, *grid, first, least, float(scale),
+    )  # fmt: skip
+    copyto = arrays.loaded().copyto
+
+    def leave() -> None:
+        copyto(out, x)
+        mask.fill(1)
+
+    return draw if a["mode"] == "always" else Bound(_drop, (task.clock, draw, leave))
+
+
+def _drop(clock: Clock, draw: Bound, leave: Callable[[], None]) -> None:
+    if clock.env.train:
+        draw.function(*draw.args)
+    else:
+        leave()

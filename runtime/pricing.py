@@ -1,0 +1,147 @@
+"""Pricing: prices that are measured on the devices at hand, when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from partitioner.cost import CostTable
+from partitioner.merging import merge_whole
+from partitioner.segments import time_steps
+from runtime import profile
+from runtime.calibrate import measure_speed
+from runtime.card_profile import measure_card
+from runtime.measure import link_between
+from runtime.price_files import prices_data, prices_from
+from runtime.prices import Bodies, Pair, Prices, Pricing, first_of_kinds, link_of_host
+from runtime.replay import Link
+from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.arrays import device
+from symgraph.context import Context, cpu
+from symgraph.graph import Graph
+
+SECONDS = 3.0  # the most that a profile of one kind of device takes before a choice
+NOTHING = Prices({}, {})
+HERE = cpu(0), cpu(1)
+
+
+def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> Prices:
+    """From operation counts and a measurement of a tenth of a second."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        kinds: dict[str, Bodies] = {
+            c.kind: measure_speed(device(c)) for c in first_of_kinds(contexts)
+        }
+        return Prices(kinds, measure_links(contexts))
+
+
+def measured_prices(graph: Graph, contexts: Sequence[Context], known: Prices = NOTHING) -> Prices:
+    """From a profile of the graph's kernels on each kind of device, one thread of BLAS each.
+
+    known: what was measured before.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        kinds: dict[str, Bodies] = {
+            c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
+            for c in first_of_kinds(contexts)
+        }
+        links = measure_links(contexts, known.links)
+    return replace(known, kinds={**known.kinds, **kinds}, links={**known.links, **links})
+
+
+def _measured(
+    graph: Graph, context: Context, contexts: Sequence[Context], old: Bodies | None
+) -> CostTable:
+    """The table of a device's kind; CPUs run all together, as in a pipeline."""
+    seen = {*old.measured, *old.failed} if isinstance(old, CostTable) else set()
+    graphs, here = versions(graph), device(context)
+    if here.is_host:
+        workers = min(sum(c.kind == context.kind for c in contexts), profile.cores())
+        new = profile.measure(graphs, seconds=SECONDS, known=seen, workers=workers)
+    else:
+        new = measure_card(graphs, here, seconds=SECONDS, known=seen)
+    if not isinstance(old, CostTable):
+        return new
+    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
+    return replace(old, measured=measured, failed=failed)
+
+
+class PriceMemory:
+    """The prices of all kernels that were asked for: each is measured once, whatever the graph."""
+
+    def __init__(self) -> None:
+        self._known = NOTHING
+        self._asked: set[tuple[str, Context]] = set()  # digests of graphs, devices
+
+    def pricing(self, measure: Callable[[Graph, Sequence[Context], Prices], Prices]) -> Pricing:
+        """Pricing with this memory. measure: measured_prices, or shared_prices on a cluster."""
+
+        def priced(graph: Graph, contexts: Sequence[Context]) -> Prices:
+            asked = {(graph.digest, context) for context in contexts}
+            if not asked <= self._asked:
+                self._known = measure(graph, contexts, self._known)
+                self._asked |= asked
+            return self._known.only(contexts)
+
+        return priced
+
+
+def fresh_pricing() -> Pricing:
+    """Measured in this process, with a memory of its own."""
+    return PriceMemory().pricing(measured_prices)
+
+
+def versions(graph: Graph) -> list[Graph]:
+    """A graph as it stands and merged for time segments of all `segment_lengths`."""
+    return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
+
+
+def segment_lengths(steps: int) -> list[int]:
+    """The lengths of time segments that are tried: a half, a quarter, an eighth ... of all."""
+    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
+    return list(dict.fromkeys(-(-steps // part) for part in parts))
+
+
+def shared_prices(
+    graph: Graph, contexts: Sequence[Context], known: Prices = NOTHING, *, cluster: Cluster
+) -> Prices:
+    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
+
+    known: see measured_prices.
+    """
+
+    def work(transport: Transport) -> Prices:
+        transport.waiting_for("rank 0's profile of the network")
+        own: dict[str, Any] | None = None
+        if transport.rank == 0:
+            own = prices_data(measured_prices(graph, contexts, known))
+        return prices_from(transport.exchange(own)[0])
+
+    return cluster.run(work)[0]
+
+
+def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> dict[Pair, Link]:
+    """Between two devices of each two kinds, of one kind too if there are two such, or CPUs.
+
+    known: what is not wanted.
+    """
+    there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
+    pairs: dict[Pair, tuple[Context, Context]] = {}
+    for a, b in combinations(sorted(there), 2):
+        pairs.setdefault((a.kind, b.kind), (a, b))
+    found: dict[Pair, Link] = {}
+    for (sender, receiver), pair in pairs.items():
+        if (sender, receiver) not in known:
+            found[sender, receiver] = found[receiver, sender] = measure_link(*pair)
+    return found
+
+
+def measure_link(a: Context = HERE[0], b: Context = HERE[1]) -> Link:
+    """Latency and bandwidth of messages between two threads, on these devices."""
+    devices = device(a), device(b)
+    with ThreadCluster(2) as cluster:
+        level = cluster.run(lambda end: link_between(end, 0, 1, devices[end.rank]))[0]
+    return link_of_host(level.latency, level.bandwidth)

@@ -1,0 +1,159 @@
+"""Mixed precision: activations in 16 bits, parameters in float32, a rewrite of the forward graph.
+
+    weight ── Cast ──┐                                       ┌─ Cast ── softmax     float32
+                     ├─ FullyConnected ── ... ── scores ─────┤
+    words ── Cast ───┘      16 bits: what is kept, sent      └─ (gradients likewise, back)
+
+Products take, make and keep values of the low type, so memory and messages are halved and a GPU's
+tensor cores can be used; losses, exponentials and long sums are float32; the rest is as its inputs
+are. Which operator does which is its own property (`OpDef.precision`):
+
+    LOW      inputs and outputs in the low type: products, gates
+    INSIDE   float32 goes in, its result is stored in the low type: look-ups, norms
+    FULL     float32: losses, softmax, exponentials, powers, sums
+    FOLLOWS  low if all its activations are; parameters that it reads are cast then
+
+`OpDef.full_inputs` stay float32 whatever the others are, as auxiliary states do. However a value is
+stored, operators compute in float32 (`registry.computation`, `calc` in runtime/cuda).
+
+Parameters and what an optimizer keeps of them are float32 (master weights): a parameter that an
+operator reads in the low type is cast by a node of its own, once, which stands with the parameter;
+gradients are built on this graph, so those of parameters are float32 by themselves. Outputs have
+the types that they had. Loss scaling is symgraph/loss_scale.py's.
+
+Source: Micikevicius et al. 2018, "Mixed precision training".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from symgraph.attribute import hide, lookup
+from symgraph.build import forward_node
+from symgraph.graph import Graph, Node
+from symgraph.ops.registry import FOLLOWS, INSIDE, LOW, OpDef, Site, find, infer
+from symgraph.pieces import GROUP, KEY
+from symgraph.types import HALVES, TensorType, Value
+
+FLOAT32 = "float32"
+PRECISIONS = (FLOAT32, *HALVES)
+
+
+def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
+    """The forward graph with float32 values stored in the dtype `low` where that is enough.
+
+    fed: the variables that are no parameters. Nodes keep their names; the outputs are in the same
+    order and of the same types. float32 is the graph itself.
+    """
+    if low == FLOAT32:
+        return graph
+    rewriter = _Rewriter(graph, low, fed)
+    for node in graph:
+        rewriter.rewrite(node)
+    outputs = [rewriter.output(v) for v in graph.outputs]
+    return Graph.of(rewriter.nodes.values(), outputs)
+
+
+def is_parameter_cast(graph: Graph, name: str) -> bool:
+    """Whether a node is no more than a variable in another dtype: it belongs where that is."""
+    node = graph[name]
+    return node.op == "Cast" and node.origin is None and graph[node.inputs[0].node].is_variable
+
+
+class _Rewriter:
+    """The rewritten nodes so far.
+
+    stored: a value of the graph before -> what it is stored as. casts: (value, dtype, group of the
+    readers, "" for all) -> the same in that dtype.
+    """
+
+    def __init__(self, graph: Graph, low: str, fed: Collection[str]) -> None:
+        self.graph, self.low = graph, low
+        self.held = {n.name for n in graph.variables} - set(fed)
+        self.nodes: dict[str, Node] = {}
+        self.stored: dict[Value, Value] = {}
+        self.casts: dict[tuple[Value, str, str], Value] = {}
+
+    def rewrite(self, node: Node) -> None:
+        """Add a node, with casts in front of it and behind it."""
+        if node.is_variable:
+            self.nodes[node.name] = node
+            return
+        op = find(node.op)
+        wanted = self._wanted(node, op)
+        inputs = tuple([
+            self._now(v) if dtype is None else self._cast(v, dtype, node)
+            for v, dtype in zip(node.inputs, wanted, strict=True)
+        ])  # fmt: skip
+        types = infer(op, Site(node.op, node.name, node.attrs), [self._type(v) for v in inputs])
+        self.nodes[node.name] = Node(
+            node.name, node.op, inputs, node.attrs, types, None, node.tags
+        )  # fmt: skip
+        if op.precision == INSIDE:
+            for index in range(len(types) if op.visible is None else op.visible):
+                value = Value(node.name, index)
+                if types[index].dtype == FLOAT32:
+                    self.stored[value] = self._cast(value, self.low, node)
+
+    def output(self, value: Value) -> Value:
+        """An output of the graph in the type that it had."""
+        return self._cast(value, self.graph.type_of(value).dtype, self.graph[value.node])
+
+    def _wanted(self, node: Node, op: OpDef) -> list[str | None]:
+        """The dtype that a node is to read each input in; None: as it is."""
+        names = op.input_names(node.attrs)
+        first_state = len(node.inputs) - len(op.aux)
+        full = {
+            i for i in range(len(node.inputs))
+            if i >= first_state or (i < len(names) and names[i] in op.full_inputs)
+        }  # fmt: skip
+        floats = {i for i, v in enumerate(node.inputs) if self.graph.type_of(v).dtype == FLOAT32}
+        low = op.precision == LOW
+        if op.precision == FOLLOWS:
+            made = {v for i, v in enumerate(node.inputs)
+                    if i in floats - full and v.node not in self.held}  # fmt: skip
+            low = bool(made) and all(self._type(self._now(v)).dtype == self.low for v in made)
+        return [
+            None if i not in floats else self.low if low and i not in full else FLOAT32
+            for i in range(len(node.inputs))
+        ]
+
+    def _now(self, value: Value) -> Value:
+        return self.stored.get(value, value)
+
+    def _type(self, value: Value) -> TensorType:
+        return self.nodes[value.node].types[value.index]
+
+    def _cast(self, old: Value, dtype: str, reader: Node) -> Value:
+        """A value of the graph before, in that dtype.
+
+        It is cast down where it is made and up where it is read, so that what is sent is small.
+        """
+        value = self._now(old)
+        if self._type(value).dtype == dtype:
+            return value
+        down = dtype == self.low
+        key = value, dtype, "" if down else lookup(reader.tags, GROUP) or ""
+        if key not in self.casts:
+            at = _place(self.nodes[value.node] if down else reader)
+            types = [self._type(value)]
+            cast = forward_node(
+                self._free(f"{value}[{dtype}]"), "Cast", (value,), types, at, {"dtype": dtype}
+            )
+            self.nodes[cast.name] = cast
+            self.casts[key] = Value(cast.name)
+        return self.casts[key]
+
+    def _free(self, name: str) -> str:
+        while name in self.nodes or name in self.graph.nodes:
+            name += "'"
+        return name
+
+
+def _place(node: Node) -> Mapping[str, str]:
+    """What says where a node is; of a variable's tags no more than that."""
+    if not node.is_variable:
+        return node.tags
+    where = {key: lookup(node.tags, key) for key in (GROUP, KEY)}
+    return MappingProxyType({hide(key): text for key, text in where.items() if text is not None})

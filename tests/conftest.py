@@ -1,0 +1,25 @@
+"""Fixtures of tests that run on GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpus import KINDS, shared_card
+
+
+@pytest.fixture(params=KINDS)
+def shared_gpu(request, monkeypatch):
+    """Any number of contexts on one card."""
+    with shared_card(request.param, monkeypatch):
+        yield
+
+
+@pytest.fixture
+def groups(request, monkeypatch):
+    """A map of groups to devices, which are there; see tests.gpus.everywhere."""
+    kind, places = request.param
+    if kind is None:
+        yield places
+        return
+    with shared_card(kind, monkeypatch):
+        yield places

@@ -1,0 +1,109 @@
+"""CUDA graphs of the stand-in for CuPy: what is called while a stream captures is noted, not done.
+
+A call is made all the same, since its result has a shape and memory; what it has written is put
+back when the capture ends. A launch makes the calls again, into the same memory. As with CUDA,
+nothing that goes to or comes from the host can be captured, and nobody may wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+_here = threading.local()
+
+
+class CUDARuntimeError(RuntimeError):
+    """CuPy's error for what CUDA reports."""
+
+
+class Graph:
+    """The calls of a capture."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Callable[[], Any], list[np.ndarray]]] = []
+        self._before: list[tuple[np.ndarray, np.ndarray]] = []
+        self.broken = False
+
+    def note(self, call: Callable[[], Any], written: Sequence[np.ndarray]) -> Any:
+        self._before += [(array, array.copy()) for array in written]
+        result = call()
+        self._calls.append((call, [*arrays_of(result)]))
+        return result
+
+    def end(self) -> None:
+        for array, values in reversed(self._before):
+            array[...] = values
+        self._before.clear()
+
+    def launch(self, stream: Any = None) -> None:
+        assert capturing() is None
+        with np.errstate(all="ignore"):
+            for call, results in self._calls:
+                for old, new in zip(results, arrays_of(call()), strict=True):
+                    if old.ctypes.data != new.ctypes.data:  # else it is a view
+                        old[...] = new
+
+
+def arrays_of(result: Any) -> Iterator[np.ndarray]:
+    if isinstance(result, np.ndarray):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from arrays_of(part)
+
+
+def capturing() -> Graph | None:
+    """What this thread's stream captures into."""
+    return getattr(_here, "graph", None)
+
+
+def begin() -> None:
+    assert capturing() is None
+    _here.graph = Graph()
+
+
+def end() -> Graph:
+    graph, _here.graph = _here.graph, None
+    graph.end()
+    if graph.broken:
+        raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed")
+    return graph
+
+
+def noted(call: Callable[[], Any], *written: np.ndarray) -> Any:
+    """The result of a call, which is noted if that is what is to be done. written: by it."""
+    graph = capturing()
+    return call() if graph is None else graph.note(call, written)
+
+
+def on_host(what: str) -> None:
+    """Refuse what the host takes part in, if it would be captured."""
+    graph = capturing()
+    if graph is not None:
+        graph.broken = True
+        raise CUDARuntimeError(f"cudaErrorStreamCaptureUnsupported: {what}")
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class MemoryPool:
+    """CuPy's pool; its arrays are numpy's here, wherever they lie."""
+
+    def __init__(self, allocator: Callable[[int], Any]) -> None:
+        self.allocator = allocator
+
+    def malloc(self, size: int) -> Any:
+        raise AssertionError("memory is numpy's here")
+
+
+@contextmanager
+def using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
+    """Arrays that are made within come from there."""
+    assert callable(allocator)
+    yield
