@@ -19,6 +19,7 @@ from symgraph.context import cpu
 from symgraph.gradients import gradients
 from symgraph.lower import lower
 from symgraph.ops.registry import Env
+from symgraph.pieces import Shard
 from symgraph.reference import evaluate
 from symgraph.symbol import Symbol
 from symgraph.types import TensorType
@@ -127,9 +128,16 @@ def merged(results: Mapping[int, Result]) -> Result:
 
 
 def on_threads(case: Case, options: Options, times: int = 1) -> Result:
+    return in_pieces(case, options, times)[0]
+
+
+def in_pieces(case: Case, options: Options, times: int = 1) -> tuple[Result, Mapping[str, Shard]]:
+    """One step, gradients under the names of shards and copies; and what these are."""
     made = make_plan(case, options)
+    cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
     with ThreadCluster(made.partition.placement.ranks) as cluster:
-        return merged(run_step(made, case, cluster, times=times))
+        found = run_step(made, case._replace(arrays=cut), cluster, times=times)
+    return merged(found), made.shards
 
 
 def assert_close(got: Result, want: Result, rtol: float = 1e-10) -> None:

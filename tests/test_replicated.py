@@ -29,11 +29,10 @@ from tests.pipelines import (
     assert_close,
     assert_equal_parameters,
     assert_same_bits,
+    in_pieces,
     judge,
     make_plan,
-    merged,
     on_devices,
-    run_step,
 )
 from tests.small_lm import losses, write_config
 
@@ -78,13 +77,10 @@ def network(*, dropout: float = 0.0, tied: bool = False, **marks: dict[str, str]
 
 def in_pipeline(case: Case, options: Options) -> Result:
     """One step's outputs and gradients, those of copies summed, under the names of the network."""
-    made = make_plan(case, options)
-    cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
-    with ThreadCluster(made.partition.placement.ranks) as cluster:
-        found = merged(run_step(made, case._replace(arrays=cut), cluster))
+    found, shards = in_pieces(case, options)
     grads: dict[str, np.ndarray] = {}
     for name, gradient in found.grads.items():
-        own = made.shards[name].parameter if name in made.shards else name
+        own = shards[name].parameter if name in shards else name
         grads[own] = grads[own] + gradient if own in grads else gradient
     return Result(found.outputs, grads)
 

@@ -32,11 +32,10 @@ from tests.pipelines import (
     assert_close,
     assert_equal_parameters,
     assert_same_bits,
+    in_pieces,
     judge,
     make_plan,
-    merged,
     on_devices,
-    run_step,
 )
 from tests.small_lm import write_config
 
@@ -80,11 +79,8 @@ def network(shards: str, *, head: str = "softmax", embed: str = "1", tied: bool 
 
 def in_pipeline(case: Case, options: Options) -> Result:
     """One step's outputs and gradients, under the names of the network."""
-    made = make_plan(case, options)
-    cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
-    with ThreadCluster(made.partition.placement.ranks) as cluster:
-        found = merged(run_step(made, case._replace(arrays=cut), cluster))
-    return Result(found.outputs, join(made.shards, found.grads))
+    found, shards = in_pieces(case, options)
+    return Result(found.outputs, join(shards, found.grads))
 
 
 def placed(devices: int, decode: object, **more: object) -> Options:

@@ -7,7 +7,6 @@ import pytest
 
 from runtime.pipeline import Options
 from runtime.schedules import SCHEDULES
-from runtime.transports import ThreadCluster
 from symgraph import sym
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
@@ -20,11 +19,10 @@ from tests.pipelines import (
     Result,
     assert_close,
     assert_same_bits,
+    in_pieces,
     judge,
     make_plan,
-    merged,
     on_devices,
-    run_step,
 )
 from tests.symgraph.test_shard import CLASSES, check_equal, lowered
 
@@ -178,11 +176,8 @@ def network(shards: str, groups: int = 1) -> Case:
 
 
 def in_pipeline(case: Case, options: Options) -> Result:
-    made = make_plan(case, options)
-    cut = case.arrays | {n: s.of(case.arrays[s.parameter]) for n, s in made.shards.items()}
-    with ThreadCluster(made.partition.placement.ranks) as cluster:
-        found = merged(run_step(made, case._replace(arrays=cut), cluster))
-    return Result(found.outputs, join(made.shards, found.grads))
+    found, shards = in_pieces(case, options)
+    return Result(found.outputs, join(shards, found.grads))
 
 
 def placed(schedule: str, micro_batches: int, *devices: int) -> Options:
