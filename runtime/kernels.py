@@ -104,7 +104,8 @@ class Packs:
 def packed_buffer(weight: Array, transposed: bool) -> Array:
     """Memory for a packed weight."""
     units, inner = weight.shape if transposed else weight.shape[::-1]
-    return np.zeros(packed_shape(inner, units), weight.dtype)
+    type_ = TensorType(packed_shape(inner, units), str(weight.dtype))
+    return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
 
 
 class Binder:

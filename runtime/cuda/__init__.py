@@ -9,6 +9,7 @@ from runtime.cuda import (  # noqa: F401  (they fill the table)
     gates,
     labels,
     linear,
+    norm,
     pool,
     rows,
     softmax,

@@ -178,7 +178,7 @@ class _Tried:
             if whole is not None and whole.planned.buckets is not None:
                 self._others(whole, _ranked(whole.plan)[1:REFINED])
             elif whole is not None and place == 0:
-                self._others(whole, _of_the_other_kind(whole.plan))
+                self._other_kind(whole)
         best = self.best
         ready = time.perf_counter() + EFFORT * best.took < self.deadline
         if strategy != best.config.partition.strategy and ready:
@@ -199,18 +199,38 @@ class _Tried:
         return found
 
     def _others(self, candidate: Candidate, rest: Sequence[Tried]) -> None:
-        """Candidates of what a plan had to choose from besides: it may be better than predicted."""
-        choice, place = candidate.plan.choice, candidate.plan.partition.placement
+        """Candidates of what a plan had to choose from besides: it may be better for an epoch."""
         for tried in rest:
-            more: dict[str, Any] = {
-                "schedule": tried.schedule, "time_segment": tried.time_segment
-            }  # fmt: skip
-            if choice.recompute:
-                more["recompute"] = choice.recompute
-            config = _changed(candidate.config, "pipeline", **more)
-            found = self.add(config, candidate.splits, quick=False, placement=place)
-            if found is not None:
-                self.candidates[-1] = replace(found, quick=candidate.quick)
+            pinned = {"schedule": tried.schedule, "time_segment": tried.time_segment}
+            config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
+            self._placed_like(candidate, config, candidate.plan.partition.placement)
+
+    def _other_kind(self, candidate: Candidate) -> None:
+        """The best without time segments if a plan has some, else the best with, placed for itself.
+
+        They have kernels of other lengths, and of these a measurement may have been off the most.
+        """
+        segmented = candidate.plan.choice.time_segment is not None
+        for tried in _ranked(candidate.plan):
+            if (tried.time_segment is not None) != segmented:
+                pinned = {"schedule": AUTO, "time_segment": tried.time_segment}
+                config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
+                quick = self.add(config, candidate.splits)
+                if quick is not None:
+                    self._placed_like(candidate, config, quick.plan.partition.placement)
+                return
+
+    def _placed_like(self, candidate: Candidate, config: Config, placement: Placement) -> None:
+        """Plan a config at a place; it counts as thoroughly planned if the candidate does."""
+        found = self.add(config, candidate.splits, quick=False, placement=placement)
+        if found is not None:
+            self.candidates[-1] = replace(found, quick=candidate.quick)
+
+
+def _recompute(candidate: Candidate) -> dict[str, Any]:
+    """What is chosen already."""
+    chosen = candidate.plan.choice.recompute
+    return {"recompute": chosen} if chosen else {}
 
 
 def _ranked(plan: Plan) -> list[Tried]:
@@ -220,15 +240,6 @@ def _ranked(plan: Plan) -> list[Tried]:
     """
     known = [tried for tried in plan.tried if tried.seconds is not None]
     return sorted(known, key=lambda t: (t.seconds, t.schedule, t.time_segment or 0))
-
-
-def _of_the_other_kind(plan: Plan) -> list[Tried]:
-    """The best without time segments if the plan has some, else the best with.
-
-    They have kernels of other lengths, and of these a measurement may have been off by the most.
-    """
-    segmented = plan.choice.time_segment is not None
-    return [t for t in _ranked(plan) if (t.time_segment is not None) != segmented][:1]
 
 
 def _changed(config: Config, section: str, **values: Any) -> Config:
