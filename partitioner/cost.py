@@ -237,18 +237,28 @@ class CostTable:
 
     def to_json(self) -> str:
         """The table as text, signatures in alphabetical order."""
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1, sort_keys=True)
+        return json.dumps(self.data(), indent=1, sort_keys=True)
+
+    def data(self) -> dict[str, Any]:
+        """The table as JSON can say it."""
+        return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: str, source: str = "costs") -> CostTable:
         """The table that `to_json` wrote; ConfigError naming the source if it is none."""
         try:
-            return cls._parsed(json.loads(text))
+            found = json.loads(text)
+        except ValueError as error:
+            raise _no_table(source, error) from None
+        return cls.from_data(found, source)
+
+    @classmethod
+    def from_data(cls, found: Any, source: str = "costs") -> CostTable:
+        """The table that `data` said; ConfigError naming the source if it is none."""
+        try:
+            return cls._parsed(found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"{source} is no table of costs of this version ({type(error).__name__}: {error}); "
-                "measure it anew with --profile"
-            ) from None
+            raise _no_table(source, error) from None
 
     @classmethod
     def _parsed(cls, found: Any) -> CostTable:
@@ -286,3 +296,10 @@ class CostTable:
         ]
         lines += [f"{'failed':>21}  {text}: {why}" for text, why in sorted(self.failed.items())]
         return "\n".join([*lines, f"{seconds_text(self.dispatch):>21}  dispatch of a call"])
+
+
+def _no_table(source: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{source} is no table of costs of this version ({type(error).__name__}: {error}); "
+        "measure it anew with --profile"
+    )

@@ -45,7 +45,7 @@ def prices_data(prices: Prices) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kinds": {
-            kind: json.loads(table.to_json())
+            kind: table.data()
             for kind, table in prices.kinds.items() if isinstance(table, CostTable)
         },
         "links": {
@@ -59,8 +59,7 @@ def prices_from(data: dict[str, Any], source: str = "costs") -> Prices:
     """The prices that `prices_data` said; ConfigError naming the source for anything else."""
     try:
         kinds = {
-            str(kind): CostTable.from_json(json.dumps(table), source)
-            for kind, table in data["kinds"].items()
+            str(kind): CostTable.from_data(table, source) for kind, table in data["kinds"].items()
         }
         given = data["links"].items()
     except (KeyError, AttributeError) as error:

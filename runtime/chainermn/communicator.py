@@ -20,7 +20,7 @@ from runtime.chainermn.group import COLLECTIVE, Group, PeerGroup, summed_as
 from runtime.chainermn.means import MEANS, Groups, mean
 from runtime.chainermn.messages import Message, pickled, unpickled
 from runtime.transports import TIMEOUT_SECONDS
-from symgraph.arrays import loaded, require
+from symgraph.arrays import module_of, require
 from symgraph.context import gpu
 from symgraph.errors import ConfigError, GraphError, RunError, SymgraphError, nearest
 from symgraph.local_view import join
@@ -340,5 +340,5 @@ def _of_cards(mpi_comm: Any, node: str, timeout: float) -> Communicator:
 
 def _zeros_like(array: Array) -> Array:
     """Zeros where the array is."""
-    zeros: Array = (np if isinstance(array, np.ndarray) else loaded()).zeros_like(array)
+    zeros: Array = module_of(array).zeros_like(array)
     return zeros

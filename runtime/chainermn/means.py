@@ -10,7 +10,7 @@ import numpy as np
 from partitioner.replicas import filled
 from runtime.chainermn.group import Group
 from runtime.chainermn.messages import Message
-from symgraph.arrays import loaded
+from symgraph.arrays import module_of
 from symgraph.types import Array
 
 BUCKET = 32 << 20  # bytes of gradients that travel as one message
@@ -66,7 +66,7 @@ def mean(
     limit: int,
 ) -> None:
     """Replace arrays, all of the host or all of a GPU, by their means over all ranks."""
-    xp = np if not arrays or isinstance(arrays[0], np.ndarray) else loaded()
+    xp = module_of(arrays[0]) if arrays else np
     for bucket in buckets(arrays, limit):
         vector = xp.concatenate([array.reshape(-1) for array in bucket])
         total(groups, vector)

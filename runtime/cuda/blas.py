@@ -23,7 +23,6 @@ from symgraph.types import Array
 
 LIBRARIES = ("libcublas.so.13", "libcublas.so.12")
 WORKSPACE = 32 << 20  # bytes: what cuBLAS wants for itself on Hopper, and more than it does before
-HALVES = ("float16", "bfloat16")
 TYPES = {"float64": 1, "float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
 PLAIN, TURNED = 0, 1  # cublasOperation_t
 SUMS_32, SUMS_64 = 68, 70  # cublasComputeType_t
@@ -47,12 +46,8 @@ def _checked(status: int) -> None:
 
 @cache
 def _library(cublas: Any) -> Any:
-    """The library behind CuPy's module cublas, with its functions' types."""
-    return typed(arrays.shared_library(*LIBRARIES))
-
-
-def typed(library: Any) -> Any:
-    """A library whose functions know their arguments, and raise what they would return."""
+    """The library behind CuPy's module cublas: functions know their arguments, and raise errors."""
+    library = arrays.shared_library(*LIBRARIES)
     for name, types in (
         ("cublasGemmEx", GEMM), ("cublasGemmStridedBatchedEx", GEMMS),
         ("cublasSetWorkspace_v2", (POINTER, POINTER, ctypes.c_size_t)),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.packing import aligned
 from runtime.native.base import KERNELS, Bound, Task, kernel
 from runtime.native.flat import floating
 from runtime.native.winograd import (
@@ -65,7 +66,7 @@ class Scratch(threading.local):
 
     def arrays(self, dtype: Any, *shapes: Shape) -> list[Array]:
         """Uninitialised arrays side by side, each from a multiple of 64 bytes on."""
-        sizes = aligned(dtype, shapes)
+        sizes = whole_lines(dtype, shapes)
         if sum(sizes) + 64 > self._memory.nbytes:
             self._memory = np.empty(0, np.uint8)
             self._memory = np.empty(sum(sizes) + 64, np.uint8)
@@ -81,9 +82,9 @@ class Scratch(threading.local):
         return self._memory.nbytes
 
 
-def aligned(dtype: Any, shapes: Sequence[Shape]) -> list[int]:
-    """Bytes of arrays, each up to a multiple of 64."""
-    return [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape in shapes]
+def whole_lines(dtype: Any, shapes: Sequence[Shape]) -> list[int]:
+    """Bytes of arrays, each in whole cache lines."""
+    return [aligned(math.prod(shape) * dtype.itemsize) for shape in shapes]
 
 
 SCRATCH = Scratch()
@@ -229,7 +230,7 @@ def scratch_bytes(op: str, task: Task) -> int:
         copies, sides, weight, tiled = 1, (first, out), second, out
     channels, filters = (side.shape[1] for side in sides)
     layer = Layer.of(filters + channels, tiled)
-    return sum(aligned(out.dtype, rooms(copies, weight.shape, channels, filters, layer))) + 64
+    return sum(whole_lines(out.dtype, rooms(copies, weight.shape, channels, filters, layer))) + 64
 
 
 def zeros(y: Array) -> Array:
