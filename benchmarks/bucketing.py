@@ -15,6 +15,7 @@ import argparse
 import gc
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ from runtime.blas import limit_blas
 from runtime.job import prepare
 from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
+from symgraph.command import OK, Parser, status_of
 from symgraph.config import load_config
 from symgraph.io import DataBatch, DataDesc
 from symgraph.units import bytes_text
@@ -150,9 +152,10 @@ def compare_epochs(options: argparse.Namespace, console: Console) -> None:
         console.print(f"losses of {len(first[name])} steps, {name} and {ALONE}: {equal}")
 
 
-def main() -> None:
+def run() -> int:
+    """Run the command line."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m benchmarks.bucketing", description=__doc__, formatter_class=form
     )
     parser.add_argument("--tokens", type=int, default=5000, help="of the text, for an epoch")
@@ -173,7 +176,8 @@ def main() -> None:
             f"alone ({a / b - 1:+.1%})"
         )
     compare_epochs(options, console)
+    return OK
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of(run))

@@ -1,11 +1,14 @@
 """Search: the config that `--search` writes beside an exhaustive measured sweep.
 
-    python -m benchmarks.search [--configs small medium deep] [--points 36] [--rounds 3] [--steps 5]
+    python -m benchmarks.search [--configs small medium deep] [--points 36] [--rounds 2]
+        [--finals 7] [--steps 5]
 
 The networks are those of benchmarks.lstm_lm, on two devices. The points of the sweep are placements
 (layers before the cut; the decoder whole or in shards) x schedules x micro-batches x time segments,
 evenly picked if there are more than asked for. They and the winner run in turn, round after round,
 every second one backwards; each time a session is made anew, so that memory holds one of them.
+The shortest of so many noisy times is shorter than the step that it is of. So the winner and those
+that were fastest then have rounds of their own, and only these tell how they compare.
 `key.path=value` changes all configs.
 """
 
@@ -32,6 +35,7 @@ from benchmarks.peers.protocol import CONFIGS, RATE, VOCAB
 from runtime.clusters import Clusters
 from runtime.profiling.commands import search_best
 from runtime.profiling.trial import Shared, Trial
+from symgraph.command import OK, Parser, status_of
 from symgraph.config import load_config
 from symgraph.config_keys import Config
 from symgraph.console import Console
@@ -40,6 +44,7 @@ from symgraph.units import seconds_text
 BASE = Path(__file__).parent.parent / "examples" / "lstm_lm.yaml"
 WINNER = "winner"
 SCHEDULES, MICRO_BATCHES, PARTS = ("1f1b", "zb-h1"), (1, 2, 4), (1, 4)  # parts: time segments
+FINALISTS = 5  # points that are measured again
 ENOUGH, LONGEST = 1.03, 120.0  # of the sweep's best; seconds of a search
 
 
@@ -112,10 +117,9 @@ def measured(config: Config, clusters: Clusters, shared: Shared, steps: int) -> 
 
 
 def sweep(
-    configs: Mapping[str, Config], clusters: Clusters, rounds: int, steps: int
+    configs: Mapping[str, Config], clusters: Clusters, shared: Shared, rounds: int, steps: int
 ) -> dict[str, list[float]]:
     """The median step of every config in every round."""
-    shared = Shared()
     found: dict[str, list[float]] = {name: [] for name in configs}
     for number in range(rounds):
         names = list(configs)
@@ -136,18 +140,24 @@ def benchmark(name: str, options: argparse.Namespace) -> dict[str, Any]:
         with TemporaryDirectory() as folder:
             winner, found = searched(name, options.overrides, clusters, options.steps, Path(folder))
             configs = picked(name, options.points, options.overrides)
-            every = sweep({**configs, WINNER: winner}, clusters, options.rounds, options.steps)
+            shared, configs[WINNER] = Shared(), winner
+            every = sweep(configs, clusters, shared, options.rounds, options.steps)
+            ranked = sorted(every, key=lambda point: median(every[point]))
+            chosen = [*[point for point in ranked if point != WINNER][:FINALISTS], WINNER]
+            final = {point: configs[point] for point in chosen}
+            finals = sweep(final, clusters, shared, options.finals, options.steps)
     finally:
         clusters.close()
-    steps = {point: median(seconds) for point, seconds in every.items()}
-    best = min(configs, key=steps.__getitem__)
-    against = [w / b for w, b in zip(every[WINNER], every[best], strict=True)]
+    steps = {point: median(seconds) for point, seconds in finals.items()}
+    best = min(chosen[:-1], key=steps.__getitem__)
+    against = [w / b for w, b in zip(finals[WINNER], finals[best], strict=True)]
     return {
         "search_seconds": found["seconds"], "simulating_seconds": found["search_seconds"],
         "simulated": found["simulated"], "winner": found["best"],
         "predicted_step_seconds": found["predicted_step_seconds"],
         "winner_step_seconds": steps[WINNER], "best": best, "best_step_seconds": steps[best],
-        "winner_to_best": median(against), "points": len(configs), "rounds": every,
+        "winner_to_best": median(against), "points": len(configs) - 1,
+        "rounds": every, "finals": finals,
     }  # fmt: skip
 
 
@@ -173,16 +183,18 @@ def _enough(found: Mapping[str, Any]) -> bool:
     return found["winner_to_best"] <= ENOUGH and found["search_seconds"] <= LONGEST
 
 
-def main() -> None:
+def run() -> int:
+    """Run the command line."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search", description=__doc__, formatter_class=form
-    )
+    parser = Parser(prog="python -m benchmarks.search", description=__doc__, formatter_class=form)
     parser.add_argument(
         "--configs", nargs="+", choices=CONFIGS, default=["small", "medium", "deep"]
     )
     parser.add_argument("--points", type=int, default=36, help="of the sweep, at most")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each point")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each point")
+    parser.add_argument(
+        "--finals", type=int, default=7, help=f"turns of the winner and the {FINALISTS} fastest"
+    )
     parser.add_argument("--steps", type=int, default=5, help="measured in a turn")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument("overrides", nargs="*", metavar="key.path=value")
@@ -193,7 +205,8 @@ def main() -> None:
         if options.json is not None:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
     show(found)
+    return OK
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of(run))

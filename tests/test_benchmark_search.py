@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from statistics import median
 
 import pytest
 
 from benchmarks import search
+from symgraph.command import BAD_INPUT, status_of
 from tests.profiles import costs
 
 SWEPT = 30
@@ -35,15 +37,28 @@ def test_a_short_run_says_how_far_the_winner_is_from_the_best(tmp_path, monkeypa
             f"data={{kind: text, path: {text}, batch_size: 4, sequence_length: 5, vocab: 20}}",
             f"partition.costs={costs(tmp_path)}", "partition.split=none"]  # fmt: skip
     out = tmp_path / "found.json"
-    short = ["--configs", "small", "--points", "3", "--rounds", "2", "--steps", "2"]
-    monkeypatch.setattr(sys, "argv", ["search", *short, "--json", str(out), *tiny])
-    search.main()
+    short = ["--configs", "small", "--points", "7", "--rounds", "1"]
+    monkeypatch.setattr(
+        sys, "argv", ["search", *short, "--finals", "3", "--steps", "2", "--json", str(out), *tiny]
+    )
+    assert search.run() == 0
     found = json.loads(out.read_text())["small"]
-    rounds = found["rounds"]
-    assert {len(seconds) for seconds in rounds.values()} == {2}
-    assert len(rounds) == 3 + 1
-    assert found["best"] in rounds
-    assert found["best_step_seconds"] <= max(map(max, rounds.values()))
+    rounds, finals = found["rounds"], found["finals"]
+    assert {len(seconds) for seconds in rounds.values()} == {1}
+    assert len(rounds) == 7 + 1
+    assert {len(seconds) for seconds in finals.values()} == {3}
+    points = sorted(set(rounds) - {search.WINNER}, key=rounds.__getitem__)
+    assert set(finals) == {*points[: search.FINALISTS], search.WINNER}
+    medians = {point: median(seconds) for point, seconds in finals.items()}
+    assert found["winner_step_seconds"] == medians.pop(search.WINNER)
+    assert found["best_step_seconds"] == min(medians.values()) == medians[found["best"]]
     assert found["simulating_seconds"] <= found["search_seconds"]
     assert found["simulated"] > 10
     assert found["winner"] in capsys.readouterr().out
+
+
+def test_bad_overrides_are_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["search", "--configs", "small", "medium=3"])
+    assert status_of(search.run) == BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "medium" in line
