@@ -36,6 +36,7 @@ def load_config(
     document = read(path)
     for override in overrides:
         document.override(override)
+    document.data.setdefault("devices", _named_devices(document.data))
     return checked(
         document,
         Config,
@@ -43,6 +44,17 @@ def load_config(
             *_contradictions(document.data, schedules, strategies), *_schedule_mistake(config)
         ),
     )  # fmt: skip
+
+
+def _named_devices(data: Mapping[str, Any]) -> list[str]:
+    """The devices that group2ctx names, in order, or the default."""
+    groups = data.get("group2ctx")
+    named: set[Context] = set()
+    for given in groups.values() if isinstance(groups, dict) else ():
+        for text in given if isinstance(given, list) else [given]:
+            if (device := _device(text)) is not None:
+                named.add(device)
+    return [repr(d) for d in sorted(named)] or list(Config.model_fields["devices"].default)
 
 
 SCHEDULE_FILES = (".csv", ".txt")
@@ -134,10 +146,9 @@ def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """A device listed twice, or a group on a device that is not listed."""
-    listed = data.get("devices", list(Config.model_fields["devices"].default))
-    groups = data.get("group2ctx")
+    listed, groups = data["devices"], data.get("group2ctx")
     devices = [_device(text) for text in listed] if isinstance(listed, list) else []
-    known = [device for device in devices if device is not None]
+    known = [repr(device) for device in devices if device is not None]
     for i, device in enumerate(devices):
         if device is not None and device in devices[:i]:
             yield ("devices", i), f"{device} is listed twice"
@@ -146,15 +157,15 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     for group, given in groups.items() if isinstance(groups, dict) else ():
         for text in given if isinstance(given, list) else [given]:
             device = _device(text)
-            if device is not None and device not in known:
+            if device is not None and repr(device) not in known:
                 message = f"group {group!r} is on {device}, which is not in devices"
-                yield ("group2ctx", group), f"{message}: {nearest(device, known)}"
+                yield ("group2ctx", group), f"{message}: {nearest(repr(device), known)}"
 
 
-def _device(text: object) -> str | None:
-    """The device in its usual spelling; None if it is none."""
+def _device(text: object) -> Context | None:
+    """None if it is no device."""
     try:
-        return repr(Context.parse(text)) if isinstance(text, str) else None
+        return Context.parse(text) if isinstance(text, str) else None
     except ConfigError:
         return None
 

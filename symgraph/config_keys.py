@@ -318,7 +318,8 @@ class Config(Section):
     data: DataConfig
     """What to train on."""
     devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
-    """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank."""
+    """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank. If there is no such key, those
+    that group2ctx names."""
     machine: str | None = None
     """File with the devices' speeds and links to plan for, such as --measure-machine writes; null:
     this machine's, as measured."""

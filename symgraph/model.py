@@ -72,7 +72,7 @@ def load_model(path: str, **kwargs: Any) -> Model:
         raise ConfigError(f"model: there is no module {error.name!r} (for {path!r})") from None
     build: Callable[..., Any] | None = getattr(module, function_name, None)
     if build is None:
-        known = [n for n in vars(module) if not n.startswith("_")]
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(
             f"model: {module_name} has no function {function_name!r}; "
             f"{nearest(function_name, known)}"
@@ -84,5 +84,9 @@ def load_model(path: str, **kwargs: Any) -> Model:
             raise
         raise ConfigError(f"model: {path}: {error}; look at `args:`") from None
     if not isinstance(model, Model):
-        raise ConfigError(f"model: {path} returns {type(model).__name__}, not a symgraph.Model")
+        raise ConfigError(
+            f"model: {path} returns {type(model).__name__}, not a symgraph.Model: return "
+            "Model(symbol, {'data': Feed(TensorType(shape, dtype), batch_axis), ...}), as "
+            "examples/lstm_lm.py does"
+        )
     return model

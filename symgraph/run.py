@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ def _print_keys() -> int:
     from symgraph.config_keys import key_help
 
     for key, default, meaning in key_help():
-        print(f"{key}  (default: {default})\n    {meaning}")
+        print(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}")
     return OK
 
 

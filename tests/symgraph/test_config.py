@@ -298,8 +298,16 @@ def test_group_on_a_device_that_is_not_listed(load):
         "run.yaml:11: group2ctx.decode: group 'decode' is on gpu(1), which is not in devices:"
         " did you mean 'cpu(1)' or 'cpu(0)'? (known: 'cpu(0)', 'cpu(1)')"
     )
+
+
+def test_without_the_key_devices_are_those_of_the_groups(load):
     without = GOOD.replace("devices: [cpu(0), cpu(1)]\n", "")
-    assert "group 'decode' is on cpu(1)" in refusal(load, without)
+    assert load(without).devices == ("cpu(0)", "cpu(1)")
+    assert load(without, "group2ctx={a: gpu(0), b: [cpu(11), cpu(2)]}").devices == (
+        "cpu(2)", "cpu(11)", "gpu(0)"
+    )  # fmt: skip
+    assert load(without, "group2ctx={}").devices == ("cpu(0)",)
+    assert "'cpu3' is not a device" in refusal(load, without.replace("cpu(1)", "cpu3"))
 
 
 def test_more_micro_batches_than_samples(load):
