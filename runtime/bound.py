@@ -17,10 +17,11 @@ from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
 from runtime.session import Session
 from runtime.store import Store
-from runtime.updater import TrainStep
-from symgraph.arrays import HOST, Device, copy, on_host
+from runtime.updater import TrainStep, overflowing, scale_feeds
+from symgraph.arrays import HOST, Device, beside, copy, on_host, typed
 from symgraph.batching import Feed
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
+from symgraph.ops.layout import WHOLE, Layout, Split
 from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
 from symgraph.types import Array, TensorType
@@ -100,7 +101,7 @@ class Bound:
         with store.cores.limit():
             session.step(self._values(feeds, train=True))
         store.steps += 1
-        store.updates += 1
+        store.take_back(session.updaters)
         self._last = store.ran = session
 
     def _session(self) -> Session:
@@ -112,7 +113,7 @@ class Bound:
                 seed=self.store.seed, shared=self.store.shared, keep_outputs=True,
             )  # fmt: skip
             self._trainer = optimizer, session
-        self._align(self._trainer[1].updaters)
+        self.store.lend(self._trainer[1].updaters)
         return self._trainer[1]
 
     def _updaters(self) -> dict[int, TrainStep]:
@@ -121,13 +122,8 @@ class Bound:
         if self._finisher is None or self._finisher[0] is not optimizer:
             ranks = self.store.cluster.ranks
             self._finisher = optimizer, {r: TrainStep(self.plan, optimizer, None) for r in ranks}
-        self._align(self._finisher[1])
+        self.store.lend(self._finisher[1])
         return self._finisher[1]
-
-    def _align(self, updaters: Mapping[int, TrainStep]) -> None:
-        """Have updaters go on from where the store is."""
-        for updater in updaters.values():
-            updater.states, updater.count = self.store.states, self.store.updates
 
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
@@ -150,24 +146,34 @@ class Bound:
             raise RunError("there are no outputs yet: call forward")
         return self._last.outputs()
 
+    def gradients_of(self, inputs: Sequence[str]) -> list[Array]:
+        """The gradients of those inputs that have any, in this order."""
+        if not self.input_grads:
+            raise RunError("no gradients of inputs: bind with inputs_need_grad, call backward")
+        return [self.input_grads[name] for name in inputs if name in self.input_grads]
+
     def backward(self, out_grads: Sequence[Array | None]) -> None:
-        """Compute gradients, into the store or `input_grads`; out_grads: one an output."""
+        """Compute gradients, into the store or `input_grads`; out_grads: one an output.
+
+        What is kept is without the loss scale.
+        """
         self._require_phases("backward")
         heads = self._heads(out_grads)
         with self.store.cores.limit():
             self._phases.backward(heads)
         self._catch_up()
-        written: set[str] = set()
+        written, scale = set[str](), self.store.loss_scale
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
             name = shard.parameter if shard else variable
             here, whole = self._home(name), self._gradient(name)
             part, gradient = shard.of(whole) if shard else whole, self._phases.gradient(variable)
-            with here.use():
+            with here.use(), overflowing(self.plan):
                 if self.wanted.requests[name] == "write" and name not in written:
                     whole[...] = 0
                     written.add(name)
-                part += on_host(gradient) if here.is_host else gradient
+                own = on_host(gradient) if here.is_host else gradient
+                part += own / scale.value if scale.scales else own
         for gpu in self._gpus:
             gpu.finish()
 
@@ -175,18 +181,20 @@ class Bound:
         """Change the parameters by the gradients in the store."""
         self._require_phases("update")
         self._catch_up()
-        updaters = self._updaters()
+        updaters, scale = self._updaters(), self.store.loss_scale
         for variable in self.plan.grads:
             shard = self.plan.shards.get(variable)
             own, name = self._phases.gradient(variable), shard.parameter if shard else variable
             whole = self._gradient(name)
-            with home(self.plan, variable).use():
+            with home(self.plan, variable).use(), overflowing(self.plan):
                 if shard and shard.copy:
                     own[...] = 0  # copies' gradients are summed: the first one has it all
                 else:
                     copy(own, shard.of(whole) if shard else whole)
+                    if scale.scales:
+                        own *= scale.value
         self._phases.update(updaters)
-        self.store.updates += 1
+        self.store.take_back(updaters)
 
     def _catch_up(self) -> None:
         """Wait for what the caller does to gradients on GPUs."""
@@ -231,6 +239,30 @@ class Bound:
         return values
 
     def _heads(self, out_grads: Sequence[Array | None]) -> dict[str, Array]:
+        """What the backward phase is fed: head gradients times the loss scale, and the scale."""
         if self.plan.heads and len(self.plan.sizes) > 1:
             raise ConfigError("backward with head gradients needs micro_batches=1")
-        return head_gradients(self.plan, self.symbol.list_outputs(), out_grads)
+        scale = self.store.loss_scale
+        heads = head_gradients(self.plan, self.symbol.list_outputs(), out_grads)
+        if scale.scales:
+            heads = {name: _times(head, scale.value) for name, head in heads.items()}
+        return heads | scale_feeds(self.plan, scale)
+
+    def samples(
+        self, first: str, labels: Sequence[str]
+    ) -> tuple[int, list[Layout], dict[str, int]]:
+        """The batch's size, by its input `first`; where it lies in each output, and in labels."""
+        made, feeds = self.plan, self.wanted.feeds
+        (shape, _), axis = feeds[first]
+        layouts = [made.layouts[v] for v in made.outputs]
+        types = made.partition.graph.types_of(made.outputs)
+        for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
+            if layouts[i] is WHOLE and type_.shape[:1] == (shape[axis],):
+                layouts[i] = Split(0)
+        return shape[axis], layouts, {n: feeds[n].axis for n in labels if n in feeds}
+
+
+def _times(head: Array, scale: float) -> Array:
+    """A head gradient times the loss scale, where it lies; it is done when this returns."""
+    with beside(head):
+        return typed(head * scale, str(head.dtype))

@@ -21,6 +21,7 @@ from runtime.worker import Shared, Worker
 from symgraph.arrays import copy, fill, is_on_gpu, on_host
 from symgraph.context import Context, cpu
 from symgraph.errors import GraphError, RunError, nearest
+from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
 from symgraph.types import DTYPES, Array, TensorType, is_float
 
@@ -220,12 +221,16 @@ def simple_bind(
     grad_req: GradReq = "write",
     type_dict: Mapping[str, Any] | None = None,
     group2ctx: Groups | None = None,
+    *,
+    precision: str = FLOAT32,
     **shapes: Any,
 ) -> Executor:
     """An Executor with zero arrays for all arguments, from the shapes of some (MXNet simple_bind).
 
-    Raises GraphError for a name that is no input (MXNet ignores it), ShapeError for shapes that
-    do not follow, PlacementError for groups without device.
+    precision: float16 or bfloat16 keeps activations in 16 bits; all arrays are float32. A loss
+    scale is the caller's, as the `grad_scale` of losses and in head gradients. Raises GraphError
+    for a name that is no input (MXNet ignores it), ShapeError for shapes that do not follow,
+    PlacementError for groups without device.
     """
     known = symbol.list_inputs()
     for name in shapes:
@@ -241,8 +246,9 @@ def simple_bind(
     for name, type_ in args.items():
         if not is_float(type_.dtype):
             requests[name] = "null"
-    plans = _plans(symbol, ctx or cpu(), args | aux, requests, group2ctx)
-    homes = Homes(plans[0], ctx or cpu())
+    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    plans = _plans(symbol, options, args | aux, requests)
+    homes = Homes(plans[0], options.default)
     trained = {n: t for n, t in args.items() if requests[n] != "null"}
     return Executor(
         symbol, plans, homes, homes.zeros(args), homes.zeros(trained), requests, homes.zeros(aux)
@@ -257,12 +263,14 @@ def bind(
     grad_req: GradReq = "write",
     aux_states: Sequence[Any] | Mapping[str, Any] | None = None,
     group2ctx: Groups | None = None,
+    *,
+    precision: str = FLOAT32,
 ) -> Executor:
     """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
 
-    Lists are in the order of `list_arguments` and `list_auxiliary_states`. A missing argument or
-    a name that is none raises ValueError naming it, and so does an array that does not lie on its
-    variable's device: CuPy's on that card where it is a GPU.
+    Lists are in the order of `list_arguments` and `list_auxiliary_states`. precision: as for
+    `simple_bind`. A missing argument or a name that is none raises ValueError naming it, and so
+    does an array that does not lie on its variable's device: CuPy's on that card where it is a GPU.
     """
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = _table("args", args, names)
@@ -278,18 +286,18 @@ def bind(
                 f"not {arrays[name].dtype}{arrays[name].shape}"
             )
     types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
-    plans = _plans(symbol, ctx or cpu(), types, requests, group2ctx)
-    homes = Homes(plans[0], ctx or cpu())
+    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    plans = _plans(symbol, options, types, requests)
+    homes = Homes(plans[0], options.default)
     for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
         homes.require(f"bind: `{what}`", table)
     return Executor(symbol, plans, homes, arrays, grads, requests, aux)
 
 
 def _plans(
-    symbol: Symbol, ctx: Context, types: Types, requests: Mapping[str, str], groups: Groups | None
+    symbol: Symbol, options: Options, types: Types, requests: Mapping[str, str]
 ) -> tuple[Plan, Plan]:
     """With gradients and without, at the same places. types: of arguments and states."""
-    options = Options(groups=groups, default=ctx)
     wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
     make: dict[str, Any] = {
         "shapes": {name: shape for name, (shape, _) in types.items()},

@@ -29,9 +29,11 @@ from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
 from symgraph.init import Initializer, Mixed, Uniform
 from symgraph.io import DataBatch, DataDesc, describe
-from symgraph.ops.layout import WHOLE, Layout, Split
+from symgraph.loss_scale import AUTO, LossScale
+from symgraph.ops.layout import Layout
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_checkpoint, save_checkpoint
+from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
 from symgraph.types import Array, Shape, is_float
 
@@ -44,8 +46,11 @@ class Module(BaseModule):
     context: a device, or several, over which group2ctxs (ctx_group -> device, or a list of one
     such dict) or else the strategy places the network; results do not depend on where. A batch
     goes through in `micro_batches` under `schedule`, cut along time if `time_segment` says so; see
-    runtime.pipeline.Options. seed: of first values and dropout. `forward`, `backward` and `update`
-    are the three parts of a step; `fit` runs steps whole, so that parts overlap.
+    runtime.pipeline.Options. seed: of first values and dropout. precision: float16 or bfloat16
+    keeps activations in 16 bits and parameters in float32 (symgraph.precision); loss_scale: what
+    losses' gradients are multiplied by until the update, or `auto` (symgraph.loss_scale).
+    `forward`, `backward` and `update` are the three parts of a step; `fit` runs steps whole, so
+    that parts overlap.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class Module(BaseModule):
         time_segment: int | str | None = None,
         strategy: str = "auto",
         seed: int = 0,
+        precision: str = FLOAT32,
+        loss_scale: float | str = AUTO,
     ) -> None:
         super().__init__(logger)
         self._symbol = symbol
@@ -77,7 +84,10 @@ class Module(BaseModule):
         fed = {*self._data_names, *self._label_names}
         self._param_names = [n for n in arguments if n not in fed]
         self._aux_names = symbol.list_auxiliary_states()
-        options = Options(schedule=schedule, micro_batches=micro_batches, time_segment=time_segment)
+        options = Options(
+            schedule=schedule, micro_batches=micro_batches, time_segment=time_segment,
+            precision=precision, loss_scale=LossScale.of(precision, loss_scale),
+        )  # fmt: skip
         self._options = placed(options, context, group2ctxs, strategy)
         self._seed = seed
         self._given: tuple[Params, Params] | None = None  # of a checkpoint, until it is bound
@@ -132,6 +142,12 @@ class Module(BaseModule):
         return self.binded and self._store.optimizer is not None
 
     @property
+    def loss_scale(self) -> float:
+        """What the next step's gradients are multiplied by; 1 where nothing is."""
+        self._require_bound()
+        return self._store.loss_scale.value
+
+    @property
     def plan(self) -> Plan:
         """The plan of the bound network: placement, schedule, memory."""
         return self._current().plan
@@ -173,7 +189,9 @@ class Module(BaseModule):
             self._store: Store = shared_module._store
             self._model = shared_module._own.plan
         elif not self.binded:
-            self._store = Store(ThreadCluster(len(self._options.devices)), self._seed)
+            options = self._options
+            cluster = ThreadCluster(len(options.devices))
+            self._store = Store(cluster, self._seed, options.loss_scale)
         self._bounds: dict[Key, Bound] = {}
         bound = self._bind(self._data_descs, self._label_descs)
         if self.binded and shared_module is None:
@@ -233,15 +251,7 @@ class Module(BaseModule):
             for name in given or ():
                 if name not in names and not allow_extra:
                     raise GraphError(f"no parameter {name!r}; {nearest(name, names)}")
-            for name in names:
-                array = self._store.arrays[name]
-                if given is not None and name in given:
-                    self._store.assign(name, given[name])
-                elif given is not None and not allow_missing:
-                    raise GraphError(f"parameter {name!r} is missing among those given")
-                elif initializer is not None:
-                    value = initializer(name, array.shape, array.dtype, self._seed, attrs.get(name))
-                    self._store.assign(name, value)
+            self._store.initialize(names, given, initializer, attrs, allow_missing=allow_missing)
         self._store.ready = True
         self._given = None
 
@@ -255,7 +265,8 @@ class Module(BaseModule):
     def grad_dict(self) -> Params:
         """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to.
 
-        They lie on the parameters' devices; of one in shards or replicas, whole on the host.
+        They lie on the parameters' devices; of one in shards or replicas, whole on the host. They
+        are without the loss scale.
         """
         self._require_bound()
         return self._store.grads
@@ -283,9 +294,7 @@ class Module(BaseModule):
             feed = self._data_descs[0].feed
             settings = {"rescale_grad": 1.0 / feed.type.shape[feed.axis]}
             optimizer = optimizers.create(optimizer, **(settings | dict(optimizer_params)))
-        self._store.optimizer = optimizer
-        self._store.states.clear()
-        self._store.updates = 0
+        self._store.begin(optimizer)
         if self._given_states is not None:
             self.load_optimizer_states(self._given_states)
             self._given_states = None
@@ -337,22 +346,10 @@ class Module(BaseModule):
 
     def get_input_grads(self) -> list[Array]:
         """The gradients of the inputs, in the order of data_names."""
-        grads = self._current().input_grads
-        if not grads:
-            raise RunError("no gradients of inputs: bind with inputs_need_grad, call backward")
-        return [grads[name] for name in self._data_names if name in grads]
+        return self._current().gradients_of(self._data_names)
 
     def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
-        bound = self._current()
-        made, feeds = bound.plan, bound.wanted.feeds
-        first = feeds[self._data_names[0]]
-        size = first.type.shape[first.axis]
-        layouts = [made.layouts[v] for v in made.outputs]
-        types = made.partition.graph.types_of(made.outputs)
-        for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
-            if layouts[i] is WHOLE and type_.shape[:1] == (size,):
-                layouts[i] = Split(0)
-        return size, layouts, {n: feeds[n].axis for n in self._label_names if n in feeds}
+        return self._current().samples(self._data_names[0], self._label_names)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

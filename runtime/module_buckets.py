@@ -100,6 +100,11 @@ class BucketingModule(BaseModule):
         return self._default.optimizer_initialized
 
     @property
+    def loss_scale(self) -> float:
+        """See Module.loss_scale; of all buckets."""
+        return self._default.loss_scale
+
+    @property
     def plan(self) -> Plan:
         """The plan of the current bucket's network."""
         return self._now.plan

@@ -18,7 +18,7 @@ from symgraph.graph import Graph
 from symgraph.lower import lower
 from symgraph.ops.layout import Layout
 from symgraph.pieces import Shard, mark, regroup
-from symgraph.precision import FLOAT32, reduced
+from symgraph.precision import FLOAT32, reduced, require_precision
 from symgraph.replicate import REPLICATE, replica_counts, replicate
 from symgraph.shard import Sharded, shard
 from symgraph.simplify import fold
@@ -122,6 +122,7 @@ def make_network(
     @cache
     def lowered(size: int) -> Sharded:
         graph = mark(mark(asked.lowered(size), shards), replicas, REPLICATE)
+        require_precision(graph, precision, feeds)
         return shard(graph, asked.symbol.list_outputs(), feeds, devices=devices, whole=whole)
 
     @cache

@@ -15,7 +15,7 @@ from runtime.pipeline import Plan
 from runtime.program import Schedule
 from runtime.session import Arrays, whole_outputs
 from runtime.transports import Cluster, Transport
-from runtime.updater import TrainStep
+from runtime.updater import TrainStep, overflowing
 from runtime.worker import Shared, Worker
 from symgraph.arrays import typed
 from symgraph.errors import RunError, ShapeError
@@ -46,7 +46,8 @@ class Phases:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             worker.begin(feeds, train=True, seed=seed, step=step)
-            worker.run(transport, worker.bound[0])
+            with overflowing(self.plan):
+                worker.run(transport, worker.bound[0])
 
         self.cluster.run(work)
 
@@ -55,12 +56,16 @@ class Phases:
         return whole_outputs(self.plan, self.workers)
 
     def backward(self, heads: Mapping[str, Array]) -> None:
-        """Compute the gradients of the last forward; heads: the plan's head gradients by name."""
+        """Compute the gradients of the last forward.
+
+        heads: the plan's head gradients, and the scale for its losses, by variable.
+        """
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             worker.feed({**self._feeds, **heads})
-            worker.run(transport, worker.bound[1])
+            with overflowing(self.plan):
+                worker.run(transport, worker.bound[1])
 
         self.cluster.run(work)
 
@@ -74,7 +79,8 @@ class Phases:
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             worker.updater = updaters[transport.rank]
-            worker.run(transport, worker.bound[2])
+            with overflowing(self.plan):
+                worker.run(transport, worker.bound[2])
 
         self.cluster.run(work)
 

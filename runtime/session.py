@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from runtime.program import Schedule
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
-from runtime.updater import TrainStep, local_scalars, scalars
+from runtime.updater import TrainStep, local_scalars, overflowing, scalars
 from runtime.worker import Shared, Worker
 from symgraph.arrays import device, on_host, require
 from symgraph.batching import assemble
@@ -124,9 +123,7 @@ class Session:
             if updater is not None:
                 updater.stop = stop
                 given = updater.feeds(worker.parts.plans, values)
-            # A step whose gradients overflow is left out; numpy need not say so.
-            scaled = bool(worker.plan.network.scales)
-            with np.errstate(over="ignore", invalid="ignore") if scaled else nullcontext():
+            with overflowing(worker.plan):
                 worker.step(
                     transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
                 )

@@ -17,9 +17,12 @@ from runtime.homes import home, within_memory
 from runtime.pipeline import Plan
 from runtime.session import Arrays
 from runtime.transports import Cluster
+from runtime.updater import TrainStep
 from runtime.worker import Shared
 from symgraph.arrays import Device, copy, fill, on_host
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError, nearest
+from symgraph.init import Initializer, Mixed
+from symgraph.loss_scale import UNSCALED, LossScale
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_params, save_params
 from symgraph.pieces import Shard, join
@@ -52,13 +55,15 @@ class Store:
     work on instead: further copies of what has replicas, and all that lies on GPUs; see `copies`.
     grads: what a backward pass computed, whole. states: the optimizer's arrays, by variable, where
     it is. ready: whether parameters have values. updates: of parameters so far. steps: training
-    passes so far, the key of random numbers. shared: by rank, what workers that take turns have
-    together. cores: for the matrix products of one rank. ran: the session or phases that ran last,
-    whose results are in the shared memory.
+    passes so far, the key of random numbers. first_scale, loss_scale: of gradients, at first and in
+    the next pass. shared: by rank, what workers that take turns have together. cores: for the
+    matrix products of one rank. ran: the session or phases that ran last, whose results are in the
+    shared memory.
     """
 
     cluster: Cluster
     seed: int = 0
+    first_scale: LossScale = UNSCALED
     arrays: dict[str, Array] = field(default_factory=dict)
     apart: dict[str, Apart] = field(default_factory=dict)
     grads: dict[str, Array] = field(default_factory=dict)
@@ -67,11 +72,13 @@ class Store:
     optimizer: Optimizer | None = None
     updates: int = 0
     steps: int = 0
+    loss_scale: LossScale = field(init=False)
     shared: dict[int, Shared] = field(init=False)
     cores: SharedCores = field(init=False)
     ran: object = None
 
     def __post_init__(self) -> None:
+        self.loss_scale = self.first_scale
         self.cores = SharedCores(self.cluster.size)
         self.shared = {rank: Shared() for rank in self.cluster.ranks}
 
@@ -121,6 +128,29 @@ class Store:
             if piece.parameter == name:
                 fill(piece.device, piece.array, piece.of(whole))
 
+    def initialize(
+        self,
+        names: Collection[str],
+        given: Mapping[str, Any] | None,
+        initializer: Initializer | Mixed | None,
+        attrs: Mapping[str, Mapping[str, str]],
+        *,
+        allow_missing: bool,
+    ) -> None:
+        """First values: those given, and for the rest, if allowed, the initializer's.
+
+        attrs: of variables. GraphError for one that is missing among those given.
+        """
+        for name in names:
+            array = self.arrays[name]
+            if given is not None and name in given:
+                self.assign(name, given[name])
+            elif given is not None and not allow_missing:
+                raise GraphError(f"parameter {name!r} is missing among those given")
+            elif initializer is not None:
+                own = attrs.get(name)
+                self.assign(name, initializer(name, array.shape, array.dtype, self.seed, own))
+
     def copies(self, names: Collection[str]) -> dict[str, Array]:
         """These parameters and states as they are now, on the host."""
         self._fetch(names)
@@ -142,12 +172,30 @@ class Store:
             table.clear()
         self._set_states(made, states)
 
-    # -- the optimizer's arrays --------------------------------------------------------------
+    # -- the optimizer -----------------------------------------------------------------------
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Train with an optimizer, which remembers nothing yet."""
+        self.optimizer = optimizer
+        self.states.clear()
+        self.updates, self.loss_scale = 0, self.first_scale
+
+    def lend(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Have the ends of a training step, by rank, go on from where this is."""
+        for updater in updaters.values():
+            updater.states, updater.count = self.states, self.updates
+            updater.loss_scale = self.loss_scale
+
+    def take_back(self, updaters: Mapping[int, TrainStep]) -> None:
+        """Be where updaters are after the step, the same on all ranks."""
+        first = next(iter(updaters.values()))
+        self.updates, self.loss_scale = first.count, first.loss_scale
 
     def save_states(self, path: str, made: Plan) -> None:
-        """Write the optimizer's arrays, whole, by parameter and slot, and the counts."""
+        """Write the optimizer's arrays, whole, by parameter and slot, the counts and the scale."""
         counts = {UPDATES: np.array([self.updates, self.steps])}
-        save_params(path, self._whole_states(made), counts)
+        scale = {name: np.array(number) for name, number in self.loss_scale.progress.items()}
+        save_params(path, self._whole_states(made), counts | scale)
 
     def load_states(self, path: str, made: Plan) -> None:
         """Go on with what `save_states` wrote; ConfigError if it lacks something."""
@@ -163,6 +211,8 @@ class Store:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
         self._set_states(made, arrays if updates else {})
         self.updates, self.steps = updates, steps
+        scale = {name: a.item() for name, a in counts.items() if name != UPDATES}
+        self.loss_scale = self.loss_scale.resumed(scale)
 
     def _whole_states(self, made: Plan) -> dict[str, Array]:
         found: dict[str, Array] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from runtime.pipeline import Plan
 from runtime.replicas import ReplicaSums, groups
 from symgraph.arrays import on_host
 from symgraph.batching import assemble
+from symgraph.loss_scale import LossScale
 from symgraph.ops.layout import PARTIAL
 from symgraph.optimizer import Optimizer, global_norm_scale
 from symgraph.types import Array, Value
@@ -41,6 +42,18 @@ def local_scalars(worker: Worker) -> dict[str, float]:
             for name, value in scalars(worker.plan).items()
             if value in worker.outputs
         }
+
+
+def scale_feeds(plan: Plan, scale: LossScale) -> dict[str, Array]:
+    """The loss scale for each loss of a plan, by variable."""
+    scales = plan.network.scales.items()
+    return {name: np.full(type_.shape, scale.value, type_.dtype) for name, type_ in scales}
+
+
+def overflowing(plan: Plan) -> AbstractContextManager[object]:
+    """Let this thread's gradients overflow where such steps are left out: numpy need not say so."""
+    free = plan.grads and plan.options.loss_scale.dynamic
+    return np.errstate(over="ignore", invalid="ignore") if free else nullcontext()
 
 
 class TrainStep:
@@ -79,24 +92,19 @@ class TrainStep:
     ) -> list[dict[str, Array]]:
         """The values of a step's batches, with the loss scale for all losses."""
         return [
-            {**values, **{name: np.full(type_.shape, self.loss_scale.value, type_.dtype)
-                          for name, type_ in plan.network.scales.items()}}
+            {**values, **scale_feeds(plan, self.loss_scale)}
             for plan, values in zip(plans, given, strict=True)
-        ]  # fmt: skip
+        ]
 
     @property
     def progress(self) -> dict[str, Any]:
         """What a checkpoint holds besides arrays."""
-        scale = self.loss_scale
-        return {"updates": self.count, "loss_scale": scale.value, "good_steps": scale.good}
+        return {"updates": self.count, **self.loss_scale.progress}
 
     def resume(self, about: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's `progress`; without one, from its steps."""
         self.count = about.get("updates", about["steps"])
-        if self.loss_scale.dynamic and "loss_scale" in about:
-            self.loss_scale = replace(
-                self.loss_scale, value=about["loss_scale"], good=about["good_steps"]
-            )
+        self.loss_scale = self.loss_scale.resumed(about)
 
     def made(self, worker: Worker, names: Iterable[str]) -> None:
         """Begin to sum these gradients of copies, and go on with earlier ones."""

@@ -11,7 +11,9 @@ Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from symgraph.errors import ConfigError, RunError
 
@@ -44,6 +46,17 @@ class LossScale:
     def scales(self) -> bool:
         """Whether gradients are multiplied by anything but 1."""
         return self.dynamic or self.value != 1.0
+
+    @property
+    def progress(self) -> dict[str, float]:
+        """What a checkpoint holds of it: nothing if it is fixed."""
+        return {"loss_scale": self.value, "good_steps": self.good} if self.dynamic else {}
+
+    def resumed(self, about: Mapping[str, Any]) -> LossScale:
+        """Where a checkpoint's `progress` was, if both are dynamic."""
+        if not self.dynamic or "loss_scale" not in about:
+            return self
+        return replace(self, value=about["loss_scale"], good=about["good_steps"])
 
     def after(self, finite: bool) -> LossScale:
         """The scale of the next step. finite: whether all gradients of this one were.

@@ -31,13 +31,35 @@ from types import MappingProxyType
 
 from symgraph.attribute import hide, lookup
 from symgraph.build import forward_node
+from symgraph.errors import ConfigError, DTypeError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import FOLLOWS, INSIDE, LOW, OpDef, Site, find, infer
 from symgraph.pieces import GROUP, KEY
-from symgraph.types import TensorType, Value
+from symgraph.types import HALVES, TensorType, Value, dtype_name, is_float
 
 FLOAT32 = "float32"
+PRECISIONS = (FLOAT32, *HALVES)
 OF_PARAMETER = "__of_parameter__"  # the tag of a parameter's cast
+
+
+def require_precision(graph: Graph, low: str, fed: Collection[str]) -> None:
+    """That a forward graph can be trained in a precision. fed: as for `reduced`.
+
+    Raises ConfigError for the name of none, DTypeError if the package that makes numpy know it is
+    missing or a parameter is of floats, but not float32.
+    """
+    if low not in PRECISIONS:
+        raise ConfigError(f"unknown precision {low!r}; {nearest(low, PRECISIONS)}")
+    if low == FLOAT32:
+        return
+    dtype_name(low)
+    for node in graph.variables:
+        (type_,) = node.types
+        if node.name not in fed and is_float(type_.dtype) and type_.dtype != FLOAT32:
+            raise DTypeError(
+                f"precision {low} needs parameters of float32, but {node.name!r} is {type_.dtype}: "
+                "leave dtypes at float32, those of data too"
+            )
 
 
 def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:

@@ -215,6 +215,14 @@ def test_fixed_scales():
     assert fixed.after(False) == fixed.after(True) == fixed
 
 
+def test_a_dynamic_scale_goes_on_from_where_one_was():
+    first, later = LossScale.of("float16", "auto"), LossScale(2.0**10, dynamic=True, good=7)
+    assert first.resumed(later.progress) == later
+    for fixed in (LossScale(), LossScale(128.0)):
+        assert first.resumed(fixed.progress) == first
+        assert fixed.resumed(later.progress) == fixed
+
+
 def test_a_scale_that_nothing_is_gained_by():
     with pytest.raises(RunError, match="come down to 1: training has diverged"):
         LossScale(1.0, dynamic=True).after(False)
