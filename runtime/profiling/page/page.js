@@ -62,13 +62,16 @@ class Timeline {
   lane(rank) { return TOP + rank * (RUN + MSG + NODE + GAP + (this.left < 50 ? 20 : 0)); }
   get bottom() { return this.lane(this.exhibit.ranks.length); }
   draw() {
-    const height = this.bottom + MEM + 34, ratio = window.devicePixelRatio || 1;
+    const ratio = window.devicePixelRatio || 1, font = "12px system-ui, sans-serif";
+    const pen = this.pen = this.canvas.getContext("2d");
+    pen.font = font;
+    this.peaks = this.legend();
+    const height = this.level + MEM + 16;
     this.canvas.style.height = height + "px";
     this.canvas.width = this.canvas.clientWidth * ratio; this.canvas.height = height * ratio;
-    const pen = this.pen = this.canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.canvas.clientWidth, height);
-    pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
+    pen.font = font; pen.textBaseline = "middle";
     this.axis(height);
     this.exhibit.ranks.forEach((name, rank) => this.row(name, rank));
     this.arrows();
@@ -125,13 +128,26 @@ class Timeline {
     }
     pen.restore(); pen.globalAlpha = 1;
   }
+  /* Each rank's peak, and where it is written: in as many rows as it takes. */
+  legend() {
+    const start = this.left < 50 ? this.left + 56 : this.left;
+    let x = start, row = 0;
+    return this.view.memory.map((held, rank) => {
+      const text = `${this.exhibit.ranks[rank]}: peak ${mib(held.peak)}`;
+      const wide = this.pen.measureText(text).width + 18;
+      if (x > start && x + wide > this.left + this.width) { x = start; row += 1; }
+      x += wide;
+      return { text, x: x - wide, y: this.bottom + 14 + 15 * row };
+    });
+  }
+  get level() { return Math.max(...this.peaks.map((peak) => peak.y)) + 14; }
   memory() {
-    const pen = this.pen, top = this.bottom + 18, memory = this.view.memory;
+    const pen = this.pen, top = this.level, memory = this.view.memory;
     const most = Math.max(1, ...memory.map((m) => m.peak));
     const level = (bytes) => top + MEM - MEM * bytes / (most * 1.05);
     const inks = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
     pen.textAlign = "left"; pen.fillStyle = style("--soft");
-    pen.fillText("memory", this.left < 50 ? this.left : 4, top - 4);
+    pen.fillText("memory", this.left < 50 ? this.left : 4, this.bottom + 14);
     pen.save(); pen.beginPath(); pen.rect(this.left, top - 10, this.width, MEM + 20); pen.clip();
     memory.forEach((held, rank) => {
       pen.strokeStyle = inks[rank % inks.length]; pen.lineWidth = 1.6; pen.beginPath();
@@ -143,10 +159,8 @@ class Timeline {
       pen.lineTo(this.x(this.view.seconds), y); pen.stroke();
     });
     pen.restore();
-    memory.forEach((held, rank) => {
-      pen.fillStyle = inks[rank % inks.length];
-      pen.fillText(`${this.exhibit.ranks[rank]}: peak ${mib(held.peak)}`,
-        this.left + 4, top + MEM - 8 - 15 * rank);
+    this.peaks.forEach(({ text, x, y }, rank) => {
+      pen.fillStyle = inks[rank % inks.length]; pen.fillText(text, x, y);
     });
   }
   down(event) { this.grip = { x: event.offsetX, from: this.from }; }
