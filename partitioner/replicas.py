@@ -111,21 +111,23 @@ def buckets(partition: Partition) -> tuple[Bucket, ...]:
     """The sums of the gradients of copies, in the order in which all ranks make them.
 
     Parameters of the same stages share buckets; those of later stages come first, since their
-    gradients do.
+    gradients do. The elements of a bucket have one size, so that each piece begins at a multiple
+    of it, as GPUs want.
     """
     found = all_copies(partition)
     if not found:
         return ()
     graph, stage_of = partition.graph, partition.placement.stage_of
     makers = {graph[v.node].origin: key for key, b in partition.bodies.items() for v in b.results}
-    together: dict[tuple[int, ...], list[Copies]] = {}
+    together: dict[tuple[tuple[int, ...], int], list[Copies]] = {}
     for copies in found:
         if copies.names[0] in makers:  # else nobody asks for its gradient
-            together.setdefault(tuple([stage_of[n] for n in copies.names]), []).append(copies)
+            stages = tuple([stage_of[n] for n in copies.names])
+            together.setdefault((stages, copies.itemsize), []).append(copies)
     return tuple([
         Bucket(tuple(bucket), frozenset(makers[n] for c in bucket for n in c.names))
-        for stages in sorted(together, key=lambda s: (-max(s), s))
-        for bucket in filled(together[stages], lambda c: c.nbytes, BUCKET_BYTES)
+        for stages, size in sorted(together, key=lambda s: (-max(s[0]), s))
+        for bucket in filled(together[stages, size], lambda c: c.nbytes, BUCKET_BYTES)
     ])  # fmt: skip
 
 

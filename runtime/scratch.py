@@ -6,10 +6,13 @@ for each size that there is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from partitioner.types import Partition
 from runtime.cuda import conv as on_gpu
+from runtime.cuda import lines
 from runtime.cuda import scratch as pieces
 from runtime.native import Clock, Task
 from runtime.native import conv as on_host
@@ -18,7 +21,14 @@ from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find
 from symgraph.types import Array, TensorType
 
-TAKING = frozenset(["Convolution", "_conv_grad_data", "_conv_grad_weight"])
+Taken = Mapping[str, Callable[[str, Task], int]]  # by operator: the bytes of one of its calls
+
+CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
+ON_HOST: Taken = dict.fromkeys(CONVOLUTIONS, on_host.scratch_bytes)
+ON_GPU: Taken = {
+    **dict.fromkeys(CONVOLUTIONS, on_gpu.scratch_bytes),
+    "_layer_norm_grad": lines.scratch_bytes,
+}
 
 
 def scratch_bytes(partition: Partition) -> tuple[int, ...]:
@@ -27,11 +37,11 @@ def scratch_bytes(partition: Partition) -> tuple[int, ...]:
     needs: list[set[int]] = [set() for _ in devices]
     for key, body in partition.bodies.items():
         rank = partition.rank(key)
-        kernels = on_host if devices[rank].kind == "cpu" else on_gpu
+        taken = ON_HOST if devices[rank].kind == "cpu" else ON_GPU
         for node in body.graph:
             op = find(node.op).name if not node.is_variable else ""
-            if op in TAKING:
-                needs[rank].add(kernels.scratch_bytes(op, _task(body.graph, node)))
+            if op in taken:
+                needs[rank].add(taken[op](op, _task(body.graph, node)))
     return tuple([
         max(sizes, default=0) if device.kind == "cpu" else sum(sizes)
         for device, sizes in zip(devices, needs, strict=True)

@@ -8,7 +8,8 @@ MPI, straight from and to the arrays' memory. Strict is what NCCL is strict abou
   part: events behind it do not come, and who waits for them waits;
 - both ends must agree on the call, the number of values and their type; a communicator has one
   card, which is current, and one stream; calls of a group belong together;
-- what has been aborted ends, with undefined values.
+- what has been aborted ends, with undefined values;
+- where the network is lost (`lost`), nothing ends any more, and only who asks is told.
 
 Other work is done when it is called: so a stream that such work is put on waits, with its thread,
 for events of other streams.
@@ -186,6 +187,7 @@ class NcclCommunicator:
         self._rank, self._card = rank, streams.card()
         self._stream: int | None = None
         self._aborted = self._destroyed = False
+        self.lost: Exception | None = None  # the network's, and what is said of it
         self._met: set[int] = set()
         mine = np.array([rank, world.rank, self._card])
         table = np.empty((ndev, 3), np.int64)
@@ -258,6 +260,13 @@ class NcclCommunicator:
             assert not _streams[self._stream].queue
         self._destroyed = True
 
+    def check_async_error(self) -> None:
+        """Raises what went wrong after a call had returned."""
+        assert not self._aborted
+        assert not self._destroyed
+        if self.lost:
+            raise self.lost
+
     # -- messages --------------------------------------------------------------------------------
 
     def _everyone(
@@ -323,7 +332,7 @@ class NcclCommunicator:
         self, stream: int, parts: list[Work], finish: Callable[[], None] = lambda: None
     ) -> None:
         def start() -> None:
-            for part in parts:
+            for part in () if self.lost else parts:
                 part.started = True
                 part.start()
 
@@ -331,6 +340,8 @@ class NcclCommunicator:
             if self._aborted:
                 _abandoned.append(parts)
                 return True
+            if self.lost:
+                return False
             if all([part.advance() for part in parts]):
                 finish()
                 return True
@@ -342,6 +353,17 @@ class NcclCommunicator:
             self._met.add(self._rank)
             while not work.ended:
                 _advance(pause=True)
+
+
+def lose_network(error: Exception) -> None:
+    """From this process's next call on, on its communicator; error: what who asks is told."""
+    put = NcclCommunicator._put
+
+    def lost(comm: NcclCommunicator, *work: Any) -> None:
+        comm.lost = error
+        put(comm, *work)
+
+    NcclCommunicator._put = lost
 
 
 VERBS = ("send", "broadcast", "allGather", "allReduce")

@@ -18,6 +18,7 @@ from runtime.schedules import SCHEDULES
 from runtime.session import Session, initialize
 from runtime.transports import ThreadCluster
 from symgraph import sym
+from symgraph.arrays import copy
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.errors import GraphError, MicroBatchError, PlacementError
@@ -284,6 +285,49 @@ def test_many_buckets_under_way_change_no_bit(monkeypatch, hidden, devices):
             run.step(feeds(i))
         got = run.parameters()
     assert all(got[n].tobytes() == a.tobytes() for n, a in want.items())
+
+
+def test_pieces_of_gradients_begin_where_cards_can_read_them(monkeypatch):
+    """A float32 gradient lay behind five elements of float16, at no multiple of its item size."""
+    moved = []
+
+    def watched(target: np.ndarray, source: np.ndarray) -> None:
+        moved.append(target.flags.aligned and source.flags.aligned)
+        copy(target, source)
+
+    monkeypatch.setattr("runtime.replicas.copy", watched)
+    want, got = (of_two_dtypes(where) for where in (cpu(0), [cpu(0), cpu(1)]))
+    assert len(moved) >= 2 * len(got)
+    assert all(moved)
+    assert {n: (a.dtype, a.tobytes()) for n, a in got.items()} == {
+        n: (a.dtype, a.tobytes()) for n, a in want.items()
+    }
+
+
+def of_two_dtypes(hidden: object) -> dict[str, np.ndarray]:
+    """Parameters after a step, on one device or two."""
+    rng = np.random.default_rng(0)
+    marks = {"replicate": "2"} if hidden == cpu(0) else {}
+    with AttrScope(ctx_group="hidden", **marks):
+        half = sym.Cast(sym.Variable("x"), dtype="float16")
+        half = sym.FullyConnected(half, num_hidden=3, name="half")
+        whole = sym.FullyConnected(sym.Cast(half, dtype="float32"), num_hidden=3, name="whole")
+        out = sym.MakeLoss(sym.square(whole))
+    shapes = {"weight": (3, 3), "bias": (3,)}
+    arrays = {
+        f"{layer}_{kind}": rng.standard_normal(shape).astype(dtype)
+        for layer, dtype in (("half", "float16"), ("whole", "float32"))
+        for kind, shape in shapes.items()
+    }
+    case = Case(out, {"x": rng.standard_normal((4, 3)).astype("float32")}, arrays)
+    options = replace(on_devices(2, {"hidden": hidden}), update=True)
+    made = make_plan(case, options)
+    with ThreadCluster(2) as cluster:
+        values = initialize(made, cluster, sg.init.Uniform(0.5), seed=3)
+        rule = sg.optimizer.create("sgd", learning_rate=0.1)
+        run = Session(made, cluster, values, optimizer=rule)
+        run.step(case.feeds)
+        return run.parameters()
 
 
 @pytest.mark.parametrize(("before", "after"), [

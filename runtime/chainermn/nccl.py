@@ -137,6 +137,7 @@ class NcclCommunicator(Communicator):
             require_cards(f"communicator {LANE!r}", ["its card"] * self.size, nodes)
             wires = Wires(load_nccl(), self.rank, [True] * self.size, self._mpi.waiter)
             self._mpi.waiter.alarm(wires.abort)
+            self._mpi.waiter.watch(wires.error)
             group = LANE, tuple(range(self.size))
             wires.open([group], self.allgather_obj)
             self._wire = wires.of(group)

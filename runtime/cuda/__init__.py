@@ -9,6 +9,8 @@ from runtime.cuda import (  # noqa: F401  (they fill the table)
     gates,
     labels,
     linear,
+    lines,
+    lrn,
     norm,
     pool,
     rows,

@@ -1,34 +1,46 @@
-"""Batch normalisation on a GPU: a block a channel, statistics and data in one launch."""
+"""Batch normalisation on a GPU: a block a channel, statistics and data in one launch, or in parts.
+
+Parts are those of a batch that lies on several devices, see symgraph/ops/moments.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from runtime.cuda.base import block_a_row, floating, function, kernel, launch
+from runtime.cuda.base import block_a_row, each, floating, function, kernel, launch
 from runtime.native.base import Bound, Clock, Task
 from runtime.native.normalize import by_channel
 from symgraph.types import Array
 
 
-def by_clock(task: Task, name: str, given: tuple[Array, ...], *more: Any) -> Bound:
-    """The call by the batch's statistics in training, by those given else. given: data first."""
-    data, a = by_channel(given[0], task.attrs["axis"]), task.attrs
-    before, channels, after = data.shape
-    run = function("norm", name, real=data.dtype.name)
-    shape = block_a_row(channels, before * after)
-    sizes = before * after, channels, after
-    of_batch, of_given = (
-        launch(run, *shape, *given, *sizes, by, a["fix_gamma"], float(a["eps"]), *more)
-        for by in (True, False)
-    )
-    if a["use_global_stats"]:
-        return of_given
-    return Bound(_normalize, (task.clock, of_batch, of_given))
+def by_clock(task: Task, of_batch: Bound, of_given: Bound) -> Bound:
+    """The call by the batch's statistics in training, by those given else."""
+    return Bound(_choose, (task.clock, of_batch, of_given))
 
 
-def _normalize(clock: Clock, of_batch: Bound, of_given: Bound) -> None:
+def _choose(clock: Clock, of_batch: Bound, of_given: Bound) -> None:
     call = of_batch if clock.env.train else of_given
     call.function(*call.args)
+
+
+def on_channels(task: Task, name: str, given: tuple[Array, ...], *more: Any) -> Bound:
+    """The call of a kernel with a block for each channel. given: data first."""
+    data = by_channel(given[0], task.attrs["axis"])
+    before, channels, after = data.shape
+    run, count = function("norm", name, real=data.dtype.name), before * after
+    return launch(run, *block_a_row(channels, count), *given, count, channels, after, *more)
+
+
+# -- in one ------------------------------------------------------------------------------------
+
+
+def in_one(task: Task, name: str, *more: Any) -> Bound:
+    given, a = (*task.ins, *task.outs), task.attrs
+    of_batch, of_given = (
+        on_channels(task, name, given, by, a["fix_gamma"], float(a["eps"]), *more)
+        for by in (True, False)
+    )
+    return of_given if a["use_global_stats"] else by_clock(task, of_batch, of_given)
 
 
 @kernel("BatchNorm")
@@ -36,7 +48,7 @@ def batch_norm(task: Task) -> Bound | None:
     (x, *vectors), (y, *figures), a = task.ins, task.outs, task.attrs
     if not floating(x, y, calc=[*vectors, *figures]):
         return None
-    return by_clock(task, "batch_norm", (*task.ins, *task.outs), float(a["momentum"]))
+    return in_one(task, "batch_norm", float(a["momentum"]))
 
 
 @kernel("_batch_norm_grad")
@@ -44,4 +56,51 @@ def batch_norm_grad(task: Task) -> Bound | None:
     (x, *vectors, g), (of_x, *sums) = task.ins, task.outs
     if not floating(x, g, of_x, calc=[*vectors, *sums]):
         return None
-    return by_clock(task, "batch_norm_grad", (*task.ins, *task.outs))
+    return in_one(task, "batch_norm_grad")
+
+
+# -- in parts ----------------------------------------------------------------------------------
+
+
+@kernel("_moments")
+def moments(task: Task) -> Bound | None:
+    (x,) = task.ins
+    if not floating(x, calc=task.outs):
+        return None
+    return on_channels(task, "moments", (x, *task.outs))
+
+
+@kernel("_moments_grad")
+def moments_grad(task: Task) -> Bound | None:
+    (x, *vectors), (of_x,) = task.ins, task.outs
+    if not floating(x, of_x, calc=vectors):
+        return None
+    return on_channels(task, "moments_grad", (*task.ins, of_x))
+
+
+@kernel("_normalize")
+def normalize(task: Task) -> Bound | None:
+    (x, *vectors), (y,), a = task.ins, task.outs, task.attrs
+    if not floating(x, y, calc=vectors):
+        return None
+    return on_channels(task, "normalize", (*task.ins, y), a["fix_gamma"], float(a["eps"]))
+
+
+@kernel("_normalize_grad")
+def normalize_grad(task: Task) -> Bound | None:
+    (x, *vectors, g), (of_x, *sums), a = task.ins, task.outs, task.attrs
+    if not floating(x, g, of_x, calc=[*vectors, *sums]):
+        return None
+    given = (*task.ins, *task.outs)
+    return on_channels(task, "normalize_grad", given, a["fix_gamma"], float(a["eps"]))
+
+
+@kernel("_moving_average")
+def moving_average(task: Task) -> Bound | None:
+    given = (*task.ins, *task.outs)
+    if not floating(*given):
+        return None
+    size, keep = given[0].size, float(task.attrs["momentum"])
+    run = function("norm", "moving_average", real=given[0].dtype.name)
+    of_batch, of_given = (launch(run, *each(size), *given, size, by, keep) for by in (True, False))
+    return by_clock(task, of_batch, of_given)

@@ -1,4 +1,4 @@
-"""Batch normalisation, channel by channel: what one pass reads, the next finds in the cache.
+"""Normalisation by channels (BatchNorm) or rows (LayerNorm): what a pass reads, the next one finds.
 
 Sums are of runs, each in the data's dtype, that are added up in float64.
 """
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from runtime.native.base import Bound, Clock, Task, jit, kernel, summing
 from runtime.native.flat import floating
+from runtime.native.rows import by_row
 from symgraph.types import Array
 
 LEAST = 4  # elements side by side in a channel; of fewer numpy's way round is the faster one
@@ -39,6 +40,9 @@ def run_products(g: Array, row: Array, mean: Any) -> float:
     for j in range(len(row)):
         total += g[j] * (row[j] - mean)
     return float(total)
+
+
+# -- channels ----------------------------------------------------------------------------------
 
 
 @jit
@@ -151,3 +155,73 @@ def batch_norm_grad(task: Task) -> Bound | None:
         return None
     args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
     return Bound(gradients_by_clock, (task.clock, a["use_global_stats"], args))
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+@jit
+def normalize_rows(
+    x: Array, gamma: Array, beta: Array, eps: float, y: Array, mean: Array, std: Array
+) -> None:
+    for i in range(len(x)):
+        row, to, count = x[i], y[i], x.shape[1]
+        mean[i] = run_sum(row) / count
+        center = mean[i]
+        width = math.sqrt(run_squares(row, center) / count + eps)
+        std[i] = width
+        narrow = to.dtype.type(1 / width)
+        for j in range(len(to)):
+            to[j] = (row[j] - center) * narrow * gamma[j] + beta[j]
+
+
+@kernel("LayerNorm")
+def layer_norm(task: Task) -> Bound | None:
+    (x, gamma, beta), (y, mean, std), a = task.ins, task.outs, task.attrs
+    if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
+        return None
+    rows = mean.size
+    given = by_row(x, rows), gamma, beta, a["eps"]
+    return Bound(normalize_rows, (*given, by_row(y, rows), mean.reshape(-1), std.reshape(-1)))
+
+
+@summing
+def run_slopes(g: Array, gamma: Array, row: Array, mean: Any) -> tuple[float, float]:
+    """The sums of g * gamma, and of that by (row - mean)."""
+    total = along = row.dtype.type(0)
+    for j in range(len(row)):
+        h = g[j] * gamma[j]
+        total += h
+        along += h * (row[j] - mean)
+    return float(total), float(along)
+
+
+@jit
+def gradients_of_rows(
+    x: Array, gamma: Array, mean: Array, std: Array, g: Array, of_x: Array, of_gamma: Array,
+    of_beta: Array,
+) -> None:  # fmt: skip
+    of_gamma[:] = 0
+    of_beta[:] = 0
+    for i in range(len(x)):
+        row, grad, to, center, count = x[i], g[i], of_x[i], mean[i], x.shape[1]
+        total, along = run_slopes(grad, gamma, row, center)
+        rstd = 1 / float(std[i])
+        narrow, shift = to.dtype.type(rstd), to.dtype.type(total / count)
+        slope = to.dtype.type(along * rstd * rstd / count)
+        for j in range(len(to)):
+            to[j] = (grad[j] * gamma[j] - shift - (row[j] - center) * slope) * narrow
+        for j in range(len(of_gamma)):
+            of_gamma[j] += grad[j] * ((row[j] - center) * narrow)
+        for j in range(len(of_beta)):
+            of_beta[j] += grad[j]
+
+
+@kernel("_layer_norm_grad")
+def layer_norm_grad(task: Task) -> Bound | None:
+    (x, gamma, mean, std, g), (of_x, *vectors), a = task.ins, task.outs, task.attrs
+    if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
+        return None
+    data, grad, out = (by_row(v, mean.size) for v in (x, g, of_x))
+    figures = mean.reshape(-1), std.reshape(-1)
+    return Bound(gradients_of_rows, (data, gamma, *figures, grad, out, *vectors))

@@ -45,6 +45,7 @@ class Lifeline:
 
     failure: the first failure heard of, or None. stand: where this rank stands, for it to write.
     alarms: called, on any thread, when the first failure is heard of; for what waits elsewhere.
+    watches: called by the helper now and then; they give a failure that no call of this rank shows.
     """
 
     def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
@@ -52,6 +53,7 @@ class Lifeline:
         self.failure: Failure | None = None
         self.stand = Stand()
         self.alarms: list[Callable[[], None]] = []
+        self.watches: list[Callable[[], Failure | None]] = []
         self._told: object = None  # what was last told of it
         self._question = 0  # the last one heard
         self._judge = Judge()  # the hub's
@@ -152,6 +154,7 @@ class Lifeline:
                         selector.unregister(key.fileobj)
                     self._hear(key.data, lines)
                 orphaned_at = self._look_for_guard(orphaned_at)
+                self._look_around()
                 if self.failure is None and self._links:
                     self._judge_stalls() if self._rank == 0 else self._tell_stand()
 
@@ -175,6 +178,13 @@ class Lifeline:
         with self._changed:
             self._talking.discard(peer)
             self._changed.notify_all()
+
+    def _look_around(self) -> None:
+        for watch in self.watches:
+            over = self._closed or self.failure is not None
+            failure = None if over else watch()
+            if failure is not None:
+                self.abort(failure)
 
     def _tell_stand(self) -> None:
         now = {"stand": self.stand.told(), "answer": self._question}

@@ -46,6 +46,7 @@ class NcclCluster(MpiCluster):
         nccl = load_nccl() if on_card[self.rank] else None
         self._wires = Wires(nccl, self.rank, on_card, self._waiter)
         self._waiter.alarm(self._wires.abort)
+        self._waiter.watch(self._wires.error)
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`."""

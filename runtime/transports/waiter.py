@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runtime.transports.base import GRACE_SECONDS, T, peer_failed, timed_out
+from runtime.transports.base import GRACE_SECONDS, Failure, T, peer_failed, timed_out
 from runtime.transports.lifeline import Lifeline
 from runtime.transports.stalls import Stand, Wait
 from symgraph.errors import RunError
@@ -115,6 +115,16 @@ class Waiter:
         """Let it be called, on any thread, when a failure is heard of."""
         if self._lifeline is not None:
             self._lifeline.alarms.append(call)
+
+    def watch(self, look: Callable[[], str]) -> None:
+        """Let it be called now and then, on another thread: what it says is this rank's failure."""
+
+        def failure() -> Failure | None:
+            text = look()
+            return Failure(self.rank, self.what, text) if text else None
+
+        if self._lifeline is not None:
+            self._lifeline.watches.append(failure)
 
     def check(self, awaited: str) -> None:
         """Raise PeerFailed, at once, for a wait that a failure has made vain."""

@@ -184,6 +184,22 @@ class Wires:
             _use(wire, group)
         exchange(None)
 
+    def error(self) -> str:
+        """What has gone wrong in work that was called before: NCCL says it to those who ask only.
+
+        Empty for nothing, or if somebody calls NCCL just now.
+        """
+        if not self.lock.acquire(blocking=False):
+            return ""
+        try:
+            for wire in filter(None, () if self.aborted else [*self._wires.values()]):
+                wire.comm.check_async_error()
+        except (self.nccl.NcclError, KeyError) as error:  # CuPy 13 has no text for a remote error
+            return f"NCCL says {error}"
+        finally:
+            self.lock.release()
+        return ""
+
     def abort(self) -> None:
         """End whatever waits on a wire; of no more use afterwards."""
         held = self.lock.acquire(timeout=GRACE_SECONDS / 3)  # else NCCL waits, which this ends

@@ -80,5 +80,12 @@ def test_a_run_whose_rank_died_in_a_save_goes_on(tmp_path):
 
 def test_pure_nccl_joins_cards():
     """Sums, broadcasts and gathers of arrays of GPUs, also in a subgroup of another order."""
-    ended = launch(3, "tests.chainermn.nccl_ranks")
+    ended = launch(3, "tests.chainermn.nccl_ranks", "main")
     assert (ended.status, ended.lines("cards")) == (0, ["cards joined"] * 3), ended
+
+
+def test_an_error_of_the_network_ends_all_ranks():
+    ended = launch(2, "tests.chainermn.nccl_ranks", "network")
+    assert ended.status == 1, ended
+    told = ended.lines("stopped while waiting for .*: rank 1 failed.*: NCCL says 6$")
+    assert [line.split(" stopped")[0] for line in told] == ["rank 0", "rank 1"], ended

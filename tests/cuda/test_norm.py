@@ -60,6 +60,31 @@ def test_its_gradient(dtype, shape, axis, how):
     judged(Called("_batch_norm_grad", ins, {}, {"axis": axis, **how}), dtype)
 
 
+@each_kind
+@each_shape
+def test_moments(dtype, shape, axis):
+    data = numbers(shape, dtype) + np.asarray(2, dtype)
+    judged(Called("_moments", [data], {}, {"axis": axis}), dtype)
+    ins = [data, *vectors(3, shape[axis], dtype)]
+    judged(Called("_moments_grad", ins, {}, {"axis": axis}), dtype)
+
+
+@each_kind
+@each_shape
+@pytest.mark.parametrize("fix_gamma", [True, False])
+def test_normalisation_by_given_moments(dtype, shape, axis, fix_gamma):
+    data, given = numbers(shape, dtype), {"axis": axis, "fix_gamma": fix_gamma, "eps": 1e-2}
+    judged(Called("_normalize", [data, *vectors(4, shape[axis], dtype)], {}, given), dtype)
+    ins = [data, *vectors(3, shape[axis], dtype), numbers(shape, dtype, 9)]
+    judged(Called("_normalize_grad", ins, {}, given), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_moving_averages(dtype):
+    batch, moving = numbers(300, dtype), numbers(300, dtype, 1)
+    judged(Called("_moving_average", [batch, moving], {}, {"momentum": 0.7}), dtype)
+
+
 def test_outputs_may_lie_where_the_data_do():
     ins = [numbers((4, 3, 50)), *vectors(4, 3, "float32")]
     judged(Called("BatchNorm", ins, {}, {"fix_gamma": False}), "float32")

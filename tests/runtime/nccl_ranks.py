@@ -33,7 +33,7 @@ from tests.contracts.transport import (
     check_types,
 )
 from tests.fake_cupy import ndarray
-from tests.fake_nccl import NcclCommunicator, fake_nccl
+from tests.fake_nccl import NcclCommunicator, NcclError, fake_nccl, lose_network
 from tests.runtime.mpi_ranks import kill, say
 from tests.runtime.nccl_runs import chosen
 
@@ -170,6 +170,27 @@ def lost() -> None:
         cluster.leave(1)
 
 
+def network() -> None:
+    """The network between two ranks is lost, of which only rank 1 is told, if it asks."""
+
+    def work(end: Transport) -> None:
+        with device(gpu(end.rank)).use():
+            end.open([(1, 0)])
+            end.waiting_for(f"F{end.rank}.0")
+            if end.rank == 1:
+                lose_network(NcclError("NCCL_ERROR_REMOTE_ERROR: there was a network error"))
+                end.send(ndarray(np.ones(3)), 0, 7).wait()
+            else:
+                end.recv(ndarray(np.ones(3)), 1, 7)
+
+    cluster = NcclCluster(PATIENT, CARDS)
+    try:
+        cluster.run(work)
+    except SymgraphError as error:
+        say(f"{type(error).__name__}: {error}")
+        cluster.leave(1)
+
+
 CASES: dict[str, Callable[..., None]] = {
     "contract": contract,
     "by-mpi": by_mpi,
@@ -179,6 +200,7 @@ CASES: dict[str, Callable[..., None]] = {
     "no-nccl": refused,
     "host-array": host_array,
     "lost": lost,
+    "network": network,
 }
 
 if __name__ == "__main__":

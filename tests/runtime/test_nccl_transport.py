@@ -153,6 +153,18 @@ def test_a_card_does_not_wait_for_a_lost_rank():
     ], ended
 
 
+@mpi
+def test_an_error_of_the_network_while_all_ranks_live():
+    """Both cards, and whoever waited for them, waited for ever: NCCL says it to those who ask."""
+    ended = launch(2, PROGRAM, "network")
+    assert ended.status == 1, ended
+    assert ended.lines("stopped") == [
+        f"PeerFailed: rank {rank} stopped while waiting for the end (F{rank}.0): rank 1 failed at "
+        "F1.0: NCCL says NCCL_ERROR_REMOTE_ERROR: there was a network error"
+        for rank in range(2)
+    ], ended
+
+
 # -- what CuPy and MPI say -------------------------------------------------------------------------
 
 LOOK = """
@@ -176,7 +188,7 @@ CALLS = {
                  "intptr_t stream",
     "allGather": "sendbuf, intptr_t recvbuf, size_t count, int datatype, intptr_t stream",
     "allReduce": "sendbuf, intptr_t recvbuf, size_t count, int datatype, int op, intptr_t stream",
-    "abort": "self", "destroy": "self",
+    "abort": "self", "destroy": "self", "check_async_error": "self",
 }  # fmt: skip
 
 

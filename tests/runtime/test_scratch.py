@@ -1,4 +1,4 @@
-"""Scratch of convolutions: what is planned is what is taken, and is in the plan's table."""
+"""Scratch of operators: what is planned is what is taken, and is in the plan's table."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from runtime.worker import Shared, Worker
 from symgraph import cpu, gpu, sym
 from symgraph.arrays import device
 from symgraph.attribute import AttrScope
+from symgraph.symbol import Symbol
 from symgraph.units import bytes_text
 from tests.gpus import everywhere
 from tests.pipelines import Case, make_plan
@@ -28,16 +29,34 @@ def images(stride: tuple[int, int]) -> Case:
                 x, kernel=(3, 3), stride=stride, pad=(1, 1), num_filter=filters, name=name
             )
         net = sym.MakeLoss(sym.square(x))
-    data = rng.standard_normal((8, 16, 8, 8))
+    return with_numbers(net, rng.standard_normal((8, 16, 8, 8)))
+
+
+def rows() -> Case:
+    """A normalisation, whose gradient takes scratch on a GPU."""
+    with AttrScope(ctx_group="net"):
+        net = sym.MakeLoss(sym.square(sym.LayerNorm(sym.Variable("data"), name="norm")))
+    return with_numbers(net, np.random.default_rng(0).standard_normal((300, 5)))
+
+
+def with_numbers(net: Symbol, data: np.ndarray) -> Case:
     shapes, _, _ = net.infer_shape(data=data.shape)
     names = zip(net.list_arguments(), shapes, strict=True)
+    rng = np.random.default_rng(1)
     return Case(net, {"data": data}, {n: rng.standard_normal(s) for n, s in names if n != "data"})
 
 
+CASES = {  # and whether a CPU takes any
+    "convolutions by products": (images((1, 1)), True),
+    "convolutions": (images((2, 2)), False),
+    "rows": (rows(), False),
+}
+
+
 @everywhere({"net": gpu(0)}, cpus={"net": cpu(0)})
-@pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
-def test_what_is_planned_is_what_is_taken(groups, stride):
-    case, context, shared = images(stride), groups["net"], Shared()
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_planned_is_what_is_taken(groups, name):
+    (case, on_cpus), context, shared = CASES[name], groups["net"], Shared()
     made = make_plan(case, Options(groups, context, ()))
     here = device(context)
 
@@ -54,7 +73,7 @@ def test_what_is_planned_is_what_is_taken(groups, stride):
         (held,) = cluster.run(work)
     (memory,) = made.memory
     assert memory.scratch == held
-    assert bool(held) == (context.kind == "gpu" or stride == (1, 1))
+    assert bool(held) == (context.kind == "gpu" or on_cpus)
     head, row = (line.split("  ") for line in memory_table(made).splitlines())
     shown = dict(zip([w.strip() for w in head if w], [w.strip() for w in row if w], strict=True))
     assert shown["scratch"] == bytes_text(held)
