@@ -173,6 +173,29 @@ def test_functions(name, dtype, size):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_erf(dtype):
+    x = np.concatenate([np.linspace(-7, 7, 20001), [-1, 1, 1e-20, 0]]).astype(dtype)
+    tolerance = {"float32": 3e-7, "float64": 3e-15}[dtype]
+    agree("erf", x, tolerance=tolerance)
+    agree("erf", x, tolerance=tolerance, over=(0, 0))
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0], dtype)
+    (y,) = agree("erf", odd)
+    assert np.signbit(y[3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu(dtype):
+    x = np.linspace(-9, 9, 20001).astype(dtype)
+    near = {"float32": 3e-7, "float64": 5e-15}[dtype]
+    agree("LeakyReLU", x, act_type="gelu", near=near)
+    agree("LeakyReLU", x, act_type="gelu", near=near, over=(0, 0))
+
+
+def test_other_leaky_kinds_have_no_kernel():
+    assert bind("LeakyReLU", [numbers(3)], act_type="elu")[0] is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("act_type", ["relu", "sigmoid", "tanh"])
 def test_activation(act_type, dtype):
     agree("Activation", numbers((3, 21), dtype), act_type=act_type)
