@@ -1,0 +1,113 @@
+"""Receives on streams of their own: they come while runs are under way, and never too early.
+
+The stand-in for CuPy notices a use of an arena that no event keeps in order (tests/fake_memory.py),
+here as in all tests of GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from runtime import worker
+from runtime.pipeline import Options
+from runtime.receives import beside_work
+from runtime.schedules import SCHEDULES
+from runtime.transports import ThreadCluster
+from symgraph import arrays, gpu
+from symgraph.errors import RunError
+from symgraph.receive_stream import ReceiveStream
+from tests.gpus import STAND_IN, shared_card
+from tests.pipelines import (
+    Result,
+    assert_close,
+    judge,
+    local_result,
+    make_plan,
+    merged,
+    on_threads,
+)
+from tests.recurrent import lstm_case
+
+CASE = lstm_case(3, 4, batch=8)
+
+
+@pytest.fixture(autouse=True)
+def _card(monkeypatch) -> Iterator[None]:
+    with shared_card(STAND_IN, monkeypatch):
+        yield
+
+
+def on_two(schedule: str, **how) -> Options:
+    """Layers 0 and 2 on one context, layer 1 and the head on the other."""
+    groups = {"layer0": gpu(0), "layer1": gpu(1), "layer2": gpu(0), "head": gpu(1)}
+    return replace(Options(groups, gpu(0), (), schedule, 4), **how)
+
+
+def waits(monkeypatch) -> dict[int, list[tuple[int, int]]]:
+    """By stream, of each receive from now on: the works that its context has been asked for, and
+    how many of them come before it for its place's sake, or because it is behind another receive.
+    """
+    found: dict[int, list[tuple[int, int]]] = {}
+    receive = ReceiveStream.receive
+
+    def noted(stream: ReceiveStream, call, free) -> None:
+        work, own = stream._work, stream._stream
+
+        def now() -> None:
+            found.setdefault(own.number, []).append((work.work, own.knows(work.number)))
+            call()
+
+        receive(stream, now, free)
+
+    monkeypatch.setattr(ReceiveStream, "receive", noted)
+    return found
+
+
+@pytest.mark.parametrize("segment", [None, 2])
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_a_receive_does_not_wait_for_the_run_before_it(monkeypatch, schedule, segment):
+    found = waits(monkeypatch)
+    options = on_two(schedule, time_segment=segment)
+    assert_close(on_threads(CASE, options), judge(CASE))
+    after_runs = 0
+    for receives in found.values():
+        asked = receives[0][0]
+        for works, before in receives:
+            if works > asked:  # there was a run since the last one
+                after_runs += 1
+                assert before < works
+            asked = works
+    assert after_runs >= 4
+
+
+def test_receives_wait_for_what_was_asked_before_the_run():
+    """A user's loop may work with a context's arrays between the parts of a step."""
+    made = make_plan(CASE, on_two("gpipe"))
+
+    def work(transport) -> Result:
+        here = arrays.device(gpu(transport.rank))
+        with here.use():
+            own = {name: here.put(array) for name, array in CASE.arrays.items()}
+        rank = worker.Worker(made, transport.rank, own)
+        rank.begin(CASE.feeds, train=True, seed=0, step=0)
+        with here.use():
+            rank.memory.fill(0)
+        rank.run(transport, *rank.bound)
+        return local_result(made, rank)
+
+    with ThreadCluster(2) as cluster:
+        assert_close(merged(dict(enumerate(cluster.run(work)))), judge(CASE))
+
+
+def test_a_place_that_is_taken_for_free_too_early_is_noticed(monkeypatch):
+    """On a card, a message would now and then overwrite what a run still reads."""
+
+    def hasty(stream, program, calls, free, begin):
+        return beside_work(stream, program, calls, dict.fromkeys(free, begin), begin)
+
+    monkeypatch.setattr(worker, "beside_work", hasty)
+    with pytest.raises(RunError, match=r"writes what stream \d+ has .*, and no event says when"):
+        on_threads(CASE, on_two("1f1b"))
