@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from threading import Lock
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from runtime.pipeline import Options
 from runtime.receives import beside_work
 from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
+from runtime.transports.wires import Wire
 from symgraph import arrays, gpu
 from symgraph.errors import RunError
 from symgraph.receive_stream import ReceiveStream
@@ -111,3 +114,29 @@ def test_a_place_that_is_taken_for_free_too_early_is_noticed(monkeypatch):
     monkeypatch.setattr(worker, "beside_work", hasty)
     with pytest.raises(RunError, match=r"writes what stream \d+ has .*, and no event says when"):
         on_threads(CASE, on_two("1f1b"))
+
+
+def test_what_nccl_brings_waits_for_its_place_and_not_for_later_work():
+    """A wire waits for the stream that it is asked on, and the work for the wire."""
+    here = arrays.device(gpu(0))
+    came: list[int] = []
+
+    def bring(*given: int) -> None:
+        with wire.stream:
+            memory[:32] = 3
+        came.append(wire.stream.knows(here.stream.number))
+        assert given[-1] == wire.stream.ptr
+
+    comm, nccl = SimpleNamespace(recv=bring), SimpleNamespace(NCCL_UINT8=1, NcclError=OSError)
+    with here.use():
+        memory, stream = here.bytes(64), here.receive_stream
+        wire = Wire(SimpleNamespace(nccl=nccl, lock=Lock(), aborted=False), comm, 1)
+        free = stream.event()
+        memory[:32] = 1
+        stream.record(free)
+        needed = here.stream.work
+        memory[32:] = 2
+        stream.receive(lambda: arrays.after(wire.recv(memory[:32], ""), memory), free)
+        assert came == [needed]
+        assert needed < here.stream.work
+        memory[:] = 4
