@@ -6,6 +6,7 @@ here as in all tests of GPUs.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from threading import Lock
@@ -19,10 +20,11 @@ from runtime.receives import beside_work
 from runtime.schedules import SCHEDULES
 from runtime.transports import ThreadCluster
 from runtime.transports.wires import Wire
-from symgraph import arrays, gpu
+from symgraph import arrays, cpu, gpu
 from symgraph.errors import RunError
 from symgraph.receive_stream import ReceiveStream
 from tests.gpus import STAND_IN, shared_card
+from tests.networks import random_case, random_groups
 from tests.pipelines import (
     Result,
     assert_close,
@@ -140,3 +142,23 @@ def test_what_nccl_brings_waits_for_its_place_and_not_for_later_work():
         assert came == [needed]
         assert needed < here.stream.work
         memory[:] = 4
+
+
+@pytest.mark.filterwarnings("ignore:group2ctx maps groups")
+@pytest.mark.parametrize("number", range(24))
+def test_random_networks_and_placements(number):
+    """CPUs among them; call by call, captured, and launched again."""
+    rng = random.Random(number)
+    count = rng.randint(2, 4)
+    devices = [gpu(i) if rng.random() < 0.8 else cpu(i) for i in range(count)]
+    if number % 2:
+        case = lstm_case(3, rng.randint(2, 5), batch=5, hidden=2, seed=number)
+        groups = {name: rng.choice(devices) for name in ("layer0", "layer1", "layer2", "head")}
+    else:
+        case = random_case(number)
+        on_cpus = random_groups(number, count)
+        groups = {name: devices[context.index] for name, context in on_cpus.items()}
+    name = sorted(SCHEDULES)[number % len(SCHEDULES)]
+    mbs, segment = rng.choice([1, 2, 3, 5]), rng.choice([None, 1, 2])
+    options = Options(groups, devices[0], tuple(devices), name, mbs, time_segment=segment)
+    assert_close(on_threads(case, options, times=3), judge(case))
