@@ -42,13 +42,15 @@ class MemoryPlan:
     """bodies: see BodyMemory. parameters, optimizer: bytes of each rank that stay for the run.
 
     scratch: what its kernels take within a call, which stays as well; kernels are the runtime's.
-    The data that is fed is the caller's; a copy of a micro-batch's part is counted.
+    early: see `early_messages`. The data that is fed is the caller's; a copy of a micro-batch's
+    part is counted.
     """
 
     bodies: Mapping[BodyKey, BodyMemory]
     parameters: tuple[int, ...]
     optimizer: tuple[int, ...]
     scratch: tuple[int, ...]
+    early: frozenset[int] = frozenset()
 
     @property
     def static(self) -> list[int]:
@@ -93,7 +95,21 @@ def plan_memory(
         for key, memory in ((k, bodies[k]) for k in partition.bodies)
     }
     scratch = (0,) * partition.ranks if scratch is None else scratch
-    return MemoryPlan(MappingProxyType(bodies), tuple(held), tuple(learnt), scratch)
+    return MemoryPlan(
+        MappingProxyType(bodies), tuple(held), tuple(learnt), scratch, early_messages(partition)
+    )
+
+
+def early_messages(partition: Partition) -> frozenset[int]:
+    """The tags of messages that may come while the run before their receive is under way.
+
+    GPUs' do, and so have their places as long. The messages of an exchange come when it is taken.
+    """
+    devices = partition.placement.devices
+    return frozenset(
+        edge.tag for edge in partition.edges
+        if devices[partition.rank(edge.dst)].kind != "cpu" and not edge.exchange
+    )  # fmt: skip
 
 
 def _bodies(partition: Partition, rank: int, layout: Layout) -> dict[BodyKey, BodyMemory]:

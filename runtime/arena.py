@@ -3,6 +3,9 @@
 The programs are known, so it is known from which instruction to which every root of every
 micro-batch is needed. Roots with the same life go together as a region; regions and the scratch of
 runs are packed over the programs, and nothing is allocated while they run.
+
+Messages that may come while a run is under way (see runtime.receives) have their places from that
+run on, so that none has to wait for its end.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from partitioner.layout import Layout
@@ -47,6 +51,7 @@ class Kind(NamedTuple):
 
 # Of each kind of micro-batch, the variables whose gradients a body completes, and their bytes.
 Gradients = Mapping[Kind, Mapping[BodyKey, Mapping[str, int]]]
+Message = tuple[int, int]  # tag, micro-batch
 
 
 class Arena(NamedTuple):
@@ -55,7 +60,9 @@ class Arena(NamedTuple):
     at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (variable,
     partial sum) -> offset. adding: (body, micro-batch) -> what to do with the gradients that it
     completes. totals: variable -> the partial sum that ends up as its gradient. needs: of partial
-    sums, of what runs leave for others, and of scratch; instructions are counted from 1.
+    sums, of what runs leave for others, and of scratch; instructions are counted from 1. free: of
+    early messages, the last instruction before that something else at their places is needed for;
+    0: there is none.
     """
 
     nbytes: int
@@ -65,6 +72,7 @@ class Arena(NamedTuple):
     adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
     totals: Mapping[str, int]
     needs: tuple[list[Need], list[Need], list[Need]]
+    free: Mapping[Message, int]
 
 
 class _Touches(NamedTuple):
@@ -89,14 +97,15 @@ def reserve(
     layouts: Mapping[Kind, Layout],
     kinds: Sequence[Kind],
     gradients: Gradients,
+    early: Mapping[Kind, Collection[int]],
 ) -> Arena:
     """Memory for programs of one rank that run one after the other, as one step.
 
     layouts: of every kind of micro-batch. kinds: of all micro-batches. gradients: to be added up
-    over micro-batches.
+    over micro-batches. early: see partitioner.memory.early_messages.
     """
     touches = {kind: _touches(layout) for kind, layout in layouts.items()}
-    lives, runs, end = _walk(programs, touches, kinds)
+    lives, runs, came, end = _walk(programs, touches, kinds, early)
     adding, totals, held = _sums(runs, gradients, kinds, end)
     kept = []
     for (mb, number), (first, last) in lives.items():
@@ -106,7 +115,10 @@ def reserve(
         list(held.values()), kept,
         [Need(r.now, r.now, layouts[kinds[r.mb]].scratch[r.key]) for r in runs],
     )  # fmt: skip
-    places, total = pack([need for some in needs for need in some])
+    every = [need for some in needs for need in some]
+    places, total = pack(every)
+    need_of = {region: len(held) + i for i, region in enumerate(lives)}
+    free = _free(every, places, {message: need_of[region] for message, region in came.items()})
     offsets = iter(places)
     sums = {which: next(offsets) for which in held}
     at = {}
@@ -115,20 +127,28 @@ def reserve(
         for root, inside in touches[kinds[mb]].regions[number].roots.items():
             at[mb, root] = begin + inside
     scratch = {(run.key, run.mb): next(offsets) for run in runs}
-    return Arena(total, at, scratch, sums, adding, totals, needs)
+    return Arena(total, at, scratch, sums, adding, totals, needs, free)
 
 
 def _walk(
-    programs: Iterable[Program], touches: Mapping[Kind, _Touches], kinds: Sequence[Kind]
-) -> tuple[dict[tuple[int, int], list[int]], list[_Span], int]:
-    """(micro-batch, region) -> first and last moment; the runs; the moment after the last one."""
+    programs: Iterable[Program], touches: Mapping[Kind, _Touches], kinds: Sequence[Kind],
+    early: Mapping[Kind, Collection[int]],
+) -> tuple[
+    dict[tuple[int, int], list[int]], list[_Span], dict[Message, tuple[int, int]], int
+]:  # fmt: skip
+    """(micro-batch, region) -> first and last moment; the runs; the region of each early message;
+    the moment after the last one.
+    """
     lives: dict[tuple[int, int], list[int]] = {}
     runs: list[_Span] = []
+    came: dict[Message, tuple[int, int]] = {}
     now = 0
     for program in programs:
         columns = (column.tolist() for column in program.columns)
+        ran = 0  # the last run of this program
         for code, at, mb, segment in zip(*columns, strict=True):
             now += 1
+            first = now
             touched: Sequence[int] = ()
             if code < SEND:
                 key = BodyKey(at, PHASES[code % len(PHASES)], segment)
@@ -136,11 +156,31 @@ def _walk(
                 touched = (found.by_run if code < FREE else found.by_free).get(key, ())
                 if code < FREE:
                     runs.append(_Span(key, mb, now))
+                    ran = now
             elif code == RECV:
                 touched = touches[kinds[mb]].by_message.get(at, ())
+                if at in early[kinds[mb]]:
+                    first = ran or now
+                    (came[at, mb],) = ((mb, region) for region in touched)
             for region in touched:
-                lives.setdefault((mb, region), [now, now])[1] = now
-    return lives, runs, now + 1
+                lives.setdefault((mb, region), [first, now])[1] = now
+    return lives, runs, came, now + 1
+
+
+def _free(
+    needs: Sequence[Need], places: Sequence[int], came: Mapping[Message, int]
+) -> dict[Message, int]:
+    """See Arena. came: message -> which need it comes into."""
+    if not came:
+        return {}
+    first, last, nbytes = np.array(needs, np.int64).T
+    begin = np.array(places, np.int64)
+    end = begin + nbytes
+    found = {}
+    for message, own in came.items():
+        other = (last < first[own]) & (begin < end[own]) & (end > begin[own])
+        found[message] = int(last[other].max(initial=0))
+    return found
 
 
 def _sums(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.layout import lay_out
+from partitioner.memory import early_messages
 from partitioner.packing import Need, aligned
 from runtime.arena import Arena, reserve
 from runtime.parts import Step
@@ -32,10 +33,11 @@ def step_memory(step: Step) -> tuple[RankMemory, ...]:
     parts, first = step.parts, step.parts.plans[0]
     if len(parts.plans) == 1:
         return first.memory
+    early = {k: early_messages(p) for k, p in parts.partitions.items()}
     found = []
     for rank, program in enumerate(step.schedule.programs):
         layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
-        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank))
+        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank), early)
         alone = first.memory[rank]
         found.append(_rank_memory(program, arena, alone))
     return tuple(found)

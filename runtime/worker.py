@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from partitioner.layout import lay_out
+from partitioner.memory import early_messages
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
@@ -23,6 +25,7 @@ from runtime.parts import Feeds, Parts
 from runtime.pipeline import Plan
 from runtime.program import Program, Schedule
 from runtime.ranges import in_ranges
+from runtime.receives import beside_work
 from runtime.replicas import with_sums
 from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
@@ -132,7 +135,9 @@ class Worker:
         one = len(kinds) == 1
         lasting = self.plan.grads.values() if one else ()
         layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
-        arena = reserve(programs, layouts, kinds, {} if one else self.parts.gradients(rank))
+        gradients = {} if one else self.parts.gradients(rank)
+        early = {kind: early_messages(p) for kind, p in partitions.items()}
+        arena = reserve(programs, layouts, kinds, gradients, early)
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
@@ -146,6 +151,13 @@ class Worker:
         }
         bind = Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
+        stream = self.device.receive_stream
+        if stream is not None:
+            begins = accumulate(map(len, programs), initial=0)
+            self.bound = [
+                Bound(p, beside_work(stream, p, calls, arena.free, begin))
+                for (p, calls), begin in zip(self.bound, begins, strict=False)
+            ]
         if len(programs) == 1:  # what comes between several may change gradients
             (only,) = self.bound
             calls = with_sums(self.parts, only.program, only.calls, self._made)
@@ -232,6 +244,8 @@ class Worker:
                 transport.open(self._channels)
             if groups:
                 transport.collectives.join(groups)
+            if self.device.receive_stream is not None:
+                self.device.receive_stream.begin()
         self.exchanging.collectives = transport.collectives
         stamp = self.stamps.stamp
         starts: list[Any] = []

@@ -10,25 +10,25 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 
+from symgraph.card import Gpu
 from symgraph.context import Context
-from symgraph.errors import ConfigError, LimitError, PlacementError, nearest
-from symgraph.stamps import EventStamps, HostStamps, Stamps
+from symgraph.errors import ConfigError, PlacementError, nearest
+from symgraph.receive_stream import ReceiveStream
+from symgraph.stamps import HostStamps, Stamps
 from symgraph.types import Array, Shape, TensorType
-from symgraph.units import bytes_text
 
 ALIGN = 64  # bytes: a cache line
 HUGE = 1 << 21  # bytes: a large page, where the system has such for who asks, as numpy does
 SHARE = "SYMGRAPH_SHARE_GPUS"
 PRODUCTS = "SYMGRAPH_PRODUCTS"
 PRECISIONS = ("float32", "tf32", "bfloat16")  # that products of float32 can have
-GRAPHS = "SYMGRAPH_CUDA_GRAPHS"
 INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
@@ -41,10 +41,14 @@ class Mark(Protocol):
 
 
 class Device(Protocol):
-    """What the runtime needs of a device. xp: the array module. is_host: whether it is the CPU."""
+    """What the runtime needs of a device. xp: the array module. is_host: whether it is the CPU.
+
+    receive_stream: on which values come in while other work goes on; None if nothing does.
+    """
 
     xp: Any
     is_host: bool
+    receive_stream: ReceiveStream | None
 
     def bytes(self, count: int) -> Array:
         """Zeroed memory that begins where a cache line does."""
@@ -91,6 +95,7 @@ class Host:
 
     xp: Any = np
     is_host: bool = True
+    receive_stream: ReceiveStream | None = None
 
     def bytes(self, count: int) -> Array:
         """See Device."""
@@ -130,94 +135,6 @@ class Host:
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: the host has done what it is asked when the call returns."""
         return None
-
-
-class Gpu:
-    """A context on a GPU: a stream of its own, beside those of others on the same card."""
-
-    is_host: bool = False
-
-    def __init__(self, cupy: Any, context: Context, card: int) -> None:
-        self.xp: Any = cupy
-        self.context = context
-        self._cuda, self._card = cupy.cuda, card
-        # What captured calls allocate lies at the same places whenever they run, so nobody else may
-        # be given it once they have let go of it.
-        self._temporaries = self._cuda.MemoryPool(self._straight)
-        with self._cuda.Device(card):
-            self.stream = self._cuda.Stream(non_blocking=True)
-
-    def bytes(self, count: int) -> Array:
-        """See Device; one allocation of CuPy's pool, which begins at a multiple of 512.
-
-        LimitError if the card has not that much left.
-        """
-        try:
-            memory: Array = self.xp.zeros(count, np.uint8)
-        except self._cuda.memory.OutOfMemoryError as error:
-            needed = f"its part of the plan needs {bytes_text(count)} besides parameters"
-            raise self._full(needed) from error
-        return memory
-
-    def _full(self, needed: str) -> LimitError:
-        free, whole = self._cuda.runtime.memGetInfo()
-        return LimitError(
-            f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but {needed}: see "
-            "the table of --plan, and let `partition.memory` be what there is"
-        )
-
-    def _straight(self, count: int) -> Any:
-        """Memory from the card, for a pool that must not make room of what graphs write to."""
-        try:
-            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
-        except self._cuda.runtime.CUDARuntimeError as error:
-            needed = f"operators need {bytes_text(count)} more while they run"
-            raise self._full(needed) from error
-
-    def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
-        """See Device."""
-        piece = memory[offset : offset + type_.nbytes]
-        return piece.view(type_.dtype).reshape(type_.shape)
-
-    def put(self, array: Array) -> Array:
-        """See Device."""
-        here: Array = self.xp.array(array, order="C")
-        return here
-
-    def holds(self, array: object) -> bool:
-        """See Device."""
-        return isinstance(array, self.xp.ndarray) and array.device.id == self._card
-
-    def catch_up(self) -> None:
-        """See Device."""
-        with self._cuda.Device(self._card):
-            self._cuda.get_current_stream().synchronize()
-
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """See Device."""
-        with self._cuda.Device(self._card), self.stream:
-            yield
-
-    def finish(self) -> None:
-        """See Device."""
-        self.stream.synchronize()
-
-    def stamps(self) -> Stamps:
-        """See Device."""
-        return EventStamps(self._cuda, self.stream)
-
-    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
-        """See Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
-        if os.environ.get(GRAPHS) == "0":
-            return None
-        with self._cuda.using_allocator(self._temporaries.malloc):
-            self.stream.begin_capture()
-            try:
-                calls()
-            finally:
-                graph = self.stream.end_capture()
-        return partial(graph.launch, self.stream)
 
 
 HOST = Host()

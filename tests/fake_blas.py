@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.fake_graphs import noted
+from tests.fake_memory import uses
 
 TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: "bfloat16"}
 SUMS = {68: np.float32, 70: np.float64, 75: np.float32, 77: np.float32}
@@ -66,6 +67,7 @@ def _gemm(handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, *re
         x = columns(place[0], *a[1:2], *((k, m) if ta else (m, k)), a[2])
         y = columns(place[1], *b[1:2], *((n, k) if tb else (k, n)), b[2])
         out = columns(place[2], *c[1:2], m, n, c[2])
+        uses([x, y], [out])
 
         def call(x: np.ndarray = x, y: np.ndarray = y, out: np.ndarray = out) -> None:
             left, right = (x.T if ta else x).astype(sums), (y.T if tb else y).astype(sums)

@@ -2,9 +2,9 @@
 
 Its arrays are no numpy arrays: as with CuPy, nothing converts between the two unasked, arithmetic
 of the two together is a TypeError, reductions give arrays without axes, and a function that CuPy
-has not is an AttributeError. Kernels are built by g++ (tests/cuda/emulation.py). What it cannot
-show: what is slow, and what is not in order because two streams run at once; therefore events and
-streams only check that they are used in pairs.
+has not is an AttributeError. Kernels are built by g++ (tests/cuda/emulation.py). What two streams
+do at once is done one after the other, but uses of memory that no event keeps in order are errors
+(tests/fake_memory.py). What it cannot show is what is slow.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.special import erf
 
 from symgraph import arrays
-from tests.cuda.emulation import RawModule
+from tests.cuda import emulation
 from tests.fake_blas import Library, cublas
 from tests.fake_graphs import (
     CUDARuntimeError,
     MemoryPool,
+    arrays_of,
     noted,
     on_host,
     using_allocator,
 )
+from tests.fake_memory import uses, watch
 from tests.fake_streams import (
     CARDS,
     Device,
@@ -63,6 +65,10 @@ searchsorted sort split squeeze stack sum swapaxes take take_along_axis tensordo
 transpose tril triu unique where zeros zeros_like
 """)
 SIZED = _words("nonzero flatnonzero unique")
+VIEWS = _words("""
+atleast_1d atleast_2d broadcast_to expand_dims moveaxis ravel reshape rollaxis split squeeze
+swapaxes transpose view
+""")
 CONSTANTS = _words("""
 bool_ dtype finfo float16 float32 float64 iinfo inf int8 int32 int64 nan newaxis pi uint8
 uint32 uint64
@@ -99,16 +105,20 @@ def _dressed(value: Any) -> Any:
     return value
 
 
-def _through(function: Callable[..., Any]) -> Callable[..., Any]:
+def _through(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    name = name or getattr(function, "__name__", "")
+
     def called(*args: Any, **kwargs: Any) -> Any:
-        if getattr(function, "__name__", "") in SIZED:
+        if name in SIZED:
             on_host("a result whose size hangs on values")
         out = kwargs.get("out")
         written = [out._array] if out is not None else []
         if function is np.copyto:
             written = [args[0]._array]
         given = [_bare(arg) for arg in args]
-        named = {name: _bare(value) for name, value in kwargs.items()}
+        named = {key: _bare(value) for key, value in kwargs.items()}
+        if name not in VIEWS:
+            uses(arrays_of(given[function is np.copyto :]), written)
 
         def call() -> Any:
             return _arrays(function(*given, **named))
@@ -175,12 +185,18 @@ class ndarray(NDArrayOperatorsMixin):
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
         on_host("get")
+        self._fetch()
         if out is None:
             return self._array.copy()
         assert type(out) is np.ndarray
         assert (out.dtype, out.shape, out.flags.c_contiguous) == (self.dtype, self.shape, True)
         out[...] = self._array
         return out
+
+    def _fetch(self) -> None:
+        """The host waits until it has the values."""
+        uses([self._array])
+        current().end()
 
     def set(self, array: np.ndarray) -> None:
         on_host("set")
@@ -189,31 +205,38 @@ class ndarray(NDArrayOperatorsMixin):
         assert array.shape == self.shape
         assert self._array.flags.c_contiguous or self._array.flags.f_contiguous
         current().busy = True
+        uses((), [self._array])
         self._array[...] = array
 
     def copy(self, order: str = "C") -> ndarray:
         return _array(self, order=order)
 
     def fill(self, value: Any) -> None:
+        uses((), [self._array])
         noted(lambda: self._array.fill(_bare(value)), self._array)
 
     def item(self) -> Any:
         on_host("item")
+        self._fetch()
         return self._array.item()
 
     def tolist(self) -> Any:
         on_host("tolist")
+        self._fetch()
         return self._array.tolist()
 
     def __getitem__(self, key: Any) -> ndarray:
         bare = _bare(key)
         if isinstance(bare, np.ndarray) and bare.dtype == bool:
             on_host("as many elements as a mask has")
+        if any(True for _ in arrays_of(bare)):  # else it is a view
+            uses([self._array])
         return ndarray(noted(lambda: np.asarray(self._array[bare])))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         current().busy = True
         bare, given = _bare(key), _bare(value)
+        uses(arrays_of(given), [np.asarray(self._array[bare])])
         noted(lambda: self._array.__setitem__(bare, given), self._array)
 
     def __len__(self) -> int:
@@ -252,11 +275,29 @@ class ndarray(NDArrayOperatorsMixin):
 
 for _name in METHODS:
     setattr(ndarray, _name, lambda self, *args, _name=_name, **kwargs: _through(
-        lambda array, *rest, **named: getattr(array, _name)(*rest, **named)
+        lambda array, *rest, **named: getattr(array, _name)(*rest, **named), _name
     )(self, *args, **kwargs))  # fmt: skip
 
 
-# -- streams and events ----------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+class RawModule(emulation.RawModule):
+    """Kernels of one source, which say in their types what they write."""
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        kernel, types = super().get_function(name), self._signatures[name].types
+
+        def launch(grid: Any, block: Any, args: tuple[Any, ...]) -> None:
+            given = [(a, kind) for a, kind in zip(args, types, strict=False) if type(a) is ndarray]
+            written = [a._array for a, kind in given if not kind.startswith("const ")]
+            uses([a._array for a, _ in given], written)
+            kernel(grid, block, args)
+
+        return launch
+
+
+# -- memory ----------------------------------------------------------------------------------------
 
 
 class OutOfMemoryError(MemoryError):
@@ -277,6 +318,7 @@ def _require_room(nbytes: int) -> None:
 
 def _array(value: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> ndarray:
     if isinstance(value, ndarray):
+        uses([value._array])
         made = noted(lambda: np.array(value._array, dtype, order=order, copy=True))
     else:
         on_host("an array from the host")
@@ -296,6 +338,9 @@ def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     _require_room(size)
     memory = np.zeros(size + 512, np.uint8)
+    if dtype is np.uint8:  # as devices want it
+        watch(memory)
+        uses((), [memory])
     start = -memory.ctypes.data % 512
     return ndarray(memory[start : start + size].view(dtype).reshape(shape))
 

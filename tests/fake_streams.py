@@ -1,10 +1,12 @@
 """Cards, streams and events of CuPy's stand-in, and time as these tell it.
 
-Work is done when its call returns; streams and events check that they are used in pairs.
+Work is done when its call returns. Streams and events check that they are used in pairs, and know
+which works of other streams must have come before theirs, see tests/fake_memory.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from types import ModuleType
@@ -34,16 +36,32 @@ def current() -> Stream:
     return _stack()[-1] if _stack() else NULL
 
 
+Before = dict[int, int]  # a stream's number -> how many of its works come before
+OVER: Before = {}  # what somebody has waited for: before all that is asked for now
+NUMBERS = itertools.count(1)
+
+
+_lock = threading.Lock()
+
+
+def _join(before: Before, more: Before) -> None:
+    with _lock:
+        for stream, works in more.items():
+            before[stream] = max(works, before.get(stream, 0))
+
+
 class Event:
     """A point in a stream; recorded before anybody waits for it."""
 
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
         self.recorded = False
+        self.before: Before = {}
         self._disabled, self._at = disable_timing, 0.0
 
     def synchronize(self) -> None:
         on_host("waiting")
         assert self.recorded, "an event that no stream has recorded"
+        _join(OVER, self.before)
 
     def pass_by(self) -> None:
         self.recorded, self._at = True, time.perf_counter()
@@ -55,12 +73,23 @@ class Event:
 
 
 class Stream:
-    """Work in order. busy: whether there may be some that nobody has waited for."""
+    """Work in order. busy: whether there may be some that nobody has waited for.
+
+    work: how many works there were that used what is watched.
+    """
 
     def __init__(self, non_blocking: bool = False) -> None:
         self.waits, self.busy = 0, False
         self.non_blocking = non_blocking
         self.ptr = id(self)
+        self.number, self.work = next(NUMBERS), 0
+        self._before: Before = {}  # of other streams
+
+    def knows(self, stream: int) -> int:
+        """How many works of a stream come before what this one does next."""
+        if stream == self.number:
+            return self.work
+        return max(self._before.get(stream, 0), OVER.get(stream, 0))
 
     def __enter__(self) -> Stream:
         _stack().append(self)
@@ -72,6 +101,11 @@ class Stream:
     def synchronize(self) -> None:
         on_host("waiting")
         self.busy = False
+        self.end()
+
+    def end(self) -> None:
+        """Somebody has waited for all its work."""
+        _join(OVER, {**self._before, self.number: self.work})
 
     def begin_capture(self, mode: int | None = None) -> None:
         assert self.non_blocking
@@ -84,11 +118,13 @@ class Stream:
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         event.pass_by()
+        event.before = {**self._before, self.number: self.work}
         return event
 
     def wait_event(self, event: Event) -> None:
         assert event.recorded
         self.waits += 1
+        _join(self._before, event.before)
 
 
 NULL = Stream()

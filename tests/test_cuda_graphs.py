@@ -13,7 +13,7 @@ from runtime.native import Clock
 from runtime.pipeline import Options
 from runtime.session import Session
 from runtime.transports import ThreadCluster
-from symgraph import arrays, cpu, gpu, sym
+from symgraph import arrays, card, cpu, gpu, sym
 from symgraph.errors import LimitError
 from symgraph.ops.registry import Env
 from symgraph.optimizer import SGD
@@ -88,7 +88,7 @@ def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
 def test_without_graphs_if_the_environment_says_so(monkeypatch):
     case = with_dropout()
     by_graphs, _ = trained(case, gpu(0))
-    monkeypatch.setenv(arrays.GRAPHS, "0")
+    monkeypatch.setenv(card.GRAPHS, "0")
     call_by_call, session = trained(case, gpu(0))
     assert all(run.apart for run in replays(session))
     for name, array in by_graphs.items():

@@ -1,6 +1,6 @@
 """The memory account: what every rank holds, instruction by instruction, and its worst moment.
 
-Recv    the message is held from here on
+Recv    the message is held from here on; an early one (see MemoryPlan) since the run before
 Run     while it runs, its body's `top` besides, and the partial sums over micro-batches that its
         gradients begin or join; then `kept` and `sending` of the body
 Free    `sending` is dropped
@@ -61,6 +61,7 @@ def memory_profile(
     facts = _facts(schedule, topology)
     bodies = _bodies(facts, plan)
     nbytes = np.array([edge.type.nbytes for edge in facts.edges], np.int64)
+    early = np.array([tag in plan.early for tag in range(len(nbytes))], np.bool_)
     widths = [mbs]
     while widths[-1] > 1:
         widths.append((widths[-1] + 1) // 2)
@@ -70,7 +71,8 @@ def memory_profile(
         waiting = np.zeros((slots[rank], len(widths), mbs), np.bool_)
         held, worst, out = (np.zeros(n, np.int64) for n in (3, 4, len(program)))
         bad = profile(
-            program.columns, rank, bodies, nbytes, np.array(widths), waiting, held, worst, out
+            program.columns, rank, bodies, nbytes, early, np.array(widths), waiting, held, worst,
+            out,
         )  # fmt: skip
         if bad >= 0:
             raise _unknown(rank, bad, program, mbs)

@@ -35,15 +35,16 @@ class Bodies(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def profile(
-    columns: Columns, rank: int, bodies: Bodies, nbytes: Array, widths: Array, waiting: Array,
-    held: Array, worst: Array, out: Array,
+    columns: Columns, rank: int, bodies: Bodies, nbytes: Array, early: Array, widths: Array,
+    waiting: Array, held: Array, worst: Array, out: Array,
 ) -> int:  # fmt: skip
     """Write the bytes held after each instruction, beside those that stay for the run, into `out`.
 
-    nbytes: of a message, by tag. widths: TreeSum's nodes on each level. waiting[slot, level,
-    node]: whether that partial sum waits, for `merged`. held: int64, by SUMS, KEPT and MESSAGES.
-    worst: the instruction of the first worst moment, and what was held then: partial sums,
-    what runs kept, messages and what the running body held beyond these.
+    nbytes: of a message, by tag. early: whether one is held from the run before its receive on.
+    widths: TreeSum's nodes on each level. waiting[slot, level, node]: whether that partial sum
+    waits, for `merged`. held: int64, by SUMS, KEPT and MESSAGES. worst: the instruction of the
+    first worst moment, and what was held then: partial sums, what runs kept, messages and what the
+    running body held beyond these.
 
     Returns the place of an instruction that names what the rank does not have, or -1.
     """
@@ -51,6 +52,7 @@ def profile(
     top, kept, sending, sums, received, slot, home, numbers = bodies
     phases, stages, segments = numbers.shape
     most = -1
+    ran = False
     for i in range(len(code)):
         kind, name, body = code[i], at[i], -1
         if kind < SEND:
@@ -60,6 +62,8 @@ def profile(
             if body < 0 or home[body] != rank:
                 return i
         if kind < FREE:
+            ran = True
+            held[MESSAGES] += coming(columns, i + 1, nbytes, early)
             added = 0
             if slot[body] >= 0:
                 added = sums[body] * merged(waiting[slot[body]], widths, mb[i])
@@ -74,10 +78,23 @@ def profile(
         elif kind == RECV:
             if not 0 <= name < len(nbytes):
                 return i
-            held[MESSAGES] += nbytes[name]
+            if not (ran and early[name]):
+                held[MESSAGES] += nbytes[name]
         most = _moment(i, 0, held, most, worst)
         out[i] = held.sum()
     return -1
+
+
+@njit(cache=True, nogil=True)
+def coming(columns: Columns, i: int, nbytes: Array, early: Array) -> int:
+    """Bytes of the early messages that are received from instruction i on, before the next run."""
+    total = 0
+    while i < len(columns.code) and columns.code[i] >= FREE:
+        tag = columns.at[i]
+        if columns.code[i] == RECV and 0 <= tag < len(nbytes) and early[tag]:
+            total += nbytes[tag]
+        i += 1
+    return total
 
 
 @njit(cache=True, nogil=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from partitioner.chain import chain
 from partitioner.memory import BodyMemory, MemoryPlan
 from partitioner.types import BodyKey
-from runtime.instructions import Free, Recv, Run
+from runtime.instructions import Free, Instruction, Recv, Run
 from runtime.lower import lower
 from runtime.program import Schedule
 from runtime.replay.memory import memory_profile, peak_in_flight
@@ -59,6 +61,22 @@ def test_the_worst_moment_and_what_it_is_made_of():
     assert (second.gradients, second.activations, second.transient) == (2000, 107, 80)
     assert first.peak == 140_000 + 1131
     assert second.peak == 60_000 + 2187
+
+
+def test_early_messages_are_held_since_the_run_before():
+    plan = replace(PLAN, early=frozenset([0, 1]))
+    first, second = memory_profile(parse(LINES), PAIR, plan, 2)
+    assert (first.profile - 140_000).tolist() == [
+        8, 8, 116, 116, 116, 111, 1108, 1108, 1108, 1103, 1000, 1000,
+    ]  # fmt: skip
+    assert (second.profile - 60_000).tolist() == [
+        100, 107, 107, 2102, 2102, 2102, 2109, 2109, 2107, 2002, 2002, 2000,
+    ]  # fmt: skip
+    assert first.at == Run(0, "B", 0)
+    assert first.transient == 100 + 5 + 20 + 100
+    assert memory_profile(parse(LINES), PAIR, replace(PLAN, early=frozenset([0])), 2) == (
+        memory_profile(parse(LINES), PAIR, PLAN, 2)[0], second,
+    )  # fmt: skip
 
 
 def test_a_receive_or_the_end_of_a_run_can_be_the_worst_moment():
@@ -111,11 +129,15 @@ def slow_profile(case: RandomCase, plan: MemoryPlan, rank: int) -> tuple[list[in
     held, after, most = static, [], []
     sums = {key: TreeSum(case.mbs) for key in plan.bodies}
     partial = dict.fromkeys(plan.bodies, 0)
-    for now in case.programs[rank]:
+    edges, program, ran = case.topology.edges, case.programs[rank], False
+    for place, now in enumerate(program):
         running = 0
         if isinstance(now, Recv):
-            held += case.topology.edges[now.tag].type.nbytes
+            held += 0 if ran and now.tag in plan.early else edges[now.tag].type.nbytes
         elif isinstance(now, Run):
+            ran = True
+            came = [recv.tag for recv in received(program[place + 1 :])]
+            held += sum(edges[tag].type.nbytes for tag in came if tag in plan.early)
             body = plan.bodies[now.key]
             sums[now.key].add(now.mb)
             count = len(sums[now.key].waiting)
@@ -128,6 +150,12 @@ def slow_profile(case: RandomCase, plan: MemoryPlan, rank: int) -> tuple[list[in
         after.append(held)
         most.append(max(held, running))
     return after, most
+
+
+def received(program: Sequence[Instruction]) -> list[Recv]:
+    """The receives before the next run."""
+    until = next((i for i, now in enumerate(program) if isinstance(now, Run)), len(program))
+    return [now for now in program[:until] if isinstance(now, Recv)]
 
 
 def test_random_schedules_hold_what_a_slow_count_says():
@@ -143,6 +171,7 @@ def test_random_schedules_hold_what_a_slow_count_says():
                 for key in case.topology.bodies
             },
             *[tuple(rng.randint(0, 99) for _ in range(case.topology.ranks)) for _ in range(3)],
+            frozenset(e.tag for e in case.topology.edges if rng.random() < 0.5),
         )  # fmt: skip
         found = memory_profile(Schedule.of(case.programs), case.topology, plan, case.mbs)
         for rank, memory in enumerate(found):
