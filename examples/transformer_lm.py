@@ -12,6 +12,7 @@ norms.
 from __future__ import annotations
 
 from symgraph import AttrScope, Feed, Model, Symbol, TensorType, sym
+from symgraph.errors import ConfigError
 
 FAR = -1e9  # a score whose softmax is 0
 
@@ -35,14 +36,16 @@ def build(
     piece of text. hidden: a multiple of heads. ignore_label: the label of words that do not count.
     """
     if hidden % heads:
-        raise ValueError(f"hidden ({hidden}) is no multiple of heads ({heads})")
+        raise ConfigError(f"hidden ({hidden}) is no multiple of heads ({heads})")
     ids = TensorType((sequence_length, batch_size), "int32")
     with AttrScope(ctx_group="embed"):
         x = embedded(sequence_length, vocab, hidden, dtype)
     for layer in range(layers):
         name = f"layer{layer}"
         with AttrScope(ctx_group=name):
-            found = attention(norm(x, f"{name}_attend"), sequence_length, hidden, heads, name)
+            mask = later(sequence_length, dtype)
+            size = sequence_length, hidden
+            found = attention(norm(x, f"{name}_attend"), heads, mask, size, name)
             x = plus(x, found, dropout, f"{name}_attended")
             x = plus(x, feed_forward(norm(x, f"{name}_think"), hidden, name), dropout, name)
     with AttrScope(ctx_group="decode", shard=str(decode_shards)):
@@ -80,14 +83,15 @@ def plus(x: Symbol, more: Symbol, dropout: float, name: str) -> Symbol:
     return sym.elemwise_add(x, more, name=f"{name}_sum")
 
 
-def attention(x: Symbol, steps: int, hidden: int, heads: int, name: str) -> Symbol:
-    """What each word finds in those up to itself, by several heads."""
+def attention(x: Symbol, heads: int, mask: Symbol, size: tuple[int, int], name: str) -> Symbol:
+    """What each word finds in those up to itself, by several heads. size: steps, hidden units."""
+    steps, hidden = size
     every = sym.FullyConnected(x, num_hidden=3 * hidden, flatten=False, name=f"{name}_qkv")
     parts = sym.SliceChannel(every, num_outputs=3, axis=2, name=f"{name}_parts")
     query, key, value = (apart(part, steps, heads, hidden // heads) for part in parts)
     scores = sym.batch_dot(query, key, transpose_b=True, name=f"{name}_scores")
     scores = scores * (hidden // heads) ** -0.5
-    weights = sym.softmax(sym.broadcast_add(scores, later(steps)), axis=-1, name=f"{name}_weights")
+    weights = sym.softmax(sym.broadcast_add(scores, mask), axis=-1, name=f"{name}_weights")
     found = sym.batch_dot(weights, value, name=f"{name}_found")
     found = sym.Reshape(found, shape=(-1, heads, steps, hidden // heads))
     found = sym.transpose(found, axes=(0, 2, 1, 3))
@@ -101,9 +105,9 @@ def apart(x: Symbol, steps: int, heads: int, size: int) -> Symbol:
     return sym.Reshape(x, shape=(-1, steps, size))
 
 
-def later(steps: int) -> Symbol:
+def later(steps: int, dtype: str) -> Symbol:
     """(1, steps, steps): FAR where the column's word comes after the row's, 0 elsewhere."""
-    places = sym.arange(0, steps)
+    places = sym.arange(0, steps, dtype=dtype)
     rows, columns = (sym.Reshape(places, shape=shape) for shape in ((1, -1, 1), (1, 1, -1)))
     return sym.broadcast_greater(columns, rows) * FAR
 

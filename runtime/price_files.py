@@ -66,7 +66,9 @@ def prices_from(data: dict[str, Any], source: str = "costs") -> Prices:
         raise ConfigError(f"{source} has no kinds and links of costs: {error}") from None
     try:
         links = {
-            (sender, receiver): link_of_host(float(link["latency"]), float(link["bandwidth"]))
+            (sender, receiver): link_of_host(
+                float(link["latency"]), float(link["bandwidth"]), receiver
+            )
             for sender, receiver, link in ((*pair.split(" "), link) for pair, link in given)
         }
     except (KeyError, TypeError, ValueError) as error:

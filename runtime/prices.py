@@ -159,6 +159,9 @@ def machine_prices(machine: Machine) -> Prices:
     return Prices(kinds, links, machine=machine)
 
 
-def link_of_host(latency: float, bandwidth: float) -> Link:
-    """Between ranks of one host, whose receivers copy."""
-    return Link(latency, bandwidth, by_receiver=True)
+def link_of_host(latency: float, bandwidth: float, receiver: str = "cpu") -> Link:
+    """Between ranks of one host, to a device of a kind.
+
+    A CPU's thread copies what it receives; a GPU has a stream for it beside its work.
+    """
+    return Link(latency, bandwidth, by_receiver=receiver == "cpu")

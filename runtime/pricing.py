@@ -128,20 +128,21 @@ def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> 
 
     known: what is not wanted.
     """
-    there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
+    given = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
     pairs: dict[Pair, tuple[Context, Context]] = {}
-    for a, b in combinations(sorted(there), 2):
+    for a, b in combinations(sorted(given), 2):
         pairs.setdefault((a.kind, b.kind), (a, b))
     found: dict[Pair, Link] = {}
     for (sender, receiver), pair in pairs.items():
         if (sender, receiver) not in known:
-            found[sender, receiver] = found[receiver, sender] = measure_link(*pair)
+            found[sender, receiver] = there = measure_link(*pair)
+            found[receiver, sender] = replace(there, by_receiver=sender == "cpu")
     return found
 
 
 def measure_link(a: Context = HERE[0], b: Context = HERE[1]) -> Link:
-    """Latency and bandwidth of messages between two threads, on these devices."""
+    """Messages from one thread to another, on these devices."""
     devices = device(a), device(b)
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda end: link_between(end, 0, 1, devices[end.rank]))[0]
-    return link_of_host(level.latency, level.bandwidth)
+    return link_of_host(level.latency, level.bandwidth, b.kind)

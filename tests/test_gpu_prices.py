@@ -335,5 +335,9 @@ def test_links_are_measured_between_two_devices_of_each_two_kinds(card):
     assert {*measure_links((gpu(0),))} == set()
     both = measure_links((cpu(0), gpu(1)))
     assert {*both} == {("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "cpu")}
-    assert both["cpu", "gpu"] == both["gpu", "cpu"]
+    to_card, from_card = both["cpu", "gpu"], both["gpu", "cpu"]
+    assert (to_card.latency, to_card.bandwidth) == (from_card.latency, from_card.bandwidth)
+    assert not to_card.by_receiver  # it has a stream for what it receives
+    assert from_card.by_receiver
+    assert both["cpu", "cpu"].by_receiver
     assert measure_links((cpu(0), gpu(1)), known=both) == {}

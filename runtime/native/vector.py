@@ -107,6 +107,30 @@ def polynomial(number: Any, powers: Sequence[float]) -> Function:
     return of
 
 
+def error_function(number: Any, parts: Function, top: int, degrees: tuple[int, int]) -> Function:
+    """erf for one float type. parts: of e^x, see `family`. top: from there on it is 1.
+
+    degrees: of the polynomials up to 1, in x^2, and from there to the top.
+    """
+    taylor = [
+        (-1) ** k * 2 / math.sqrt(math.pi) / (math.factorial(k) * (2 * k + 1))
+        for k in range(degrees[0] + 1)
+    ]
+    small = polynomial(number, taylor)
+    large = polynomial(number, erfcx_polynomial(top, degrees[1]))
+    edge, middle, per_half = number(top), number((top + 1) / 2), number(2 / (top - 1))
+    one = number(1)
+
+    def erf(x: Any) -> Any:
+        z = min(abs(x), edge)
+        square = z * z
+        p, shifted = parts(-square)
+        far = one - (p + one) * power_of_two(shifted) * large((z - middle) * per_half)
+        return math.copysign(small(square) * z if z < one else far, x)
+
+    return erf
+
+
 def family(number: Any, degree: int, top_of_erf: int, degrees: tuple[int, int]) -> list[Function]:
     """exp, sigmoid, tanh and erf for one float type, with polynomials of these degrees.
 
@@ -153,23 +177,7 @@ def family(number: Any, degree: int, top_of_erf: int, degrees: tuple[int, int]) 
         m = p * power + (power - one)
         return math.copysign(m / (m + two), x)
 
-    taylor = [
-        (-1) ** k * 2 / math.sqrt(math.pi) / (math.factorial(k) * (2 * k + 1))
-        for k in range(degrees[0] + 1)
-    ]
-    small = polynomial(number, taylor)
-    large = polynomial(number, erfcx_polynomial(top_of_erf, degrees[1]))
-    edge, middle = number(top_of_erf), number((top_of_erf + 1) / 2)
-    per_half = number(2 / (top_of_erf - 1))
-
-    def erf(x: Any) -> Any:
-        z = min(abs(x), edge)
-        square = z * z
-        p, shifted = parts(-square)
-        far = one - (p + one) * power_of_two(shifted) * large((z - middle) * per_half)
-        return math.copysign(small(square) * z if z < one else far, x)
-
-    return [exp, sigmoid, tanh, erf]
+    return [exp, sigmoid, tanh, error_function(number, parts, top_of_erf, degrees)]
 
 
 FAMILIES = {
