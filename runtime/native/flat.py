@@ -65,11 +65,17 @@ def register(names: Sequence[str], function: Function) -> None:
         return Bound(function, arrays) if floating(*arrays) else None
 
 
-def register_scalar(key: str) -> None:
-    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+def of_pair(key: str) -> tuple[str, bool]:
+    """The row of BINARY that a row of SCALAR is with a number, and whether the number is first."""
     turned = key in ("rminus", "rdiv", "rpower", "rmod")
     word = key[1:] if turned else key
-    function = PAIRS[OF_SCALAR.get(word, word)]
+    return OF_SCALAR.get(word, word), turned
+
+
+def register_scalar(key: str) -> None:
+    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+    word, turned = of_pair(key)
+    function = PAIRS[word]
 
     @kernel(f"_{key}_scalar")
     def with_number(task: Task) -> Bound | None:
