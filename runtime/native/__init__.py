@@ -11,6 +11,7 @@ from runtime.native import (  # noqa: F401  (they fill the table)
     gates,
     gemm,
     labels,
+    leaky_relu,
     normalize,
     pool,
     rows,

@@ -1,9 +1,9 @@
 """Flat kernels: element by element over whole arrays.
 
 Where numpy makes one pass it is as fast as a compiled loop, so its functions are called as they
-are, with the output as last argument. Compiled are exp, sigmoid and tanh, which are faster than
-numpy's, and formulas of several steps. An output may be an input: where it is worth it the loop
-stands twice, since of a loop over an array and itself the compiler's vector form is not used.
+are, with the output as last argument. Compiled are exp, sigmoid, tanh and erf, which are faster
+than numpy's, and formulas of several steps. An output may be an input: where it is worth it the
+loop stands twice, since of a loop over an array and itself the compiler's vector form is not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from runtime.native.base import Bound, Clock, Task, jit, kernel
 from runtime.native.chains import blocked
 from runtime.native.rows import FLOATS, copies
-from runtime.native.vector import exp, sigmoid, tanh
+from runtime.native.vector import erf, exp, sigmoid, tanh
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 from symgraph.ops.params import Attrs
 from symgraph.rand import key
@@ -177,6 +177,16 @@ def tanh_flat(x: Array, y: Array) -> None:
 
 
 @jit
+def erf_flat(x: Array, y: Array) -> None:
+    if x.ctypes.data != y.ctypes.data:
+        for j in range(len(y)):
+            y[j] = erf(x[j])
+    else:
+        for j in range(len(y)):
+            y[j] = erf(y[j])
+
+
+@jit
 def relu_flat(x: Array, y: Array) -> None:
     zero = y.dtype.type(0)
     if x.ctypes.data != y.ctypes.data:
@@ -224,6 +234,7 @@ COMPILED: dict[str, Function] = {
     "exp": exp_flat,
     "sigmoid": sigmoid_flat,
     "tanh": tanh_flat,
+    "erf": erf_flat,
     "relu": relu_flat,
     "_sigmoid_grad": sigmoid_grad_flat,
     "_tanh_grad": tanh_grad_flat,

@@ -164,7 +164,7 @@ def test_constants(dtype):
 
 @pytest.mark.parametrize("size", [1, 15, 1000, 1003])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh", "relu"])
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh", "erf", "relu"])
 def test_functions(name, dtype, size):
     x = 4 * numbers(size, dtype)
     apart = agree(name, x)
@@ -194,7 +194,7 @@ def test_gradients(name, dtype, over):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh", "relu"])
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh", "erf", "relu"])
 def test_not_a_number_and_the_infinite(name, dtype):
     x = np.zeros(40, dtype)
     x[[3, 39]], x[[4, 38]], x[5] = np.nan, np.inf, -np.inf
