@@ -184,9 +184,12 @@ def test_neighbours_that_broadcast_alike_are_one_axis():
     assert merged((3, 4), [(1,), (1, 1)]) == ([1, 1, 1, 12], [[0, 0, 0, 0], [0, 0, 0, 0]])
 
 
-def test_what_has_too_many_axes_is_left_to_the_operator():
+def test_what_has_too_many_axes_or_rows_is_left_to_the_operator(monkeypatch):
     x = numbers((2, 3, 2, 3, 2))
     assert has_no_kernel("broadcast_add", x, numbers((2, 1, 2, 1, 2)))
+    monkeypatch.setattr("runtime.cuda.flat.ROWS", 3)
+    assert has_no_kernel("broadcast_add", numbers((4, 5)), numbers((4, 1)))
+    exact("broadcast_add", numbers((3, 5)), numbers((3, 1)))
 
 
 @pytest.mark.parametrize("dtype", REALS)
