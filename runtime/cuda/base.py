@@ -51,9 +51,13 @@ def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
 # -- sources -----------------------------------------------------------------------------------
 
 
+WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file
+
+
 def code_of(source: str) -> str:
     """The text of a source with what all begin with."""
-    return "\n".join((FOLDER / name).read_text() for name in ("common.cuh", f"{source}.cu"))
+    texts = [(FOLDER / name).read_text() for name in ("common.cuh", f"{source}.cu")]
+    return "\n".join([*texts, WRITTEN.get(source, "")])
 
 
 def options(**types: str) -> tuple[str, ...]:

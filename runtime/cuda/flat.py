@@ -1,14 +1,27 @@
-"""Flat kernels: what unrolled networks in mixed precision hold most of, an element a thread.
+"""Flat kernels: element by element, an element a thread, by the formulas of formulas.py.
 
-Casts to and from 16 bits, sums of gradients, masks and loss scales; the rest of arithmetic runs by
-the operators' own computation, which for 16 bits is several calls and arrays in between.
+A call is one pass over its arrays, however many functions it takes; what broadcasts is not copied
+first. For 16 bits all of a formula is computed in float and rounded once.
 """
 
 from __future__ import annotations
 
-from runtime.cuda.base import each, floating, function, kernel, launch
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+from runtime.cuda.base import WRITTEN, each, each_of_rows, floating, function, kernel, launch
+from runtime.cuda.formulas import GRADIENTS, MOST, PAIRS, UNARY, kernels
 from runtime.native.base import Bound, Task
-from symgraph.types import HALVES
+from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
+from symgraph.ops.leaky_relu import channels
+from symgraph.ops.registry import OPS
+from symgraph.ops.shapes import reduced_shape
+from symgraph.types import HALVES, Array, Shape
+
+WRITTEN["flat"] = "".join(kernels())
+AXES = 4  # of arrays that broadcast, where neighbours that do so alike are one
+ROWS = 1 << 31  # a kernel counts them in 32 bits, for the sake of its divisions
 
 
 @kernel("Cast")
@@ -21,27 +34,145 @@ def cast(task: Task) -> Bound | None:
     return launch(run, *each(x.size), x, out, x.size)
 
 
-def by_element(name: str, task: Task) -> Bound | None:
-    if not floating(*task.ins, *task.outs):
+# -- launches ----------------------------------------------------------------------------------
+
+
+def by_element(name: str, ins: Sequence[Array], out: Array, *numbers: float) -> Bound | None:
+    """The formula `name` of arrays that broadcast to the output, and of its numbers."""
+    if not floating(*ins, out):
         return None
-    (out,) = task.outs
-    run = function("flat", name, real=out.dtype.name)
-    return launch(run, *each(out.size), *task.ins, out, out.size)
+    if all(x.shape == out.shape for x in ins):
+        run = function("flat", f"flat_{name}", real=out.dtype.name)
+        return launch(run, *each(out.size), *ins, out, out.size, *map(float, numbers))
+    found = merged(out.shape, [x.shape for x in ins])
+    if found is None or math.prod(found[0][:-1]) > ROWS:
+        return None
+    (*above, columns), steps = found
+    run, rows = function("flat", f"spread_{name}", real=out.dtype.name), math.prod(above)
+    return launch(
+        run, *each_of_rows(rows, columns), *ins, out, rows, columns, *above[1:], *chain(*steps)
+    )
 
 
-@kernel("elemwise_add")
-def add(task: Task) -> Bound | None:
-    return by_element("add", task)
+def merged(shape: Shape, ins: Sequence[Shape]) -> tuple[list[int], list[list[int]]] | None:
+    """The axes of an output, and for each input its steps along them: 0 where it is repeated.
+
+    Neighbours along which the same inputs are repeated are one axis; None: there are too many.
+    """
+    padded = [(1,) * (len(shape) - len(x)) + x for x in ins]
+    lengths: list[int] = []
+    kept: list[tuple[bool, ...]] = []  # by axis: the inputs that go along it
+    for length, *own in zip(shape, *padded, strict=True):
+        going = tuple([n == length for n in own])
+        if length == 1:
+            continue
+        if kept and kept[-1] == going:
+            lengths[-1] *= length
+        else:
+            lengths.append(length)
+            kept.append(going)
+    missing = AXES - len(lengths)
+    if missing < 0:
+        return None
+    lengths, kept = [1] * missing + lengths, [(False,) * len(ins)] * missing + kept
+    return lengths, [steps_of(lengths, [going[i] for going in kept]) for i in range(len(ins))]
 
 
-@kernel("elemwise_mul")
-def multiply(task: Task) -> Bound | None:
-    return by_element("multiply", task)
+def steps_of(lengths: Sequence[int], kept: Sequence[bool]) -> list[int]:
+    steps, step = [], 1
+    for length, goes in zip(reversed(lengths), reversed(kept), strict=True):
+        steps.append(step if goes else 0)
+        step *= length if goes else 1
+    return steps[::-1]
 
 
-@kernel("broadcast_mul")
-def scale(task: Task) -> Bound | None:
-    """By one number, as a loss scale is."""
-    x, y = task.ins
-    fits = y.size == 1 and x.shape == task.outs[0].shape
-    return by_element("scale", task) if fits else None
+# -- operators ---------------------------------------------------------------------------------
+
+ATTRS = {  # of those that a formula takes as its numbers
+    "clip": ("a_min", "a_max"), "hard_sigmoid": ("alpha", "beta"), "_leaky_relu_grad": ("slope",),
+    **{f"_{key}_scalar": ("scalar",) for key in SCALAR},
+}  # fmt: skip
+OPERATORS: dict[str, str] = {  # by operator: its formula
+    **{name: name for name in (*UNARY, *GRADIENTS, *ATTRS) if name in OPS},
+    **{SAME[key]: key for key in PAIRS}, **{BROADCAST[key]: key for key in PAIRS},
+}  # fmt: skip
+REPEATS = ("broadcast_to", "broadcast_axis", "broadcast_like", "_broadcast_rows")
+
+
+def register(op: str, formula: str) -> None:
+    @kernel(op)
+    def on_arrays(task: Task) -> Bound | None:
+        numbers = [task.attrs[name] for name in ATTRS.get(op, ())]
+        if op == "_power_scalar" and numbers == [2]:
+            return by_element("square", task.ins, task.outs[0])
+        return by_element(formula, task.ins, task.outs[0], *numbers)
+
+
+for name, formula in OPERATORS.items():
+    register(name, formula)
+
+
+@kernel("Activation")
+def activation(task: Task) -> Bound | None:
+    return by_element(task.attrs["act_type"], task.ins, task.outs[0])
+
+
+@kernel("LeakyReLU")
+def leaky_relu(task: Task) -> Bound | None:
+    (x, *gamma), a = task.ins, task.attrs
+    slopes = [g.reshape(channels(g.shape, x.ndim)) for g in gamma]
+    numbers = [a["slope"]] if a["act_type"] in ("leaky", "elu") else []
+    return by_element(a["act_type"], [x, *slopes], task.outs[0], *numbers)
+
+
+@kernel("smooth_l1")
+def smooth_l1(task: Task) -> Bound | None:
+    return by_element("smooth_l1", task.ins, task.outs[0], 1 / task.attrs["scalar"] ** 2)
+
+
+@kernel("LogisticRegressionOutput")
+def logistic(task: Task) -> Bound | None:
+    return by_element("sigmoid", task.ins[:1], task.outs[0])
+
+
+@kernel("where")
+def where(task: Task) -> Bound | None:
+    condition, x, y = task.ins
+    rows = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
+    return by_element("where", [rows, x, y], task.outs[0])
+
+
+@kernel("add_n")
+def add_n(task: Task) -> Bound | None:
+    terms = len(task.ins)
+    if terms > MOST:
+        return None
+    name = {1: "copy", 2: "add"}.get(terms, f"add_{terms}")
+    return by_element(name, task.ins, task.outs[0])
+
+
+@kernel(*REPEATS)
+def repeat(task: Task) -> Bound | None:
+    return by_element("copy", task.ins[:1], task.outs[0])
+
+
+@kernel("_broadcast_axes")
+def repeat_reduced(task: Task) -> Bound | None:
+    a = task.attrs
+    small = task.ins[0].reshape(reduced_shape(a["shape"], a["axes"], True))
+    return by_element("copy", [small], task.outs[0])
+
+
+@kernel("_zeros", "zeros_like")
+def zeros(task: Task) -> Bound | None:
+    return by_element("full", [], task.outs[0], 0.0)
+
+
+@kernel("_ones", "ones_like")
+def ones(task: Task) -> Bound | None:
+    return by_element("full", [], task.outs[0], 1.0)
+
+
+@kernel("_full")
+def full(task: Task) -> Bound | None:
+    return by_element("full", [], task.outs[0], task.attrs["value"])

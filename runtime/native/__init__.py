@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.native import conv, flat, gates, gemm, normalize, pool, rows, softmax  # noqa: F401  (they fill the table)
+from runtime.native import (  # noqa: F401  (they fill the table)
+    conv,
+    flat,
+    gates,
+    gemm,
+    labels,
+    leaky_relu,
+    normalize,
+    pool,
+    rows,
+    softmax,
+)
 from runtime.native.base import KERNELS, Bound, Clock, Task, nothing
 
 __all__ = ["KERNELS", "Bound", "Clock", "Task", "cached", "nothing"]

@@ -26,7 +26,6 @@ from symgraph.types import Array
 
 Function = Callable[..., Any]
 
-ROOT = math.sqrt(0.5)
 FLOAT_TYPES = {np.dtype(name) for name in FLOATS}
 
 
@@ -67,11 +66,17 @@ def register(names: Sequence[str], function: Function) -> None:
         return Bound(function, arrays) if floating(*arrays) else None
 
 
-def register_scalar(key: str) -> None:
-    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+def of_pair(key: str) -> tuple[str, bool]:
+    """The row of BINARY that a row of SCALAR is with a number, and whether the number is first."""
     turned = key in ("rminus", "rdiv", "rpower", "rmod")
     word = key[1:] if turned else key
-    function = PAIRS[OF_SCALAR.get(word, word)]
+    return OF_SCALAR.get(word, word), turned
+
+
+def register_scalar(key: str) -> None:
+    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+    word, turned = of_pair(key)
+    function = PAIRS[word]
 
     @kernel(f"_{key}_scalar")
     def with_number(task: Task) -> Bound | None:
@@ -183,17 +188,6 @@ def erf_flat(x: Array, y: Array) -> None:
 
 
 @jit
-def gelu_flat(x: Array, y: Array) -> None:
-    half, one, root = y.dtype.type(0.5), y.dtype.type(1), y.dtype.type(ROOT)
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = half * x[j] * (one + erf(root * x[j]))
-    else:
-        for j in range(len(y)):
-            y[j] = half * y[j] * (one + erf(root * y[j]))
-
-
-@jit
 def relu_flat(x: Array, y: Array) -> None:
     zero = y.dtype.type(0)
     if x.ctypes.data != y.ctypes.data:
@@ -250,7 +244,7 @@ COMPILED: dict[str, Function] = {
 
 
 # What takes any part of its arrays by itself; see chains.py.
-BY_ELEMENT = frozenset({*PAIRS.values(), *UNARY.values(), *COMPILED.values(), gelu_flat})
+BY_ELEMENT = frozenset({*PAIRS.values(), *UNARY.values(), *COMPILED.values()})
 
 
 def on_flat(function: Function, task: Task) -> Bound | None:
@@ -270,11 +264,6 @@ for word, loop in COMPILED.items():
 def activation(task: Task) -> Bound | None:
     function = COMPILED.get(task.attrs["act_type"])
     return on_flat(function, task) if function else None
-
-
-@kernel("LeakyReLU")
-def leaky_relu(task: Task) -> Bound | None:
-    return on_flat(gelu_flat, task) if task.attrs["act_type"] == "gelu" else None
 
 
 # -- Dropout -----------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Called:
             assert whole(array), "written beside an array"
         for i, (array, kept) in enumerate(zip(self.ins, self.before, strict=True)):
             if i not in self.over.values():
-                np.testing.assert_array_equal(array.get(), kept)
+                assert array.get().tobytes() == kept.tobytes(), f"input {i} is written"
         return [out.get() for out in self.outs]
 
 

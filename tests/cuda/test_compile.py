@@ -71,11 +71,15 @@ def test_sources_compile(source, chip):
 @needs_nvrtc
 @pytest.mark.parametrize("source", SOURCES)
 def test_float32_stays_float32(source):
-    """Arithmetic on doubles is 64 times slower on many cards: none but sums and labels have any."""
+    """Arithmetic on doubles is 64 times slower on many cards: none but sums and labels have any.
+
+    CUDA's sine has some for angles above 100000.
+    """
     code, options = variants(source)[0]
     parts = compiled(code, options, "sm_90").split(".entry ")[1:]
     wide = {part.split("(")[0] for part in parts if "mul.f64" in part or "fma.rn.f64" in part}
-    assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad"}
+    sines = {"flat_sin", "flat_cos", "flat_tan"}
+    assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad", *sines}
 
 
 @needs_nvrtc

@@ -57,6 +57,24 @@ def test_large_numbers_and_wide_rows():
     agree("softmax", numbers((1, 300_001)))
 
 
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 50)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("over", [None, (0, 0), (0, 1)])
+def test_gradients_along_the_last_axis(dtype, shape, over):
+    y, g = probabilities(shape, dtype), numbers(shape, dtype, 1)
+    close = {"near": 10 * near(dtype), "over": over}
+    agree("_softmax_grad", y, g, **close)
+    agree("_softmax_grad", y, g, axis=len(shape) - 1, **close)
+    agree("_log_softmax_grad", np.log(y), g, **close)
+
+
+def test_softmax_activation():
+    x = numbers((4, 90))
+    agree("SoftmaxActivation", x)
+    agree("SoftmaxActivation", x, mode="channel")
+    agree("SoftmaxActivation", numbers((2, 3, 40)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_not_a_number_and_the_infinite(dtype):
     x = numbers((6, 70), dtype)
@@ -68,6 +86,8 @@ def test_not_a_number_and_the_infinite(dtype):
         x[5, :] = -np.inf
         for name in ("softmax", "log_softmax"):
             agree(name, x, near=near(dtype))
+        for name in ("_softmax_grad", "_log_softmax_grad"):
+            agree(name, probabilities(x.shape, dtype), x[::-1], near=10 * near(dtype))
         agree("SoftmaxOutput", x, np.zeros(6, dtype), over=(0, 0))
         (figures,) = agree("_shard_row_figures", np.delete(x, [0, 1], 0), near=near(dtype))
     assert np.isfinite(figures[0][[0, 1, 3]]).all()
@@ -82,6 +102,10 @@ def test_cases_without_kernel():
     assert bind("_softmax_output_grad", (x, label), multi_output=True)[0] is None
     assert bind("softmax", [x], axis=1)[0] is None
     assert bind("softmax", [x], temperature=2.0)[0] is None
+    assert bind("SoftmaxActivation", [x], mode="channel")[0] is None
+    for name in ("_softmax_grad", "_log_softmax_grad"):
+        assert bind(name, [x, x], axis=1)[0] is None
+        assert bind(name, [x.astype("float16")] * 2)[0] is None
     flat, label = x[0], np.zeros(3, "float32")
     assert bind("_softmax_output_grad", (flat, label), smooth_alpha=0.1)[0] is None
     assert bind("softmax", [x.astype("float16")])[0] is None
