@@ -7,6 +7,7 @@ numbers of its very type, since CuPy passes the bytes of what it is given unchec
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import shutil
 import subprocess
@@ -22,13 +23,14 @@ import numpy as np
 from tests.fake_graphs import noted
 
 HERE = Path(__file__).parent
+BUILT = HERE.parent.parent / ".pytest_cache" / "emulated"
 MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
     r'extern "C" __global__ void (\w+)\((.*?)\) \{(.*?)^\}', re.DOTALL | re.MULTILINE
 )
 FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused", f"-I{HERE / 'headers'}"]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
-BUILDING = threading.Lock()  # ranks are threads: else each makes a folder, and one of them goes
+BUILDING = threading.Lock()  # ranks are threads: else each would build the same
 DTYPES = {
     "float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16",
     "i32": "int32", "i64": "int64",
@@ -89,20 +91,28 @@ def trampoline(s: Signature) -> str:
 
 
 @cache
-def folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()
+def headers() -> str:
+    """What all kernels are built on."""
+    files = [HERE / "emulate.h", *sorted((HERE / "headers").iterdir())]
+    return "".join(file.read_text() for file in files)
 
 
 @cache
 def built(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
-    made = Path(tempfile.mkdtemp(dir=folder().name))
+    """Built once for all processes, and for runs to come, as long as nothing changes."""
     tail = [trampoline(s) for s in signatures(code, options)]
     text = "\n".join([f'#include "{HERE / "emulate.h"}"', code, *tail])
-    (made / "kernels.cpp").write_text(text)
-    command = ["g++", *options, *FLAGS, "kernels.cpp", "-o", "kernels.so"]
-    done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(made / "kernels.so"))
+    key = hashlib.sha256(repr((text, options, FLAGS, headers())).encode()).hexdigest()
+    library = BUILT / f"{key}.so"
+    if not library.exists():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILT) as made:
+            Path(made, "kernels.cpp").write_text(text)
+            command = ["g++", *options, *FLAGS, "kernels.cpp", "-o", "kernels.so"]
+            done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            Path(made, "kernels.so").replace(library)
+    return ctypes.CDLL(str(library))
 
 
 def pad(sizes: Sizes) -> Any:

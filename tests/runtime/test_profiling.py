@@ -232,8 +232,9 @@ def test_costs_are_saved_and_loaded(tmp_path):
         Speed(1e9, 1e-6, 2e9), 1e-7, RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
     )  # fmt: skip
     card = replace(table, dispatch=0.0, machine={"card": "b"})
-    near, far = Link(1e-5, 1e9, by_receiver=True), Link(2e-5, 5e8, by_receiver=True)
-    links = {("cpu", "cpu"): near, ("cpu", "gpu"): far, ("gpu", "cpu"): far}
+    near, far = Link(1e-5, 1e9, by_receiver=True), Link(2e-5, 5e8)
+    to_host = replace(far, by_receiver=True)
+    links = {("cpu", "cpu"): near, ("cpu", "gpu"): far, ("gpu", "cpu"): to_host}
     prices = Prices({"cpu": table, "gpu": card}, links)
     save_prices(prices, path)
     assert load_prices(path) == prices
