@@ -12,6 +12,7 @@ from partitioner.machine import Machine
 from partitioner.merging import MergedCosts
 from partitioner.types import BodyKey
 from runtime.chores import Chores
+from runtime.links import Number
 from runtime.machine_costs import machine_costs
 from runtime.replay import Costs, Link
 from runtime.replicas import sums
@@ -159,7 +160,7 @@ def machine_prices(machine: Machine) -> Prices:
     return Prices(kinds, links, machine=machine)
 
 
-def link_of_host(latency: float, bandwidth: float, receiver: str = "cpu") -> Link:
+def link_of_host(latency: Number, bandwidth: Number, receiver: str = "cpu") -> Link:
     """Between ranks of one host, to a device of a kind.
 
     A CPU's thread copies what it receives; a GPU has a stream for it beside its work.

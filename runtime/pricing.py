@@ -128,15 +128,17 @@ def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> 
 
     known: what is not wanted.
     """
-    given = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
+    there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
     pairs: dict[Pair, tuple[Context, Context]] = {}
-    for a, b in combinations(sorted(given), 2):
+    for a, b in combinations(sorted(there), 2):
         pairs.setdefault((a.kind, b.kind), (a, b))
     found: dict[Pair, Link] = {}
     for (sender, receiver), pair in pairs.items():
         if (sender, receiver) not in known:
-            found[sender, receiver] = there = measure_link(*pair)
-            found[receiver, sender] = replace(there, by_receiver=sender == "cpu")
+            both_ways = measure_link(*pair)
+            for source, target in ((sender, receiver), (receiver, sender)):
+                link = link_of_host(both_ways.latency, both_ways.bandwidth, target)
+                found[source, target] = link
     return found
 
 

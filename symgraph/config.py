@@ -48,13 +48,17 @@ def load_config(
 
 def _named_devices(data: Mapping[str, Any]) -> list[str]:
     """The devices that group2ctx names, in order, or the default."""
+    named = sorted({device for _, device in _placed(data)})
+    return [repr(device) for device in named] or list(Config.model_fields["devices"].default)
+
+
+def _placed(data: Mapping[str, Any]) -> Iterator[tuple[str, Context]]:
+    """Each group of group2ctx with each device that it is on."""
     groups = data.get("group2ctx")
-    named: set[Context] = set()
-    for given in groups.values() if isinstance(groups, dict) else ():
+    for group, given in groups.items() if isinstance(groups, dict) else ():
         for text in given if isinstance(given, list) else [given]:
             if (device := _device(text)) is not None:
-                named.add(device)
-    return [repr(d) for d in sorted(named)] or list(Config.model_fields["devices"].default)
+                yield group, device
 
 
 SCHEDULE_FILES = (".csv", ".txt")
@@ -146,20 +150,18 @@ def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """A device listed twice, or a group on a device that is not listed."""
-    listed, groups = data["devices"], data.get("group2ctx")
+    listed = data["devices"]
     devices = [_device(text) for text in listed] if isinstance(listed, list) else []
-    known = [repr(device) for device in devices if device is not None]
+    known = [device for device in devices if device is not None]
     for i, device in enumerate(devices):
         if device is not None and device in devices[:i]:
             yield ("devices", i), f"{device} is listed twice"
     if not known or len(set(known)) < len(devices):  # wrong themselves, and reported as that
         return
-    for group, given in groups.items() if isinstance(groups, dict) else ():
-        for text in given if isinstance(given, list) else [given]:
-            device = _device(text)
-            if device is not None and repr(device) not in known:
-                message = f"group {group!r} is on {device}, which is not in devices"
-                yield ("group2ctx", group), f"{message}: {nearest(repr(device), known)}"
+    for group, device in _placed(data):
+        if device not in known:
+            message = f"group {group!r} is on {device}, which is not in devices"
+            yield ("group2ctx", group), f"{message}: {nearest(repr(device), map(repr, known))}"
 
 
 def _device(text: object) -> Context | None:

@@ -57,3 +57,13 @@ def fitted(symbol: mx.Symbol | None = None, epochs: int = 2, **settings: Any) ->
 
 def same_bits(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+def train_both_ways(whole: Any, parts: Any, batch: Any) -> None:
+    """A step of one module, and its three parts of another: their outputs have the same bits."""
+    whole.train_batch(batch)
+    parts.forward(batch)
+    parts.backward()
+    parts.update()
+    for a, b in zip(whole.get_outputs(), parts.get_outputs(), strict=True):
+        assert a.tobytes() == b.tobytes()

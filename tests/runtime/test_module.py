@@ -25,6 +25,7 @@ from tests.modules import (
     ready,
     same_bits,
     samples,
+    train_both_ways,
 )
 
 MXNET = Path(__file__).parent.parent / "symgraph" / "data" / "mxnet_module.npz"
@@ -85,12 +86,7 @@ def test_the_parts_of_a_step_are_the_step(schedule, micro_batches, groups):
     }  # fmt: skip
     with ready(network(0.5), **settings) as whole, ready(network(0.5), **settings) as parts:
         for batch in batches(12):
-            whole.train_batch(batch)
-            parts.forward(batch)
-            parts.backward()
-            parts.update()
-            for a, b in zip(whole.get_outputs(), parts.get_outputs(), strict=True):
-                assert a.tobytes() == b.tobytes()
+            train_both_ways(whole, parts, batch)
         assert same_bits(whole.get_params()[0], parts.get_params()[0])
         parts.train_batch(batch)  # the two ways can be mixed: one optimizer state
         whole.forward_backward(batch)

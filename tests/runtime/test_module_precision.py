@@ -22,7 +22,18 @@ from symgraph.io import DataBatch, DataDesc, NDArrayIter
 from symgraph.name import NameManager
 from symgraph.types import HALVES
 from tests.gpus import everywhere
-from tests.modules import GROUPS, ON_GPUS, TWO, batches, fitted, network, ready, same_bits, samples
+from tests.modules import (
+    GROUPS,
+    ON_GPUS,
+    TWO,
+    batches,
+    fitted,
+    network,
+    ready,
+    same_bits,
+    samples,
+    train_both_ways,
+)
 from tests.runtime.test_module_buckets import GROUPS as BUCKETED
 from tests.runtime.test_module_buckets import batch as bucket_batch
 from tests.runtime.test_module_buckets import bits, bound, sym_gen
@@ -141,12 +152,7 @@ def test_the_parts_of_a_step_are_the_step(schedule, groups, too_large):
         scales = []
         for _ in range(5):
             for batch in batches(12):
-                whole.train_batch(batch)
-                parts.forward(batch)
-                parts.backward()
-                parts.update()
-                for a, b in zip(whole.get_outputs(), parts.get_outputs(), strict=True):
-                    assert a.tobytes() == b.tobytes()
+                train_both_ways(whole, parts, batch)
                 assert whole.loss_scale == parts.loss_scale
                 scales.append(whole.loss_scale)
             parts.train_batch(batch)  # the two ways can be mixed: one scale
