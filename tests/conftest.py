@@ -1,10 +1,15 @@
-"""Fixtures of tests that run on GPUs."""
+"""Fixtures of tests that run on GPUs, and what the tests' processes inherit."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from tests.gpus import KINDS, shared_card
+
+# Unbuffered, a print is several writes, and a launcher may put another rank's between them.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(params=KINDS)
