@@ -1,4 +1,4 @@
-"""The pictures of profiling.md, made again by the commands that the page shows.
+"""The pictures of profiling.md and what it quotes, made again by the commands that the page shows.
 
     python docs/make_pictures.py            from the root of the repository; a few minutes
 
@@ -10,11 +10,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
+PAGE = ROOT / "docs" / "profiling.md"
+WINNER = PICTURES / "winner.yaml"
+QUOTED = "```text\n# found by:"  # where the page has the search's findings
 COMMANDS = {
     "profile": ["examples/lstm_lm.yaml", "--profile"],
     "compare": ["examples/partitions.yaml", "--compare"],
@@ -39,8 +43,11 @@ def main() -> None:
                 [*command, f"{folder}/{name}"], cwd=ROOT, check=True, stdout=subprocess.PIPE
             )
             (PICTURES / f"{name}.txt").write_bytes(done.stdout)
-        winner = ["examples/lstm_lm.yaml", "--search", "--winner", str(PICTURES / "winner.yaml")]
-        subprocess.run([sys.executable, "-m", "symgraph.run", *winner], cwd=ROOT, check=True)
+        search = [sys.executable, "-m", "symgraph.run", "examples/lstm_lm.yaml", "--search"]
+        for old in PICTURES.glob(f"{WINNER.stem}.*"):
+            old.unlink()  # not each search writes an order
+        subprocess.run([*search, "--winner", str(WINNER.relative_to(ROOT))], cwd=ROOT, check=True)
+        quote(WINNER)
         for picture in ("timeline.png", "memory.png"):
             shutil.copy(Path(folder, "profile", picture), PICTURES / picture)
         with browser() as window:
@@ -48,6 +55,14 @@ def main() -> None:
                 window.view(width, height, dark=dark)
                 window.open(Path(folder, name, "index.html"))
                 window.screenshot(PICTURES / file, whole=False)
+
+
+def quote(winner: Path) -> None:
+    """Put what a search found out, the comments of the config that it wrote, into the page."""
+    found = takewhile(lambda line: line.startswith("#"), winner.read_text().splitlines())
+    head, rest = PAGE.read_text().split(QUOTED)
+    tail = rest.partition("```")[2]
+    PAGE.write_text("".join((head, "```text\n", "\n".join(found), "\n```", tail)))
 
 
 if __name__ == "__main__":
