@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.clusters import Clusters
 from runtime.price_files import save_prices
+from runtime.pricing import PriceMemory
 from runtime.profiling.candidate import Candidate
 from runtime.profiling.compare import (
     TURN,
@@ -62,7 +63,7 @@ def profile(
     trial = Trial.of(config, cluster, steps=steps)
     console.line(f"{config.model}: measuring {steps} steps")
     trial.run(steps)
-    found = trial.profile()
+    found = trial.profile(PriceMemory())
     summary = trial.summary(found)
     console.line(f"\n{profile_report(found)}\n")
     console.line(f"memory, predicted beside measured:\n{memory_rows(summary['stages'])}")

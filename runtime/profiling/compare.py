@@ -19,12 +19,14 @@ from typing import Any
 from partitioner.report import aligned
 from runtime.draw import chart
 from runtime.job import Planned
+from runtime.pricing import PriceMemory
 from runtime.profiling.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.page import Show, render
 from runtime.profiling.record import WARM_UP
 from runtime.profiling.report import PAGE
 from runtime.profiling.tables import write_table
 from runtime.profiling.trial import Shared, Trial
+from runtime.profiling.words import again
 from runtime.transports import Cluster
 from symgraph.config_keys import Config
 from symgraph.units import bytes_text, seconds_text
@@ -61,7 +63,8 @@ def compare(
 
     clusters: where a config runs, made by the caller and closed by it. planned: what is planned
     already, by name. warm_up: see Recorder. within: seconds after which no further round begins;
-    then only those are in a round that are nearly the fastest and have time for it.
+    then only those are in a round that are nearly the fastest and have time for it. Without such
+    a limit, predictions that are far off are made again.
     """
     shared, ends = shared or Shared(), time.perf_counter() + within
     rounds = -(-steps // TURN)
@@ -85,7 +88,8 @@ def compare(
             turn = promising({name: took[name] for name in turn}, left * (number + 1))
         if not turn:
             break
-    found = [Compared(name, configs[name], trial.outcome()) for name, trial in trials.items()]
+    memory = PriceMemory() if within == math.inf else None
+    found = [Compared(name, configs[name], trial.outcome(memory)) for name, trial in trials.items()]
     return sorted(found, key=lambda c: -c.figures.tokens_per_second)
 
 
@@ -129,7 +133,8 @@ def comparison_report(compared: Sequence[Compared]) -> str:
         typical = c.outcome.profile.typical
         of = f", a step of buckets {typical.name}" if typical.name else ""
         measured = typical.measured
-        charts.append(f"{c.name}{of}: {seconds_text(measured.makespan)}\n{chart(measured)}")
+        lines = [f"{c.name}{of}: {seconds_text(measured.makespan)}", *again(c.outcome.profile)]
+        charts.append("\n".join([*lines, chart(measured)]))
     return "\n\n".join(["\n".join(aligned([HEAD, *ranking(compared)])), *charts])
 
 

@@ -11,7 +11,7 @@ from runtime.instructions import Free, Recv, Run, Send
 from runtime.profiling.figures import Profile
 from runtime.profiling.mixture import Mixture
 from runtime.profiling.waits import reasons
-from runtime.profiling.words import how_long, warnings
+from runtime.profiling.words import again, how_long, warnings
 from runtime.timeline import Timeline
 from symgraph.units import bytes_text, flops_text, seconds_text
 
@@ -36,7 +36,7 @@ def exhibit(profile: Profile) -> dict[str, Any]:
         },
         "shown": typical.name,
         "head": how_long(profile),
-        "reasons": reasons(profile),
+        "reasons": [*again(profile), *reasons(profile)],
         "warnings": warnings(profile),
     }
 

@@ -58,7 +58,8 @@ class Profile:
     prices: of the predictions. speeds: of this machine's devices, by kind, for the roofline.
     mixtures: that came, the most frequent first. parts: of each rank, adding up to `parts_of`.
     warnings: what is strange about the costs. loss: of the last step. always: memory of each rank
-    for the plan that is bound whatever comes: of the largest bucket.
+    for the plan that is bound whatever comes: of the largest bucket. anew: seconds predicted of the
+    typical step with kernels that were timed after the steps; None if nobody wanted to know.
     """
 
     prices: Prices
@@ -71,6 +72,7 @@ class Profile:
     warnings: tuple[str, ...]
     loss: float
     always: tuple[RankMemory, ...]
+    anew: float | None = None
 
     @cached_property
     def typical(self) -> Mixture:

@@ -17,13 +17,14 @@ from symgraph.units import bytes_text, seconds_text, si_text
 
 MANY = 16  # rows of a table in the terminal; files have them all
 SUM_OFF = 0.05  # the operators' medians may be so far from what ranks compute
+SAME = 0.03  # of its time: a step that is predicted anew is not said to have changed by less
 SLOWER = 0.05  # of a step: a body that is so far from its prediction is marked
 
 
 def profile_report(profile: Profile) -> str:
     """What `--profile` prints."""
     return "\n\n".join([
-        how_long(profile),
+        "\n".join([how_long(profile), *again(profile)]),
         *(["steps by their buckets:\n" + mixtures_table(profile)] if several(profile) else []),
         "where the time of a step goes, in ms:\n" + parts_table(profile) + "\n"
         + "\n".join(f"  {line}" for line in reasons(profile)),
@@ -75,6 +76,21 @@ def how_long(profile: Profile) -> str:
         f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "
         f"{profile.bubble_fraction:.1%} of all ranks' time"
     )
+
+
+def again(profile: Profile) -> list[str]:
+    """What prices of after the steps predict, in a line, if that was asked for."""
+    if profile.anew is None:
+        return []
+    typical = profile.typical
+    change = profile.anew / typical.predicted.makespan - 1
+    slower = f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than"
+    of = f" for buckets {typical.name}" if typical.name else ""
+    return [
+        f"kernels timed again after these steps predict {seconds_text(profile.anew)}{of} "
+        f"({profile.anew / typical.seconds - 1:+.1%}): this machine is "
+        f"{slower if abs(change) > SAME else 'as fast as'} when the plan was priced"
+    ]
 
 
 def _timelines(typical: Mixture) -> list[str]:
@@ -188,6 +204,7 @@ def figures(profile: Profile) -> dict[str, Any]:
         "step_seconds": profile.step,
         "step_seconds_all": profile.every().tolist(),
         "predicted_step_seconds": profile.predicted_step,
+        "predicted_again_seconds": profile.anew,
         "predicted_step_seconds_all": profile.every(predicted=True).tolist(),
         "bubble_fraction": profile.bubble_fraction,
         "mixtures": [

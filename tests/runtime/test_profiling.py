@@ -14,18 +14,20 @@ from partitioner.types import Body
 from runtime.job import prepare
 from runtime.price_files import load_prices, save_prices
 from runtime.prices import Prices
+from runtime.pricing import PriceMemory
 from runtime.profiling.exhibit import exhibit
 from runtime.profiling.figures import RankParts, profile_of
 from runtime.profiling.rows import COPIES, UPDATES, run_seconds
 from runtime.profiling.traced import shown
 from runtime.profiling.trial import Trial
 from runtime.profiling.waits import reasons, waits
-from runtime.profiling.words import figures, profile_report, warnings
+from runtime.profiling.words import again, figures, profile_report, warnings
 from runtime.replay import Link
 from runtime.timeline import Timeline
 from runtime.trace import RUNS, shown_events
 from runtime.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster
+from symgraph.config import load_config
 from symgraph.errors import ConfigError
 from symgraph.ops.registry import find
 from tests.profiles import (
@@ -37,6 +39,7 @@ from tests.profiles import (
     small_profile,
 )
 from tests.runtime.test_timeline import track
+from tests.small_lm import write_bucketed
 
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
 ALONE = ("devices=[cpu(0)]", "group2ctx={}")
@@ -156,6 +159,39 @@ def test_costs_that_do_not_add_up_are_warned_of():
     worse = profile_of([record], slow, profile.speeds, record.plan)
     assert "slower than together" in warnings(worse)[0]
     assert f"warning: {warnings(worse)[0]}" in profile_report(worse)
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
+def test_a_prediction_that_is_far_off_is_made_again_with_prices_of_now(bucketed, tmp_path):
+    """By a file of costs each call takes a second: what these kernels take, none can be so far."""
+    table = replace(ESTIMATES, speed=Speed(1e9, 1.0, 1e10))
+    (tmp_path / "slow.json").write_text(table.to_json())
+    slow = f"partition.costs={tmp_path / 'slow.json'}"
+    given = config(tmp_path, slow)
+    if bucketed:
+        given = load_config(str(write_bucketed(tmp_path)), [slow])
+    with ThreadCluster(len(given.devices)) as cluster:
+        trial = Trial.of(given, cluster, steps=1, warm_up=1)
+        trial.run(1)
+        assert trial.profile().anew is None
+        found = trial.profile(PriceMemory())
+    before = found.typical.predicted.makespan
+    assert 0 < found.anew < 0.1 * before
+    assert figures(found)["predicted_again_seconds"] == found.anew
+    (line,) = again(found)
+    assert line in profile_report(found)
+    assert line in exhibit(found)["reasons"]
+    assert f"{1 - found.anew / before:.0%} faster than when the plan was priced" in line
+    assert ("for buckets" in line) == bucketed
+
+
+def test_kernels_that_did_not_change_are_said_to_be_as_fast():
+    profile = small_profile()
+    assert again(profile) == []
+    (line,) = again(replace(profile, anew=1.01 * profile.typical.predicted.makespan))
+    assert line.endswith("this machine is as fast as when the plan was priced")
+    (line,) = again(replace(profile, anew=1.5 * profile.typical.predicted.makespan))
+    assert line.endswith("this machine is 50% slower than when the plan was priced")
 
 
 # -- waiting --------------------------------------------------------------------------------------
