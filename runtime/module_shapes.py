@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from partitioner.place import Groups, devices_of
-from runtime.executor import REQUESTS
+from runtime.given import REQUESTS
 from runtime.pipeline import Options, Plan
 from runtime.pricing import quick_prices
 from symgraph.arrays import on_host

@@ -18,7 +18,7 @@ from symgraph import sym_random
 from symgraph.attribute import AttrScope, hide
 from symgraph.compose import call
 from symgraph.errors import ConfigError, nearest
-from symgraph.infer import dtype_of
+from symgraph.infer import dtype_of, shape_of
 from symgraph.ops.params import REQUIRED
 from symgraph.ops.registry import ALIASES, OPS, find
 from symgraph.symbol import Symbol, binary, from_json
@@ -31,7 +31,7 @@ assert symgraph.ops  # importing it registers the operators
 def Variable(
     name: str,
     attr: Mapping[str, str] | None = None,
-    shape: Shape | None = None,
+    shape: int | Shape | None = None,
     lr_mult: float | None = None,
     wd_mult: float | None = None,
     dtype: Any = None,
@@ -52,6 +52,8 @@ def Variable(
         raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
     own: dict[str, str] = dict(attr or {})
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
+    if shape is not None:
+        shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
     own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:

@@ -194,9 +194,13 @@ class Symbol(Outputs):
         """An Executor with arrays allocated for every argument; see runtime.executor."""
         return importlib.import_module(EXECUTOR).simple_bind(self, ctx, grad_req, **kwargs)
 
-    def bind(self, ctx: Any, args: Any, **kwargs: Any) -> Any:
+    def bind(
+        self, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
+        aux_states: Any = None, group2ctx: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         """An Executor on the caller's arrays; see runtime.executor."""
-        return importlib.import_module(EXECUTOR).bind(self, ctx, args, **kwargs)
+        given = (ctx, args, args_grad, grad_req, aux_states, group2ctx)
+        return importlib.import_module(EXECUTOR).bind(self, *given, **kwargs)
 
     def eval(self, ctx: Any = None, **kwargs: Any) -> list[Any]:
         """The outputs for these values of all arguments, as numpy arrays."""

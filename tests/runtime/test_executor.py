@@ -421,6 +421,53 @@ def test_copying_parameters():
             executor.copy_params_from({"fc_bais": [1, 2]})
 
 
+def test_parameters_of_another_shape_are_not_copied():
+    """A row was broadcast over the whole weight; MXNet refuses it."""
+    net = sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc")
+    with simple_bind(net, x=(1, 3)) as executor:
+        with pytest.raises(GraphError, match=r"'fc_weight' has shape \(1, 3\), not \(2, 3\)"):
+            executor.copy_params_from({"fc_weight": np.ones((1, 3))})
+        assert not executor.arg_dict["fc_weight"].any()
+
+
+def test_arrays_are_in_the_order_of_names():
+    net = sym.BatchNorm(sym.Variable("x"), name="norm")
+    with simple_bind(net, grad_req={"norm_beta": "write"}, x=(4, 3)) as executor:
+        pairs = (executor.arg_arrays, "arg_dict"), (executor.aux_arrays, "aux_dict")
+        for arrays, table in pairs:
+            assert [id(a) for a in arrays] == [id(a) for a in getattr(executor, table).values()]
+        assert executor.grad_arrays[:2] == [None, None]
+        assert executor.grad_arrays[2] is executor.grad_dict["norm_beta"]
+        with pytest.raises(RunError, match="there are no outputs yet: call forward"):
+            executor.output_dict  # noqa: B018
+        executor.forward()
+        assert executor.output_dict["norm_output"] is executor.outputs[0]
+
+
+@placed
+def test_reshape_keeps_the_arrays_whose_shapes_stay(groups):
+    rng = np.random.default_rng(0)
+    with simple_bind(net(), cpu(), "add", group2ctx=groups, data=(2, 4)) as executor:
+        for name in ("shared_weight", "fc2_weight"):
+            executor.arg_dict[name][:] = rng.standard_normal((4, 4))
+        with pytest.raises(
+            GraphError, match=r"'softmax_label' changes from \(2,\) to \(5,\): give"
+        ):
+            executor.reshape(data=(5, 4))
+        with executor.reshape(True, data=(5, 4)) as other:
+            assert other.arg_dict["softmax_label"].shape == (5,)
+            assert other.arg_dict["fc2_weight"] is executor.arg_dict["fc2_weight"]
+            assert other.grad_dict["fc2_bias"] is executor.grad_dict["fc2_bias"]
+            data = rng.standard_normal((5, 4)).astype("float32")
+            (got,) = other.forward(is_train=True, data=data)
+            other.backward()
+            one, total = got, other.grad_dict["fc2_bias"].copy()
+        executor.forward(is_train=True, data=data[:2])
+        np.testing.assert_allclose(executor.outputs[0], one[:2], rtol=1e-5)
+        executor.backward()
+        assert np.abs(executor.grad_dict["fc2_bias"] - total).max() > 1e-3  # both are added up
+
+
 # -- binding -------------------------------------------------------------------------------------
 
 
@@ -500,6 +547,16 @@ def test_shapes_that_do_not_fit_are_refused():
     args = {"w": np.ones(2), "x": np.ones(3), "b": np.ones(2)}
     with pytest.raises(ShapeError, match=r"\(2,\) and \(3,\)|\(3,\) and \(2,\)"):
         bind(product(), cpu(), args)
+
+
+def test_bind_takes_mxnets_arguments_by_position():
+    args, grads = {"x": np.ones(2), "y": np.ones(2)}, {"x": np.ones(2)}
+    with (sym.Variable("x") * sym.Variable("y")).bind(
+        cpu(), args, grads, "add", [], {}
+    ) as executor:
+        executor.forward(is_train=True)
+        executor.backward(np.ones(2))
+        assert grads["x"].tolist() == [2, 2]
 
 
 def test_methods_of_symbols_bind():

@@ -81,7 +81,7 @@ def test_a_probability_of_zero_is_finite():
 
 def test_overflow_is_infinite():
     metric = Perplexity(None)
-    metric.add(1e6, 1)
+    metric.accumulate(1e6, 1)
     assert metric.get()[1] == math.inf
 
 

@@ -60,11 +60,19 @@ def test_variable_keeps_its_hints_as_attributes():
     }
 
 
+@pytest.mark.parametrize("shape", [np.array([4]), (np.int64(4),), [4], 4])
+def test_shapes_of_all_kinds(shape):
+    """Those of numpy's integers became a text that was no shape."""
+    assert (sym.Variable("x", shape=shape) + 1).infer_shape()[0] == [(4,)]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda: sym.Variable(3), TypeError, "a variable's name is a string, not int"),
         (lambda: sym.Variable("x", mood="so so"), ValueError, "must look like __mood__"),
+        (lambda: sym.Variable("x", shape="2x3"), TypeError, "'x' is '2x3' .str.; dimensions are"),
+        (lambda: sym.Variable("x", shape=(2, -1)), TypeError, "whole numbers, 0 for one that"),
         (lambda: sym.Variable("x", attr={"a": 1}), GraphError, "must be a string, not int"),
         (lambda: sym.Group([sym.Variable("x"), 3]), TypeError, "Group takes symbols, not int"),
     ],
