@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups
-from runtime.given import GradReq, arrays_by_name, requests_of
+from runtime.given import GradReq, arrays_by_name, host_array, requests_of
 from runtime.homes import Homes, gpus, home, within_memory
 from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Shared, Worker
 from symgraph.arrays import copy, fill, is_on_gpu, on_host
-from symgraph.context import Context, cpu
+from symgraph.context import Context, cpu, require_context
 from symgraph.errors import GraphError, RunError, nearest
 from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
@@ -159,14 +159,12 @@ class Executor:
             out_grads = []
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
-        if len(out_grads) > len(names):
-            raise GraphError(f"backward: {len(out_grads)} head gradients for {len(names)} outputs")
         return head_gradients(self.plan, names, out_grads)
 
     def _assign(self, what: str, table: dict[str, Array], name: str, value: Any) -> None:
         """Give an array of a table new values; GraphError if they do not fit."""
         if not is_on_gpu(value):
-            value = np.asarray(value)
+            value = host_array(what, name, value)
         if value.shape != table[name].shape:
             raise GraphError(f"{what}: {name!r} has shape {value.shape}, not {table[name].shape}")
         fill(self._homes.of(name), table[name], value)
@@ -194,6 +192,9 @@ class Executor:
         names = self.symbol.list_outputs()
         if len(self.outputs) < len(names):
             raise RunError("there are no outputs yet: call forward")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise GraphError(f"two outputs are named {twice!r}: take them from `outputs`")
         return dict(zip(names, self.outputs, strict=True))
 
     def reshape(
@@ -283,6 +284,8 @@ def simple_bind(
     for a name that is no input (MXNet ignores it), ShapeError for shapes that do not follow,
     PlacementError for groups without device.
     """
+    ctx = cpu() if ctx is None else ctx
+    require_context("simple_bind: ctx", ctx)
     known = symbol.list_inputs()
     for name in shapes:
         if name not in known:
@@ -297,7 +300,7 @@ def simple_bind(
     for name, type_ in args.items():
         if not is_float(type_.dtype):
             requests[name] = "null"
-    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
     plans = _plans(symbol, options, args | aux, requests)
     homes = Homes(plans[0], options.default)
     trained = {n: t for n, t in args.items() if requests[n] != "null"}
@@ -323,6 +326,8 @@ def bind(
     `simple_bind`. A missing argument or a name that is none raises ValueError naming it, and so
     does an array that does not lie on its variable's device: CuPy's on that card where it is a GPU.
     """
+    ctx = cpu() if ctx is None else ctx
+    require_context("bind: ctx", ctx)
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = arrays_by_name("args", args, names)
     aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
@@ -336,8 +341,10 @@ def bind(
                 f"bind: the gradient array of {name!r} is {gradient.dtype}{gradient.shape}, "
                 f"not {arrays[name].dtype}{arrays[name].shape}"
             )
+        if isinstance(gradient, np.ndarray) and not gradient.flags.writeable:
+            raise GraphError(f"bind: the gradient array of {name!r} is read-only")
     types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
-    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
     plans = _plans(symbol, options, types, requests)
     homes = Homes(plans[0], options.default)
     for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):

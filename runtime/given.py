@@ -9,7 +9,7 @@ import numpy as np
 
 from symgraph.arrays import is_on_gpu
 from symgraph.errors import GraphError, nearest
-from symgraph.types import DTYPES, Array
+from symgraph.types import BFLOAT16, DTYPES, Array
 
 REQUESTS = ("null", "write", "add")
 GradReq = str | Sequence[str] | Mapping[str, str]
@@ -33,7 +33,20 @@ def arrays_by_name(
         is_array = isinstance(array, np.ndarray) or is_on_gpu(array)
         if not is_array or array.dtype.name not in DTYPES:
             raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
+        if not array.size:
+            raise GraphError(f"bind: {name!r} in `{what}` has no elements: {array.shape}")
     return {n: given[n] for n in names if n in given}
+
+
+def host_array(what: str, name: str, value: Any) -> Array:
+    """Anything as an array of numbers; GraphError naming it if it is none."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise GraphError(f"{what}: {name!r} is no array: {error}") from error
+    if array.dtype.kind not in "biuf" and array.dtype.name not in (*DTYPES, BFLOAT16):
+        raise GraphError(f"{what}: {name!r} holds no numbers, but {array.dtype}")
+    return array
 
 
 def requests_of(grad_req: GradReq, names: Iterable[str]) -> dict[str, str]:
@@ -46,6 +59,8 @@ def requests_of(grad_req: GradReq, names: Iterable[str]) -> dict[str, str]:
             if name not in names:
                 raise GraphError(f"grad_req: no argument {name!r}; {nearest(name, names)}")
         table = {n: grad_req.get(n, "null") for n in names}
+    elif not isinstance(grad_req, Sequence):
+        raise GraphError(f"grad_req is {grad_req!r}; {nearest('', REQUESTS)}")
     elif len(grad_req) == len(names):
         table = dict(zip(names, grad_req, strict=True))
     else:

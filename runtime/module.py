@@ -16,8 +16,10 @@ from runtime.module_shapes import (
     grad_requests,
     guessed,
     input_key,
+    labels_among,
     like,
     matched,
+    names_among,
     placed,
     require_names,
 )
@@ -27,7 +29,7 @@ from runtime.transports import ThreadCluster
 from symgraph import optimizer as optimizers
 from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
-from symgraph.init import Initializer, Mixed, Uniform
+from symgraph.init import Initializer, Mixed, Uniform, create
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.loss_scale import AUTO, LossScale
 from symgraph.ops.layout import Layout
@@ -73,14 +75,10 @@ class Module(BaseModule):
     ) -> None:
         super().__init__(logger)
         self._symbol = symbol
-        self._data_names = list(data_names or ())
         arguments = symbol.list_arguments()
-        self._label_names = [n for n in label_names or () if n in arguments]
-        self._fixed = list(fixed_param_names or ())
-        for what, names in (("data_names", self._data_names), ("fixed_param_names", self._fixed)):
-            for name in names:
-                if name not in arguments:
-                    raise GraphError(f"{what}: no argument {name!r}; {nearest(name, arguments)}")
+        self._data_names = names_among("data_names", data_names, arguments)
+        self._fixed = names_among("fixed_param_names", fixed_param_names, arguments)
+        self._label_names = labels_among(label_names, arguments, logger)
         fed = {*self._data_names, *self._label_names}
         self._param_names = [n for n in arguments if n not in fed]
         self._aux_names = symbol.list_auxiliary_states()
@@ -175,9 +173,11 @@ class Module(BaseModule):
         if inputs_need_grad and not for_training:
             raise ConfigError("inputs_need_grad: only a module that is bound for training has them")
         self._data_descs = [describe(d) for d in data_shapes]
-        self._label_descs = [describe(d) for d in label_shapes or ()]
-        self._label_descs = [d for d in self._label_descs if d.name in self._label_names]
+        self._labels_given = [describe(d) for d in label_shapes or ()]
+        self._label_descs = [d for d in self._labels_given if d.name in self._label_names]
         require_names("data_shapes", self._data_descs, self._data_names)
+        if for_training and self._labels_given:
+            require_names("label_shapes", self._labels_given, self._label_names, others=True)
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
         trained = [n for n in self._param_names if n not in self._fixed]
         self._requests = grad_requests(grad_req, self._param_names, trained)
@@ -246,6 +246,9 @@ class Module(BaseModule):
             return
         if self._given is not None and arg_params is None:
             arg_params, aux_params = self._given
+        if initializer is None and arg_params is None:
+            raise ConfigError("init_params: there is neither an initializer nor arg_params")
+        initializer = None if initializer is None else create(initializer)
         attrs = self._symbol.attr_dict()
         for names, given in ((self._param_names, arg_params), (self._aux_names, aux_params)):
             for name in given or ():
@@ -326,7 +329,7 @@ class Module(BaseModule):
         """The network bound to a batch's shapes, and its arrays by name."""
         self._require_ready()
         data = matched("data", self._data_descs, batch.data, batch.provide_data)
-        labels = matched("label", self._label_descs, batch.label, batch.provide_label)
+        labels = matched("label", self._labels_given, batch.label, batch.provide_label)
         labels = [(d, array) for d, array in labels if d.name in self._label_names]
         feeds = {d.name: array for d, array in (*data, *labels)}
         descs = [d for d, _ in data]

@@ -8,7 +8,7 @@ epoch's number alone, so two runs, or all ranks of one, see the same batches.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,10 @@ class DataDesc(namedtuple("DataDesc", ["name", "shape"])):
 
 def describe(given: Any) -> DataDesc:
     """A DataDesc as it is, or from (name, shape) or (name, shape, dtype[, layout])."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"{given!r} describes no input: give a list of DataDescs, or of (name, shape)"
+        )
     return given if isinstance(given, DataDesc) else DataDesc(*given)
 
 
@@ -80,6 +84,10 @@ class DataBatch:
     provide_label: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
+        for what, arrays in (("data", self.data), ("label", self.label)):
+            if arrays is not None and not isinstance(arrays, (list, tuple)):
+                given = type(arrays).__name__
+                raise TypeError(f"{what} of a batch is a list of arrays, not {given}")
         # MXNet's defaults are None, and scripts give it.
         self.label, self.pad = self.label or (), self.pad or 0
         self.provide_data, self.provide_label = self.provide_data or (), self.provide_label or ()
@@ -188,7 +196,9 @@ class NDArrayIter(DataIter):
         self.layout = layout
         self._axis = DataDesc.get_batch_axis(layout)
         self.num_data = self._count()
-        if not 1 <= batch_size <= self.num_data and last_batch_handle != "pad":
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size!r}, but must be a number of 1 or more")
+        if batch_size > self.num_data and (last_batch_handle != "pad" or not self.num_data):
             raise ConfigError(f"no batch of {batch_size} can be made of {self.num_data} samples")
         self._shuffle, self._seed = shuffle, seed
         self._handle = last_batch_handle

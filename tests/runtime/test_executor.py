@@ -559,6 +559,38 @@ def test_bind_takes_mxnets_arguments_by_position():
         assert grads["x"].tolist() == [2, 2]
 
 
+def test_what_cannot_be_bound():
+    x = sym.exp(sym.Variable("x"), name="y")
+    ones, kept = np.ones(2), np.ones(2)
+    kept.flags.writeable = False
+    for make in (lambda ctx: x.bind(ctx, {"x": ones}), lambda ctx: x.simple_bind(ctx, x=(2,))):
+        for ctx in ("cpu", [cpu()]):
+            with pytest.raises(TypeError, match="bind: ctx is a device like"):
+                make(ctx)
+    with pytest.raises(GraphError, match="the gradient array of 'x' is read-only"):
+        x.bind(cpu(), {"x": ones}, {"x": kept})
+    with pytest.raises(GraphError, match=r"'x' in `args` has no elements: \(0, 2\)"):
+        x.bind(cpu(), {"x": np.ones((0, 2))})
+    with pytest.raises(GraphError, match="grad_req is None; known: 'add', 'null', 'write'"):
+        x.simple_bind(cpu(), None, x=(2,))
+    with x.bind(cpu(), {"x": ones}) as executor:
+        for value in (["a", "b"], [1j, 0]):
+            with pytest.raises(GraphError, match="forward: 'x' holds no numbers, but"):
+                executor.forward(x=value)
+        with pytest.raises(GraphError, match=r"forward: 'x' is no array: .*inhomogeneous"):
+            executor.forward(x=[[1, 2], [3]])
+
+
+def test_two_outputs_of_one_name():
+    """One of them was lost."""
+    x = sym.Variable("x")
+    both = sym.Group([sym.exp(x, name="y"), sym.tanh(x, name="y")])
+    with both.simple_bind(x=(2,)) as executor:
+        executor.forward()
+        with pytest.raises(GraphError, match="two outputs are named 'y_output': take them from"):
+            executor.output_dict  # noqa: B018
+
+
 def test_methods_of_symbols_bind():
     x = sym.Variable("x")
     with sym.square(x).simple_bind(cpu(), "null", x=(2,)) as executor:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symgraph.errors import ConfigError, GraphError, ShapeError
-from symgraph.io import DataDesc, DataIter, NDArrayIter, describe
+from symgraph.io import DataBatch, DataDesc, DataIter, NDArrayIter, describe
 
 DATA = np.arange(20.0).reshape(10, 2)
 LABEL = np.arange(10)
@@ -100,6 +100,17 @@ def test_mistakes():
         NDArrayIter(DATA, batch_size=11, last_batch_handle="discard")
     with pytest.raises(GraphError, match=r"data 'data' is complex128\[2\], not samples"):
         NDArrayIter(np.zeros(2, complex))
+    for size in (0, -3, 2.0):  # 0 gave batches for ever
+        with pytest.raises(ConfigError, match=f"batch_size is {size}, but must be a number of 1"):
+            NDArrayIter(DATA, batch_size=size)
+    with pytest.raises(ConfigError, match="no batch of 2 can be made of 0 samples"):
+        NDArrayIter(DATA[:0], batch_size=2)
+    with pytest.raises(TypeError, match="data of a batch is a list of arrays, not ndarray"):
+        DataBatch(DATA)
+    with pytest.raises(TypeError, match="label of a batch is a list of arrays, not ndarray"):
+        DataBatch([DATA], LABEL)
+    with pytest.raises(TypeError, match="'data' describes no input: give a list of DataDescs"):
+        describe("data")
 
 
 class Halves(DataIter):

@@ -54,7 +54,7 @@ def test_perplexity_is_over_tokens_not_batches():
         part.update(labels[rows], probs[rows])
     together = Perplexity(-1)
     for part in parts:
-        together.add(part.sum_metric, part.num_inst)
+        together.accumulate(part.sum_metric, part.num_inst)
     assert split.get()[1] == pytest.approx(want, rel=1e-12)
     assert together.get()[1] == pytest.approx(want, rel=1e-12)
 
