@@ -261,8 +261,11 @@ class Bound:
 
     def samples(
         self, first: str, labels: Sequence[str]
-    ) -> tuple[int, list[Layout], dict[str, int]]:
-        """The batch's size, by its input `first`; where it lies in each output, and in labels."""
+    ) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """The batch's size, by its input `first`; where it lies in each output, and in labels.
+
+        None: in no axis, of labels that the network does not read.
+        """
         made, feeds = self.plan, self.wanted.feeds
         (shape, _), axis = feeds[first]
         layouts = [made.layouts[v] for v in made.outputs]
@@ -270,7 +273,7 @@ class Bound:
         for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
             if layouts[i] is WHOLE and type_.shape[:1] == (shape[axis],):
                 layouts[i] = Split(0)
-        return shape[axis], layouts, {n: feeds[n].axis for n in labels if n in feeds}
+        return shape[axis], layouts, {n: feeds[n].axis if n in feeds else None for n in labels}
 
 
 def _times(head: Array, scale: float) -> Array:

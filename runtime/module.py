@@ -13,6 +13,7 @@ from runtime.module_base import RATE, BaseModule, Params, Settings
 from runtime.module_shapes import (
     Key,
     argument_types,
+    first_values,
     grad_requests,
     guessed,
     input_key,
@@ -29,7 +30,7 @@ from runtime.transports import ThreadCluster
 from symgraph import optimizer as optimizers
 from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
-from symgraph.init import Initializer, Mixed, Uniform, create
+from symgraph.init import Initializer, Mixed, Uniform
 from symgraph.io import DataBatch, DataDesc, describe
 from symgraph.loss_scale import AUTO, LossScale
 from symgraph.ops.layout import Layout
@@ -175,6 +176,7 @@ class Module(BaseModule):
         self._data_descs = [describe(d) for d in data_shapes]
         self._labels_given = [describe(d) for d in label_shapes or ()]
         self._label_descs = [d for d in self._labels_given if d.name in self._label_names]
+        self._label_order = [d.name for d in self._labels_given] or self._label_names
         require_names("data_shapes", self._data_descs, self._data_names)
         if for_training and self._labels_given:
             require_names("label_shapes", self._labels_given, self._label_names, others=True)
@@ -182,10 +184,10 @@ class Module(BaseModule):
         trained = [n for n in self._param_names if n not in self._fixed]
         self._requests = grad_requests(grad_req, self._param_names, trained)
         if inputs_need_grad:
-            floats = [d.name for d in self._data_descs if is_float(d.dtype)]
-            self._requests |= dict.fromkeys(floats, "write")
+            self._requests |= {d.name: "write" for d in self._data_descs if is_float(d.dtype)}
         self._model: Plan | None = None  # what the shared module's network is planned as
         if shared_module is not None:
+            shared_module._require_bound()
             self._store: Store = shared_module._store
             self._model = shared_module._own.plan
         elif not self.binded:
@@ -246,9 +248,7 @@ class Module(BaseModule):
             return
         if self._given is not None and arg_params is None:
             arg_params, aux_params = self._given
-        if initializer is None and arg_params is None:
-            raise ConfigError("init_params: there is neither an initializer nor arg_params")
-        initializer = None if initializer is None else create(initializer)
+        initializer = first_values(initializer, arg_params)
         attrs = self._symbol.attr_dict()
         for names, given in ((self._param_names, arg_params), (self._aux_names, aux_params)):
             for name in given or ():
@@ -330,6 +330,7 @@ class Module(BaseModule):
         self._require_ready()
         data = matched("data", self._data_descs, batch.data, batch.provide_data)
         labels = matched("label", self._labels_given, batch.label, batch.provide_label)
+        self._label_order = [d.name for d, _ in labels] or self._label_order
         labels = [(d, array) for d, array in labels if d.name in self._label_names]
         feeds = {d.name: array for d, array in (*data, *labels)}
         descs = [d for d, _ in data]
@@ -351,8 +352,8 @@ class Module(BaseModule):
         """The gradients of the inputs, in the order of data_names."""
         return self._current().gradients_of(self._data_names)
 
-    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
-        return self._current().samples(self._data_names[0], self._label_names)
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        return self._current().samples(self._data_names[0], self._label_order)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

@@ -245,7 +245,7 @@ class BucketingModule(BaseModule):
         """See Module.get_input_grads."""
         return self._now.get_input_grads()
 
-    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
         return self._now.samples()
 
     def close(self) -> None:

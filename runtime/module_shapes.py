@@ -14,6 +14,7 @@ from symgraph.arrays import on_host
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu, require_context
 from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
+from symgraph.init import Initializer, Mixed, create
 from symgraph.io import DataDesc, describe
 from symgraph.symbol import Symbol
 from symgraph.types import Shape, TensorType
@@ -117,6 +118,15 @@ def labels_among(names: Sequence[str] | None, arguments: Sequence[str], logger: 
         if name not in arguments and name != "softmax_label":
             logger.warning("label_names: no argument %r; %s", name, nearest(name, arguments))
     return [name for name in names or () if name in arguments]
+
+
+def first_values(
+    initializer: str | Initializer | Mixed | None, given: Mapping[str, Any] | None
+) -> Initializer | Mixed | None:
+    """The initializer by its name or itself; ConfigError if there are no given values either."""
+    if initializer is None and given is None:
+        raise ConfigError("init_params: there is neither an initializer nor arg_params")
+    return None if initializer is None else create(initializer)
 
 
 def require_names(

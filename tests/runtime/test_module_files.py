@@ -227,6 +227,20 @@ def test_labels_that_nobody_reads_are_left_out():
         with mx.mod.Module(network()) as plain:
             plain.fit(batches(), num_epoch=1, initializer="xavier", optimizer_params=RATE)
             assert same_bits(module.get_params()[0], plain.get_params()[0])
+            assert module.score(it, "acc") == plain.score(batches(), "acc")
+
+
+def test_metrics_are_shown_labels_by_their_names():
+    """They were paired with `label_names` in order, whatever the iterator's order was."""
+    x = mx.sym.Variable("data")
+    heads = [mx.sym.LinearRegressionOutput(x, mx.sym.Variable(n), name=n[0]) for n in ("b", "a")]
+    data = samples()[0]
+    it = mx.io.NDArrayIter(data, {"a": data + 1, "b": data + 2}, batch_size=4)
+    metric = mx.metric.MAE(output_names=["a_output"], label_names=["a"])
+    with mx.mod.Module(mx.sym.Group(heads), label_names=["b", "a"]) as module:
+        module.bind(it.provide_data, it.provide_label, for_training=False)
+        module.init_params()
+        assert module.score(it, metric)[0][1] == pytest.approx(1)
 
 
 def test_gradients_are_computed_once():
@@ -251,6 +265,11 @@ def test_parameters_need_values_from_somewhere():
         module.init_params(None)
     with pytest.raises(GraphError, match="unknown initialiser 'xavir'"):
         module.init_params("xavir")
+
+
+def test_a_shared_module_is_bound_first():
+    with pytest.raises(RunError, match="not bound to shapes: call bind"):
+        mx.mod.Module(network()).bind([("data", (4, 4))], shared_module=mx.mod.Module(network()))
 
 
 def test_a_module_for_prediction_says_how_to_train_it():
