@@ -282,3 +282,12 @@ def test_a_module_for_prediction_says_how_to_train_it():
 def test_a_batch_has_samples():
     with ready() as module, pytest.raises(ShapeError, match=r"'data' of a batch has no elements"):
         module.predict(np.zeros((0, 4)))
+
+
+def test_a_checkpoint_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        ready() as module,
+        pytest.raises(ConfigError, match=r"cannot write .*file/net-symbol.json"),
+    ):
+        module.save_checkpoint(str(tmp_path / "file" / "net"), 1)
