@@ -56,6 +56,7 @@ class Bound:
         self._homes, self._gpus = Homes(self.plan, options.default), gpus(self.plan)
         self.input_grads: dict[str, Array] = {}
         self._last: Session | Phases | None = None
+        self._ready = False  # a training forward has run whose gradients were not computed yet
         self._trainer: tuple[Optimizer, Session] | None = None
         self._finisher: tuple[Optimizer, dict[int, TrainStep]] | None = None
 
@@ -84,6 +85,11 @@ class Bound:
 
     def train(self, feeds: Mapping[str, Array]) -> None:
         """One training step: all phases as one pipeline."""
+        if not self.wanted.trains:
+            raise RunError(
+                "the module is not bound for training: bind it with for_training=True and "
+                "force_rebind=True"
+            )
         added = [name for name, request in self.wanted.requests.items() if request == "add"]
         if added:
             raise ConfigError(
@@ -127,6 +133,7 @@ class Bound:
 
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
+        self._ready = False
         if not train:
             with self.store.cores.limit():
                 self._reader.step(self._values(feeds, train=False))
@@ -139,6 +146,7 @@ class Bound:
             self._phases.forward(values, seed=store.seed, step=store.steps)
         store.steps += 1
         self._last = store.ran = self._phases
+        self._ready = True
 
     def outputs(self) -> list[Array]:
         """The outputs of the last pass, for the whole batch."""
@@ -158,7 +166,10 @@ class Bound:
         What is kept is without the loss scale.
         """
         self._require_phases("backward")
+        if not self._ready:
+            raise RunError("backward needs a forward(is_train=True) before it")
         heads = self._heads(out_grads)
+        self._ready = False
         with self.store.cores.limit():
             self._phases.backward(heads)
         self._catch_up()
@@ -250,8 +261,11 @@ class Bound:
 
     def samples(
         self, first: str, labels: Sequence[str]
-    ) -> tuple[int, list[Layout], dict[str, int]]:
-        """The batch's size, by its input `first`; where it lies in each output, and in labels."""
+    ) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """The batch's size, by its input `first`; where it lies in each output, and in labels.
+
+        None: in no axis, of labels that the network does not read.
+        """
         made, feeds = self.plan, self.wanted.feeds
         (shape, _), axis = feeds[first]
         layouts = [made.layouts[v] for v in made.outputs]
@@ -259,7 +273,7 @@ class Bound:
         for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
             if layouts[i] is WHOLE and type_.shape[:1] == (shape[axis],):
                 layouts[i] = Split(0)
-        return shape[axis], layouts, {n: feeds[n].axis for n in labels if n in feeds}
+        return shape[axis], layouts, {n: feeds[n].axis if n in feeds else None for n in labels}
 
 
 def _times(head: Array, scale: float) -> Array:

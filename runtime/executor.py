@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 
 from partitioner.place import Groups
+from runtime.given import GradReq, arrays_by_name, host_array, requests_of
 from runtime.homes import Homes, gpus, home, within_memory
 from runtime.phases import Phases, head_gradients
 from runtime.pipeline import Options, Plan, plan
 from runtime.transports import ThreadCluster, Transport
 from runtime.worker import Shared, Worker
 from symgraph.arrays import copy, fill, is_on_gpu, on_host
-from symgraph.context import Context, cpu
+from symgraph.context import Context, cpu, require_context
 from symgraph.errors import GraphError, RunError, nearest
 from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
-from symgraph.types import DTYPES, Array, TensorType, is_float
+from symgraph.types import Array, TensorType, is_float
 
-REQUESTS = ("null", "write", "add")
-GradReq = str | Sequence[str] | Mapping[str, str]
 Types = dict[str, TensorType]
 
 
@@ -102,7 +101,10 @@ class Executor:
     def forward(self, is_train: bool = False, **inputs: Any) -> list[Array]:
         """Compute the outputs; keywords are new values of arguments, copied in."""
         for name, value in inputs.items():
-            self._assign(name, value)
+            if name not in self.arg_dict:
+                known = nearest(name, self.arg_dict)
+                raise GraphError(f"forward: no argument {name!r}; {known}")
+            self._assign("forward", self.arg_dict, name, value)
         self._ready = False
         self._begin()
         if is_train:
@@ -157,27 +159,74 @@ class Executor:
             out_grads = []
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
-        if len(out_grads) > len(names):
-            raise GraphError(f"backward: {len(out_grads)} head gradients for {len(names)} outputs")
         return head_gradients(self.plan, names, out_grads)
 
-    def _assign(self, name: str, value: Any) -> None:
-        if name not in self.arg_dict:
-            known = nearest(name, self.arg_dict)
-            raise GraphError(f"forward: no argument {name!r}; {known}")
+    def _assign(self, what: str, table: dict[str, Array], name: str, value: Any) -> None:
+        """Give an array of a table new values; GraphError if they do not fit."""
         if not is_on_gpu(value):
-            value = np.asarray(value)
-        if value.shape != self.arg_dict[name].shape:
-            raise GraphError(
-                f"forward: {name!r} has shape {value.shape}, not {self.arg_dict[name].shape}"
-            )
-        fill(self._homes.of(name), self.arg_dict[name], value)
+            value = host_array(what, name, value)
+        if value.shape != table[name].shape:
+            raise GraphError(f"{what}: {name!r} has shape {value.shape}, not {table[name].shape}")
+        fill(self._homes.of(name), table[name], value)
 
     # -- looking -----------------------------------------------------------------------------
 
     @property
+    def arg_arrays(self) -> list[Array]:
+        """The arrays of arg_dict, in the order of `list_arguments`."""
+        return [self.arg_dict[name] for name in self.symbol.list_arguments()]
+
+    @property
+    def grad_arrays(self) -> list[Array | None]:
+        """Those of grad_dict, likewise; None for arguments whose grad_req is null."""
+        return [self.grad_dict.get(name) for name in self.symbol.list_arguments()]
+
+    @property
+    def aux_arrays(self) -> list[Array]:
+        """Those of aux_dict, in the order of `list_auxiliary_states`."""
+        return [self.aux_dict[name] for name in self.symbol.list_auxiliary_states()]
+
+    @property
     def output_dict(self) -> dict[str, Array]:
-        return dict(zip(self.symbol.list_outputs(), self.outputs, strict=True))
+        """The outputs of the last forward by name; RunError before the first."""
+        names = self.symbol.list_outputs()
+        if len(self.outputs) < len(names):
+            raise RunError("there are no outputs yet: call forward")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise GraphError(f"two outputs are named {twice!r}: take them from `outputs`")
+        return dict(zip(names, self.outputs, strict=True))
+
+    def reshape(
+        self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
+    ) -> Executor:
+        """An Executor of the same network for other shapes of some arguments (MXNet reshape).
+
+        Arrays whose shapes stay are those of this one, the others zeros. partial_shaping: whether
+        arguments that are not named may change their shapes; else GraphError. allow_up_sizing is
+        accepted and changes nothing.
+        """
+        inferred = self.symbol.infer_shape(**shapes)
+        new = dict(zip(self.symbol.list_arguments(), inferred[0], strict=True))
+        new |= dict(zip(self.symbol.list_auxiliary_states(), inferred[2], strict=True))
+        old = self.arg_dict | self.aux_dict
+        for name, shape in new.items():
+            if shape != old[name].shape and name not in shapes and not partial_shaping:
+                raise GraphError(
+                    f"reshape: {name!r} changes from {old[name].shape} to {shape}: give its shape "
+                    "as well, or partial_shaping=True"
+                )
+
+        def kept(table: dict[str, Array]) -> dict[str, Array]:
+            types = {n: TensorType(new[n], a.dtype.name) for n, a in table.items()}
+            other = {n: t for n, t in types.items() if t.shape != table[n].shape}
+            return table | self._homes.zeros(other)
+
+        options = self.plan.options
+        return bind(
+            self.symbol, options.default, kept(self.arg_dict), kept(self.grad_dict), self.grad_req,
+            kept(self.aux_dict), options.groups, precision=options.precision,
+        )  # fmt: skip
 
     def copy_params_from(
         self,
@@ -185,11 +234,14 @@ class Executor:
         aux_params: Mapping[str, Any] | None = None,
         allow_extra_params: bool = False,
     ) -> None:
-        """Copy values into arguments and auxiliary states; unknown names raise GraphError."""
+        """Copy values into arguments and auxiliary states.
+
+        Raises GraphError for unknown names and for other shapes.
+        """
         for table, new in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
             for name, value in new.items():
                 if name in table:
-                    fill(self._homes.of(name), table[name], value)
+                    self._assign("copy_params_from", table, name, value)
                 elif not allow_extra_params:
                     raise GraphError(f"no parameter {name!r}; {nearest(name, table)}")
 
@@ -232,6 +284,8 @@ def simple_bind(
     for a name that is no input (MXNet ignores it), ShapeError for shapes that do not follow,
     PlacementError for groups without device.
     """
+    ctx = cpu() if ctx is None else ctx
+    require_context("simple_bind: ctx", ctx)
     known = symbol.list_inputs()
     for name in shapes:
         if name not in known:
@@ -242,11 +296,11 @@ def simple_bind(
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     args = _types(names, arg_shapes, arg_types)
     aux = _types(states, aux_shapes, aux_types)
-    requests = _requests(grad_req, args)
+    requests = requests_of(grad_req, args)
     for name, type_ in args.items():
         if not is_float(type_.dtype):
             requests[name] = "null"
-    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
     plans = _plans(symbol, options, args | aux, requests)
     homes = Homes(plans[0], options.default)
     trained = {n: t for n, t in args.items() if requests[n] != "null"}
@@ -272,11 +326,13 @@ def bind(
     `simple_bind`. A missing argument or a name that is none raises ValueError naming it, and so
     does an array that does not lie on its variable's device: CuPy's on that card where it is a GPU.
     """
+    ctx = cpu() if ctx is None else ctx
+    require_context("bind: ctx", ctx)
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
-    arrays = _table("args", args, names)
-    aux = _table("aux_states", aux_states if aux_states is not None else {}, states)
-    requests = _requests(grad_req, arrays)
-    given = {} if args_grad is None else _table("args_grad", args_grad, names, partial=True)
+    arrays = arrays_by_name("args", args, names)
+    aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
+    requests = requests_of(grad_req, arrays)
+    given = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
     requests = {n: r if n in given else "null" for n, r in requests.items()}
     grads = {n: g for n, g in given.items() if requests[n] != "null"}
     for name, gradient in grads.items():
@@ -285,8 +341,10 @@ def bind(
                 f"bind: the gradient array of {name!r} is {gradient.dtype}{gradient.shape}, "
                 f"not {arrays[name].dtype}{arrays[name].shape}"
             )
+        if isinstance(gradient, np.ndarray) and not gradient.flags.writeable:
+            raise GraphError(f"bind: the gradient array of {name!r} is read-only")
     types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
-    options = Options(groups=group2ctx, default=ctx or cpu(), precision=precision)
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
     plans = _plans(symbol, options, types, requests)
     homes = Homes(plans[0], options.default)
     for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
@@ -324,44 +382,3 @@ def _copies(made: Plan, workers: Iterable[Worker]) -> list[Array]:
             found.append(of[value].outputs[value][0].copy())
             of[value].device.finish()
     return found
-
-
-def _table(
-    what: str, given: Sequence[Any] | Mapping[str, Any], names: list[str], partial: bool = False
-) -> dict[str, Array]:
-    """Arrays by name, in the order of `names`."""
-    if not isinstance(given, Mapping):
-        if len(given) != len(names):
-            raise GraphError(f"bind: {len(given)} arrays in `{what}` for {len(names)} names")
-        given = {n: a for n, a in zip(names, given, strict=True) if a is not None}
-    for name in given:
-        if name not in names:
-            raise GraphError(f"bind: `{what}` has {name!r}; {nearest(name, names)}")
-    missing = [n for n in names if n not in given]
-    if missing and not partial:
-        raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
-    for name, array in given.items():
-        is_array = isinstance(array, np.ndarray) or is_on_gpu(array)
-        if not is_array or array.dtype.name not in DTYPES:
-            raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
-    return {n: given[n] for n in names if n in given}
-
-
-def _requests(grad_req: GradReq, names: Iterable[str]) -> dict[str, str]:
-    """What to do with each argument's gradient; a dict leaves out those that are null."""
-    names = list(names)
-    if isinstance(grad_req, str):
-        table = dict.fromkeys(names, grad_req)
-    elif isinstance(grad_req, Mapping):
-        for name in grad_req:
-            if name not in names:
-                raise GraphError(f"grad_req: no argument {name!r}; {nearest(name, names)}")
-        table = {n: grad_req.get(n, "null") for n in names}
-    elif len(grad_req) == len(names):
-        table = dict(zip(names, grad_req, strict=True))
-    else:
-        raise GraphError(f"grad_req has {len(grad_req)} entries for {len(names)} arguments")
-    for name, request in table.items():
-        if request not in REQUESTS:
-            raise GraphError(f"grad_req of {name!r}: {request!r}; {nearest(request, REQUESTS)}")
-    return table

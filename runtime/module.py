@@ -13,11 +13,14 @@ from runtime.module_base import RATE, BaseModule, Params, Settings
 from runtime.module_shapes import (
     Key,
     argument_types,
+    first_values,
     grad_requests,
     guessed,
     input_key,
+    labels_among,
     like,
     matched,
+    names_among,
     placed,
     require_names,
 )
@@ -73,14 +76,10 @@ class Module(BaseModule):
     ) -> None:
         super().__init__(logger)
         self._symbol = symbol
-        self._data_names = list(data_names or ())
         arguments = symbol.list_arguments()
-        self._label_names = [n for n in label_names or () if n in arguments]
-        self._fixed = list(fixed_param_names or ())
-        for what, names in (("data_names", self._data_names), ("fixed_param_names", self._fixed)):
-            for name in names:
-                if name not in arguments:
-                    raise GraphError(f"{what}: no argument {name!r}; {nearest(name, arguments)}")
+        self._data_names = names_among("data_names", data_names, arguments)
+        self._fixed = names_among("fixed_param_names", fixed_param_names, arguments)
+        self._label_names = labels_among(label_names, arguments, logger)
         fed = {*self._data_names, *self._label_names}
         self._param_names = [n for n in arguments if n not in fed]
         self._aux_names = symbol.list_auxiliary_states()
@@ -175,17 +174,20 @@ class Module(BaseModule):
         if inputs_need_grad and not for_training:
             raise ConfigError("inputs_need_grad: only a module that is bound for training has them")
         self._data_descs = [describe(d) for d in data_shapes]
-        self._label_descs = [describe(d) for d in label_shapes or ()]
-        self._label_descs = [d for d in self._label_descs if d.name in self._label_names]
+        self._labels_given = [describe(d) for d in label_shapes or ()]
+        self._label_descs = [d for d in self._labels_given if d.name in self._label_names]
+        self._label_order = [d.name for d in self._labels_given] or self._label_names
         require_names("data_shapes", self._data_descs, self._data_names)
+        if for_training and self._labels_given:
+            require_names("label_shapes", self._labels_given, self._label_names, others=True)
         self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
         trained = [n for n in self._param_names if n not in self._fixed]
         self._requests = grad_requests(grad_req, self._param_names, trained)
         if inputs_need_grad:
-            floats = [d.name for d in self._data_descs if is_float(d.dtype)]
-            self._requests |= dict.fromkeys(floats, "write")
+            self._requests |= {d.name: "write" for d in self._data_descs if is_float(d.dtype)}
         self._model: Plan | None = None  # what the shared module's network is planned as
         if shared_module is not None:
+            shared_module._require_bound()
             self._store: Store = shared_module._store
             self._model = shared_module._own.plan
         elif not self.binded:
@@ -246,6 +248,7 @@ class Module(BaseModule):
             return
         if self._given is not None and arg_params is None:
             arg_params, aux_params = self._given
+        initializer = first_values(initializer, arg_params)
         attrs = self._symbol.attr_dict()
         for names, given in ((self._param_names, arg_params), (self._aux_names, aux_params)):
             for name in given or ():
@@ -326,7 +329,8 @@ class Module(BaseModule):
         """The network bound to a batch's shapes, and its arrays by name."""
         self._require_ready()
         data = matched("data", self._data_descs, batch.data, batch.provide_data)
-        labels = matched("label", self._label_descs, batch.label, batch.provide_label)
+        labels = matched("label", self._labels_given, batch.label, batch.provide_label)
+        self._label_order = [d.name for d, _ in labels] or self._label_order
         labels = [(d, array) for d, array in labels if d.name in self._label_names]
         feeds = {d.name: array for d, array in (*data, *labels)}
         descs = [d for d, _ in data]
@@ -348,8 +352,8 @@ class Module(BaseModule):
         """The gradients of the inputs, in the order of data_names."""
         return self._current().gradients_of(self._data_names)
 
-    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
-        return self._current().samples(self._data_names[0], self._label_names)
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        return self._current().samples(self._data_names[0], self._label_order)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

@@ -117,8 +117,11 @@ class BaseModule(ABC):
         """The outputs of the last batch."""
 
     @abstractmethod
-    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
-        """The last batch's size, where it lies in each output, and its axis in each label."""
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """The last batch's size, where it lies in each output, and its axis in each label.
+
+        Labels are in the batch's order; None: the network does not read it.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -273,11 +276,11 @@ class BaseModule(ABC):
 
     def update_metric(self, eval_metric: EvalMetric, labels: Sequence[Any], pad: int = 0) -> None:
         """Show the last batch's labels and outputs to a metric, without its last `pad` samples."""
-        names, batch = self.label_names, self.samples()
-        shown = dict(zip(names, map(on_host, labels), strict=False))
-        if pad:
-            axes = batch[2]
-            shown = {n: _without(a, Split(axes.get(n, 0)), batch[0], pad) for n, a in shown.items()}
+        size, _, axes = self.samples()
+        shown = {}
+        for (name, axis), label in zip(axes.items(), map(on_host, labels), strict=False):
+            if axis is not None:
+                shown[name] = _without(label, Split(axis), size, pad) if pad else label
         outputs = dict(zip(self.output_names, self._unpadded(pad), strict=True))
         eval_metric.update_dict(shown, outputs)
 

@@ -51,7 +51,12 @@ class BucketingModule(BaseModule):
 
     def _generate(self, key: Hashable) -> Module:
         with NameManager():
-            symbol, data_names, label_names = self._sym_gen(key)
+            made = self._sym_gen(key)
+        if not isinstance(made, tuple) or len(made) != 3:
+            raise TypeError(
+                f"sym_gen({key!r}) gives {made!r}, but must give (symbol, data_names, label_names)"
+            )
+        symbol, data_names, label_names = made
         return Module(symbol, data_names, label_names, self.logger, **self._settings)
 
     @property
@@ -240,7 +245,7 @@ class BucketingModule(BaseModule):
         """See Module.get_input_grads."""
         return self._now.get_input_grads()
 
-    def samples(self) -> tuple[int, list[Layout], dict[str, int]]:
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
         return self._now.samples()
 
     def close(self) -> None:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from partitioner.place import Groups, devices_of
-from runtime.executor import REQUESTS
+from runtime.given import REQUESTS
 from runtime.pipeline import Options, Plan
 from runtime.pricing import quick_prices
 from symgraph.arrays import on_host
 from symgraph.batching import Feed
-from symgraph.context import Context, cpu
+from symgraph.context import Context, cpu, require_context
 from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
+from symgraph.init import Initializer, Mixed, create
 from symgraph.io import DataDesc, describe
 from symgraph.symbol import Symbol
 from symgraph.types import Shape, TensorType
@@ -33,7 +34,7 @@ def placed(
     strategy: str,
 ) -> Options:
     """The options with where to run; several maps are the rows of a grid, as in MXNet."""
-    devices = [cpu()] if context is None else [*devices_of(context)]
+    devices = _contexts(cpu() if context is None else context)
     maps = [group2ctxs] if isinstance(group2ctxs, Mapping) else list(group2ctxs or [])
     groups: Groups | None = maps[0] if maps else None
     if len(maps) > 1:
@@ -49,6 +50,16 @@ def placed(
         options, groups=groups, default=devices[0], devices=tuple(devices), strategy=chosen,
         pricing=lambda graph, contexts: quick_prices(contexts),  # to bind shall not take long
     )  # fmt: skip
+
+
+def _contexts(context: Context | Sequence[Context]) -> list[Context]:
+    """The devices; TypeError for what is none, ConfigError if there are none."""
+    given = [context] if isinstance(context, (Context, str)) else list(context)
+    if not given:
+        raise ConfigError("context is an empty list: give one device or more")
+    for device in given:
+        require_context("context", device)
+    return given
 
 
 def _rows(maps: Sequence[Groups]) -> list[tuple[Context, ...]]:
@@ -86,9 +97,45 @@ def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, Tenso
     }
 
 
-def require_names(what: str, descs: Sequence[DataDesc], names: Sequence[str]) -> None:
-    found = [d.name for d in descs]
+def names_among(what: str, names: Sequence[str] | None, arguments: Sequence[str]) -> list[str]:
+    """A list of names; GraphError for one that is no argument."""
+    if isinstance(names, str):
+        raise TypeError(f"{what} is a list of names, not the name {names!r}")
+    for name in names or ():
+        if name not in arguments:
+            raise GraphError(f"{what}: no argument {name!r}; {nearest(name, arguments)}")
+    return list(names or ())
+
+
+def labels_among(names: Sequence[str] | None, arguments: Sequence[str], logger: Any) -> list[str]:
+    """Those labels that are arguments: a network that is not trained may have none.
+
+    Others are told, as in MXNet, but not MXNet's default name.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"label_names is a list of names, not the name {names!r}")
+    for name in names or ():
+        if name not in arguments and name != "softmax_label":
+            logger.warning("label_names: no argument %r; %s", name, nearest(name, arguments))
+    return [name for name in names or () if name in arguments]
+
+
+def first_values(
+    initializer: str | Initializer | Mixed | None, given: Mapping[str, Any] | None
+) -> Initializer | Mixed | None:
+    """The initializer by its name or itself; ConfigError if there are no given values either."""
+    if initializer is None and given is None:
+        raise ConfigError("init_params: there is neither an initializer nor arg_params")
+    return None if initializer is None else create(initializer)
+
+
+def require_names(
+    what: str, descs: Sequence[DataDesc], names: Sequence[str], *, others: bool = False
+) -> None:
+    """GraphError unless these are described, and no others unless these may be there as well."""
+    found = [d.name for d in descs if not others or d.name in names]
     if sorted(found) != sorted(names):
+        found = [d.name for d in descs]
         raise GraphError(f"{what} describes {found}, but the module's names are {list(names)}")
 
 
@@ -129,7 +176,11 @@ def matched(
         return []
     if len(descs) != len(arrays):
         raise GraphError(f"a batch has {len(arrays)} {what} arrays for {[d.name for d in descs]}")
-    return [
+    pairs = [
         (DataDesc(d.name, a.shape, d.dtype, d.layout), a)
         for d, a in zip(descs, map(on_host, arrays), strict=True)
     ]
+    for desc, array in pairs:
+        if not array.size:
+            raise ShapeError(f"{what} {desc.name!r} of a batch has no elements: {desc.shape}")
+    return pairs

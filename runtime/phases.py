@@ -18,7 +18,7 @@ from runtime.transports import Cluster, Transport
 from runtime.updater import TrainStep, overflowing
 from runtime.worker import Shared, Worker
 from symgraph.arrays import typed
-from symgraph.errors import RunError, ShapeError
+from symgraph.errors import GraphError, RunError, ShapeError
 from symgraph.types import Array
 
 
@@ -89,8 +89,11 @@ def head_gradients(plan: Plan, names: Sequence[str], given: Sequence[Any]) -> di
     """The head gradients that a plan's backward phase is fed, by variable.
 
     given: one an output, of which `names` are the names; those of losses are ignored and may be
-    None. Raises RunError for one that is missing, ShapeError for one that does not fit.
+    None. Raises RunError for one that is missing, ShapeError for one that does not fit,
+    GraphError for too many.
     """
+    if len(given) > len(names):
+        raise GraphError(f"backward: {len(given)} head gradients for {len(names)} outputs")
     heads = {}
     for index, variable in plan.heads.items():
         value = given[index] if index < len(given) else None

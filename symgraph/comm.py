@@ -51,6 +51,7 @@ def send(x: Symbol, group: str, name: str | None = None) -> Symbol:
 def bcast(x: Symbol, groups: Sequence[str], name: str | None = None) -> list[Symbol]:
     """x on every group (chainermn.functions.bcast); its gradient is the sum of theirs."""
     stem = _named(name, "bcast")
+    _require_list(groups, stem)
     return [_copy(x, group, f"{stem}_{i}", stem) for i, group in enumerate(groups)]
 
 
@@ -67,6 +68,7 @@ def scatter(
     sizes: the parts' lengths along the axis, 0 for none; equal ones by default.
     """
     stem = _named(name, "scatter")
+    _require_list(groups, stem)
     parts = _parts(x, len(groups), axis, sizes, stem)
     return [
         _moved(part, group, f"{stem}_{i}", stem)
@@ -247,6 +249,13 @@ def _square(rows: Sequence[Sequence[Any]], groups: Sequence[str], name: str) -> 
 def _fits(given: Sequence[Any], count: int, name: str, what: str) -> None:
     if len(given) != count:
         raise GraphError(f"{name!r}: {len(given)} {what} are given for {count} participants")
+
+
+def _require_list(groups: Sequence[str], name: str) -> None:
+    if isinstance(groups, str):
+        raise TypeError(f"{name!r}: groups is a list of groups, not the name {groups!r}")
+    if not groups:
+        raise GraphError(f"{name!r} has no participants")
 
 
 __all__ = [

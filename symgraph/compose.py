@@ -58,7 +58,7 @@ def _positional(op: OpDef, name: str, args: Sequence[Any]) -> tuple[Sequence[Any
     inputs = next((i for i, a in enumerate(args) if not isinstance(a, (Outputs, NoneType))), None)
     if inputs is None or op.variadic:
         return args, {}
-    count = len(op.inputs) if isinstance(op.inputs, tuple) else inputs
+    count = len(op.inputs) if isinstance(op.inputs, tuple) else max(inputs, 1)
     rest = args[count:]
     if inputs < count or len(rest) > len(op.params):
         wrong = args[inputs] if inputs < count else rest[-1]
@@ -95,9 +95,16 @@ def _split(
     rest = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
     if op.variadic and op.variadic not in rest:
         rest[op.variadic] = len(args) + len(given)
-    for key in rest:
+        if not rest[op.variadic]:
+            raise GraphError(f"{op.name} {name!r} takes one input or more, none is given")
+    for key, value in rest.items():
         if key not in op.params:
-            known = [*op.params, *(op.inputs if isinstance(op.inputs, tuple) else ())]
+            inputs = _known_inputs(op)
+            if key in inputs:
+                raise TypeError(
+                    f"{op.name} {name!r}: input {key!r} is a symbol, not {type(value).__name__}"
+                )
+            known = [*op.params, *inputs]
             raise GraphError(f"{op.name} {name!r}: no argument {key!r}; {nearest(key, known)}")
     params = parse_params(op.name, name, op.params, rest)
     names = op.input_names(params)
@@ -112,3 +119,10 @@ def _split(
         if key in by_position:
             raise GraphError(f"{op.name} {name!r}: input {key!r} is given by position and by name")
     return by_position | given, params
+
+
+def _known_inputs(op: OpDef) -> tuple[str, ...]:
+    """The names of the inputs, for defaults of the parameters if they depend on these."""
+    if isinstance(op.inputs, tuple):
+        return op.inputs
+    return () if op.variadic else op.inputs({key: p.default for key, p in op.params.items()})

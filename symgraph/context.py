@@ -46,6 +46,12 @@ class Context:
         return gpu(int(match[2])) if match[1] == "gpu" else cpu(int(match[2]))
 
 
+def require_context(what: str, given: object) -> None:
+    """TypeError unless it is a device."""
+    if not isinstance(given, Context):
+        raise TypeError(f"{what} is a device like cpu(0), not {given!r}")
+
+
 def _refusal(text: str) -> str:
     return f"{text!r} is not a device: write cpu(N) or gpu(N) with N = 0, 1, 2, ..., as in 'cpu(0)'"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,16 @@ from symgraph.types import Array
 Names = Sequence[str] | None
 
 
-class EvalMetric(ABC):
+class EvalMetric:
     """A running average: `sum_metric` over `num_inst` (`mx.metric.EvalMetric`).
 
     Two are kept: one since `reset_local`, one (`global_...`) since `reset`. output_names,
-    label_names: which of a module's outputs and labels to look at, by default all.
+    label_names: which of a module's outputs and labels to look at, by default all. A metric of
+    one's own has a method `measure`, or one `update` that adds to `sum_metric` and `num_inst`.
     """
+
+    global_sum_metric = 0.0  # for a `reset` of one's own that does not set them
+    global_num_inst = 0
 
     def __init__(self, name: str, output_names: Names = None, label_names: Names = None) -> None:
         self.name = name
@@ -38,7 +42,7 @@ class EvalMetric(ABC):
         self.sum_metric = 0.0
         self.num_inst = 0
 
-    def add(self, sum_metric: float, num_inst: int) -> None:
+    def accumulate(self, sum_metric: float, num_inst: int) -> None:
         """Take in a sum and a count from elsewhere: another rank's metric, or a loss node."""
         self.sum_metric += sum_metric
         self.num_inst += num_inst
@@ -61,30 +65,46 @@ class EvalMetric(ABC):
                 f"predictions; choose with output_names= and label_names="
             )
         for label, pred in zip(*pairs, strict=True):
-            self.add(*self.measure(label, pred))
+            self.accumulate(*self.measure(label, pred))
 
-    def get(self) -> tuple[str, float]:
-        """(name, value); the value is nan while there is nothing counted."""
+    def get(self) -> tuple[Any, Any]:
+        """(name, value), or two lists; the value is nan while there is nothing counted."""
         return self.name, self.value(self.sum_metric / self.num_inst) if self.num_inst else math.nan
 
-    def get_global(self) -> tuple[str, float]:
-        """`get` of everything since `reset`."""
+    def get_global(self) -> tuple[Any, Any]:
+        """`get` of everything since `reset`, if what there was went through `accumulate`."""
         total, count = self.global_sum_metric, self.global_num_inst
-        return self.name, self.value(total / count) if count else math.nan
+        return (self.name, self.value(total / count)) if count else self.get()
 
     def get_name_value(self) -> list[tuple[str, float]]:
-        return [self.get()]
+        """(name, value) of each value that `get` tells."""
+        return _pairs(*self.get())
 
     def get_global_name_value(self) -> list[tuple[str, float]]:
-        return [self.get_global()]
+        """(name, value) of each value that `get_global` tells."""
+        return _pairs(*self.get_global())
+
+    @property
+    def parts(self) -> list[EvalMetric]:
+        """The metrics with a sum and a count of their own that it is made of: itself."""
+        return [self]
 
     def value(self, mean: float) -> float:
         """The metric, from the mean of what was measured."""
         return mean
 
-    @abstractmethod
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
         """(sum, count) of one batch."""
+        raise NotImplementedError(
+            f"metric {self.name!r}: {type(self).__name__} has neither a method measure(label, pred)"
+            " nor one update(labels, preds)"
+        )
+
+
+def _pairs(names: Any, values: Any) -> list[tuple[str, float]]:
+    if not isinstance(names, list):
+        names, values = [names], [values]
+    return list(zip(names, values, strict=True))
 
 
 def _chosen(metric: str, what: str, arrays: Mapping[str, Array], names: Names) -> list[Array]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from symgraph.errors import DTypeError, GraphError, ShapeError, nearest
 from symgraph.ops.params import literal
 from symgraph.ops.registry import Partial, Site, complete
 from symgraph.symnode import Outputs, SymNode, walk
-from symgraph.types import DTYPES, dtype_name
+from symgraph.types import DTYPES, Shape, dtype_name
 
 Key = tuple[int, int]  # id of a SymNode, output
 
@@ -43,7 +44,7 @@ def infer_shapes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
     """Everything about shapes that follows from the given ones; contradictions raise ShapeError.
 
     given: variable name -> shape tuple with 0 for unknown. Names that are no input raise
-    GraphError with near misses; values that are no tuples raise TypeError.
+    GraphError with near misses; values that are no shapes raise TypeError.
     """
     nodes = _nodes(symbol, given)
     values: dict[Key, Any] = {}
@@ -81,15 +82,24 @@ def _by_name(nodes: list[SymNode], values: dict[Key, Any]) -> Inferred:
 
 
 def _hinted_shape(node: SymNode, given: Mapping[str, Any]) -> Partial:
-    if node.name in given:
-        shape = given[node.name]
-        if not isinstance(shape, (tuple, list)):
-            raise TypeError(
-                f"arguments need to be shapes (tuple), but {node.name!r} is {type(shape)}"
-            )
-        return tuple(int(d) for d in shape)
-    hint = literal(node.attrs.get("__shape__"))
-    return None if hint is None else tuple(hint)
+    shape = given.get(node.name)
+    if shape is None:
+        shape = literal(node.attrs.get("__shape__"))
+    return None if shape is None else shape_of(node.name, shape)
+
+
+def shape_of(name: str, raw: Any) -> Shape:
+    """The shape of a variable, with 0 for unknown; TypeError if it is none."""
+    try:
+        shape = tuple(index(d) for d in raw)
+    except TypeError:
+        shape = (-1,)
+    if any(d < 0 for d in shape):
+        raise TypeError(
+            f"arguments need to be shapes (tuple), but {name!r} is {raw!r} ({type(raw).__name__}); "
+            "dimensions are whole numbers, 0 for one that is not known"
+        )
+    return shape
 
 
 def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> bool:

@@ -259,8 +259,10 @@ class Mixed:
 def create(initializer: str | Initializer | Mixed, **arguments: Any) -> Initializer | Mixed:
     """The initialiser itself, or a new one from its name or its `dumps()`.
 
-    Names are in any case. Raises GraphError for an unknown name or argument.
+    Names are in any case. Raises GraphError for an unknown name or argument, or something else.
     """
+    if not callable(initializer) and not isinstance(initializer, str):
+        raise GraphError(f"{initializer!r} is no initialiser: give one like Xavier(), or its name")
     return _load(initializer, arguments) if isinstance(initializer, str) else initializer
 
 

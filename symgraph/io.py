@@ -7,11 +7,10 @@ epoch's number alone, so two runs, or all ranks of one, see the same batches.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,6 +59,10 @@ class DataDesc(namedtuple("DataDesc", ["name", "shape"])):
 
 def describe(given: Any) -> DataDesc:
     """A DataDesc as it is, or from (name, shape) or (name, shape, dtype[, layout])."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"{given!r} describes no input: give a list of DataDescs, or of (name, shape)"
+        )
     return given if isinstance(given, DataDesc) else DataDesc(*given)
 
 
@@ -81,6 +84,10 @@ class DataBatch:
     provide_label: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
+        for what, arrays in (("data", self.data), ("label", self.label)):
+            if arrays is not None and not isinstance(arrays, (list, tuple)):
+                given = type(arrays).__name__
+                raise TypeError(f"{what} of a batch is a list of arrays, not {given}")
         # MXNet's defaults are None, and scripts give it.
         self.label, self.pad = self.label or (), self.pad or 0
         self.provide_data, self.provide_label = self.provide_data or (), self.provide_label or ()
@@ -104,29 +111,52 @@ class DataBatch:
         return (*self.data, *self.label)
 
 
-class DataIter(ABC):
-    """An epoch's batches, again and again (MXNet DataIter): `for batch in it: ...; it.reset()`."""
+class DataIter:
+    """An epoch's batches, again and again (MXNet DataIter): `for batch in it: ...; it.reset()`.
+
+    An iterator of one's own has `provide_data` and `provide_label`, as properties or set by its
+    `__init__`: lists of DataDesc, or of the first of its fields. Its batches are given by `next`,
+    or by `iter_next`, `getdata` and, if it has such, `getlabel`, `getpad` and `getindex`.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def provide_data(self) -> list[DataDesc]: ...
+        @property
+        def provide_label(self) -> list[DataDesc]: ...
 
     def __init__(self, batch_size: int = 0) -> None:
         self.batch_size = batch_size
 
-    @property
-    @abstractmethod
-    def provide_data(self) -> list[DataDesc]:
-        """What the arrays of a batch's `data` are."""
-
-    @property
-    @abstractmethod
-    def provide_label(self) -> list[DataDesc]:
-        """What the arrays of a batch's `label` are."""
-
-    @abstractmethod
     def next(self) -> DataBatch:
         """The next batch; StopIteration at the end of the epoch."""
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch(self.getdata(), self.getlabel(), self.getpad(), self.getindex())
 
-    @abstractmethod
     def reset(self) -> None:
         """Begin the next epoch."""
+
+    def iter_next(self) -> bool:
+        """Go to the next batch; False at the end of the epoch."""
+        raise NotImplementedError(f"{type(self).__name__} has neither next nor iter_next")
+
+    def getdata(self) -> Sequence[Any]:
+        """The data of the batch to which `iter_next` went."""
+        raise NotImplementedError(f"{type(self).__name__} has neither next nor getdata")
+
+    def getlabel(self) -> Sequence[Any]:
+        """Its labels."""
+        return ()
+
+    def getpad(self) -> int:
+        """How many samples at its end are there to fill it."""
+        return 0
+
+    def getindex(self) -> Array | None:
+        """The numbers of its samples."""
+        return None
 
     def __iter__(self) -> Iterator[DataBatch]:
         return self
@@ -166,7 +196,9 @@ class NDArrayIter(DataIter):
         self.layout = layout
         self._axis = DataDesc.get_batch_axis(layout)
         self.num_data = self._count()
-        if not 1 <= batch_size <= self.num_data and last_batch_handle != "pad":
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size!r}, but must be a number of 1 or more")
+        if batch_size > self.num_data and (last_batch_handle != "pad" or not self.num_data):
             raise ConfigError(f"no batch of {batch_size} can be made of {self.num_data} samples")
         self._shuffle, self._seed = shuffle, seed
         self._handle = last_batch_handle
@@ -213,23 +245,35 @@ class NDArrayIter(DataIter):
         self._rest = self._rest[:0]
         self.reset()
 
-    def next(self) -> DataBatch:
+    def iter_next(self) -> bool:
         left = len(self._order) - self._at
         if left < self.batch_size and (left <= 0 or self._handle != "pad"):
             if self._handle == "roll_over":
                 self._rest = self._order[self._at :]
                 self._at = len(self._order)
-            raise StopIteration
+            return False
         rows = self._order[self._at : self._at + self.batch_size]
-        pad = self.batch_size - len(rows)
-        if pad:
-            rows = np.concatenate([rows, np.resize(self._order, pad)])
+        self._pad = self.batch_size - len(rows)
+        if self._pad:
+            rows = np.concatenate([rows, np.resize(self._order, self._pad)])
         self._at += self.batch_size
-        data, label = (
-            [a.take(rows, axis=self._axis) for a in arrays.values()]
-            for arrays in (self.data, self.label)
-        )
-        return DataBatch(data, label, pad, rows)
+        self._rows = rows
+        return True
+
+    def getdata(self) -> list[Array]:
+        return self._taken(self.data)
+
+    def getlabel(self) -> list[Array]:
+        return self._taken(self.label)
+
+    def getpad(self) -> int:
+        return self._pad
+
+    def getindex(self) -> Array:
+        return self._rows
+
+    def _taken(self, arrays: Mapping[str, Array]) -> list[Array]:
+        return [array.take(self._rows, axis=self._axis) for array in arrays.values()]
 
 
 def _named(source: Source, default: str) -> dict[str, Array]:

@@ -62,11 +62,26 @@ def loads(text: str) -> list[Entry]:
         named = _named_attributes(rows)
         made: list[SymNode] = []
         for i, row in enumerate(rows):
-            inputs = [Entry(made[j], port) for j, port, *_ in row["inputs"]]
+            inputs = [_entry(made, row["name"], *entry) for entry in row["inputs"]]
             made.append(_node(row, inputs, named.get(i, {})))
-        return [Entry(made[i], port) for i, port, *_ in heads]
+        return [_entry(made, "heads", *entry) for entry in heads]
     except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
         raise GraphError(f"not a symbol in JSON: {type(error).__name__}: {error}") from error
+
+
+def _entry(made: list[SymNode], reader: str, number: int, port: int = 0, *_: int) -> Entry:
+    """An output of an earlier node; GraphError if there is none."""
+    if not 0 <= number < len(made):
+        raise GraphError(
+            f"{reader!r} reads node {number}, but {len(made)} nodes come before it: not a symbol "
+            "in JSON, whose nodes are in order"
+        )
+    node = made[number]
+    if not 0 <= port < len(node.outputs):
+        raise GraphError(
+            f"{reader!r} reads output {port} of {node.name!r}, which has {len(node.outputs)}"
+        )
+    return Entry(node, port)
 
 
 def _node(row: dict[str, Any], inputs: list[Entry], more: dict[str, str]) -> SymNode:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import numpy
 
 from symgraph.errors import GraphError, ShapeError, nearest
 from symgraph.eval_metric import EvalMetric, Names, listed
@@ -34,8 +34,8 @@ class Accuracy(EvalMetric):
             raise ShapeError(
                 f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
             )
-        right = classes.reshape(-1).astype(np.int64) == label.reshape(-1).astype(np.int64)
-        return float(np.count_nonzero(right)), label.size
+        right = classes.reshape(-1).astype(numpy.int64) == label.reshape(-1).astype(numpy.int64)
+        return float(numpy.count_nonzero(right)), label.size
 
 
 class Perplexity(EvalMetric):
@@ -55,7 +55,7 @@ class Perplexity(EvalMetric):
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
         p = _probabilities(self.name, label, pred, self.axis, self.ignore_label)
-        return -float(np.log(np.maximum(p, 1e-10)).sum()), p.size
+        return -float(numpy.log(numpy.maximum(p, 1e-10)).sum()), p.size
 
     def value(self, mean: float) -> float:
         return math.exp(mean) if mean < 709.0 else math.inf
@@ -70,7 +70,7 @@ class CrossEntropy(EvalMetric):
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
         p = _probabilities(self.name, label, pred, -1, None)
-        return -float(np.log(p + self.eps).sum()), p.size
+        return -float(numpy.log(p + self.eps).sum()), p.size
 
 
 class NegativeLogLikelihood(CrossEntropy):
@@ -97,9 +97,9 @@ class TopKAccuracy(EvalMetric):
             raise ShapeError(
                 f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
             )
-        best = np.argsort(pred, axis=1, kind="stable")[:, -self.top_k :]
-        right = best == label.reshape(-1, 1).astype(np.int64)
-        return float(np.count_nonzero(right)), label.size
+        best = numpy.argsort(pred, axis=1, kind="stable")[:, -self.top_k :]
+        right = best == label.reshape(-1, 1).astype(numpy.int64)
+        return float(numpy.count_nonzero(right)), label.size
 
 
 class F1(EvalMetric):
@@ -113,14 +113,14 @@ class F1(EvalMetric):
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
         """Twice the true positives, over all that are positive or predicted so."""
-        truth = label.reshape(-1).astype(np.int64)
-        if pred.shape != (truth.size, 2) or not np.isin(truth, (0, 1)).all():
+        truth = label.reshape(-1).astype(numpy.int64)
+        if pred.shape != (truth.size, 2) or not numpy.isin(truth, (0, 1)).all():
             raise ShapeError(
                 f"metric {self.name!r}: labels {label.shape} of 0 and 1 are wanted with scores of "
                 f"two classes, not {pred.shape}"
             )
         found = pred.argmax(axis=1)
-        right = np.count_nonzero(truth & found)
+        right = numpy.count_nonzero(truth & found)
         return 2.0 * right, int(truth.sum() + found.sum())
 
 
@@ -132,7 +132,7 @@ class _Difference(EvalMetric):
             raise ShapeError(
                 f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
             )
-        difference = label.reshape(-1).astype(np.float64) - pred.reshape(-1)
+        difference = label.reshape(-1).astype(numpy.float64) - pred.reshape(-1)
         return float(self.error(difference).sum()), label.size
 
     @abstractmethod
@@ -147,7 +147,7 @@ class MAE(_Difference):
         super().__init__(name, **names)
 
     def error(self, difference: Array) -> Array:
-        return np.abs(difference)
+        return numpy.abs(difference)
 
 
 class MSE(_Difference):
@@ -157,7 +157,7 @@ class MSE(_Difference):
         super().__init__(name, **names)
 
     def error(self, difference: Array) -> Array:
-        return np.square(difference)
+        return numpy.square(difference)
 
 
 class RMSE(MSE):
@@ -178,10 +178,13 @@ class Loss(EvalMetric):
 
     def update(self, labels: Any, preds: Array | Sequence[Array]) -> None:
         for pred in listed(preds):
-            self.add(*self.measure(pred, pred))
+            self.accumulate(*self.measure(pred, pred))
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        return float(pred.sum(dtype=np.float64)), pred.size
+        return float(pred.sum(dtype=numpy.float64)), pred.size
+
+
+Feval = Callable[[Array, Array], float | tuple[float, int]]
 
 
 class CustomMetric(EvalMetric):
@@ -192,7 +195,7 @@ class CustomMetric(EvalMetric):
 
     def __init__(
         self,
-        feval: Callable[[Array, Array], float | tuple[float, int]],
+        feval: Feval,
         name: str | None = None,
         allow_extra_outputs: bool = False,
         **names: Names,
@@ -216,10 +219,19 @@ class CompositeEvalMetric(EvalMetric):
     """Several metrics of the same batches (`mx.metric.CompositeEvalMetric`)."""
 
     def __init__(
-        self, metrics: Iterable[Metric] = (), name: str = "composite", **names: Names
+        self, metrics: Iterable[Metric] | None = (), name: str = "composite", **names: Names
     ) -> None:
-        self.metrics = [create(metric) for metric in metrics]
+        self.metrics = [create(metric) for metric in metrics or ()]
         super().__init__(name, **names)
+
+    def add(self, metric: Metric) -> None:
+        """Put a metric behind the others."""
+        self.metrics.append(create(metric))
+
+    @property
+    def parts(self) -> list[EvalMetric]:
+        """Those of all its metrics."""
+        return [part for metric in self.metrics for part in metric.parts]
 
     def reset(self) -> None:
         for metric in self.metrics:
@@ -237,14 +249,12 @@ class CompositeEvalMetric(EvalMetric):
         for metric in self.metrics:
             metric.update(labels, preds)
 
-    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        raise GraphError("a composite metric has no measure of its own: ask its `metrics`")
+    def get(self) -> tuple[list[str], list[float]]:
+        """(names, values) of all its metrics."""
+        return _columns([pair for metric in self.metrics for pair in metric.get_name_value()])
 
-    def get_name_value(self) -> list[tuple[str, float]]:
-        return [pair for metric in self.metrics for pair in metric.get_name_value()]
-
-    def get_global_name_value(self) -> list[tuple[str, float]]:
-        return [pair for metric in self.metrics for pair in metric.get_global_name_value()]
+    def get_global(self) -> tuple[list[str], list[float]]:
+        return _columns([p for metric in self.metrics for p in metric.get_global_name_value()])
 
 
 METRICS: dict[str, type[EvalMetric]] = {
@@ -272,12 +282,17 @@ def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
     """The metric itself, or a new one (`mx.metric.create`).
 
     metric: a name in any case, a function of a label and a prediction, or a list of metrics.
-    Raises GraphError for an unknown name.
+    Raises GraphError for an unknown name, or something else.
     """
     if isinstance(metric, EvalMetric):
         return metric
-    if isinstance(metric, list):
+    if isinstance(metric, (list, tuple)):
         return CompositeEvalMetric(metric, **arguments)
+    if isinstance(metric, type) or not (isinstance(metric, str) or callable(metric)):
+        raise GraphError(
+            f"{metric!r} is no metric: give one like Accuracy(), a name, a function of a label and "
+            "a prediction, or a list of these"
+        )
     if not isinstance(metric, str):
         return CustomMetric(metric, **arguments)
     known = METRICS.get(metric.lower())
@@ -286,17 +301,28 @@ def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
     return known(**arguments)
 
 
+def np(
+    numpy_feval: Feval, name: str | None = None, allow_extra_outputs: bool = False
+) -> CustomMetric:
+    """A function of numpy arrays as a metric (`mx.metric.np`); see CustomMetric."""
+    return CustomMetric(numpy_feval, name, allow_extra_outputs)
+
+
+def _columns(pairs: list[tuple[str, float]]) -> tuple[list[str], list[float]]:
+    return [name for name, _ in pairs], [value for _, value in pairs]
+
+
 def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int | None) -> Array:
     """What was predicted for each counted label, as float64."""
-    rows = np.moveaxis(pred, axis, -1)
+    rows = numpy.moveaxis(pred, axis, -1)
     classes = rows.shape[-1]
     if label.size * classes != pred.size:
         raise ShapeError(
             f"metric {name!r}: labels {label.shape} do not fit predictions {pred.shape} with "
             f"{classes} classes"
         )
-    flat = label.reshape(-1).astype(np.int64)
-    where = np.arange(flat.size) if ignore is None else np.flatnonzero(flat != ignore)
+    flat = label.reshape(-1).astype(numpy.int64)
+    where = numpy.arange(flat.size) if ignore is None else numpy.flatnonzero(flat != ignore)
     wanted = flat[where]
     wrong = wanted[(wanted < 0) | (wanted >= classes)]
     if wrong.size:
@@ -304,5 +330,5 @@ def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int 
             f"metric {name!r}: label {wrong[0]} is not one of the classes 0 to {classes - 1}; "
             f"labels that only pad a batch are left out with ignore_label"
         )
-    picked: Array = rows.reshape(-1, classes)[where, wanted].astype(np.float64)
+    picked: Array = rows.reshape(-1, classes)[where, wanted].astype(numpy.float64)
     return picked

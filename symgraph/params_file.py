@@ -128,11 +128,14 @@ def save_checkpoint(
 ) -> None:
     """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`).
 
-    The folder is made if it is not there.
+    The folder is made if it is not there. Raises ConfigError if they cannot be written.
     """
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    if symbol is not None:
-        symbol.save(f"{prefix}-symbol.json")
+    try:
+        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        if symbol is not None:
+            symbol.save(f"{prefix}-symbol.json")
+    except OSError as error:
+        raise ConfigError(f"cannot write {prefix}-symbol.json: {error}") from error
     save_params(f"{prefix}-{epoch:04d}.params", arg_params, aux_params)
 
 

@@ -17,8 +17,9 @@ from symgraph import comm as comm
 from symgraph import sym_random
 from symgraph.attribute import AttrScope, hide
 from symgraph.compose import call
-from symgraph.errors import ConfigError, nearest
-from symgraph.infer import dtype_of
+from symgraph.errors import ConfigError, GraphError, nearest
+from symgraph.infer import dtype_of, shape_of
+from symgraph.init import Initializer
 from symgraph.ops.params import REQUIRED
 from symgraph.ops.registry import ALIASES, OPS, find
 from symgraph.symbol import Symbol, binary, from_json
@@ -31,7 +32,7 @@ assert symgraph.ops  # importing it registers the operators
 def Variable(
     name: str,
     attr: Mapping[str, str] | None = None,
-    shape: Shape | None = None,
+    shape: int | Shape | None = None,
     lr_mult: float | None = None,
     wd_mult: float | None = None,
     dtype: Any = None,
@@ -52,9 +53,15 @@ def Variable(
         raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
     own: dict[str, str] = dict(attr or {})
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
+    if shape is not None:
+        shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
     own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:
+        if not isinstance(init, (str, Initializer)):
+            raise TypeError(
+                f"variable {name!r}: init is an initializer or its name, not {type(init).__name__}"
+            )
         own["__init__"] = init if isinstance(init, str) else init.dumps()
     for key, value in kwargs.items():
         if not (key.startswith("__") and key.endswith("__")):
@@ -70,6 +77,8 @@ random = sym_random
 def Group(symbols: Iterable[Symbol]) -> Symbol:
     """One symbol with all outputs of several."""
     symbols = list(symbols)
+    if not symbols:
+        raise TypeError("Group takes one symbol or more, not an empty list")
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
             raise TypeError(f"Group takes symbols, not {type(symbol).__name__}")
@@ -81,12 +90,20 @@ load_json = from_json
 
 
 def load(path: str) -> Symbol:
-    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9."""
+    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9.
+
+    Raises ConfigError for a file that cannot be read, GraphError for one that is something else.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            return from_json(file.read())
+            text = file.read()
     except FileNotFoundError:
         raise ConfigError(f"no symbol file {path!r}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path}: not a symbol in JSON: {error}") from error
+    return from_json(text)
 
 
 # -- functions of two symbols, or of a symbol and a number -----------------------------------------

@@ -19,12 +19,14 @@ def uniform(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    **attrs: str,
 ) -> Symbol:
     """Numbers evenly spread over [low, high); shape None is (1,), and a 0 in it is the batch.
 
     ctx is accepted and changes nothing. MXNet sym.random.uniform, for numbers `low` and `high`.
     """
-    return _draw("_random_uniform", {"low": low, "high": high}, shape, dtype, name, attr)
+    own = {**(attr or {}), **attrs}
+    return _draw("_random_uniform", {"low": low, "high": high}, shape, dtype, name, own)
 
 
 def normal(
@@ -36,12 +38,14 @@ def normal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    **attrs: str,
 ) -> Symbol:
     """Normal numbers of mean loc and deviation scale; shape None is (1,), a 0 in it the batch.
 
     ctx is accepted and changes nothing. MXNet sym.random.normal, for numbers `loc` and `scale`.
     """
-    return _draw("_random_normal", {"loc": loc, "scale": scale}, shape, dtype, name, attr)
+    own = {**(attr or {}), **attrs}
+    return _draw("_random_normal", {"loc": loc, "scale": scale}, shape, dtype, name, own)
 
 
 def randn(

@@ -57,6 +57,10 @@ class Symbol(Outputs):
             which = found[0]
         if isinstance(which, slice):
             return Symbol(self.entries[which])
+        if not hasattr(which, "__index__"):
+            raise TypeError(
+                f"outputs are picked by number, slice or name, not {type(which).__name__}"
+            )
         if not -len(self.entries) <= which < len(self.entries):
             raise IndexError(f"output {which} of a symbol with {len(self.entries)} outputs")
         return Symbol([self.entries[which]])
@@ -190,13 +194,20 @@ class Symbol(Outputs):
 
     # -- execution: runtime/executor.py, a layer above, is named and not imported ---------------
 
-    def simple_bind(self, ctx: Any = None, grad_req: Any = "write", **kwargs: Any) -> Any:
+    def simple_bind(
+        self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **kwargs: Any
+    ) -> Any:
         """An Executor with arrays allocated for every argument; see runtime.executor."""
-        return importlib.import_module(EXECUTOR).simple_bind(self, ctx, grad_req, **kwargs)
+        given = (ctx, grad_req, type_dict)
+        return importlib.import_module(EXECUTOR).simple_bind(self, *given, **kwargs)
 
-    def bind(self, ctx: Any, args: Any, **kwargs: Any) -> Any:
+    def bind(
+        self, ctx: Any, args: Any, args_grad: Any = None, grad_req: Any = "write",
+        aux_states: Any = None, group2ctx: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         """An Executor on the caller's arrays; see runtime.executor."""
-        return importlib.import_module(EXECUTOR).bind(self, ctx, args, **kwargs)
+        given = (ctx, args, args_grad, grad_req, aux_states, group2ctx)
+        return importlib.import_module(EXECUTOR).bind(self, *given, **kwargs)
 
     def eval(self, ctx: Any = None, **kwargs: Any) -> list[Any]:
         """The outputs for these values of all arguments, as numpy arrays."""
@@ -287,10 +298,10 @@ def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symb
     """
     if isinstance(right, Symbol):
         return Symbol(call(op, hint, (left, right), {}))
-    if isinstance(right, (int, float)) or hasattr(right, "__float__"):
-        hint = f"{hint}_scalar" if op in COMPARED else f"{hint}scalar"
-        return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
-    raise TypeError(f"{left!r} {op} {type(right).__name__}: not a symbol or number")
+    if not hasattr(right, "__float__") or getattr(right, "ndim", False):
+        raise TypeError(f"{left!r} {op} {type(right).__name__}: not a symbol or number")
+    hint = f"{hint}_scalar" if op in COMPARED else f"{hint}scalar"
+    return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
 
 
 FLUENT = (

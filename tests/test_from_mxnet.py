@@ -48,7 +48,15 @@ def test_every_name_is_there_and_every_operator_is_named():
     assert public <= names
 
 
+def methods(of: str) -> list[str]:
+    (found,) = re.findall(rf"- \*\*`{of}`\*\*:(.*?)^- ", TEXT, re.MULTILINE | re.DOTALL)
+    return re.findall(r"`(\w+)`", found)
+
+
 def test_the_methods_are_there():
-    (methods,) = re.findall(r"- \*\*`Symbol`\*\*:(.*?)^- ", TEXT, re.MULTILINE | re.DOTALL)
-    for name in re.findall(r"`(\w+)`", methods):
+    for name in methods("Symbol"):
         assert callable(getattr(Symbol, name)), name
+    with (sym.Variable("x") * 2).simple_bind(x=(1,)) as executor:
+        executor.forward()
+        for name in methods("Executor"):
+            assert hasattr(executor, name), name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -91,11 +93,21 @@ class MultiNodeEvaluator:
         """Add samples of this rank."""
         self.metric.update(labels, preds)
 
-    def get(self) -> tuple[str, float]:
-        """Name and value over all ranks since the last `reset`; every rank calls it."""
-        mine = np.array([self.metric.sum_metric, self.metric.num_inst], np.float64)
-        total, count = self._comm.allreduce(mine)
-        return self.metric.name, self.metric.value(float(total / count)) if count else float("nan")
+    def get(self) -> tuple[Any, Any]:
+        """Name and value over all ranks since the last `reset`; every rank calls it.
+
+        A composite metric has lists of both.
+        """
+        parts = self.metric.parts
+        mine = np.array([(m.sum_metric, m.num_inst) for m in parts], np.float64)
+        sums = self._comm.allreduce(mine)
+        values = [
+            metric.value(float(total / count)) if count else math.nan
+            for metric, (total, count) in zip(parts, sums, strict=True)
+        ]
+        if parts == [self.metric]:
+            return self.metric.name, values[0]
+        return [metric.name for metric in parts], values
 
     def reset(self) -> None:
         self.metric.reset()

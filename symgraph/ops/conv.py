@@ -23,7 +23,7 @@ from symgraph.ops.shapes import expect, unify
 from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
 from symgraph.types import Array, Shape
 
-FORM = {**WINDOW, "num_group": params.integer(1)}
+FORM = {**WINDOW, "num_group": params.count(1)}
 
 
 def form(attrs: Attrs) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def layer_params(
     return {
         **WINDOW,
         **(own or {}),
-        "num_filter": params.integer(),
+        "num_filter": params.count(),
         "num_group": FORM["num_group"],
         "workspace": params.integer(workspace),
         "no_bias": params.boolean(no_bias),

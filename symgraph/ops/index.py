@@ -107,8 +107,8 @@ register(OpDef(
     dtype=ids_first_dtype,
     batch=embedding_batch,
     params={
-        "input_dim": params.integer(),
-        "output_dim": params.integer(),
+        "input_dim": params.count(),
+        "output_dim": params.count(),
         "dtype": params.dtype("float32"),
         "sparse_grad": params.boolean(False),
     },

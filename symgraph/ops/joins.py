@@ -118,7 +118,7 @@ register(OpDef(
     flops=no_flops,
     batch=split_batch,
     params={
-        "num_outputs": params.integer(),
+        "num_outputs": params.count(),
         "axis": params.integer(1),
         "squeeze_axis": params.boolean(False),
     },

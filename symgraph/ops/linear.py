@@ -80,7 +80,7 @@ register(OpDef(
     flops=fc_flops,
     batch=fc_batch,
     params={
-        "num_hidden": params.integer(),
+        "num_hidden": params.count(),
         "no_bias": params.boolean(False),
         "flatten": params.boolean(True),
     },

@@ -60,6 +60,18 @@ def integer(default: Any = REQUIRED) -> Param:
     return Param(_int, default, "int")
 
 
+def count(default: Any = REQUIRED) -> Param:
+    """An int of 1 or more."""
+
+    def parse(raw: Any) -> int:
+        value = _int(raw)
+        if value < 1:
+            raise ValueError
+        return value
+
+    return Param(parse, default, "int of 1 or more")
+
+
 def number(default: Any = REQUIRED) -> Param:
     """A float."""
     return Param(lambda raw: float(literal(raw)), default, "float")

@@ -16,7 +16,7 @@ import numpy as np
 
 from symgraph import sym
 from symgraph.attribute import AttrScope
-from symgraph.errors import GraphError, nearest
+from symgraph.errors import GraphError, ShapeError, nearest
 from symgraph.init import LSTMBias
 from symgraph.symbol import Symbol
 
@@ -169,6 +169,9 @@ class BaseRNNCell(ABC):
         count = len(self.state_info)
         if states is not None and len(states) != count:
             raise GraphError(f"{who} has {count} states, but {len(states)} are given")
+        for state in states or ():
+            if not isinstance(state, Symbol):
+                raise TypeError(f"{who}: states are symbols, not {type(state).__name__}")
 
 
 def split_steps(
@@ -219,6 +222,11 @@ class _DenseCell(BaseRNNCell):
         self, num_hidden: int, prefix: str, params: RNNParams | None, bias: LSTMBias | None = None
     ) -> None:
         super().__init__(prefix, params)
+        if not isinstance(num_hidden, int | np.integer) or num_hidden < 1:
+            raise GraphError(
+                f"{type(self).__name__} {prefix!r}: num_hidden={num_hidden!r} is not a valid int "
+                "of 1 or more"
+            )
         self._num_hidden = num_hidden
         self._weights = {
             "i2h": (self._params.get("i2h_weight"), self._params.get("i2h_bias", init=bias)),
@@ -238,6 +246,11 @@ class _DenseCell(BaseRNNCell):
         found = dict(args)
         for kind, what in PARAMETERS:
             packed = take(found, f"{self._prefix}{kind}_{what}")
+            if len(packed) % len(self.gates):
+                raise ShapeError(
+                    f"parameter '{self._prefix}{kind}_{what}' has {len(packed)} rows, which are "
+                    f"not {len(self.gates)} gates of equal size"
+                )
             for gate, part in zip(self.gates, np.split(packed, len(self.gates)), strict=True):
                 found[f"{self._prefix}{kind}{gate}_{what}"] = part.copy()
         return found

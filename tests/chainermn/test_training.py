@@ -102,3 +102,15 @@ def test_metrics_weigh_samples_and_not_ranks():
     for found, nothing in on_ranks(2, work):
         assert found == ("accuracy", 0.4)
         assert np.isnan(nothing[1])
+
+
+def test_several_metrics_are_told_as_lists():
+    """A composite metric has no sum of its own: `get` was an AttributeError."""
+
+    def work(comm):
+        metric = chainermn.create_multi_node_evaluator(sg.metric.create(["acc", "mse"]), comm)
+        metric.update(np.zeros(1 + comm.rank), np.full(1 + comm.rank, float(comm.rank)))
+        return metric.get()
+
+    for found in on_ranks(2, work):
+        assert found == (["accuracy", "mse"], [1 / 3, 2 / 3])

@@ -421,6 +421,53 @@ def test_copying_parameters():
             executor.copy_params_from({"fc_bais": [1, 2]})
 
 
+def test_parameters_of_another_shape_are_not_copied():
+    """A row was broadcast over the whole weight; MXNet refuses it."""
+    net = sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc")
+    with simple_bind(net, x=(1, 3)) as executor:
+        with pytest.raises(GraphError, match=r"'fc_weight' has shape \(1, 3\), not \(2, 3\)"):
+            executor.copy_params_from({"fc_weight": np.ones((1, 3))})
+        assert not executor.arg_dict["fc_weight"].any()
+
+
+def test_arrays_are_in_the_order_of_names():
+    net = sym.BatchNorm(sym.Variable("x"), name="norm")
+    with simple_bind(net, grad_req={"norm_beta": "write"}, x=(4, 3)) as executor:
+        pairs = (executor.arg_arrays, "arg_dict"), (executor.aux_arrays, "aux_dict")
+        for arrays, table in pairs:
+            assert [id(a) for a in arrays] == [id(a) for a in getattr(executor, table).values()]
+        assert executor.grad_arrays[:2] == [None, None]
+        assert executor.grad_arrays[2] is executor.grad_dict["norm_beta"]
+        with pytest.raises(RunError, match="there are no outputs yet: call forward"):
+            executor.output_dict  # noqa: B018
+        executor.forward()
+        assert executor.output_dict["norm_output"] is executor.outputs[0]
+
+
+@placed
+def test_reshape_keeps_the_arrays_whose_shapes_stay(groups):
+    rng = np.random.default_rng(0)
+    with simple_bind(net(), cpu(), "add", group2ctx=groups, data=(2, 4)) as executor:
+        for name in ("shared_weight", "fc2_weight"):
+            executor.arg_dict[name][:] = rng.standard_normal((4, 4))
+        with pytest.raises(
+            GraphError, match=r"'softmax_label' changes from \(2,\) to \(5,\): give"
+        ):
+            executor.reshape(data=(5, 4))
+        with executor.reshape(True, data=(5, 4)) as other:
+            assert other.arg_dict["softmax_label"].shape == (5,)
+            assert other.arg_dict["fc2_weight"] is executor.arg_dict["fc2_weight"]
+            assert other.grad_dict["fc2_bias"] is executor.grad_dict["fc2_bias"]
+            data = rng.standard_normal((5, 4)).astype("float32")
+            (got,) = other.forward(is_train=True, data=data)
+            other.backward()
+            one, total = got, other.grad_dict["fc2_bias"].copy()
+        executor.forward(is_train=True, data=data[:2])
+        np.testing.assert_allclose(executor.outputs[0], one[:2], rtol=1e-5)
+        executor.backward()
+        assert np.abs(executor.grad_dict["fc2_bias"] - total).max() > 1e-3  # both are added up
+
+
 # -- binding -------------------------------------------------------------------------------------
 
 
@@ -500,6 +547,48 @@ def test_shapes_that_do_not_fit_are_refused():
     args = {"w": np.ones(2), "x": np.ones(3), "b": np.ones(2)}
     with pytest.raises(ShapeError, match=r"\(2,\) and \(3,\)|\(3,\) and \(2,\)"):
         bind(product(), cpu(), args)
+
+
+def test_bind_takes_mxnets_arguments_by_position():
+    args, grads = {"x": np.ones(2), "y": np.ones(2)}, {"x": np.ones(2)}
+    with (sym.Variable("x") * sym.Variable("y")).bind(
+        cpu(), args, grads, "add", [], {}
+    ) as executor:
+        executor.forward(is_train=True)
+        executor.backward(np.ones(2))
+        assert grads["x"].tolist() == [2, 2]
+
+
+def test_what_cannot_be_bound():
+    x = sym.exp(sym.Variable("x"), name="y")
+    ones, kept = np.ones(2), np.ones(2)
+    kept.flags.writeable = False
+    for make in (lambda ctx: x.bind(ctx, {"x": ones}), lambda ctx: x.simple_bind(ctx, x=(2,))):
+        for ctx in ("cpu", [cpu()]):
+            with pytest.raises(TypeError, match="bind: ctx is a device like"):
+                make(ctx)
+    with pytest.raises(GraphError, match="the gradient array of 'x' is read-only"):
+        x.bind(cpu(), {"x": ones}, {"x": kept})
+    with pytest.raises(GraphError, match=r"'x' in `args` has no elements: \(0, 2\)"):
+        x.bind(cpu(), {"x": np.ones((0, 2))})
+    with pytest.raises(GraphError, match="grad_req is None; known: 'add', 'null', 'write'"):
+        x.simple_bind(cpu(), None, x=(2,))
+    with x.bind(cpu(), {"x": ones}) as executor:
+        for value in (["a", "b"], [1j, 0]):
+            with pytest.raises(GraphError, match="forward: 'x' holds no numbers, but"):
+                executor.forward(x=value)
+        with pytest.raises(GraphError, match=r"forward: 'x' is no array: .*inhomogeneous"):
+            executor.forward(x=[[1, 2], [3]])
+
+
+def test_two_outputs_of_one_name():
+    """One of them was lost."""
+    x = sym.Variable("x")
+    both = sym.Group([sym.exp(x, name="y"), sym.tanh(x, name="y")])
+    with both.simple_bind(x=(2,)) as executor:
+        executor.forward()
+        with pytest.raises(GraphError, match="two outputs are named 'y_output': take them from"):
+            executor.output_dict  # noqa: B018
 
 
 def test_methods_of_symbols_bind():

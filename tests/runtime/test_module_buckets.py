@@ -237,6 +237,8 @@ def test_mistakes_with_buckets():
         mx.mod.BucketingModule(sym_gen)
     with pytest.raises(RunError, match="not bound to shapes"):
         mx.mod.BucketingModule(sym_gen, 8).switch_bucket(3, [])
+    with pytest.raises(TypeError, match=r"sym_gen\(8\) gives <Symbol softmax>, but must give \(s"):
+        mx.mod.BucketingModule(lambda length: sym_gen(length)[0], 8)
     with bound() as module, pytest.raises(ConfigError, match="bucket 3 does not say what its arra"):
         module.forward(DataBatch([np.ones((BATCH, 3))], bucket_key=3))
 

@@ -12,7 +12,9 @@ import symgraph as mx
 from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.io import DataBatch
 from tests.gpus import everywhere
-from tests.modules import GROUPS, ON_GPUS, batches, network, ready, same_bits
+from tests.modules import GROUPS, ON_GPUS, batches, network, ready, same_bits, samples
+
+RATE = {"learning_rate": 0.1}
 
 # -- checkpoints ---------------------------------------------------------------------------------
 
@@ -170,6 +172,12 @@ def test_what_must_come_before_is_named():
 def test_wrong_names_and_settings_are_refused():
     with pytest.raises(GraphError, match="data_names: no argument 'dat'; did you mean 'data'"):
         mx.mod.Module(network(), data_names=["dat"])
+    with pytest.raises(TypeError, match="label_names is a list of names, not the name 'softmax_la"):
+        mx.mod.Module(network(), label_names="softmax_label")
+    with pytest.raises(TypeError, match="context is a device like cpu"):
+        mx.mod.Module(network(), context="cpu")
+    with pytest.raises(ConfigError, match="context is an empty list"):
+        mx.mod.Module(network(), context=[])
     with pytest.raises(GraphError, match="fixed_param_names: no argument 'fc1'"):
         mx.mod.Module(network(), fixed_param_names=["fc1"])
     with pytest.raises(ConfigError, match="group2ctxs has 2 maps, each for a copy"):
@@ -177,6 +185,8 @@ def test_wrong_names_and_settings_are_refused():
     module = mx.mod.Module(network())
     with pytest.raises(GraphError, match=r"data_shapes describes \['x'\], but .* \['data'\]"):
         module.bind([("x", (4, 4))])
+    with pytest.raises(GraphError, match=r"label_shapes describes \['y'\], but .* \['softmax_la"):
+        module.bind([("data", (4, 4))], [("y", (4,))])
     with pytest.raises(GraphError, match="grad_req: no parameter 'fc3'; known: 'fc1_bias'"):
         module.bind([("data", (4, 4))], grad_req={"fc3": "add"})
     with pytest.raises(GraphError, match="grad_req of 'fc1_bias': 'ad'; did you mean 'add'"):
@@ -198,3 +208,86 @@ def test_wrong_names_and_settings_are_refused():
     list(used)
     with pytest.raises(RunError, match="train_data gave no batch in epoch 0: call its reset"):
         mx.mod.Module(network()).fit(used, num_epoch=1)
+
+
+def test_a_label_that_is_no_argument_is_told(caplog):
+    mx.mod.Module(network(), label_names=["softmax_labl"])
+    assert "label_names: no argument 'softmax_labl'; did you mean 'softmax_label'?" in caplog.text
+    caplog.clear()
+    mx.mod.Module(network().get_internals()["fc2_output"])  # whose label is MXNet's default
+    assert not caplog.text
+
+
+def test_labels_that_nobody_reads_are_left_out():
+    """Binding left them out, and the first batch had one label too many."""
+    data, label = samples()
+    it = mx.io.NDArrayIter(data, {"other": label + 9, "softmax_label": label}, batch_size=4)
+    with mx.mod.Module(network()) as module:
+        module.fit(it, num_epoch=1, initializer=mx.init.Xavier(), optimizer_params=RATE)
+        with mx.mod.Module(network()) as plain:
+            plain.fit(batches(), num_epoch=1, initializer="xavier", optimizer_params=RATE)
+            assert same_bits(module.get_params()[0], plain.get_params()[0])
+            assert module.score(it, "acc") == plain.score(batches(), "acc")
+
+
+def test_metrics_are_shown_labels_by_their_names():
+    """They were paired with `label_names` in order, whatever the iterator's order was."""
+    x = mx.sym.Variable("data")
+    heads = [mx.sym.LinearRegressionOutput(x, mx.sym.Variable(n), name=n[0]) for n in ("b", "a")]
+    data = samples()[0]
+    it = mx.io.NDArrayIter(data, {"a": data + 1, "b": data + 2}, batch_size=4)
+    metric = mx.metric.MAE(output_names=["a_output"], label_names=["a"])
+    with mx.mod.Module(mx.sym.Group(heads), label_names=["b", "a"]) as module:
+        module.bind(it.provide_data, it.provide_label, for_training=False)
+        module.init_params()
+        assert module.score(it, metric)[0][1] == pytest.approx(1)
+
+
+def test_gradients_are_computed_once():
+    """A second backward read what the first one had overwritten."""
+    with ready() as module:
+        module.forward_backward(next(batches()))
+        first = module.grad_dict["fc1_weight"].copy()
+        with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before"):
+            module.backward()
+        module.forward_backward(next(batches()))
+        assert module.grad_dict["fc1_weight"].tobytes() == first.tobytes()
+        module.forward(next(batches()))
+        with pytest.raises(GraphError, match="backward: 2 head gradients for 1 outputs"):
+            module.backward([None, None])
+
+
+def test_parameters_need_values_from_somewhere():
+    """They were zeros."""
+    module = mx.mod.Module(network())
+    module.bind([("data", (4, 4))])
+    with pytest.raises(ConfigError, match="neither an initializer nor arg_params"):
+        module.init_params(None)
+    with pytest.raises(GraphError, match="unknown initialiser 'xavir'"):
+        module.init_params("xavir")
+
+
+def test_a_shared_module_is_bound_first():
+    with pytest.raises(RunError, match="not bound to shapes: call bind"):
+        mx.mod.Module(network()).bind([("data", (4, 4))], shared_module=mx.mod.Module(network()))
+
+
+def test_a_module_for_prediction_says_how_to_train_it():
+    module = mx.mod.Module(network())
+    module.bind([("data", (4, 4))], [("softmax_label", (4,))], for_training=False)
+    with pytest.raises(RunError, match="bind it with for_training=True and force_rebind=True"):
+        module.fit(batches(), num_epoch=1)
+
+
+def test_a_batch_has_samples():
+    with ready() as module, pytest.raises(ShapeError, match=r"'data' of a batch has no elements"):
+        module.predict(np.zeros((0, 4)))
+
+
+def test_a_checkpoint_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        ready() as module,
+        pytest.raises(ConfigError, match=r"cannot write .*file/net-symbol.json"),
+    ):
+        module.save_checkpoint(str(tmp_path / "file" / "net"), 1)

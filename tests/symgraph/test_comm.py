@@ -238,6 +238,10 @@ def test_wrong_numbers_of_participants_are_named():
         comm.allreduce([sym.Variable("free")])
     with pytest.raises(GraphError, match="no participants"):
         comm.allgather([])
+    with pytest.raises(GraphError, match="'sent' has no participants"):
+        comm.bcast(xs[0], [], name="sent")
+    with pytest.raises(TypeError, match="'sent': groups is a list of groups, not the name 'rank1'"):
+        comm.bcast(xs[0], "rank1", name="sent")
     with pytest.raises(GraphError, match="nothing to join, all parts are None"):
         comm.gather([None], "rank0", axis=0)
     with pytest.raises(ShapeError, match=r"_cut 'cut'.*\(5, 2\) and \(3, 0\)"):

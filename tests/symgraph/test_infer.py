@@ -154,8 +154,15 @@ def test_unknown_names_raise_with_near_misses():
 
 
 def test_an_int_is_no_shape():
-    with pytest.raises(TypeError, match=r"shapes \(tuple\), but 'data' is <class 'int'>"):
+    with pytest.raises(TypeError, match=r"shapes \(tuple\), but 'data' is 10 \(int\)"):
         mlp().infer_shape(data=(10))
+
+
+@pytest.mark.parametrize("shape", [(2.5, 3), (-1, 3), (None, 3), "23", object()])
+def test_dimensions_are_whole_numbers(shape):
+    """2.5 was taken as 2, and -1 as it is."""
+    with pytest.raises(TypeError, match=r"'x' is .*; dimensions are whole numbers, 0 for one that"):
+        sym.exp(sym.Variable("x")).infer_shape(x=shape)
 
 
 def test_positional_arguments_are_those_of_list_arguments():

@@ -141,6 +141,7 @@ def test_create():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (3, "3 is no initialiser: give one like Xavier"),
         ("xavir", "unknown initialiser 'xavir': did you mean 'xavier'"),
         ('["uniform", {"sigma": 1}]', "initialiser 'uniform': .*unexpected keyword .*'sigma'"),
         ('["constant", {}]', "initialiser 'constant': .*missing"),

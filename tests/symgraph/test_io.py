@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symgraph.errors import ConfigError, GraphError, ShapeError
-from symgraph.io import DataDesc, NDArrayIter, describe
+from symgraph.io import DataBatch, DataDesc, DataIter, NDArrayIter, describe
 
 DATA = np.arange(20.0).reshape(10, 2)
 LABEL = np.arange(10)
@@ -100,3 +100,56 @@ def test_mistakes():
         NDArrayIter(DATA, batch_size=11, last_batch_handle="discard")
     with pytest.raises(GraphError, match=r"data 'data' is complex128\[2\], not samples"):
         NDArrayIter(np.zeros(2, complex))
+    for size in (0, -3, 2.0):  # 0 gave batches for ever
+        with pytest.raises(ConfigError, match=f"batch_size is {size}, but must be a number of 1"):
+            NDArrayIter(DATA, batch_size=size)
+    with pytest.raises(ConfigError, match="no batch of 2 can be made of 0 samples"):
+        NDArrayIter(DATA[:0], batch_size=2)
+    with pytest.raises(TypeError, match="data of a batch is a list of arrays, not ndarray"):
+        DataBatch(DATA)
+    with pytest.raises(TypeError, match="label of a batch is a list of arrays, not ndarray"):
+        DataBatch([DATA], LABEL)
+    with pytest.raises(TypeError, match="'data' describes no input: give a list of DataDescs"):
+        describe("data")
+
+
+class Halves(DataIter):
+    """As users of MXNet write them: what it provides is set, and its batches are in parts."""
+
+    def __init__(self):
+        super().__init__(5)
+        self.provide_data, self.provide_label = [("data", (5, 2))], []
+        self.at = 0
+
+    def reset(self):
+        self.at = 0
+
+    def iter_next(self):
+        self.at += 1
+        return self.at <= 2
+
+    def getdata(self):
+        return [DATA[5 * self.at - 5 : 5 * self.at]]
+
+
+def test_an_iterator_of_ones_own():
+    """It could not be made."""
+    mine = Halves()
+    for _ in range(2):
+        first, second = mine
+        np.testing.assert_array_equal([*first.data[0], *second.data[0]], DATA)
+        assert (first.pad, first.label, first.index) == (0, (), None)
+        mine.reset()
+    with pytest.raises(NotImplementedError, match="DataIter has neither next nor iter_next"):
+        next(DataIter())
+
+
+def test_a_batch_in_parts():
+    whole, parts = NDArrayIter(DATA, LABEL, 4), NDArrayIter(DATA, LABEL, 4)
+    for batch in whole:
+        assert parts.iter_next()
+        np.testing.assert_array_equal(parts.getdata(), batch.data)
+        np.testing.assert_array_equal(parts.getlabel(), batch.label)
+        np.testing.assert_array_equal(parts.getindex(), batch.index)
+        assert parts.getpad() == batch.pad
+    assert not parts.iter_next()

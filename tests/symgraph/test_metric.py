@@ -54,7 +54,7 @@ def test_perplexity_is_over_tokens_not_batches():
         part.update(labels[rows], probs[rows])
     together = Perplexity(-1)
     for part in parts:
-        together.add(part.sum_metric, part.num_inst)
+        together.accumulate(part.sum_metric, part.num_inst)
     assert split.get()[1] == pytest.approx(want, rel=1e-12)
     assert together.get()[1] == pytest.approx(want, rel=1e-12)
 
@@ -81,7 +81,7 @@ def test_a_probability_of_zero_is_finite():
 
 def test_overflow_is_infinite():
     metric = Perplexity(None)
-    metric.add(1e6, 1)
+    metric.accumulate(1e6, 1)
     assert metric.get()[1] == math.inf
 
 

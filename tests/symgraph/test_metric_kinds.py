@@ -16,11 +16,13 @@ from symgraph.metric import (
     Accuracy,
     CompositeEvalMetric,
     CustomMetric,
+    EvalMetric,
     Loss,
     NegativeLogLikelihood,
     TopKAccuracy,
     create,
 )
+from symgraph.metric import np as of_numpy
 
 SCORES = np.array([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2], [0.3, 0.4, 0.3]])
 
@@ -69,6 +71,59 @@ def test_functions_are_metrics():
     pair = CustomMetric(lambda label, pred: (label.sum(), label.size), "sum", True)
     pair.update(np.array([1.0, 2.0]), [np.zeros(2), np.zeros(2)])
     assert pair.get() == ("sum", 1.5)
+
+
+def test_a_function_of_numpy_arrays():
+    """`mx.metric.np` of MXNet's examples was the module numpy."""
+
+    def errors(label, pred):
+        return float((label != pred).sum())
+
+    metric = of_numpy(errors, allow_extra_outputs=True)
+    metric.update(np.array([1, 2]), [np.array([1, 3]), np.zeros(2)])
+    assert metric.get() == ("errors", 1.0)
+
+
+class Wrong(EvalMetric):
+    """As users of MXNet write them."""
+
+    def __init__(self):
+        super().__init__("wrong")
+
+    def reset(self):
+        self.sum_metric, self.num_inst = 0.0, 0
+
+    def update(self, labels, preds):
+        for label, pred in zip(labels, preds, strict=True):
+            self.sum_metric += float((label != pred).sum())
+            self.num_inst += label.size
+
+
+def test_a_metric_that_adds_up_by_itself():
+    """It could not be made, and had no global value."""
+    metric = create([Wrong(), "acc"])
+    metric.update([np.array([1, 2, 3])], [np.array([1, 0, 0])])
+    assert metric.get_global_name_value() == [("wrong", 2 / 3), ("accuracy", 1 / 3)]
+
+
+def test_a_metric_without_a_measure_says_so():
+    with pytest.raises(NotImplementedError, match=r"'mine': EvalMetric has neither a method meas"):
+        EvalMetric("mine").update(np.zeros(1), np.zeros(1))
+
+
+def test_a_composite_metric_grows_and_has_lists():
+    """`add` of MXNet's documentation took a sum and a count, and `get` had none."""
+    metric = CompositeEvalMetric()
+    for child in ("acc", MSE()):
+        metric.add(child)
+    metric.update(np.array([1, 2]), np.array([1.0, 4.0]))
+    assert metric.get() == metric.get_global() == (["accuracy", "mse"], [0.5, 2.0])
+
+
+@pytest.mark.parametrize("metric", [None, 3, MSE])
+def test_what_is_no_metric(metric):
+    with pytest.raises(GraphError, match="is no metric: give one like Accuracy"):
+        create(metric)
 
 
 def test_the_local_sum_begins_anew_and_the_global_one_goes_on():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from symgraph.errors import DTypeError, MicroBatchError, ShapeError
+from symgraph.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.gradients import gradients
 from symgraph.graph import Graph
 from symgraph.ops.registry import ALIASES, OPS, Site, find
@@ -81,12 +81,17 @@ def test_parts_that_no_loss_depends_on_have_zero_gradients(used, squeeze):
         ((4, 10), {"num_outputs": 3}, r"axis 1 of shape \(4, 10\) cannot be cut into 3 equal"),
         ((4, 10), {"num_outputs": 2, "axis": 2}, "axis 2 is out of range for 2 dimensions"),
         ((4, 10), {"num_outputs": 5, "squeeze_axis": True}, "squeeze_axis needs parts of length 1"),
-        ((4, 10), {"num_outputs": 0}, "cannot be cut into 0 equal parts"),
     ],
 )
 def test_slice_channel_mistakes(data, attrs, why):
     with pytest.raises(ShapeError, match=f"SliceChannel 'op': .*{why}"):
         run_op("SliceChannel", np.ones(data), **attrs)
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_there_is_one_part_or_more(count):
+    with pytest.raises(GraphError, match=f"num_outputs={count} is not a valid int of 1 or more"):
+        run_op("SliceChannel", np.ones((4, 10)), num_outputs=count)
 
 
 @pytest.mark.parametrize(

@@ -278,11 +278,28 @@ def test_groups_and_time_steps_go_together():
         (lambda c: c.unroll(2, sym.Variable("x"), layout="NC"), "layout 'NC' has no T"),
         (lambda c: c.unroll(1, variables(1), c.begin_state()[:1]), "has 2 states, but 1 are given"),
         (lambda c: c(sym.Variable("x"), []), "LSTMCell 'lstm_' has 2 states, but 0 are given"),
+        (lambda c: c.unroll(0, sym.Variable("x")), "num_outputs=0 is not a valid int of 1 or more"),
+        (lambda c: LSTMCell("3"), "LSTMCell 'lstm_': num_hidden='3' is not a valid int of 1 or"),
+        (lambda c: LSTMCell(0), "num_hidden=0 is not a valid int of 1 or more"),
+        (lambda c: c.unpack_weights({"lstm_i2h_weight": np.ones((15, 3))}), "15 rows, which are n"),
     ],
 )
 def test_wrong_unrolling(use, words):
     with pytest.raises(GraphError, match=words):
         use(LSTMCell(3))
+
+
+def test_states_are_symbols():
+    with pytest.raises(TypeError, match="LSTMCell 'lstm_': states are symbols, not int"):
+        LSTMCell(3).unroll(1, variables(1), [1, 2])
+
+
+def test_random_begin_states():
+    """`__layout__`, with which a cell calls, was no argument of theirs."""
+    states = LSTMCell(3).begin_state(sym.random.uniform, low=2.0, high=3.0)
+    outputs, _ = LSTMCell(3).unroll(1, variables(1), states)
+    assert states[0].attr("__layout__") == "NC"
+    assert outputs[0].infer_shape(t0_data=(5, 2))[1] == [(5, 3)]
 
 
 def test_a_cell_of_the_users_own():

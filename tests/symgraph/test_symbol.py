@@ -60,13 +60,23 @@ def test_variable_keeps_its_hints_as_attributes():
     }
 
 
+@pytest.mark.parametrize("shape", [np.array([4]), (np.int64(4),), [4], 4])
+def test_shapes_of_all_kinds(shape):
+    """Those of numpy's integers became a text that was no shape."""
+    assert (sym.Variable("x", shape=shape) + 1).infer_shape()[0] == [(4,)]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda: sym.Variable(3), TypeError, "a variable's name is a string, not int"),
         (lambda: sym.Variable("x", mood="so so"), ValueError, "must look like __mood__"),
+        (lambda: sym.Variable("x", shape="2x3"), TypeError, "'x' is '2x3' .str.; dimensions are"),
+        (lambda: sym.Variable("x", shape=(2, -1)), TypeError, "whole numbers, 0 for one that"),
         (lambda: sym.Variable("x", attr={"a": 1}), GraphError, "must be a string, not int"),
+        (lambda: sym.Variable("x", init=3), TypeError, "init is an initializer or its name, not"),
         (lambda: sym.Group([sym.Variable("x"), 3]), TypeError, "Group takes symbols, not int"),
+        (lambda: sym.Group([]), TypeError, "Group takes one symbol or more, not an empty list"),
     ],
 )
 def test_wrong_variables_and_groups(make, error, words):
@@ -97,6 +107,9 @@ def test_wrong_indices():
         group["btea"]
     with pytest.raises(IndexError, match="output 3 of a symbol with 3 outputs"):
         group[3]
+    for which in (None, 1.5, (0, 1)):
+        with pytest.raises(TypeError, match="outputs are picked by number, slice or name, not"):
+            group[which]
     with pytest.raises(IndexError):
         group[-4]
 
@@ -158,7 +171,7 @@ def test_several_outputs_are_numbered():
         (lambda x: sym.FullyConnected(x, num_hiden=3, name="f"), GraphError,
          "FullyConnected 'f': no argument 'num_hiden'; did you mean 'num_hidden'"),
         (lambda x: sym.FullyConnected(x, name="f"), GraphError,
-         "FullyConnected 'f': parameter 'num_hidden' \\(int\\) is missing"),
+         "FullyConnected 'f': parameter 'num_hidden' \\(int of 1 or more\\) is missing"),
         (lambda x: sym.FullyConnected(x, num_hidden="many", name="f"), GraphError,
          "num_hidden='many' is not a valid int"),
         (lambda x: sym.FullyConnected(x, x, x, x, num_hidden=1, name="f"), GraphError,
@@ -168,6 +181,14 @@ def test_several_outputs_are_numbered():
         (lambda x: sym.FullyConnected(x, data=x, num_hidden=1, name="f"), GraphError,
          "input 'data' is given by position and by name"),
         (lambda x: sym.tanh(3.0), TypeError, "inputs are symbols, not float"),
+        (lambda x: sym.FullyConnected(np.ones(2), num_hidden=1, name="f"), TypeError,
+         "FullyConnected 'f': inputs are symbols, not ndarray"),
+        (lambda x: sym.FullyConnected(data=np.ones(2), num_hidden=1, name="f"), TypeError,
+         "FullyConnected 'f': input 'data' is a symbol, not ndarray"),
+        (lambda x: sym.FullyConnected(x, num_hidden=-3, name="f"), GraphError,
+         "num_hidden=-3 is not a valid int of 1 or more"),
+        (lambda x: sym.Concat(dim=1, name="all"), GraphError,
+         "Concat 'all' takes one input or more, none is given"),
         (lambda x: sym.tanh(sym.Group([x, x]), name="t"), GraphError,
          "tanh 't': input 'data' takes one output"),
         (lambda x: sym.tanh(x, attr={"mood": "bad"}, name="t"), GraphError,
@@ -260,6 +281,8 @@ def test_overloads_compute_what_they_say():
 def test_arithmetic_with_other_things_is_a_type_error():
     with pytest.raises(TypeError, match="elemwise_add str: not a symbol or number"):
         sym.Variable("x") + "y"
+    with pytest.raises(TypeError, match="elemwise_mul ndarray: not a symbol or number"):
+        np.ones(3) * sym.Variable("x")
 
 
 # -- structure ---------------------------------------------------------------------------------

@@ -182,6 +182,27 @@ def test_text_that_is_no_symbol(text):
         sym.load_json(text)
 
 
+def test_files_that_are_no_symbols(tmp_path):
+    """These were the errors of Python's own reader."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe" * 9)
+    with pytest.raises(GraphError, match=r"binary: not a symbol in JSON: .*decode byte 0xff"):
+        sym.load(str(tmp_path / "binary"))
+    with pytest.raises(ConfigError, match=r"cannot read .*directory"):
+        sym.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("node", "port", "words"),
+    [(7, 0, "'y' reads node 7, but 1 nodes come"), (-1, 0, "node -1"), (0, 1, "'x', which has 1")],
+)
+def test_inputs_that_are_not_there(node, port, words):
+    """Node -1 was the last one, and output 1 of a variable had no shape."""
+    layout = json.loads(sym.exp(sym.Variable("x"), name="y").tojson())
+    layout["nodes"][1]["inputs"] = [[node, port, 0]]
+    with pytest.raises(GraphError, match=words):
+        sym.load_json(json.dumps(layout))
+
+
 def test_debug_str_lists_nodes_with_inputs_and_attributes():
     net = sym.FullyConnected(sym.Variable("data", lr_mult=2), num_hidden=1000, name="fc1")
     assert net.debug_str().splitlines() == [
