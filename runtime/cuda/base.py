@@ -77,8 +77,13 @@ def _function(cupy: Any, source: str, name: str, given: tuple[str, ...]) -> Any:
 
 
 def function(source: str, name: str, **types: str) -> Callable[..., None]:
-    """A kernel of a source, to be called with (grid, block, arguments)."""
-    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types))
+    """A kernel of a source on the card in use, to be called with (grid, block, arguments).
+
+    It is compiled and loaded now: to load one at its first launch would wait for all work of the
+    card, and so for messages that it is sending, which a peer may take only after what this rank
+    does next.
+    """
+    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types)).kernel
     return found
 
 

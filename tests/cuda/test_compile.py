@@ -25,6 +25,7 @@ def in_wheel(name: str, files: str) -> list[Path]:
 
 LIBRARIES = in_wheel("cuda_nvrtc", "lib/libnvrtc.so.*")
 HEADERS = in_wheel("cuda_runtime", "include")
+CUPY = ("-ftz=true", "--device-as-default-execution-space")  # its own options, besides the chip
 NVRTC = ctypes.CDLL(str(LIBRARIES[0])) if LIBRARIES else None
 needs_nvrtc = pytest.mark.skipif(
     NVRTC is None or not HEADERS,
@@ -46,7 +47,7 @@ def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
     program = ctypes.c_void_p()
     made = NVRTC.nvrtcCreateProgram(ctypes.byref(program), code.encode(), None, 0, None, None)
     assert made == 0
-    more = (f"--gpu-architecture={chip}", *(f"-I{folder}" for folder in HEADERS))
+    more = (*CUPY, f"-arch={chip}", *(f"-I{folder}" for folder in HEADERS))
     words = [word.encode() for word in (*options, *more)]
     given = (ctypes.c_char_p * len(words))(*words)
     status = NVRTC.nvrtcCompileProgram(program, len(words), given)
