@@ -16,14 +16,14 @@ class RawModule(emulation.RawModule):
     """Kernels of one source, which say in their types what they write."""
 
     def get_function(self, name: str) -> RawKernel:
-        return RawKernel(super().get_function(name), self._signatures[name].types)
+        return RawKernel(name, super().get_function(name), self._signatures[name].types)
 
 
 class RawKernel:
     """A kernel; `kernel` is what it is on the card in use, which loads it then."""
 
-    def __init__(self, call: Callable[..., None], types: tuple[str, ...]) -> None:
-        self._call, self._types = call, types
+    def __init__(self, name: str, call: Callable[..., None], types: tuple[str, ...]) -> None:
+        self.name, self._call, self._types = name, call, types
         self._loaded: dict[int, Callable[..., None]] = {}
 
     @property

@@ -31,6 +31,7 @@ WARP = 32
 BLOCK = 256  # threads that work apart
 WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
 TALLEST = 65535  # blocks of a grid along its second axis
+PACK = 4  # elements that a thread loads at once, see common.cuh
 
 KERNELS: dict[str, Maker] = {}
 kernel = partial(native.kernel, table=KERNELS)
@@ -119,6 +120,11 @@ Shape = tuple[tuple[int, ...], tuple[int, ...]]  # grid and block
 def warps(count: int, most: int) -> int:
     """Threads for so many elements: whole warps, no more than `most`."""
     return min(most, -(-count // WARP) * WARP)
+
+
+def packed(*values: Array) -> bool:
+    """Whether arrays of one size, without gaps, can be loaded by packs."""
+    return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
 
 
 def each(count: int) -> Shape:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.cuda.formulas import BY_PACKS
 from tests.cuda.emulation import signatures
 from tests.cuda.sources import SOURCES, variants
 
@@ -71,7 +72,7 @@ def test_sources_compile(source, chip):
 
 @needs_nvrtc
 @pytest.mark.parametrize("source", SOURCES)
-def test_float32_stays_float32(source):
+def test_float32_stays_float32_and_packs_go_at_once(source):
     """Arithmetic on doubles is 64 times slower on many cards: none but sums and labels have any.
 
     CUDA's sine has some for angles above 100000.
@@ -81,6 +82,9 @@ def test_float32_stays_float32(source):
     wide = {part.split("(")[0] for part in parts if "mul.f64" in part or "fma.rn.f64" in part}
     sines = {"flat_sin", "flat_cos", "flat_tan"}
     assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad", *sines}
+    packs = [part for part in parts if "packs" in part.split("(")[0]]
+    assert len(packs) == {"flat": len(BY_PACKS), "cast": 1}.get(source, 0)
+    assert all(part.count("st.global") == part.count("st.global.v4") == 1 for part in packs)
 
 
 @needs_nvrtc
