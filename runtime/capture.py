@@ -8,7 +8,7 @@ all but calls that do not do the same each time (`Step.fixed`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from runtime.kernels import BoundBody, Step, make
@@ -48,6 +48,19 @@ class Replay:
 
     def _whole(self, steps: Sequence[Step]) -> Iterator[Step]:
         """One launch for all, or several around what cannot be captured."""
+        waiting = [steps]  # the next ones last
+        while waiting:
+            some = waiting.pop()
+            launch, done = self._tried(some) if len(some) > 1 else (None, len(some))
+            if launch is not None:
+                yield Step(f"{some[0].name} to {some[-1].name}", launch, ())
+            elif done == len(some):
+                yield from self._each(some)
+            else:
+                waiting += some[done + 1 :], some[done : done + 1], some[:done]
+
+    def _tried(self, steps: Sequence[Step]) -> tuple[Callable[[], None] | None, int]:
+        """One launch for all, if there can be, and else how many calls could be captured."""
         done: list[Step] = []
 
         def calls() -> None:
@@ -55,27 +68,12 @@ class Replay:
                 step.function(*step.args)
                 done.append(step)
 
-        if len(steps) < 2:
-            yield from self._each(steps)
-            return
         try:
-            launch = self._device.captured(calls)
+            return self._device.captured(calls), len(steps)
         except LimitError:
             raise
         except Exception:  # whatever it is, the calls themselves were fine the first time
-            if len(done) < len(steps):
-                yield from self._around(steps, len(done))
-                return
-            launch = None
-        if launch is None:
-            yield from self._each(steps)
-        else:
-            yield Step(f"{steps[0].name} to {steps[-1].name}", launch, ())
-
-    def _around(self, steps: Sequence[Step], at: int) -> Iterator[Step]:
-        yield from self._whole(steps[:at])
-        yield from self._each(steps[at : at + 1])
-        yield from self._whole(steps[at + 1 :])
+            return None, len(done)
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:
         self.apart += [step.name for step in steps]

@@ -82,8 +82,9 @@ def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
     contexts = tuple([Context.parse(name) for name in names])
     if len({*contexts}) < len(contexts) or len({c.kind for c in contexts}) > 1:
         raise ConfigError(f"{words[0]!r}: the devices must be different ones of one kind")
-    for context in contexts:
-        arrays.require(context)
+    if not launched_by_mpi(os.environ):  # else each rank looks for its own: it forks before that
+        for context in contexts:
+            arrays.require(context)
     return contexts
 
 

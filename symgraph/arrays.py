@@ -295,6 +295,11 @@ def _cupy(context: Context) -> Any:
         raise _missing(
             context, f"the package cupy cannot be imported ({error}): pip install 'symgraph[gpu]'"
         ) from None
+    if _first_asked() != os.getpid():
+        raise _missing(
+            context, "this process was forked when CUDA had been asked for GPUs, and it answers "
+            "only there: make the MPI cluster first, which forks, then plans"
+        )  # fmt: skip
     try:
         cards = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -305,6 +310,12 @@ def _cupy(context: Context) -> Any:
         there = "gpu(0)" if cards == 1 else f"gpu(0) to gpu({cards - 1})"
         raise _missing(context, f"this machine has {there}; {SHARE}=1 lets contexts share them")
     return cupy
+
+
+@cache
+def _first_asked() -> int:
+    """The process that has called CUDA first, this one or one that it was forked from."""
+    return os.getpid()
 
 
 def _missing(context: Context, why: str) -> PlacementError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -56,10 +56,17 @@ class Gpu:
         )
 
     def _straight(self, count: int) -> Any:
-        """Memory from the card, for a pool that must not make room of what graphs write to."""
+        """Memory from the card, for a pool that must not make room of what graphs write to.
+
+        CuPy's own pool may have room: it holds what the same calls took before they were captured.
+        """
+        refused = self._cuda.runtime.CUDARuntimeError
+        with suppress(refused):
+            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
+        self.xp.get_default_memory_pool().free_all_blocks()
         try:
             return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
-        except self._cuda.runtime.CUDARuntimeError as error:
+        except refused as error:
             needed = f"operators need {bytes_text(count)} more while they run"
             raise self._full(needed) from error
 

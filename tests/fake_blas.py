@@ -80,8 +80,21 @@ def _gemm(handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, *re
 HANDLES: dict[int, int] = {}  # handle -> stream
 
 
-def _set_workspace(handle: int, address: int, size: int) -> int:
+def _create(address: int) -> int:
+    handle = len(HANDLES) + 1
+    HANDLES[handle] = 0
+    ctypes.c_void_p.from_address(address).value = handle
+    return 0
+
+
+def _set_stream(handle: int, stream: int) -> int:
     assert handle in HANDLES
+    HANDLES[handle] = stream
+    return 0
+
+
+def _set_workspace(handle: int, address: int, size: int) -> int:
+    assert HANDLES[handle], "cublasSetStream takes a workspace away, so it comes first"
     return 0
 
 
@@ -89,20 +102,8 @@ class Library:
     """libcublas.so."""
 
     def __init__(self) -> None:
+        self.cublasCreate_v2 = Function(_create)
+        self.cublasSetStream_v2 = Function(_set_stream)
         self.cublasGemmEx = Function(_gemm)
         self.cublasGemmStridedBatchedEx = Function(_gemm)
         self.cublasSetWorkspace_v2 = Function(_set_workspace)
-
-
-class cublas:
-    """The module cupy.cuda.cublas, as far as it is used."""
-
-    @staticmethod
-    def create() -> int:
-        handle = len(HANDLES) + 1
-        HANDLES[handle] = 0
-        return handle
-
-    @staticmethod
-    def setStream(handle: int, stream: int) -> None:
-        HANDLES[handle] = stream

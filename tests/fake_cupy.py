@@ -2,9 +2,10 @@
 
 Its arrays are no numpy arrays: as with CuPy, nothing converts between the two unasked, arithmetic
 of the two together is a TypeError, reductions give arrays without axes, and a function that CuPy
-has not is an AttributeError. Kernels are built by g++ (tests/cuda/emulation.py). What two streams
-do at once is done one after the other, but uses of memory that no event keeps in order are errors
-(tests/fake_memory.py). What it cannot show is what is slow.
+has not is an AttributeError. Its cards cannot reach each other's memory but by copies. Kernels are
+built by g++ (tests/fake_kernels.py). What two streams do at once is done one after the other, but
+uses of memory that no event keeps in order are errors (tests/fake_memory.py). What it cannot show
+is what is slow.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.special import erf
 
 from symgraph import arrays
-from tests.cuda import emulation
-from tests.fake_blas import Library, cublas
+from tests.fake_blas import Library
 from tests.fake_graphs import (
     CUDARuntimeError,
     MemoryPool,
     arrays_of,
+    capturing,
     noted,
     on_host,
     using_allocator,
 )
+from tests.fake_kernels import RawModule
 from tests.fake_memory import uses, watch
 from tests.fake_streams import (
     CARDS,
@@ -69,6 +71,7 @@ VIEWS = _words("""
 atleast_1d atleast_2d broadcast_to expand_dims moveaxis ravel reshape rollaxis split squeeze
 swapaxes transpose view
 """)
+PRODUCTS = _words("dot matmul tensordot")
 CONSTANTS = _words("""
 bool_ dtype finfo float16 float32 float64 iinfo inf int8 int32 int64 nan newaxis pi uint8
 uint32 uint64
@@ -94,15 +97,26 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _dressed(value: Any) -> Any:
-    """A result as CuPy gives it."""
-    if isinstance(value, tuple):
-        return tuple(map(_dressed, value))
-    if isinstance(value, list):
-        return [*map(_dressed, value)]
+def _dressed(value: Any, on: int | None = None) -> Any:
+    """A result as CuPy gives it; on: which card it lies."""
+    if isinstance(value, (tuple, list)):
+        parts = [_dressed(part, on) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
     if isinstance(value, (np.ndarray, np.generic)):
-        return ndarray(np.asarray(value))
+        return ndarray(np.asarray(value), on)
     return value
+
+
+def _require_reach(values: Any) -> None:
+    """ValueError for an array of another card, as with CuPy where cards have no peer access."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            _require_reach(value)
+        elif isinstance(value, ndarray) and value.device.id != card():
+            raise ValueError(
+                f"The device where the array resides ({value.device.id}) is different from the "
+                f"current device ({card()}). Peer access is unavailable between these devices."
+            )
 
 
 def _through(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
@@ -111,6 +125,10 @@ def _through(function: Callable[..., Any], name: str = "") -> Callable[..., Any]
     def called(*args: Any, **kwargs: Any) -> Any:
         if name in SIZED:
             on_host("a result whose size hangs on values")
+        if name in PRODUCTS and capturing() is not None:
+            raise NotImplementedError("calling cuBLAS API during stream capture is unsupported")
+        if name not in VIEWS and function is not np.copyto:
+            _require_reach((*args, *kwargs.values()))
         out = kwargs.get("out")
         written = [out._array] if out is not None else []
         if function is np.copyto:
@@ -124,7 +142,8 @@ def _through(function: Callable[..., Any], name: str = "") -> Callable[..., Any]
             return _arrays(function(*given, **named))
 
         found = noted(call, *written)
-        return out if out is not None else _dressed(found)
+        on = args[0].device.id if name in VIEWS and isinstance(args[0], ndarray) else None
+        return out if out is not None else _dressed(found, on)
 
     return called
 
@@ -156,10 +175,11 @@ class _Pointer:
 class ndarray(NDArrayOperatorsMixin):
     """Memory of a GPU, as far as this process is concerned."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, on: int | None = None) -> None:
+        """on: the card that it lies on, by default the one in use."""
         assert isinstance(array, np.ndarray)
         self._array = array
-        self.device = Device(card())
+        self.device = Device(card() if on is None else on)
 
     shape = property(lambda self: self._array.shape)
     dtype = property(lambda self: self._array.dtype)
@@ -168,7 +188,7 @@ class ndarray(NDArrayOperatorsMixin):
     ndim = property(lambda self: self._array.ndim)
     itemsize = property(lambda self: self._array.itemsize)
     strides = property(lambda self: self._array.strides)
-    T = property(lambda self: ndarray(self._array.T))
+    T = property(lambda self: ndarray(self._array.T, self.device.id))
     data = property(lambda self: _Pointer(self._array.ctypes.data))
 
     @property
@@ -209,9 +229,12 @@ class ndarray(NDArrayOperatorsMixin):
         self._array[...] = array
 
     def copy(self, order: str = "C") -> ndarray:
-        return _array(self, order=order)
+        """On the card in use, from any."""
+        uses([self._array])
+        return ndarray(noted(lambda: self._array.copy(order)))
 
     def fill(self, value: Any) -> None:
+        _require_reach([self])
         uses((), [self._array])
         noted(lambda: self._array.fill(_bare(value)), self._array)
 
@@ -230,20 +253,31 @@ class ndarray(NDArrayOperatorsMixin):
         if isinstance(bare, np.ndarray) and bare.dtype == bool:
             on_host("as many elements as a mask has")
         if any(True for _ in arrays_of(bare)):  # else it is a view
+            _require_reach([self])
             uses([self._array])
-        return ndarray(noted(lambda: np.asarray(self._array[bare])))
+        return ndarray(noted(lambda: np.asarray(self._array[bare])), self.device.id)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         current().busy = True
         bare, given = _bare(key), _bare(value)
+        self._require_way(bare, value)
         uses(arrays_of(given), [np.asarray(self._array[bare])])
         noted(lambda: self._array.__setitem__(bare, given), self._array)
+
+    def _require_way(self, key: Any, value: Any) -> None:
+        """What is laid out alike is copied from card to card, all else is a kernel's work."""
+        target = np.asarray(self._array[key])
+        if isinstance(value, ndarray) and target.flags.c_contiguous:
+            alike = (target.shape, target.strides, target.dtype)
+            if alike == (value.shape, value.strides, value.dtype):
+                return
+        _require_reach([self, value])
 
     def __len__(self) -> int:
         return len(self._array)
 
     def __iter__(self) -> Iterator[ndarray]:
-        return (ndarray(np.asarray(row)) for row in self._array)
+        return (ndarray(np.asarray(row), self.device.id) for row in self._array)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -279,24 +313,6 @@ for _name in METHODS:
     )(self, *args, **kwargs))  # fmt: skip
 
 
-# -- kernels ---------------------------------------------------------------------------------------
-
-
-class RawModule(emulation.RawModule):
-    """Kernels of one source, which say in their types what they write."""
-
-    def get_function(self, name: str) -> Callable[..., None]:
-        kernel, types = super().get_function(name), self._signatures[name].types
-
-        def launch(grid: Any, block: Any, args: tuple[Any, ...]) -> None:
-            given = [(a, kind) for a, kind in zip(args, types, strict=False) if type(a) is ndarray]
-            written = [a._array for a, kind in given if not kind.startswith("const ")]
-            uses([a._array for a, _ in given], written)
-            kernel(grid, block, args)
-
-        return launch
-
-
 # -- memory ----------------------------------------------------------------------------------------
 
 
@@ -318,6 +334,7 @@ def _require_room(nbytes: int) -> None:
 
 def _array(value: Any, dtype: Any = None, order: str = "K", copy: bool = True) -> ndarray:
     if isinstance(value, ndarray):
+        _require_reach([value])
         uses([value._array])
         made = noted(lambda: np.array(value._array, dtype, order=order, copy=True))
     else:
@@ -368,7 +385,8 @@ def _module() -> ModuleType:
     cuda = ModuleType("cupy.cuda")
     cuda.runtime, cuda.Device, cuda.Stream, cuda.Event = runtime, Device, Stream, Event
     cuda.get_elapsed_time, cuda.nvtx = get_elapsed_time, nvtx()
-    cuda.get_current_stream, cuda.memory, cuda.cublas = current, memory, cublas
+    cuda.get_current_stream, cuda.memory = current, memory
+    cuda.cublas = ModuleType("cupy.cuda.cublas")  # its library is called, it is not
     cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
     cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy

@@ -20,12 +20,15 @@ KINDS = [STAND_IN, pytest.param(REAL, marks=pytest.mark.gpu)]
 
 @contextmanager
 def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Any number of contexts on one card; kind: of KINDS. Skips the test where there is none."""
+    """Any number of contexts on two cards, or on those that are here; kind: of KINDS.
+
+    Skips the test where there is none.
+    """
     patch.setenv(arrays.SHARE, "1")
     if kind == STAND_IN:
         if compiler() is None:
             pytest.skip(MISSING)
-        with fake_cupy(cards=1):
+        with fake_cupy(cards=2):
             yield
         return
     try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runtime.capture import Replay
+from runtime.cuda import KERNELS
 from runtime.kernels import Step
-from runtime.native import Clock
+from runtime.native import Clock, Task
 from runtime.pipeline import Options
 from runtime.session import Session
 from runtime.transports import ThreadCluster
@@ -104,7 +106,8 @@ class Calls:
     def __init__(self, cupy, *names: str, looks: tuple[str, ...] = ()) -> None:
         self.total, self.counts = cupy.zeros(1), dict.fromkeys(names, 0)
         self.clock, self._looks = Clock(), looks
-        self.steps = [Step(name, self.call, (name, 10.0**i)) for i, name in enumerate(names)]
+        amounts = [10.0 ** min(i, 9) for i in range(len(names))]
+        self.steps = [Step(name, self.call, (name, amounts[i])) for i, name in enumerate(names)]
 
     def call(self, name: str, amount: float) -> None:
         self.counts[name] += 1
@@ -155,6 +158,15 @@ def test_what_cannot_be_captured_is_called_each_time(shared_gpu, looks, apart):
     assert replay.apart == apart
 
 
+def test_any_number_of_calls_that_cannot_be_captured(shared_gpu):
+    names = [f"{'look' if i % 3 == 2 else 'call'}{i}" for i in range(2400)]
+    calls = Calls(shared_gpu, *names, looks=tuple(names[2::3]))
+    calls.steps = [step._replace(args=(step.name, 1.0)) for step in calls.steps]
+    replay = Replay(arrays.device(gpu(0)), calls.clock, calls.steps)
+    assert [calls.run(replay) for _ in range(3)] == [2400.0] * 3
+    assert replay.apart == names[2::3]
+
+
 def test_memory_that_a_capture_does_not_get_is_told(shared_gpu):
     calls = Calls(shared_gpu, "a", "b")
 
@@ -169,11 +181,47 @@ def test_memory_that_a_capture_does_not_get_is_told(shared_gpu):
         calls.run(replay)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_capture_gets_memory_that_nobody_uses(shared_gpu, monkeypatch, cached):
+    """CuPy's pool keeps what operators took before they were captured, here all there is."""
+    free = []
+
+    def memory(count: int) -> str:
+        if not free:
+            raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        return f"{count} bytes"
+
+    pool = SimpleNamespace(free_all_blocks=lambda: free.extend([1] * cached))
+    monkeypatch.setattr(shared_gpu, "get_default_memory_pool", lambda: pool, raising=False)
+    monkeypatch.setattr(shared_gpu.cuda, "Memory", memory, raising=False)
+    monkeypatch.setattr(shared_gpu.cuda, "MemoryPointer", lambda *at: at, raising=False)
+    here = arrays.device(gpu(0))
+    if cached:
+        assert here._temporaries.allocator(512) == ("512 bytes", 0)
+        return
+    with pytest.raises(LimitError, match=r"but operators need 512 B more while they run"):
+        here._temporaries.allocator(512)
+
+
+def test_kernels_are_loaded_when_they_are_bound(shared_gpu):
+    """What loads one waits for the card: at its first launch that would be within a step."""
+    here = arrays.device(gpu(0))
+    with here.use():
+        x, y = here.put(np.ones(3, np.float32)), here.put(np.zeros(3, np.float32))
+        bound = KERNELS["relu"](Task({}, (x,), (y,), Clock()))
+        launch = here.captured(lambda: bound.function(*bound.args))
+        assert y.get().tolist() == [0, 0, 0]
+        launch()
+        assert y.get().tolist() == [1, 1, 1]
+
+
 def test_the_stand_in_refuses_what_cuda_does(shared_gpu):
     here = arrays.device(gpu(0))
     x = here.put(np.ones(3))
     with here.use(), pytest.raises(CUDARuntimeError, match="CaptureInvalidated"):
         here.captured(lambda: float(x[0]))
+    with here.use(), pytest.raises(NotImplementedError, match="cuBLAS"):
+        here.captured(lambda: x @ x)
     with here.use():
         launch = here.captured(lambda: x.__iadd__(1))
         assert x.get().tolist() == [1, 1, 1]

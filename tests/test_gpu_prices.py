@@ -18,6 +18,7 @@ from partitioner.cost import Caches, CostTable, Measured, Rates, Speed, signatur
 from partitioner.machine import load_machine
 from runtime import calibrate, card_profile, measure, pricing
 from runtime.job import prepare
+from runtime.measure import devices_to_measure
 from runtime.pipeline import Options
 from runtime.price_files import load_prices, save_prices
 from runtime.prices import Prices
@@ -25,6 +26,7 @@ from runtime.pricing import measure_links, measured_prices, quick_prices
 from runtime.profiling.trial import Trial
 from runtime.replay import Link, simulate
 from runtime.transports import ThreadCluster
+from runtime.transports.base import LAUNCHER_VARIABLES
 from symgraph import arrays, cpu, gpu, sym
 from symgraph.config import load_config
 from symgraph.errors import ConfigError, PlacementError
@@ -319,6 +321,13 @@ def test_devices_that_cannot_be_measured(stand_in, monkeypatch, capsys, word, me
     monkeypatch.delenv(arrays.SHARE)
     assert main(["--measure-machine", word]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_under_mpiexec_cards_are_not_asked_for_before_ranks_fork(stand_in, monkeypatch):
+    """What CUDA is asked before a fork, it answers in the parent alone, and a rank is the child."""
+    monkeypatch.setenv(LAUNCHER_VARIABLES[0], "0")
+    monkeypatch.setattr(stand_in.cuda.runtime, "getDeviceCount", lambda: pytest.fail("asked"))
+    assert devices_to_measure(["devices=[gpu(0), gpu(1)]"]) == (gpu(0), gpu(1))
 
 
 def test_without_a_card_nothing_is_measured(tmp_path, monkeypatch, capsys):

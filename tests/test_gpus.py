@@ -6,6 +6,7 @@ There is no GPU here: tests.fake_cupy stands in for CuPy, strictly. With a real 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import replace
@@ -75,6 +76,14 @@ def test_contexts_share_a_card_if_they_may(monkeypatch):
         first, third = arrays.device(gpu(0)), arrays.device(gpu(2))
         assert arrays.device(gpu(2)) is third
         assert first.stream is not third.stream
+
+
+def test_a_process_that_was_forked_after_cuda_was_asked(monkeypatch):
+    """As by the MPI cluster: its parent's CUDA is of no use to it, and CUDA says but that."""
+    with fake_cupy():
+        arrays.require(gpu(0))
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        assert "make the MPI cluster first, which forks, then plans;" in refused()
 
 
 def test_a_plan_says_so_before_anything_runs():

@@ -31,6 +31,7 @@ WARP = 32
 BLOCK = 256  # threads that work apart
 WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
 TALLEST = 65535  # blocks of a grid along its second axis
+PACK = 4  # elements that a thread loads at once, see common.cuh
 
 KERNELS: dict[str, Maker] = {}
 kernel = partial(native.kernel, table=KERNELS)
@@ -77,8 +78,13 @@ def _function(cupy: Any, source: str, name: str, given: tuple[str, ...]) -> Any:
 
 
 def function(source: str, name: str, **types: str) -> Callable[..., None]:
-    """A kernel of a source, to be called with (grid, block, arguments)."""
-    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types))
+    """A kernel of a source on the card in use, to be called with (grid, block, arguments).
+
+    It is compiled and loaded now: to load one at its first launch would wait for all work of the
+    card, and so for messages that it is sending, which a peer may take only after what this rank
+    does next.
+    """
+    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types)).kernel
     return found
 
 
@@ -114,6 +120,11 @@ Shape = tuple[tuple[int, ...], tuple[int, ...]]  # grid and block
 def warps(count: int, most: int) -> int:
     """Threads for so many elements: whole warps, no more than `most`."""
     return min(most, -(-count // WARP) * WARP)
+
+
+def packed(*values: Array) -> bool:
+    """Whether arrays of one size, without gaps, can be loaded by packs."""
+    return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
 
 
 def each(count: int) -> Shape:

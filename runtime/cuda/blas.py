@@ -46,9 +46,14 @@ def _checked(status: int) -> None:
 
 @cache
 def _library(cublas: Any) -> Any:
-    """The library behind CuPy's module cublas: functions know their arguments, and raise errors."""
+    """The library that CuPy's module cublas has loaded: functions with their types, which raise.
+
+    Handles are made by it as well, and not by the module: where another package has loaded a
+    cuBLAS of another version, this one may be that.
+    """
     library = arrays.shared_library(*LIBRARIES)
     for name, types in (
+        ("cublasCreate_v2", (POINTER,)), ("cublasSetStream_v2", (POINTER, POINTER)),
         ("cublasGemmEx", GEMM), ("cublasGemmStridedBatchedEx", GEMMS),
         ("cublasSetWorkspace_v2", (POINTER, POINTER, ctypes.c_size_t)),
     ):  # fmt: skip
@@ -61,12 +66,12 @@ class Blas:
     """cuBLAS on one stream."""
 
     def __init__(self, cupy: Any, stream: int) -> None:
-        cublas = cupy.cuda.cublas
-        library = _library(cublas)
+        library, handle = _library(cupy.cuda.cublas), ctypes.c_void_p()
         self.gemm: Callable[..., None] = library.cublasGemmEx
         self.gemms: Callable[..., None] = library.cublasGemmStridedBatchedEx
-        self.handle: int = cublas.create()
-        cublas.setStream(self.handle, stream)  # takes the workspace away, so it comes first
+        library.cublasCreate_v2(ctypes.addressof(handle))
+        self.handle = handle.value
+        library.cublasSetStream_v2(self.handle, stream)  # takes the workspace away: comes first
         self._workspace = cupy.empty(WORKSPACE, "uint8")
         library.cublasSetWorkspace_v2(self.handle, arrays.address(self._workspace), WORKSPACE)
 

@@ -13,6 +13,13 @@ template <typename T> struct Wide { typedef float type; };
 template <> struct Wide<double> { typedef double type; };
 typedef Wide<real>::type calc;
 
+// Neighbours that a thread loads and stores at once, where all arrays allow it: a warp's loads of
+// 16 bits each are too small to keep the memory busy.
+const int PACK = 4;
+template <typename T> struct alignas(PACK * sizeof(T)) Pack {
+    T at[PACK];
+};
+
 __device__ inline i64 thread_index() {
     return (i64)blockIdx.x * blockDim.x + threadIdx.x;
 }

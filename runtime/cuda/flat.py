@@ -1,4 +1,4 @@
-"""Flat kernels: element by element, an element a thread, by the formulas of formulas.py.
+"""Flat kernels: element by element, one or a pack a thread, by the formulas of formulas.py.
 
 A call is one pass over its arrays, however many functions it takes; what broadcasts is not copied
 first. For 16 bits all of a formula is computed in float and rounded once.
@@ -10,8 +10,18 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
-from runtime.cuda.base import WRITTEN, each, each_of_rows, floating, function, kernel, launch
-from runtime.cuda.formulas import GRADIENTS, MOST, PAIRS, UNARY, kernels
+from runtime.cuda.base import (
+    PACK,
+    WRITTEN,
+    each,
+    each_of_rows,
+    floating,
+    function,
+    kernel,
+    launch,
+    packed,
+)
+from runtime.cuda.formulas import BY_PACKS, GRADIENTS, MOST, PAIRS, UNARY, kernels
 from runtime.native.base import Bound, Task
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 from symgraph.ops.leaky_relu import channels
@@ -30,8 +40,9 @@ def cast(task: Task) -> Bound | None:
     kinds = {x.dtype.name, out.dtype.name}
     if "float32" not in kinds or not kinds.intersection(HALVES):
         return None
-    run = function("cast", "cast", real=out.dtype.name, given=x.dtype.name)
-    return launch(run, *each(x.size), x, out, x.size)
+    name, count = ("cast_packs", x.size // PACK) if packed(x, out) else ("cast", x.size)
+    run = function("cast", name, real=out.dtype.name, given=x.dtype.name)
+    return launch(run, *each(count), x, out, count)
 
 
 # -- launches ----------------------------------------------------------------------------------
@@ -42,8 +53,10 @@ def by_element(name: str, ins: Sequence[Array], out: Array, *numbers: float) -> 
     if not floating(*ins, out):
         return None
     if all(x.shape == out.shape for x in ins):
-        run = function("flat", f"flat_{name}", real=out.dtype.name)
-        return launch(run, *each(out.size), *ins, out, out.size, *map(float, numbers))
+        by_packs = name in BY_PACKS and packed(*ins, out)
+        kind, count = ("packs", out.size // PACK) if by_packs else ("flat", out.size)
+        run = function("flat", f"{kind}_{name}", real=out.dtype.name)
+        return launch(run, *each(count), *ins, out, count, *map(float, numbers))
     found = merged(out.shape, [x.shape for x in ins])
     if found is None or math.prod(found[0][:-1]) > ROWS:
         return None

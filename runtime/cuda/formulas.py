@@ -2,7 +2,8 @@
 
 A formula is of the elements x, y and z of as many arrays and of the numbers a and b, all of them
 `calc`; a kernel takes those that its formula names. flat_NAME is for arrays that are laid out
-alike, spread_NAME for arrays that broadcast. An output may be an input of its own size.
+alike, packs_NAME the same by packs (of what is so short that memory is all it waits for),
+spread_NAME for arrays that broadcast. An output may be an input of its own size.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ OTHERS: Mapping[str, str] = {
     "full": "a", "copy": "x", "where": "x != 0 ? y : z",
 }  # fmt: skip
 SPREAD = (*PAIRS, "prelu", "copy", "where")
+BY_PACKS = (
+    "add", "sub", "mul", "maximum", "minimum", "relu", "square", "negative", "copy", "full",
+    "leaky", "clip", "_relu_grad", "_sigmoid_grad", "_tanh_grad", "_leaky_relu_grad",
+    "_plus_scalar", "_minus_scalar", "_rminus_scalar", "_mul_scalar",
+)  # fmt: skip
 MOST = 8  # terms that one kernel adds
 
 
@@ -74,6 +80,17 @@ extern "C" __global__ void flat_{name}({arrays}real* out, i64 size{numbers}) {{
     const i64 at = thread_index();
     if (at >= size) return;
     {values}out[at] = (real)(calc)({formula});
+}}
+"""
+PACKS = """
+extern "C" __global__ void packs_{name}({arrays}real* out, i64 packs{numbers}) {{
+    const i64 at = thread_index();
+    if (at >= packs) return;
+    {loads}Pack<real> made;
+    for (int i = 0; i < PACK; i++) {{
+        {values}made.at[i] = (real)(calc)({formula});
+    }}
+    ((Pack<real>*)out)[at] = made;
 }}
 """
 ROWS = """
@@ -102,6 +119,18 @@ def flat(name: str, formula: str) -> str:
     )  # fmt: skip
 
 
+def packs(name: str, formula: str) -> str:
+    arrays, numbers = named(formula, "xyz"), named(formula, "ab")
+    loads = [f"const Pack<real> all_{x} = ((const Pack<real>*)of_{x})[at];" for x in arrays]
+    loads += [f"const calc {a} = (calc)wide_{a};" for a in numbers]
+    values = [f"const calc {x} = (calc)all_{x}.at[i];" for x in arrays]
+    return PACKS.format(
+        name=name, formula=formula, arrays="".join(f"const real* of_{x}, " for x in arrays),
+        numbers="".join(f", double wide_{a}" for a in numbers), loads=" ".join([*loads, ""]),
+        values=" ".join([*values, ""]),
+    )  # fmt: skip
+
+
 def spread(name: str, formula: str) -> str:
     arrays = named(formula, "xyz")
     values = [
@@ -126,6 +155,8 @@ def kernels() -> Iterator[str]:
     """The kernels of all formulas."""
     for name, formula in FORMULAS.items():
         yield flat(name, formula)
+    for name in BY_PACKS:
+        yield packs(name, FORMULAS[name])
     for name in SPREAD:
         yield spread(name, FORMULAS[name])
     for terms in range(3, MOST + 1):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.cuda.formulas import BY_PACKS
 from tests.cuda.emulation import signatures
 from tests.cuda.sources import SOURCES, variants
 
@@ -25,6 +26,7 @@ def in_wheel(name: str, files: str) -> list[Path]:
 
 LIBRARIES = in_wheel("cuda_nvrtc", "lib/libnvrtc.so.*")
 HEADERS = in_wheel("cuda_runtime", "include")
+CUPY = ("-ftz=true", "--device-as-default-execution-space")  # its own options, besides the chip
 NVRTC = ctypes.CDLL(str(LIBRARIES[0])) if LIBRARIES else None
 needs_nvrtc = pytest.mark.skipif(
     NVRTC is None or not HEADERS,
@@ -46,7 +48,7 @@ def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
     program = ctypes.c_void_p()
     made = NVRTC.nvrtcCreateProgram(ctypes.byref(program), code.encode(), None, 0, None, None)
     assert made == 0
-    more = (f"--gpu-architecture={chip}", *(f"-I{folder}" for folder in HEADERS))
+    more = (*CUPY, f"-arch={chip}", *(f"-I{folder}" for folder in HEADERS))
     words = [word.encode() for word in (*options, *more)]
     given = (ctypes.c_char_p * len(words))(*words)
     status = NVRTC.nvrtcCompileProgram(program, len(words), given)
@@ -70,7 +72,7 @@ def test_sources_compile(source, chip):
 
 @needs_nvrtc
 @pytest.mark.parametrize("source", SOURCES)
-def test_float32_stays_float32(source):
+def test_float32_stays_float32_and_packs_go_at_once(source):
     """Arithmetic on doubles is 64 times slower on many cards: none but sums and labels have any.
 
     CUDA's sine has some for angles above 100000.
@@ -80,6 +82,9 @@ def test_float32_stays_float32(source):
     wide = {part.split("(")[0] for part in parts if "mul.f64" in part or "fma.rn.f64" in part}
     sines = {"flat_sin", "flat_cos", "flat_tan"}
     assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad", *sines}
+    packs = [part for part in parts if "packs" in part.split("(")[0]]
+    assert len(packs) == {"flat": len(BY_PACKS), "cast": 1}.get(source, 0)
+    assert all(part.count("st.global") == part.count("st.global.v4") == 1 for part in packs)
 
 
 @needs_nvrtc

@@ -8,12 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.cuda import KERNELS
+from runtime.cuda.base import PACK, each, function
 from runtime.cuda.flat import merged
-from runtime.cuda.formulas import GRADIENTS, MOST, PAIRS, UNARY
+from runtime.cuda.formulas import BY_PACKS, FORMULAS, GRADIENTS, MOST, PAIRS, UNARY, named
+from runtime.native.base import Clock, Task
+from symgraph.arrays import address
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 from symgraph.ops.registry import OPS, Env
 from symgraph.types import HALVES
-from tests.cuda.calls import REALS, Called, agree, has_no_kernel, numbers
+from tests.cuda.calls import REALS, Called, agree, has_no_kernel, numbers, on_gpu
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 
@@ -215,6 +219,44 @@ def test_where(dtype):
     for shape in ((5, 70), (5,)):
         exact("where", np.resize(values(70, dtype, 2), shape), x, y)
     assert has_no_kernel("where", np.ones(5, "int32"), x, y)
+
+
+# -- packs -----------------------------------------------------------------------------------------
+
+
+def launched(op, *arrays, **attrs):
+    """The kernel that a call launches."""
+    *ins, out = arrays
+    bound = KERNELS[op](Task(attrs, tuple(ins), (out,), Clock()))
+    bound.function(*bound.args)
+    return bound.function.func.__self__.name
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_packs_are_for_arrays_that_all_begin_at_one(dtype):
+    rooms = [on_gpu(np.arange(100).astype(dtype_of(dtype))) for _ in range(2)]
+    first = [-address(room) // room.itemsize % PACK for room in rooms]
+    x, y = (room[at : at + 80] for room, at in zip(rooms, first, strict=True))
+    assert launched("square", x, y) == "packs_square"
+    assert same_bits(y.get(), x.get() * x.get())
+    assert launched("square", x[:78], y[:78]) == "flat_square"
+    for shifted in ((x[1:77], y[:76]), (x[:76], y[1:77])):
+        assert launched("square", *shifted) == "flat_square"
+    assert launched("erf", x, y) == "flat_erf"  # of what takes long to compute there are none
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("name", BY_PACKS)
+def test_packs_do_what_single_elements_do(name, dtype):
+    arrays = [on_gpu(values(12 * PACK + 3, dtype, seed)) for seed in range(3)]
+    by_packs, by_one = (on_gpu(np.zeros(12 * PACK, dtype_of(dtype))) for _ in range(2))
+    ins = [array[: 12 * PACK] for array in arrays[: len(named(FORMULAS[name], "xyz"))]]
+    numbers = [np.float64(0.3), np.float64(0.7)][: len(named(FORMULAS[name], "ab"))]
+    for kind, count, out in (("packs", 12, by_packs), ("flat", 12 * PACK, by_one)):
+        run = function("flat", f"{kind}_{name}", real=dtype_of(dtype).name)
+        run(*each(count), (*ins, out, np.int64(count), *numbers))
+    assert same_bits(by_packs.get(), by_one.get())
+    assert by_one.get().any()
 
 
 # -- the rest --------------------------------------------------------------------------------------
