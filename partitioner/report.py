@@ -7,7 +7,7 @@ from collections import Counter
 from partitioner.memory import kept_bytes
 from partitioner.types import PHASES, Body, CommEdge, Partition
 from symgraph.ops.registry import find
-from symgraph.units import bytes_text, flops_text
+from symgraph.units import bytes_text, count_text, flops_text
 
 
 def body_flops(body: Body) -> int:
@@ -68,7 +68,7 @@ def _edge_lines(partition: Partition, most: int = 12) -> list[str]:
     if not crossing:
         return ["no messages: everything is on one rank"]
     total = bytes_text(sum(e.type.nbytes for e in crossing))
-    lines = [f"{len(crossing)} messages a micro-batch, {total}:"]
+    lines = [f"{count_text(len(crossing), 'message')} a micro-batch, {total}:"]
     lines += [f"  {e.tag:>4}  {_arrow(e, partition)}" for e in crossing[:most]]
     if len(crossing) > most:
         lines.append(f"  ... and {len(crossing) - most} more")

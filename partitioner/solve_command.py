@@ -12,6 +12,7 @@ from collections.abc import Callable
 from partitioner.solve import Solution, solve
 from partitioner.workload_files import Workload, read_workload
 from symgraph.console import Console
+from symgraph.units import parse_bytes
 
 DESCRIPTION = """\
 Place the nodes of a workload file on accelerators and CPU cores so that the slowest device is as
@@ -47,7 +48,10 @@ def _count(text: str) -> int:
 
 
 def _bytes(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = float(parse_bytes(text))
     if not value >= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes")
     return value
@@ -71,7 +75,10 @@ def add_solve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--cpus", type=_count, metavar="L", help="instead of the file's number")
     parser.add_argument(
-        "--memory", type=_bytes, metavar="BYTES", help="of each accelerator, instead of the file's"
+        "--memory",
+        type=_bytes,
+        metavar="BYTES",
+        help="of each accelerator, such as 16GiB, instead of the file's",
     )
     parser.add_argument(
         "--bandwidth", type=_positive, metavar="BYTES",

@@ -26,6 +26,7 @@ from runtime.schedules import SCHEDULES, expand, find_schedule, gpipe
 from runtime.schedules.auto import list_schedule
 from runtime.text import load_schedule_file, rank_of
 from symgraph.errors import ConfigError
+from symgraph.units import count_text
 
 AUTO = "auto"  # a schedule made to measure, with bodies like 1f1b's
 V_SHAPED = ("zb-v", "dualpipe-v")
@@ -98,8 +99,9 @@ def make_case(options: Namespace) -> Case:
         programs = lower(topology, runs).programs
     stages, ranks = len(given.rank_of), topology.ranks
     heading = (
-        f"{options.schedule}: {_count(given.mbs, 'micro-batch')}, {_count(stages, 'stage')} on "
-        f"{_count(ranks, 'rank')}{f', {segments} time segments' * (segments > 1)}"
+        f"{options.schedule}: {count_text(given.mbs, 'micro-batch')}, "
+        f"{count_text(stages, 'stage')} on {count_text(ranks, 'rank')}"
+        f"{f', {segments} time segments' * (segments > 1)}"
         f"{'' if train else ', forward only'}; {times}"
     )
     if stages > ranks:
@@ -228,11 +230,6 @@ def _costs(
         best = sqrt(steps * fixed / ((len(own) - 1) * forward))
         notes.append(f"best for one pass: segments of sqrt(T a / ((p - 1) c)) = {best:.3g} steps")
     return Costs(run, Link(options.latency, bandwidth)), f"a {per}: {', '.join(said)}", notes
-
-
-def _count(number: int, noun: str) -> str:
-    """So many of them."""
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def figure(value: float | Fraction) -> str:

@@ -30,13 +30,14 @@ from runtime.session import Session
 from runtime.transports import Transport
 from symgraph.arrays import copy, on_host
 from symgraph.batching import assemble
-from symgraph.errors import ConfigError
+from symgraph.errors import ConfigError, RunError
 from symgraph.ops.layout import Split
 from symgraph.pieces import Shard, join
 from symgraph.types import Array
 
 ABOUT = "checkpoint.json"
 STEP = "step-{:08d}"
+PARTIAL = ".{}.partial"
 OPTIMIZER = "optimizer/{}/"  # the variable, then the slot
 
 
@@ -54,15 +55,17 @@ def by_age(folder: Path) -> list[Path]:
 def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
     """Write a checkpoint of a training session, and remove all but the newest `keep`.
 
-    about: JSON-able facts to keep with it. Raises ConfigError if the folder cannot be written.
+    about: JSON-able facts to keep with it. Raises RunError if it cannot be written; then the
+    older ones are still whole.
     """
     path = folder / STEP.format(session.steps)
-    partial = folder / f".{path.name}.partial"
+    partial = folder / PARTIAL.format(path.name)
 
     def work(transport: Transport) -> None:
         transport.waiting_for("the writing of a checkpoint")
         if transport.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left in folder.glob(PARTIAL.format("*")):  # by runs that were killed
+                shutil.rmtree(left, ignore_errors=True)
             partial.mkdir(parents=True)
         transport.exchange("made")
         tensors, pieces = _tensors(session, transport.rank)
@@ -79,8 +82,10 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
 
     try:
         session.cluster.run(work)
-    except OSError as error:
-        raise ConfigError(f"checkpoint.directory: cannot write {path}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        if 0 in session.cluster.ranks:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(f"cannot write the checkpoint {path}: {error}") from error
     return path
 
 
@@ -100,9 +105,11 @@ def prune(folder: Path, keep: int) -> None:
 def read_about(path: Path) -> dict[str, Any]:
     """The facts that were kept with a checkpoint."""
     try:
-        found: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no checkpoint: {error}") from error
+    if not isinstance(found, dict) or type(found.get("steps")) is not int:
+        raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its steps")
     return found
 
 

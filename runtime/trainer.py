@@ -15,15 +15,16 @@ import numpy as np
 
 from runtime import checkpoint
 from runtime.agree import agree_on_data, agree_on_settings
-from runtime.batches import source
+from runtime.batches import Source, source
 from runtime.bucketing import BucketSession
 from runtime.job import Job, create_optimizer
 from runtime.session import RECENT, Arrays, Session, initialize
 from runtime.summary import placement_of, stage_rows
 from runtime.transports import Cluster
 from symgraph import init
-from symgraph.config_keys import Config
-from symgraph.corpus import CORPORA, Corpus
+from symgraph.command import require_folder
+from symgraph.config_keys import Config, DataConfig
+from symgraph.corpus import CORPORA, Corpus, Ids
 from symgraph.errors import ConfigError, RunError
 from symgraph.io import DataBatch
 
@@ -47,7 +48,19 @@ def load_corpus(config: Config) -> Corpus:
     """The text that the config names."""
     data = config.data
     paths = {k: getattr(data, k) for k in ("path", "valid_path") if getattr(data, k) is not None}
-    return CORPORA[data.kind](vocab=data.vocab, **paths)
+    corpus = CORPORA[data.kind](vocab=data.vocab, **paths)
+    for part, ids in (("training", corpus.train), ("held-out", corpus.valid)):
+        if not len(ids):
+            raise ConfigError(f"the {part} part of {corpus.name} has no words")
+    return corpus
+
+
+def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
+    """The batches of a part of the text; ConfigError if it is too short for one."""
+    try:
+        return source(ids, data, seed)
+    except ConfigError as error:
+        raise ConfigError(f"the {part} text: {error}") from None
 
 
 def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
@@ -78,9 +91,11 @@ class Trainer:
 
     def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
         self.job, config, data = job, job.config, job.config.data
-        self.source = source(corpus.train, data, config.train.seed)
+        if config.checkpoint is not None and 0 in cluster.ranks:
+            require_folder(config.checkpoint.directory, "checkpoint.directory: cannot write")
+        self.source = _source("training", corpus.train, data, config.train.seed)
         alone = data.model_copy(update={"batches_per_step": 1})  # forward only, nothing drains
-        self.valid = source(corpus.valid, alone, config.train.seed)
+        self.valid = _source("held-out", corpus.valid, alone, config.train.seed)
         cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
@@ -159,7 +174,7 @@ class Trainer:
             lambda transport: agree_on_settings(transport, {"checkpoint": path and path.name})
         )
         if path is not None:
-            _require_same_run(checkpoint.read_about(path)["config"], self.job.config, path)
+            _require_same_run(checkpoint.read_about(path).get("config"), self.job.config, path)
             checkpoint.restore(self.training, path)
             self.saved = self.training.steps
             self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
@@ -253,15 +268,17 @@ FIXED = (
 )  # fmt: skip
 
 
-def _require_same_run(old: Mapping[str, Any], config: Config, path: Path) -> None:
+def _require_same_run(old: object, config: Config, path: Path) -> None:
     """A checkpoint goes on with what it was begun with, but for where and how it runs."""
     new = config.model_dump(mode="json")
     for key in FIXED:
+        name = ".".join(key)
         was, now = old, new
         for part in key:
+            if not isinstance(was, dict) or part not in was:
+                raise ConfigError(f"{path} is no checkpoint of a training run: it has no {name}")
             was, now = was[part], now[part]
         if was != now:
-            name = ".".join(key)
             raise ConfigError(
                 f"{name}: {now!r}, but the checkpoint {path} was written with {was!r}; change "
                 f"{name} back, or use another checkpoint.directory or resume: never"
@@ -269,7 +286,10 @@ def _require_same_run(old: Mapping[str, Any], config: Config, path: Path) -> Non
 
 
 def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
+    """Mean negative log-likelihood; RunError if it is not finite, or there are no words."""
     total, count = (figures[n] for n in names)
+    if not count:
+        raise RunError("no word was there to predict: a line of the text that is empty has none")
     if not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
     return total / count

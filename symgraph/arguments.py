@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-MODES = ("plan", "profile", "compare", "search")  # at most one of them; none: train
+from symgraph.command import Parser
+
+# at most one of them; none: train
+MODES = ("plan", "profile", "compare", "search", "measure_machine")
 NEEDS: dict[str, tuple[str, ...]] = {  # what goes with some modes only
     "steps": ("profile", "compare", "search"), "winner": ("search",),
     "trace": ("profile",), "save_costs": ("profile",),
@@ -14,7 +17,7 @@ NEEDS: dict[str, tuple[str, ...]] = {  # what goes with some modes only
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m symgraph.run",
         description="Train the network of a config file as a pipeline over its devices.",
         epilog="exit status: 0 done, 1 a failure while running, 2 bad input, 3 no placement or "

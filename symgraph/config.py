@@ -143,9 +143,10 @@ def _data_mistakes(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
-    if not Path(path).is_file():
-        what = "is a folder, not a file" if Path(path).is_dir() else "no such file"
-        yield at, f"{what}: {path}"
+    if Path(path).is_dir():
+        yield at, f"is a folder, not a file: {path}"
+    elif not Path(path).exists():
+        yield at, f"no such file: {path}"
 
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

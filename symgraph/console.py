@@ -6,6 +6,7 @@ control codes. A run that prints its result on stdout hands in stderr here.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import time
@@ -29,6 +30,13 @@ REDRAW_EVERY = 0.25  # seconds between two drawings of the bar; drawn by update(
 WINDOW = 20.0  # seconds that rates and losses are taken over
 
 
+class _Rich(RichConsole):
+    """rich ends the process if the reader has gone; other ranks would not be told of that."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 class Console:
     """Writes all that a run says to one stream; `quiet` says nothing (ranks other than 0)."""
 
@@ -37,7 +45,7 @@ class Console:
     ) -> None:
         self.clock, self.quiet = clock, quiet
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.rich = RichConsole(
+        self.rich = _Rich(
             file=stream, quiet=quiet, force_terminal=self.is_terminal, force_jupyter=False,
             markup=False, highlight=False, emoji=False,
             width=None if self.is_terminal else 10_000,  # in a file nothing is cut off or wrapped

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from symgraph.errors import ConfigError
+from symgraph.errors import ConfigError, RunError
 
 VERSION = b"brain.Event:2"
 POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
@@ -29,6 +29,7 @@ class EventLog(ExitStack):
 
     def __init__(self, folder: str | None) -> None:
         super().__init__()
+        self._folder = folder
         self._file: BinaryIO | None = None
         if folder is not None:
             path = Path(folder) / f"events.out.tfevents.{time.time_ns()}.symgraph"
@@ -38,7 +39,7 @@ class EventLog(ExitStack):
                 self._file = self.enter_context(file)
             except OSError as error:
                 raise ConfigError(f"cannot write events to {folder}: {error.strerror}") from None
-            self._file.write(_record(_event(0, _field(3, BYTES, VERSION))))
+            self._append(_event(0, _field(3, BYTES, VERSION)))
 
     def write(self, *, step: int, **figures: float) -> None:
         """Write the scalars of a step; what is no finite number is left out."""
@@ -48,7 +49,15 @@ class EventLog(ExitStack):
             _field(1, BYTES, _field(1, BYTES, name.encode()) + _field(2, FLOAT, value))
             for name, value in figures.items() if math.isfinite(value)
         )  # fmt: skip
-        self._file.write(_record(_event(step, _field(5, BYTES, values))))
+        self._append(_event(step, _field(5, BYTES, values)))
+
+    def _append(self, event: bytes) -> None:
+        """Write an event; RunError if the disk is full."""
+        assert self._file is not None
+        try:
+            self._file.write(_record(event))
+        except OSError as error:
+            raise RunError(f"cannot write events to {self._folder}: {error.strerror}") from None
 
 
 def _event(step: int, what: bytes) -> bytes:

@@ -17,15 +17,14 @@ import json
 import os
 import sys
 import textwrap
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symgraph.arguments import MODES, NEEDS, parser
-from symgraph.command import OK, exit_status, say
-from symgraph.errors import SymgraphError
+from symgraph.command import OK, report, require_writable, status_of
+from symgraph.errors import ConfigError
 
 if TYPE_CHECKING:
     from runtime.clusters import Clusters
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = parser().parse_intermixed_args(argv)
+    words = sys.argv[1:] if argv is None else argv
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
-    if options.keys:
-        return _print_keys()
-    try:
-        return _command(options)
-    except (Exception, KeyboardInterrupt) as error:
-        return _report(error, options.traceback)
+    return status_of(
+        lambda: _command(parser().parse_intermixed_args(words)),
+        with_traceback="--traceback" in words,
+    )
 
 
 def _print_keys() -> int:
@@ -62,8 +59,9 @@ def _command(options: argparse.Namespace) -> int:
     from partitioner.strategies import STRATEGIES
     from runtime.schedules import SCHEDULES
     from symgraph.config import load_config
-    from symgraph.errors import ConfigError
 
+    if options.keys:
+        return _print_keys()
     _require_one_mode(options)
     if options.measure_machine is not None:
         return _measure_machine(options)
@@ -83,8 +81,6 @@ def _candidates(
     options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
 ) -> dict[str, Config]:
     """The configs to compare, by name: files, or the candidates of one file."""
-    from symgraph.errors import ConfigError
-
     words = [options.config, *options.overrides]
     files = list(dict.fromkeys(word for word in words if "=" not in word))
     overrides = [word for word in words if "=" in word]
@@ -96,23 +92,31 @@ def _candidates(
             "--compare needs two configs or more, or a config with `candidates:`, such as "
             "candidates: {by hand: [], planned: [partition.strategy=auto]}"
         )
-    return {name: load(files[0], [*overrides, *more]) for name, more in candidates.items()}
+    found = {}
+    for name, more in candidates.items():
+        try:
+            found[name] = load(files[0], [*overrides, *more])
+        except ConfigError as error:
+            raise ConfigError(f"candidate {name!r}: {error}") from None
+    return found
 
 
 def _require_one_mode(options: argparse.Namespace) -> None:
     """ConfigError for arguments that do not go together."""
-    from symgraph.errors import ConfigError
-
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
-        raise ConfigError(f"--{asked[0]} or --{asked[1]}? one at a time")
+        raise ConfigError(f"--{asked[0]} or --{_dashed(asked[1])}? one at a time")
     for name in ("log", "tensorboard"):
         if asked and getattr(options, name) is not None:
-            raise ConfigError(f"--{name} is for training; leave out --{asked[0]}")
+            raise ConfigError(f"--{name} is for training; leave out --{_dashed(asked[0])}")
     for name, modes in NEEDS.items():
         if getattr(options, name) is not None and not set(modes) & set(asked):
             words = " or ".join(f"--{mode}" for mode in modes)
-            raise ConfigError(f"--{name.replace('_', '-')} goes with {words}; add that")
+            raise ConfigError(f"--{_dashed(name)} goes with {words}; add that")
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _measure_machine(options: argparse.Namespace) -> int:
@@ -131,6 +135,8 @@ def _measure_machine(options: argparse.Namespace) -> int:
     contexts = devices_to_measure([word for word in words if word is not None])
     cluster = measuring_ranks(os.environ, contexts)
     try:
+        if path != "-" and 0 in cluster.ranks:
+            _require_machine_file(path)
         machine = measure_machine(cluster, contexts)
         if 0 in cluster.ranks:
             if path == "-":
@@ -140,10 +146,24 @@ def _measure_machine(options: argparse.Namespace) -> int:
                 print(machine, flush=True)
         cluster.close()
     except (Exception, KeyboardInterrupt) as error:
-        status = _report(error, options.traceback)
+        status = report(error, with_traceback=options.traceback)
         cluster.leave(status)
         return status
     return OK
+
+
+def _require_machine_file(path: str) -> None:
+    """ConfigError if a machine file cannot be written there, or something else would be lost."""
+    from partitioner.machine import load_machine
+
+    require_writable(path, "cannot write the machine file")
+    if os.path.isfile(path):
+        try:
+            load_machine(path)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--measure-machine would write over {path}, which is no machine file ({error})"
+            ) from None
 
 
 def _plan(config: Config, options: argparse.Namespace) -> int:
@@ -175,7 +195,7 @@ def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work)
         summary = work(configs, options, clusters, console)
         clusters.close()
     except (Exception, KeyboardInterrupt) as error:
-        status = _report(error, options.traceback)
+        status = report(error, with_traceback=options.traceback)
         clusters.leave(status)
         return status
     if here and options.json:
@@ -246,6 +266,7 @@ def _train(
 def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
     """Say what is going to be trained, and where."""
     from runtime.explain import how
+    from symgraph.units import count_text
 
     placement = job.training.partition.placement
     devices = ", ".join(map(str, placement.devices))
@@ -254,8 +275,8 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
         f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
     )
     console.line(
-        f"{job.config.model}: {placement.stages} stages on {devices}, "
-        f"{len(job.training.sizes)} micro-batches, {how(job.training)}"
+        f"{job.config.model}: {count_text(placement.stages, 'stage')} on {devices}, "
+        f"{count_text(len(job.training.sizes), 'micro-batch')}, {how(job.training)}"
     )
     if job.training.late:
         console.line(f"note: {job.training.late}")
@@ -348,17 +369,6 @@ def _predicted(summary: dict[str, Any]) -> dict[str, str]:
         "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
     }
-
-
-def _report(error: BaseException, with_traceback: bool) -> int:
-    """Say what ended the run, in one line; the exit status."""
-    if isinstance(error, KeyboardInterrupt):
-        say("interrupted")
-    else:
-        if with_traceback or not isinstance(error, SymgraphError):
-            traceback.print_exception(error)
-        say(f"error: {error}")
-    return exit_status(error)
 
 
 if __name__ == "__main__":

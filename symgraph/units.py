@@ -36,6 +36,16 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def count_text(count: int, noun: str) -> str:
+    """So many of them.
+
+    >>> count_text(1, "stage"), count_text(1024, "micro-batch")
+    ('1 stage', '1,024 micro-batches')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{plural}"
+
+
 def bytes_text(count: float) -> str:
     """Bytes in binary units.
 

@@ -185,6 +185,9 @@ class _Builder:
         except ValueError as error:  # such as a date with month 13
             self._problem(node, path, f"{node.value!r} is not a valid value: {error}")
             return None
+        except (KeyError, AttributeError):  # PyYAML's own, of a tag such as !!bool
+            self._problem(node, path, f"{node.value!r} is not a valid value of its tag")
+            return None
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         self._find_duplicates(node, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from symgraph.run import main
 from tests.profiles import costs
-from tests.small_lm import write_config
+from tests.small_lm import write_bucketed, write_config
 
 ROOT = Path(__file__).parent.parent
 KEYS = {
@@ -204,6 +205,77 @@ def test_a_mistake_in_the_file_names_its_line(config):
     assert "did you mean 'micro_batches'" in done.stderr
 
 
+def test_a_mistake_in_the_arguments_is_one_line_and_status_2():
+    done = run("--pln")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "symgraph: error: unrecognized arguments: --pln (python -m symgraph.run --help tells"
+    assert done.stderr == f"{told} more)\n"
+
+
+def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """With a pipe for stdout that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        return subprocess.run(
+            command(*arguments), stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            timeout=120, check=False,
+        )  # fmt: skip
+
+
+def test_what_is_printed_may_be_cut_off(config):
+    """`--plan | head` ended with a traceback."""
+    for arguments in (["--keys"], [config, "--plan"]):
+        done = without_reader(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_training_that_nobody_reads_is_a_failure_with_one_line(config):
+    done = without_reader(config)
+    assert (done.returncode, done.stderr) == (1, "symgraph: error: Broken pipe\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(config):
+    full = "symgraph: error: No space left on device\n"
+    with open("/dev/full", "w") as stdout:
+        done = subprocess.run(
+            command("--keys"), stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            timeout=120, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, full)
+    done = run(config, "--log=/dev/full")
+    told = "symgraph: error: cannot write the log /dev/full: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_text_without_a_held_out_part(config, tmp_path):
+    (tmp_path / "none.txt").write_text("")
+    done = run(config, f"data.valid_path={tmp_path / 'none.txt'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"symgraph: error: the held-out part of text .* has no words\n", done.stderr
+    )
+    (tmp_path / "few.txt").write_text("w1 w2\n")
+    done = run(config, f"data.valid_path={tmp_path / 'few.txt'}")
+    assert done.returncode == 2
+    assert "error: the held-out text: 3 tokens do not fill one batch" in done.stderr
+
+
+def test_sentences_without_words(tmp_path):
+    config = write_bucketed(tmp_path)
+    (tmp_path / "lines.txt").write_text("\n" * 400)
+    done = run(str(config))
+    assert done.returncode == 1
+    assert done.stderr.startswith("symgraph: error: no word was there to predict")
+
+
+def test_text_from_a_device(config):
+    """It was no file, so "no such file"."""
+    done = run(config, "data.valid_path=/dev/null")
+    assert "error: the held-out part of text" in done.stderr
+
+
 def test_missing_config_file():
     done = run_alone("nothing.yaml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -264,6 +336,7 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
+    (["--log=x", "--measure-machine"], "--log is for training; leave out --measure-machine"),
     (["--log=x", "--plan"], "--log is for training; leave out --plan"),
     (["--tensorboard=x", "--profile"], "--tensorboard is for training; leave out --profile"),
 ])  # fmt: skip

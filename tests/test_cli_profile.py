@@ -50,7 +50,10 @@ def test_a_profile_of_buckets_with_all_its_files(tmp_path):
     buckets = {e["args"].get("bucket") for e in json.loads(trace.read_text())["traceEvents"]
                if e.get("cat") == "node"}  # fmt: skip
     assert buckets <= {"4", "7", "12"}
-    assert "Steps by their buckets" in (report / "index.html").read_text()
+    page = (report / "index.html").read_text()
+    assert "Steps by their buckets" in page
+    for row in found["mixtures"]:
+        assert f'<td data-value="{row["step_seconds"]}">' in page, "to be sorted by"
     for name in ("timeline.png", "memory.png", "mixtures.csv", "instructions.csv"):
         assert (report / name).stat().st_size
 
@@ -59,13 +62,20 @@ def test_a_profile_of_buckets_with_all_its_files(tmp_path):
     (["--steps=3"], "--steps goes with --profile"),
     (["--trace=x.json"], "--trace goes with --profile"),
     (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
+    (["--profile", "--save-costs=/nowhere/x"], "cannot write the costs to /nowhere/x"),
+    (["--profile", "--report=/dev/null"], "cannot write a report into /dev/null: Not a directory"),
+    (["--search", "--winner=/nowhere/x"], "cannot write the winner to /nowhere/x"),
     (["--plan", "--profile"], "--plan or --profile? one at a time"),
+    (["--plan", "--measure-machine"], "--plan or --measure-machine? one at a time"),
+    (["candidates={a: [pipeline.schedule=gpip], b: []}", "--compare"],
+     "candidate 'a': override 'pipeline.schedule=gpip': pipeline.schedule: unknown value"),
 ])  # fmt: skip
 def test_arguments_that_do_not_go_together(config, arguments, message):
     done = run(config, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stdout == "", "before anything is measured"
 
 
 def test_candidates_of_one_config_are_compared(config, tmp_path):

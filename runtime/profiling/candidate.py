@@ -14,6 +14,7 @@ from runtime.profiling.trial import prices_of
 from runtime.splits import Split
 from runtime.timeline import Timeline
 from symgraph.config_keys import Config
+from symgraph.units import count_text
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Candidate:
     def name(self) -> str:
         """What it is, in a few words."""
         choice = self.plan.choice
-        words = [choice.schedule, f"{len(self.plan.sizes)} micro-batches"]
+        words = [choice.schedule, count_text(len(self.plan.sizes), "micro-batch")]
         if choice.time_segment is not None:
             words.append(f"segments of {choice.time_segment}")
         words += [f"{split.group} in {split.kind}" for split in self.splits]

@@ -31,9 +31,11 @@ from runtime.profiling.winner import evidence_lines, write_winner
 from runtime.profiling.words import memory_rows, profile_report
 from runtime.trace import write_traces
 from runtime.transports import Cluster
+from symgraph.command import require_writable
 from symgraph.config_keys import Config
 from symgraph.console import Console
 from symgraph.errors import ConfigError
+from symgraph.units import count_text
 
 WINNER = "winner.yaml"
 FEWEST, MOST = 3, 6  # candidates of a search that are measured, besides the config as given
@@ -50,6 +52,18 @@ class Outputs:
     costs: str | None = None
     report: str | None = None
 
+    def require(self, config: Config) -> None:
+        """ConfigError for one that cannot be written."""
+        if self.trace is not None:
+            require_writable(self.trace, "cannot write the trace")
+        if self.costs is not None:
+            if config.machine is not None:
+                raise ConfigError(
+                    f"--save-costs {self.costs}: nothing is measured to be saved, as `machine` "
+                    "says what kernels cost; leave out one of them"
+                )
+            require_writable(self.costs, "cannot write the costs to")
+
 
 def profile(
     config: Config, cluster: Cluster, console: Console, *, steps: int = STEPS,
@@ -59,9 +73,11 @@ def profile(
 
     Every process of an MPI run does the same.
     """
+    if 0 in cluster.ranks:
+        outputs.require(config)
     require_report(outputs.report)
     trial = Trial.of(config, cluster, steps=steps)
-    console.line(f"{config.model}: measuring {steps} steps")
+    console.line(f"{config.model}: measuring {count_text(steps, 'step')}")
     trial.run(steps)
     found = trial.profile(PriceMemory())
     summary = trial.summary(found)
@@ -100,6 +116,7 @@ def search_best(
         raise ConfigError(
             "--search runs in one process: leave out mpiexec, and run the winner with it"
         )
+    require_writable(winner, "cannot write the winner to")
     shared = Shared()
     here = config.machine is None
     pricing = shared.pricing(clusters.of(config))  # not asked if the machine is a file's

@@ -21,9 +21,9 @@ from runtime.draw import chart
 from runtime.job import Planned
 from runtime.pricing import PriceMemory
 from runtime.profiling.outcome import Figures, Outcome, held_bytes
-from runtime.profiling.page import Show, render
+from runtime.profiling.page import Cell, Show, render
 from runtime.profiling.record import WARM_UP
-from runtime.profiling.report import PAGE
+from runtime.profiling.report import PAGE, writing_report
 from runtime.profiling.tables import write_table
 from runtime.profiling.trial import Shared, Trial
 from runtime.profiling.words import again
@@ -126,6 +126,18 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
+def _sortable(compared: Sequence[Compared]) -> list[Sequence[Cell]]:
+    """The ranking for a page, where a click on a column sorts by what its texts say."""
+    rows: list[Sequence[Cell]] = []
+    for place, (c, (_, name, *texts)) in enumerate(
+        zip(compared, ranking(compared), strict=True), 1
+    ):
+        f = c.figures
+        values = (*f[:3], f.tokens_per_second, *f[3:])
+        rows.append([(str(place), place), name, *zip(texts, map(float, values), strict=True)])
+    return rows
+
+
 def comparison_report(compared: Sequence[Compared]) -> str:
     """The ranked table and the timelines, for the terminal."""
     charts = []
@@ -161,10 +173,12 @@ def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
     ]  # fmt: skip
     steps = compared[0].outcome.profile.steps
     about = f"{steps} steps of each, measured in alternation; the median ones are shown"
-    page = render("Partitions compared", about, shows, (HEAD, [list(r) for r in ranking(compared)]))
-    (to / PAGE).write_text(page, encoding="utf-8")
-    for place, c in enumerate(compared, 1):
-        (to / f"{place}.yaml").write_text(f"# {c.name}\n{c.config.to_yaml()}", encoding="utf-8")
-    rows = ((c.name, *c.figures) for c in compared)
-    write_table(to / "ranking.csv", ("name", *Figures._fields), rows)
+    page = render("Partitions compared", about, shows, (HEAD, _sortable(compared)))
+    with writing_report(folder):
+        (to / PAGE).write_text(page, encoding="utf-8")
+        for place, c in enumerate(compared, 1):
+            text = f"# {c.name}\n{c.config.to_yaml()}"
+            (to / f"{place}.yaml").write_text(text, encoding="utf-8")
+        rows = ((c.name, *c.figures) for c in compared)
+        write_table(to / "ranking.csv", ("name", *Figures._fields), rows)
     return to / PAGE

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.price_files import save_prices
@@ -12,8 +14,10 @@ from runtime.profiling.pictures import memory_png, timeline_png
 from runtime.profiling.tables import write_tables
 from runtime.profiling.traced import shown
 from runtime.trace import write_traces
+from symgraph.command import require_folder
 from symgraph.config_keys import Config
-from symgraph.errors import ConfigError
+from symgraph.errors import ConfigError, RunError
+from symgraph.units import count_text
 
 PAGE = "index.html"
 WANTED = ("jinja2", "matplotlib")  # the extra `report`
@@ -26,10 +30,7 @@ def require_report(folder: str | None) -> None:
     missing = [name for name in WANTED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"--report needs {' and '.join(missing)}: pip install 'symgraph[report]'")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write a report into {folder}: {error.strerror}") from None
+    require_folder(folder, "cannot write a report into")
 
 
 def write_report(profile: Profile, config: Config, memory: list[int], folder: str) -> Path:
@@ -40,14 +41,25 @@ def write_report(profile: Profile, config: Config, memory: list[int], folder: st
     """
     to = Path(folder)
     text = config.to_yaml()
-    (to / "config.yaml").write_text(text, encoding="utf-8")
-    if profile.prices.measured:
-        save_prices(profile.prices, to / "costs.json")
-    write_traces(shown(profile), to / "trace.json")
-    write_tables(profile, to)
-    timeline_png(profile, to / "timeline.png")
-    memory_png(profile, to / "memory.png")
-    about = f"{', '.join(config.devices)}; {profile.steps} measured steps; the median one is shown"
-    page = render(f"Profile of {config.model}", about, [Show(profile, text, memory)])
-    (to / PAGE).write_text(page, encoding="utf-8")
+    with writing_report(folder):
+        (to / "config.yaml").write_text(text, encoding="utf-8")
+        if profile.prices.measured:
+            save_prices(profile.prices, to / "costs.json")
+        write_traces(shown(profile), to / "trace.json")
+        write_tables(profile, to)
+        timeline_png(profile, to / "timeline.png")
+        memory_png(profile, to / "memory.png")
+        steps = count_text(profile.steps, "measured step")
+        about = f"{', '.join(config.devices)}; {steps}; the median one is shown"
+        page = render(f"Profile of {config.model}", about, [Show(profile, text, memory)])
+        (to / PAGE).write_text(page, encoding="utf-8")
     return to / PAGE
+
+
+@contextmanager
+def writing_report(folder: str) -> Iterator[None]:
+    """RunError for what the system refuses meanwhile, such as room on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write the report into {folder}: {error.strerror}") from error

@@ -33,7 +33,7 @@ from symgraph.config_keys import Config
 from symgraph.context import Context
 from symgraph.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.graph import Graph
-from symgraph.units import seconds_text
+from symgraph.units import count_text, seconds_text
 
 SECONDS = 50.0  # of simulations; what is not tried by then is left out
 QUICKLY = 0.6  # the part of them in which candidates are planned quickly
@@ -162,7 +162,7 @@ class _Tried:
             found = self.plan(config, splits, quick=quick, placement=placement)
         except (PlacementError, ScheduleError, MicroBatchError) as error:
             self.failed = error
-            self.say(f"  {config.pipeline.micro_batches} micro-batches: {error}")
+            self.say(f"  {count_text(config.pipeline.micro_batches, 'micro-batch')}: {error}")
             return None
         self.candidates.append(found)
         self.say(f"  {found.name}: {seconds_text(found.seconds)} predicted")

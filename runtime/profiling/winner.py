@@ -18,7 +18,7 @@ from runtime.profiling.search import Found
 from runtime.summary import placement_of
 from symgraph.config_keys import Config
 from symgraph.errors import ConfigError, SymgraphError
-from symgraph.units import seconds_text
+from symgraph.units import count_text, seconds_text
 
 SHOWN = 12  # candidates in the evidence
 
@@ -56,8 +56,8 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
         ))  # fmt: skip
     even = winner.even
     lines = [
-        f"{found.simulated} plans simulated in {seconds_text(found.seconds)}, {len(compared)} "
-        "measured in alternation:",
+        f"{count_text(found.simulated, 'plan')} simulated in {seconds_text(found.seconds)}, "
+        f"{len(compared)} measured in alternation:",
         *aligned(rows),
         f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
@@ -66,7 +66,8 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
     if winner.quick:
         lines.append("its placement was found with less effort than planning takes by itself")
     if found.left_out:
-        lines.append(f"{found.left_out} candidates were left out for lack of time")
+        left = count_text(found.left_out, "candidate")
+        lines.append(f"for lack of time, {left} left out")
     if winner.prices.machine is None:
         for table in winner.prices.kinds.values():
             if isinstance(table, CostTable):
@@ -80,7 +81,7 @@ def _pinned(winner: Candidate, path: Path) -> Config:
     choice = winner.plan.choice
     schedule = choice.schedule
     if schedule == AUTO:
-        schedule = str(path.with_suffix(".txt"))
+        schedule = str(path.with_suffix(".schedule.txt"))
         Path(schedule).write_text(f"{winner.plan.schedule}\n", encoding="utf-8")
     pipeline = winner.config.pipeline.model_copy(update={
         "schedule": schedule, "time_segment": choice.time_segment,

@@ -13,7 +13,7 @@ from runtime.draw import chart
 from runtime.profiling.figures import Profile
 from runtime.profiling.mixture import Mixture
 from runtime.profiling.waits import reasons
-from symgraph.units import bytes_text, seconds_text, si_text
+from symgraph.units import bytes_text, count_text, seconds_text, si_text
 
 MANY = 16  # rows of a table in the terminal; files have them all
 SUM_OFF = 0.05  # the operators' medians may be so far from what ranks compute
@@ -70,7 +70,7 @@ def how_long(profile: Profile) -> str:
     low, high = np.percentile(profile.every(), (25, 75))
     kinds = f" of {len(profile.mixtures)} mixtures of buckets" if several(profile) else ""
     return (
-        f"{profile.steps} steps{kinds}, {'mean' if kinds else 'median'} "
+        f"{count_text(profile.steps, 'step')}{kinds}, {'mean' if kinds else 'median'} "
         f"{seconds_text(profile.step)} (half of them between "
         f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
         f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "

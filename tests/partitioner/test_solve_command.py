@@ -52,7 +52,9 @@ def test_flags_change_the_devices_and_the_kind_of_placement(capsys):
     contiguous = solved(capsys, DIAMOND, "--contiguous")
     anywhere = solved(capsys, DIAMOND, "--noncontiguous", "--time-limit", "5")
     assert anywhere["max_load"] <= contiguous["max_load"]
-    assert solved(capsys, DIAMOND, "--memory", "70")["max_load"] >= contiguous["max_load"]
+    limited = solved(capsys, DIAMOND, "--memory", "70")
+    assert limited["max_load"] >= contiguous["max_load"]
+    assert solved(capsys, DIAMOND, "--memory", "70B")["assignment"] == limited["assignment"]
 
 
 def test_a_profile_is_solved_as_a_straight_pipeline(capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from runtime import checkpoint
@@ -15,7 +16,7 @@ from runtime.job import prepare
 from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
 from symgraph.config import load_config
-from symgraph.errors import ConfigError
+from symgraph.errors import ConfigError, RunError
 from tests.small_lm import write_config
 
 TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12"
@@ -125,12 +126,43 @@ def test_damaged_files_are_named(path):
     (folder / "rank-1.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"has no '.*': it was written by another network"):
         train(path)
-    (folder / "checkpoint.json").write_text(json.dumps(3)[:0])
-    with pytest.raises(ConfigError, match="is no checkpoint"):
-        train(path)
+    config = json.loads((folder / "checkpoint.json").read_text())["config"]
+    del config["train"]["seed"]
+    for about, message in (
+        ("", "is no checkpoint"),
+        ("[]", "is no checkpoint: checkpoint.json does not say its steps"),
+        ("{}", "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": 2}', "is no checkpoint of a training run: it has no model"),
+        (json.dumps({"steps": 2, "config": config}), "training run: it has no train.seed"),
+    ):
+        (folder / "checkpoint.json").write_text(about)
+        with pytest.raises(ConfigError, match=message):
+            train(path)
 
 
-def test_a_folder_that_cannot_be_written(path):
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
+    """It was told after the last one, when nothing could be saved any more."""
     (path.parent / "saved").write_text("a file, not a folder")
-    with pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write"):
-        train(path, "train.steps=1")
+    config = load_config(str(path))
+    with (
+        make_cluster("threads", 2) as cluster,
+        pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write .*: Not a directory"),
+    ):
+        Trainer(prepare(config), cluster, load_corpus(config))
+
+
+def test_a_full_disk_ends_the_run_and_leaves_older_checkpoints(path, monkeypatch):
+    """safetensors has an error of its own for it, and what was half written filled the disk."""
+    saved = path.parent / "saved"
+    (saved / ".step-00000003.partial").mkdir(parents=True)  # of a run that was killed
+    train(path, "train.steps=2")
+    assert [p.name for p in saved.iterdir()] == ["step-00000002"]
+
+    def full(tensors, file):
+        file.write_bytes(b"the first bytes")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(RunError, match=r"cannot write the checkpoint .*step-00000003: .* space"):
+        train(path, "train.steps=3")
+    assert [p.name for p in saved.iterdir()] == ["step-00000002"]

@@ -28,6 +28,7 @@ from runtime.replay import simulate
 from runtime.summary import plan_rows
 from runtime.trainer import load_corpus
 from symgraph.config import load_config
+from symgraph.units import seconds_text
 from tests import browser as web
 from tests.profiles import config, costs
 from tests.small_lm import write_bucketed
@@ -112,6 +113,9 @@ def test_the_page_shows_all_timelines(compared, tmp_path):
     assert load_config(str(tmp_path / "1.yaml")) == compared[0].config
     text = page.read_text()
     assert text.count('class="timeline"') == 2
+    for c in compared:  # tables are sorted by these, as 999 tokens/s are fewer than 1,000
+        assert f'<td data-value="{c.figures.tokens_per_second}">' in text
+        assert f'<td data-value="{c.figures.step}">{seconds_text(c.figures.step)}</td>' in text
     if None not in (web.CHROMIUM, web.DRIVER):
         shown(page)
 

@@ -132,3 +132,15 @@ def test_mistakes_are_one_line_and_status_2(arguments, message, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == f"symgraph: error: {message}\n"
+
+
+def test_a_config_is_not_written_over(tmp_path, monkeypatch, capsys):
+    """`--measure-machine run.yaml` put a machine in the place of the config."""
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path, "steps: 1")
+    before = config.read_text()
+    assert main(["--measure-machine", config.name]) == 2
+    assert config.read_text() == before
+    assert "would write over config.yaml, which is no machine file" in capsys.readouterr().err
+    for _ in range(2):  # an older machine file is
+        assert main(["--measure-machine", "machine.yaml"]) == 0

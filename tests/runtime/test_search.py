@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,17 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
     assert f"# {evidence_lines(winner, found, ())[0]}" in lines
     assert [line for line in lines if line.startswith("# ->")] or at == -1
+
+
+def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
+    """`--winner best.txt` wrote the config over the schedule that it names."""
+    best = found.candidates[0]
+    listed = replace(best.plan, choice=best.plan.choice._replace(schedule="auto"))
+    winner = replace(best, planned=replace(best.planned, training=listed))
+    written = write_winner(winner, found, (), tmp_path / "best.txt", "config.yaml")
+    assert written.pipeline.schedule == str(tmp_path / "best.schedule.txt")
+    again = load_config(str(tmp_path / "best.txt"), (), schedules=None, strategies=None)
+    assert training_plan(again).training.digest == winner.plan.digest
 
 
 def test_no_time_is_one_candidate(given):

@@ -215,6 +215,8 @@ def test_a_schedule_in_a_file(load, tmp_path):
     ("size: 64", "size: true", "run.yaml:6: data.batch_size: expected a whole number, got true"),
     ("size: 64", "size:", "run.yaml:6: data.batch_size: expected a whole number, got null"),
     ("size: 64", "size: 0", "run.yaml:6: data.batch_size: must be at least 1, got 0"),
+    ("size: 64", "size: !!bool no way", "run.yaml:6: data.batch_size: 'no way' is not a valid va"),
+    ("size: 64", "size: !!timestamp now", "run.yaml:6: data.batch_size: 'now' is not a valid val"),
     ("gpipe,", "gpipe, order: back,", "run.yaml:12: pipeline.order: unknown value 'back': kno"),
     ("gpipe,", "1f1b, order: forward,", "run.yaml:12: pipeline.order: is for the schedule gpip"),
     ("gpipe,", "zb-9,", "run.yaml:12: pipeline.schedule: unknown value 'zb-9': "),

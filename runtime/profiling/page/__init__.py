@@ -64,7 +64,7 @@ def _exhibit(show: Show) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": show.name, "full": show.full, "config": show.config,
         "data": exhibit(profile), "bars": _bars(profile), "parts": _parts(profile),
-        "mixtures": (MIXTURES, mixture_rows(profile)) if several(profile) else None,
+        "mixtures": _mixtures(profile) if several(profile) else None,
     }  # fmt: skip
     if show.full:
         found |= {
@@ -115,6 +115,15 @@ def _parts(profile: Profile) -> Rows:
         for rank, values in enumerate(_values(profile))
     ]
     return ("", *PARTS.values(), "step"), rows
+
+
+def _mixtures(profile: Profile) -> Rows:
+    rows: list[Sequence[Cell]] = []
+    for m, (name, *texts) in zip(profile.mixtures, mixture_rows(profile), strict=True):
+        values = (m.record.steps, float(m.record.words.mean()), m.seconds, m.predicted.makespan,
+                  m.error, m.measured.bubble_fraction)  # fmt: skip
+        rows.append((name, *zip(texts, values, strict=True)))
+    return MIXTURES, rows
 
 
 def _operators(profile: Profile) -> Rows:
