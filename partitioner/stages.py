@@ -102,6 +102,8 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
                     first[value.node] = unit if unit[0] <= later[0] else later
     away = {v.node for n in graph if n.origin is None for v in n.inputs
             if units[v.node][1] != units[n.name][1]}  # fmt: skip
+    for ends in exchanges.values():  # which takes them before its copies are there
+        away |= ends.giving
     return units | {name: unit for name, unit in first.items() if name not in away}
 
 

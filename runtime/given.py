@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.arrays import is_on_gpu
+from symgraph.arrays import is_array
 from symgraph.errors import GraphError, nearest
 from symgraph.types import BFLOAT16, DTYPES, Array
 
@@ -30,8 +30,7 @@ def arrays_by_name(
     if missing and not partial:
         raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
     for name, array in given.items():
-        is_array = isinstance(array, np.ndarray) or is_on_gpu(array)
-        if not is_array or array.dtype.name not in DTYPES:
+        if not is_array(array) or array.dtype.name not in DTYPES:
             raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
         if not array.size:
             raise GraphError(f"bind: {name!r} in `{what}` has no elements: {array.shape}")

@@ -17,6 +17,7 @@ from runtime.homes import within_memory
 from runtime.parts import Parts, Step
 from runtime.pipeline import Plan
 from runtime.program import Schedule
+from runtime.requirements import require_optimizer, require_ranks
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
@@ -24,7 +25,6 @@ from runtime.updater import TrainStep, local_scalars, overflowing, scalars
 from runtime.worker import Shared, Worker
 from symgraph.arrays import device, on_host, require
 from symgraph.batching import assemble
-from symgraph.errors import RunError
 from symgraph.init import Initializer
 from symgraph.io import DataBatch
 from symgraph.optimizer import Optimizer
@@ -60,10 +60,9 @@ class Session:
         timed: bool = False,
     ) -> None:
         """shared: another session's, of the same arrays, with which it takes turns."""
-        if optimizer is not None and not plan.trains:
-            raise RunError(
-                "an optimizer is given, but the plan has no updates: Options(update=True)"
-            )
+        if optimizer is not None:
+            require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
+        require_ranks(plan.partition.ranks, cluster.size)
         require_devices(plan)
         self.plan = plan
         self.cluster = cluster
@@ -200,6 +199,7 @@ def require_devices(plan: Plan) -> None:
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
     """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
+    require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # before ranks, of which any could be the first to miss its own
     arrays: Arrays = {}
 

@@ -120,13 +120,18 @@ class Store:
 
     def assign(self, name: str, value: Any) -> None:
         """Give a parameter or state new values, wherever it is; ShapeError if they do not fit."""
-        value, whole = on_host(value), self.arrays[name]
-        if value.shape != whole.shape:
-            raise ShapeError(f"parameter {name!r} is given {value.shape}, but is {whole.shape}")
-        whole[...] = value
+        whole = self.arrays[name]
+        whole[...] = self._fitting(name, value)
         for piece in self.apart.values():
             if piece.parameter == name:
                 fill(piece.device, piece.array, piece.of(whole))
+
+    def _fitting(self, name: str, value: Any) -> Array:
+        array: Array = on_host(value)
+        shape = self.arrays[name].shape
+        if array.shape != shape:
+            raise ShapeError(f"parameter {name!r} is given {array.shape}, but is {shape}")
+        return array
 
     def initialize(
         self,
@@ -139,17 +144,21 @@ class Store:
     ) -> None:
         """First values: those given, and for the rest, if allowed, the initializer's.
 
-        attrs: of variables. GraphError for one that is missing among those given.
+        attrs: of variables. GraphError for one that is missing among those given, ShapeError for
+        one that does not fit; then nothing has changed.
         """
+        own = {} if given is None else {n: given[n] for n in names if n in given}
+        values = {name: self._fitting(name, value) for name, value in own.items()}
+        for name in names:
+            if given is not None and name not in values and not allow_missing:
+                raise GraphError(f"parameter {name!r} is missing among those given")
         for name in names:
             array = self.arrays[name]
-            if given is not None and name in given:
-                self.assign(name, given[name])
-            elif given is not None and not allow_missing:
-                raise GraphError(f"parameter {name!r} is missing among those given")
+            if name in values:
+                self.assign(name, values[name])
             elif initializer is not None:
-                own = attrs.get(name)
-                self.assign(name, initializer(name, array.shape, array.dtype, self.seed, own))
+                tags = attrs.get(name)
+                self.assign(name, initializer(name, array.shape, array.dtype, self.seed, tags))
 
     def copies(self, names: Collection[str]) -> dict[str, Array]:
         """These parameters and states as they are now, on the host."""

@@ -31,7 +31,7 @@ from runtime.scratch import scratch_held
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
-from symgraph.arrays import HOST, copy, device
+from symgraph.arrays import HOST, copy, device, is_array
 from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -228,6 +228,8 @@ class Worker:
                 array = values.get(name)
                 if array is None:
                     raise GraphError(f"no value is given for {name!r} of {type_}")
+                if not is_array(array):
+                    raise GraphError(f"{name!r} is given a {type(array).__name__}, not an array")
                 if TensorType(array.shape, str(array.dtype)) != type_:
                     raise GraphError(
                         f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}"

@@ -161,6 +161,11 @@ def is_on_gpu(values: object) -> bool:
     return cupy is not None and isinstance(values, cupy.ndarray)
 
 
+def is_array(values: object) -> bool:
+    """Whether it is an array, numpy's or CuPy's."""
+    return isinstance(values, np.ndarray) or is_on_gpu(values)
+
+
 def on_host(values: Any) -> Array:
     """Anything as a numpy array: the array itself if it is one, a copy of what is on a GPU."""
     if isinstance(values, np.ndarray):

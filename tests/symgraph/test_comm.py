@@ -125,6 +125,22 @@ def test_alltoall_of_ragged_and_missing_parts(p):
         check(itertools.chain(*columns), arrays, want)
 
 
+@pytest.mark.parametrize("p", [2, 3])
+def test_variables_are_exchanged_between_devices(p):
+    """They are there before the exchange, though nothing but its copies reads them."""
+    devices = dict(zip(groups(p), map(cpu, range(p)), strict=True))
+    columns = [inputs(p, f"x{j}") for j in range(p)]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    outputs = [*itertools.chain(*comm.alltoall(rows, groups(p)))]
+    names = {name: (2, 3) for s in outputs for name in s.list_arguments()}
+    with sym.Group(outputs).simple_bind(cpu(0), group2ctx=devices, **names) as executor:
+        for number, array in enumerate(executor.arg_dict.values()):
+            array[:] = number
+        found = [float(y[0, 0]) for y in executor.forward()]
+        want = [executor.arg_dict[s.list_arguments()[0]][0, 0] for s in outputs]
+    assert found == want
+
+
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_allreduce(p, axis):
