@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partitioner.strategies import STRATEGIES
-from runtime.choose import AUTO, FORWARD_ONLY
+from runtime.choose import AUTO, FORWARD_ONLY, SUFFIXES
 from runtime.schedules import SCHEDULES
 from symgraph.batching import Feed
 from symgraph.context import require_context
@@ -44,7 +44,7 @@ def require_feeds(feeds: Mapping[str, Any]) -> None:
 def require_names(schedule: str, strategy: str | None) -> None:
     """ConfigError and PlacementError for unknown ones, also where nothing asks for them."""
     schedules = (AUTO, FORWARD_ONLY, *SCHEDULES)
-    if schedule not in schedules:
+    if schedule not in schedules and not schedule.endswith(SUFFIXES):
         raise ConfigError(f"no schedule {schedule!r}; {nearest(schedule, schedules)}")
     strategies = (AUTO, *STRATEGIES)
     if strategy is not None and strategy not in strategies:

@@ -231,6 +231,7 @@ class ndarray(NDArrayOperatorsMixin):
     def copy(self, order: str = "C") -> ndarray:
         """On the card in use, from any."""
         uses([self._array])
+        _require_room(self._array.nbytes)
         return ndarray(noted(lambda: self._array.copy(order)))
 
     def fill(self, value: Any) -> None:
