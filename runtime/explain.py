@@ -16,7 +16,7 @@ from runtime.pricing import quick_prices
 from runtime.replay import simulate
 from runtime.summary import placement_of, plan_rows
 from runtime.timeline import Timeline
-from symgraph.units import bytes_text, seconds_text
+from symgraph.units import bytes_text, seconds_text, si_text
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
@@ -109,7 +109,7 @@ def _basis(prices: Prices) -> str:
 def _bodies(bodies: Bodies) -> str:
     if isinstance(bodies, CostTable):
         return f"from {len(bodies.measured)} measured kernels"
-    return f"at {bodies.flops / 1e9:.0f} GFLOP/s, {seconds_text(bodies.call)} a call"
+    return f"at {si_text(bodies.flops, 'FLOP/s')}, {seconds_text(bodies.call)} a call"
 
 
 def how(plan: Plan) -> str:

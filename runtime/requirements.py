@@ -22,7 +22,7 @@ def require_groups(groups: Mapping[str, Any] | None) -> None:
     """TypeError unless every group is mapped to a device or several."""
     for group, given in (groups or {}).items():
         several = not isinstance(given, str) and isinstance(given, Sequence)
-        for device in given if several and len(given) else [given]:
+        for device in given if several else [given]:
             require_context(f"group2ctx: what {group!r} is mapped to", device)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from symgraph.errors import ConfigError
+from symgraph.units import count_text
 
 Ids = npt.NDArray[np.int32]
 
@@ -130,8 +131,8 @@ def text(path: str, valid_path: str | None = None, vocab: int = 10_000) -> Corpu
         held_out = _read_lines(valid_path)
     elif len(lines) < 2:
         raise ConfigError(
-            f"{path}: has {len(lines)} lines, at least 2 are needed to hold some out for"
-            " validation; or give valid_path"
+            f"{path}: has {count_text(len(lines), 'line')}, at least 2 are needed to hold some out "
+            "for validation; or give valid_path"
         )
     else:
         at = len(lines) - max(1, round(HELD_OUT * len(lines)))

@@ -40,7 +40,7 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {dotted(self.path)}: {self.message}"
+        return ": ".join(filter(None, (str(self.place), dotted(self.path), self.message)))
 
 
 def dotted(path: KeyPath) -> str:

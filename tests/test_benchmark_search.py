@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from statistics import median
 
 import pytest
 
 from benchmarks import search
+from runtime.profiling import commands
 from symgraph.command import BAD_INPUT, status_of
 from tests.profiles import costs
 
@@ -36,6 +38,7 @@ def test_a_short_run_says_how_far_the_winner_is_from_the_best(tmp_path, monkeypa
     tiny = ["args={layers: 2, hidden: 8, embed: 8}", "data.batch_size=4", "data.sequence_length=5",
             f"data={{kind: text, path: {text}, batch_size: 4, sequence_length: 5, vocab: 20}}",
             f"partition.costs={costs(tmp_path)}", "partition.split=none"]  # fmt: skip
+    monkeypatch.setattr(commands, "search", partial(commands.search, seconds=3.0))
     out = tmp_path / "found.json"
     short = ["--configs", "small", "--points", "7", "--rounds", "1"]
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ from runtime.blas import limit_blas
 from runtime.job import create_optimizer, prepare, training_plan
 from runtime.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
-from symgraph.arrays import device, on_host
+from symgraph.arrays import beside, device, on_host
 from symgraph.config import load_config
 from symgraph.errors import ConfigError, DTypeError
 from symgraph.io import DataBatch, DataDesc, NDArrayIter
@@ -280,7 +280,8 @@ def test_gradients_can_be_added_and_changed(groups):
         module.init_optimizer(optimizer_params={"learning_rate": 1.0, "rescale_grad": 1.0})
         before = module.get_params()[0]
         for array in module.grad_dict.values():
-            array[:] = 3.0
+            with beside(array):
+                array[:] = 3.0
         module.update()
         for name, array in module.get_params()[0].items():
             np.testing.assert_array_equal(array, before[name] - np.float32(3))

@@ -372,6 +372,7 @@ def test_stdlib_text_reads_no_file(load):
     (GOOD + "args: {day: 2020-13-01}\n", "run.yaml:17: args: this key is given twice, first at ru"),
     (GOOD.replace("4,", "2020-13-01,"), "run.yaml:2: args.layers: '2020-13-01' is not a valid val"),
     (GOOD.replace("layers:", "[layers]:"), "run.yaml:2: args: a key must be text, not a list"),
+    (GOOD.replace("model:", "[model]:"), "run.yaml:1: a key must be text, not a list"),
 ])  # fmt: skip
 def test_files_that_are_no_config(load, text, message):
     assert refusal(load, text).startswith(message)
