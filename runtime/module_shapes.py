@@ -12,7 +12,7 @@ from runtime.pipeline import Options, Plan
 from runtime.pricing import quick_prices
 from symgraph.arrays import on_host
 from symgraph.batching import Feed
-from symgraph.context import Context, cpu, require_context
+from symgraph.context import Context, cpu, require_contexts
 from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.init import Initializer, Mixed, create
 from symgraph.io import DataDesc, describe
@@ -54,12 +54,10 @@ def placed(
 
 def _contexts(context: Context | Sequence[Context]) -> list[Context]:
     """The devices; TypeError for what is none, ConfigError if there are none."""
-    given = [context] if isinstance(context, (Context, str)) else list(context)
+    given = require_contexts("context", context)
     if not given:
         raise ConfigError("context is an empty list: give one device or more")
-    for device in given:
-        require_context("context", device)
-    return given
+    return list(given)
 
 
 def _rows(maps: Sequence[Groups]) -> list[tuple[Context, ...]]:

@@ -26,7 +26,7 @@ from runtime.prices import Prices, Pricing
 from runtime.pricing import fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
-from runtime.requirements import require_count, require_feeds, require_groups, require_names
+from runtime.requirements import require_asked
 from runtime.splits import GAIN, Compared, Split, candidates, marks
 from symgraph.arrays import require
 from symgraph.batching import Feed, batch_size
@@ -267,10 +267,7 @@ def plan(
     None: all arguments that are not fed; (): forward only. shapes, dtypes: of other variables,
     where they cannot be inferred. Raises what the steps raise; nothing has run yet.
     """
-    require_feeds(feeds)
-    require_groups(options.groups)
-    require_names(options.schedule, options.strategy)
-    require_count(options.micro_batches)
+    require_asked(feeds, options)
     if options.machine is None:
         for context in options.contexts:
             require(context)

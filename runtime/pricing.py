@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -77,7 +78,7 @@ class PriceMemory:
         self._asked: set[tuple[str, Context]] = set()  # digests of graphs, devices
 
     def pricing(self, measure: Callable[[Graph, Sequence[Context], Prices], Prices]) -> Pricing:
-        """Pricing with this memory. measure: measured_prices, or shared_prices on a cluster."""
+        """Pricing with this memory. measure: what measures what is not known yet."""
 
         def priced(graph: Graph, contexts: Sequence[Context]) -> Prices:
             asked = {(graph.digest, context) for context in contexts}
@@ -87,6 +88,10 @@ class PriceMemory:
             return self._known.only(contexts)
 
         return priced
+
+    def on(self, cluster: Cluster) -> Pricing:
+        """Pricing with this memory, measured by rank 0 of a cluster for all."""
+        return self.pricing(partial(shared_prices, cluster=cluster))
 
 
 def fresh_pricing() -> Pricing:

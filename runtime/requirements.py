@@ -5,29 +5,43 @@ Configs are checked by their keys (symgraph.config_keys); this is for programs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from partitioner.strategies import STRATEGIES
+from partitioner.strategies import find_strategy
 from runtime.choose import AUTO, FORWARD_ONLY, SUFFIXES
-from runtime.schedules import SCHEDULES
+from runtime.schedules import find_schedule
 from symgraph.batching import Feed
-from symgraph.context import require_context
-from symgraph.errors import ConfigError, MicroBatchError, PlacementError, RunError, nearest
+from symgraph.context import require_context, require_contexts
+from symgraph.errors import MicroBatchError, RunError
 from symgraph.optimizer import Optimizer
 from symgraph.types import TensorType
 
-
-def require_groups(groups: Mapping[str, Any] | None) -> None:
-    """TypeError unless every group is mapped to a device or several."""
-    for group, given in (groups or {}).items():
-        several = not isinstance(given, str) and isinstance(given, Sequence)
-        for device in given if several else [given]:
-            require_context(f"group2ctx: what {group!r} is mapped to", device)
+if TYPE_CHECKING:
+    from runtime.pipeline import Options
 
 
-def require_feeds(feeds: Mapping[str, Any]) -> None:
-    """TypeError for what is no Feed, MicroBatchError for a batch axis that is not there."""
+def require_asked(feeds: Mapping[str, Any], options: Options) -> None:
+    """Refuse what no plan can be made of, also where nothing would ask for it.
+
+    TypeError for feeds, devices and counts that are none; MicroBatchError for a batch axis that is
+    not there; ConfigError and PlacementError for unknown schedules and strategies.
+    """
+    _require_feeds(feeds)
+    require_context("default", options.default)
+    require_contexts("devices", options.devices)
+    for group, given in (options.groups or {}).items():
+        require_contexts(f"group2ctx: what {group!r} is mapped to", given)
+    schedule, strategy = options.schedule, options.strategy
+    if schedule not in (AUTO, FORWARD_ONLY) and not schedule.endswith(SUFFIXES):
+        find_schedule(schedule, AUTO, FORWARD_ONLY)
+    if strategy not in (AUTO, None):
+        find_strategy(strategy, AUTO)
+    if not isinstance(options.micro_batches, int):
+        raise TypeError(f"micro_batches is a whole number, not {options.micro_batches!r}")
+
+
+def _require_feeds(feeds: Mapping[str, Any]) -> None:
     for name, feed in feeds.items():
         if not isinstance(feed, Feed) or not isinstance(feed.type, TensorType):
             raise TypeError(
@@ -39,22 +53,6 @@ def require_feeds(feeds: Mapping[str, Any]) -> None:
                 f"{name!r} of {feed.type} has no batch axis {feed.axis!r}; "
                 + (f"use 0 to {rank - 1}" if rank else "what is fed needs one")
             )
-
-
-def require_names(schedule: str, strategy: str | None) -> None:
-    """ConfigError and PlacementError for unknown ones, also where nothing asks for them."""
-    schedules = (AUTO, FORWARD_ONLY, *SCHEDULES)
-    if schedule not in schedules and not schedule.endswith(SUFFIXES):
-        raise ConfigError(f"no schedule {schedule!r}; {nearest(schedule, schedules)}")
-    strategies = (AUTO, *STRATEGIES)
-    if strategy is not None and strategy not in strategies:
-        raise PlacementError(f"no strategy {strategy!r}; {nearest(strategy, strategies)}")
-
-
-def require_count(micro_batches: object) -> None:
-    """TypeError for what is no whole number."""
-    if not isinstance(micro_batches, int):
-        raise TypeError(f"micro_batches is a whole number, not {micro_batches!r}")
 
 
 def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:

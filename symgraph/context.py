@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,10 +47,18 @@ class Context:
         return gpu(int(match[2])) if match[1] == "gpu" else cpu(int(match[2]))
 
 
-def require_context(what: str, given: object) -> None:
-    """TypeError unless it is a device."""
+def require_context(what: str, given: object) -> Context:
+    """What is a device; TypeError for anything else."""
     if not isinstance(given, Context):
         raise TypeError(f"{what} is a device like cpu(0), not {given!r}")
+    return given
+
+
+def require_contexts(what: str, given: object) -> tuple[Context, ...]:
+    """The devices of what is one, or several in a sequence; TypeError for anything else."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(require_context(what, device) for device in given)
+    return (require_context(what, given),)
 
 
 def _refusal(text: str) -> str:

@@ -291,14 +291,13 @@ def _fit(
     """Train as configured, showing progress on rank 0; the summary."""
     from runtime.blas import limit_blas
     from runtime.job import prepare
-    from runtime.pricing import PriceMemory, shared_prices
+    from runtime.pricing import PriceMemory
     from runtime.trainer import Progress as TrainProgress
     from runtime.trainer import Trainer, blas_threads, exp, load_corpus
     from symgraph.event_log import EventLog
     from symgraph.step_log import StepLog
 
-    pricing = PriceMemory().pricing(partial(shared_prices, cluster=cluster))
-    job = prepare(config, pricing)
+    job = prepare(config, PriceMemory().on(cluster))
     corpus = load_corpus(config)
     _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):

@@ -40,8 +40,11 @@ __all__ = [
 ]
 
 
-def find_strategy(name: str) -> Strategy:
-    """The strategy of that name; PlacementError naming the known ones."""
+def find_strategy(name: str, *others: str) -> Strategy:
+    """The strategy of that name; PlacementError naming the known ones.
+
+    others: what the caller takes as well.
+    """
     if name not in STRATEGIES:
-        raise PlacementError(f"no strategy {name!r}; {nearest(name, STRATEGIES)}")
+        raise PlacementError(f"no strategy {name!r}; {nearest(name, (*others, *STRATEGIES))}")
     return STRATEGIES[name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from partitioner.cost import Speed
@@ -15,7 +14,7 @@ from runtime.job import Job, Planned, job_of, training_plan
 from runtime.mixing import predict
 from runtime.parts import Step
 from runtime.prices import Prices, Pricing, first_of_kinds
-from runtime.pricing import PriceMemory, shared_prices
+from runtime.pricing import PriceMemory
 from runtime.profiling.figures import Profile, profile_of
 from runtime.profiling.outcome import Outcome
 from runtime.profiling.record import STEPS, WARM_UP, Record, Recorder
@@ -52,13 +51,7 @@ class Shared:
 
     def pricing(self, cluster: Cluster) -> Pricing:
         """Prices as rank 0 of a cluster measures them, of each kernel once."""
-
-        return shared_pricing(self._prices, cluster)
-
-
-def shared_pricing(memory: PriceMemory, cluster: Cluster) -> Pricing:
-    """Prices as rank 0 of a cluster measures them, of each kernel once."""
-    return memory.pricing(partial(shared_prices, cluster=cluster))
+        return self._prices.on(cluster)
 
 
 def prices_of(planned: Planned, steps: Iterable[Step]) -> Prices:
@@ -144,7 +137,7 @@ class Trial:
 
     def _anew(self, record: Record, again: PriceMemory) -> float:
         """Seconds of a step, predicted with prices that are measured now."""
-        pricing = shared_pricing(again, self.recorder.trainer.training.cluster)
+        pricing = again.on(self.recorder.trainer.training.cluster)
         for plan in record.parts.plans:
             prices = pricing(plan.network.first, plan.options.contexts)
         return predict(record.step, prices, record.union).makespan

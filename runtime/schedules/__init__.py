@@ -41,10 +41,13 @@ SCHEDULES: dict[str, Callable[[Sequence[int], int], ComputeLists]] = {
 }
 
 
-def find_schedule(name: str) -> Callable[[Sequence[int], int], ComputeLists]:
-    """The schedule of that name; an unknown one raises ConfigError listing those there are."""
+def find_schedule(name: str, *others: str) -> Callable[[Sequence[int], int], ComputeLists]:
+    """The schedule of that name; an unknown one raises ConfigError listing those there are.
+
+    others: what the caller takes as well.
+    """
     if name not in SCHEDULES:
-        raise ConfigError(f"no schedule {name!r}; {nearest(name, SCHEDULES)}")
+        raise ConfigError(f"no schedule {name!r}; {nearest(name, (*others, *SCHEDULES))}")
     return SCHEDULES[name]
 
 
