@@ -10,6 +10,7 @@ import numpy.typing as npt
 from numba import njit
 
 ALIGN = 64  # bytes; where every piece begins
+ROUNDS, STEPS = 100, 40_000_000  # of improvement: the most, and pairs of needs looked at in all
 Ints = npt.NDArray[Any]
 
 
@@ -30,19 +31,34 @@ def pack(needs: Sequence[Need]) -> tuple[list[int], int]:
     """An offset for each need, none overlapping one held at the same time; and the bytes of all.
 
     Each is put at the lowest free place, in the best of some orders: the largest first (Pisarchyk
-    and Lee 2020), those first that take most room for most time, or as they come.
+    and Lee 2020), those first that take most room for most time, as they come, or as they go,
+    backwards. Where that takes more than is ever held at once, what came out on top is put earlier
+    in the order, again and again.
     """
     if not needs:
         return [], 0
     first, last, nbytes = np.array(needs, np.int64).T.copy()
     size = -(-nbytes // ALIGN) * ALIGN
-    best, least = np.zeros(len(needs), np.int64), -1
-    for keys in ((first, -size), (first, -size * (last - first + 1)), (-size, -last, first)):
-        offsets = np.zeros(len(needs), np.int64)
-        total = int(_place(first, last, size, np.lexsort(keys), offsets, np.zeros_like(offsets)))
-        if least < 0 or total < least:
-            best, least = offsets, total
+    best, least, held = np.zeros(len(needs), np.int64), -1, most_held(first, last, size)
+    orders = ((first, -size), (first, -size * (last - first + 1)), (-size, -last, first),
+              (first, -last))  # fmt: skip
+    for keys in orders:
+        if least != held:
+            offsets, order = np.zeros(len(needs), np.int64), np.lexsort(keys)
+            total = int(_place(first, last, size, order, offsets, np.zeros_like(offsets)))
+            if least < 0 or total < least:
+                best, least = offsets, total
+    rounds = min(ROUNDS, STEPS // len(needs) ** 2)
+    least = int(_improve(first, last, size, np.lexsort(orders[-1]), held, rounds, best, least))
     return best.tolist(), least
+
+
+def most_held(first: Ints, last: Ints, size: Ints) -> int:
+    """The most bytes that are needed at once: no packing takes fewer."""
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return int(np.cumsum(change).max())
 
 
 @njit(cache=True, nogil=True)
@@ -67,3 +83,30 @@ def _place(first: Ints, last: Ints, size: Ints, order: Ints, offsets: Ints, plac
             k -= 1
         placed[k] = item
     return total
+
+
+@njit(cache=True, nogil=True)
+def _improve(
+    first: Ints, last: Ints, size: Ints, order: Ints, held: int, rounds: int, best: Ints,
+    least: int,
+) -> int:  # fmt: skip
+    """Squeaky wheel optimization (Joslin and Clements 1999): place in an order, move the needs
+    that reach into the last quarter of what is too much halfway to its front, place again.
+    Fills in the best offsets; the bytes of all.
+    """
+    offsets, placed = np.zeros_like(size), np.zeros_like(size)
+    for _ in range(rounds):
+        if least <= held:
+            break
+        total = _place(first, last, size, order, offsets, placed)
+        if total < least:
+            least = total
+            best[:] = offsets
+        high = total - (total - held) // 4
+        for place in range(len(order)):
+            item = order[place]
+            if offsets[item] + size[item] >= high:
+                for k in range(place, place // 2, -1):
+                    order[k] = order[k - 1]
+                order[place // 2] = item
+    return least

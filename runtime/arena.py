@@ -20,13 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.layout import Layout
+from partitioner import Partition
+from partitioner.layout import Layout, lay_out
+from partitioner.memory import early_messages
 from partitioner.packing import Need, pack
 from partitioner.types import PHASES, BodyKey
 from runtime.instructions import FREE, RECV, SEND
 from runtime.program import Program
 from runtime.sums import Join, Keep, TreeSum
 from symgraph.arrays import HOST, Device
+from symgraph.types import Value
 
 Array = npt.NDArray[Any]
 
@@ -57,15 +60,16 @@ Message = tuple[int, int]  # tag, micro-batch
 class Arena(NamedTuple):
     """Where everything begins, in bytes.
 
-    at: (micro-batch, root) -> offset. scratch: (body, micro-batch) -> offset. sums: (variable,
-    partial sum) -> offset. adding: (body, micro-batch) -> what to do with the gradients that it
-    completes. totals: variable -> the partial sum that ends up as its gradient. needs: of partial
-    sums, of what runs leave for others, and of scratch; instructions are counted from 1. free: of
-    early messages, the last instruction before that something else at their places is needed for;
-    0: there is none.
+    layouts: of each kind of micro-batch. at: (micro-batch, root) -> offset. scratch: (body,
+    micro-batch) -> offset. sums: (variable, partial sum) -> offset. adding: (body, micro-batch) ->
+    what to do with the gradients that it completes. totals: variable -> the partial sum that ends
+    up as its gradient. needs: of partial sums, of what runs leave for others, and of scratch;
+    instructions are counted from 1. free: of early messages, the last instruction before that
+    something else at their places is needed for; 0: there is none.
     """
 
     nbytes: int
+    layouts: Mapping[Kind, Layout]
     at: Mapping[tuple[int, int], int]
     scratch: Mapping[tuple[BodyKey, int], int]
     sums: Mapping[tuple[str, int], int]
@@ -94,16 +98,24 @@ class _Span(NamedTuple):
 
 def reserve(
     programs: Iterable[Program],
-    layouts: Mapping[Kind, Layout],
+    rank: int,
+    partitions: Mapping[Kind, Partition],
     kinds: Sequence[Kind],
-    gradients: Gradients,
-    early: Mapping[Kind, Collection[int]],
+    grads: Mapping[Kind, Mapping[str, Value]],
+    fixed: Collection[str],
 ) -> Arena:
     """Memory for programs of one rank that run one after the other, as one step.
 
-    layouts: of every kind of micro-batch. kinds: of all micro-batches. gradients: to be added up
-    over micro-batches. early: see partitioner.memory.early_messages.
+    partitions, grads: of every kind of micro-batch; grads: parameter -> the value of its gradient.
+    kinds: of all micro-batches. fixed: variables that have arrays of their own.
     """
+    one = len(kinds) == 1  # its gradients are read where they are made, and not added up
+    layouts = {
+        kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
+        for kind, partition in partitions.items()
+    }
+    gradients = {k: {} if one else _completed(p, rank, grads[k]) for k, p in partitions.items()}
+    early = {kind: early_messages(partition) for kind, partition in partitions.items()}
     touches = {kind: _touches(layout) for kind, layout in layouts.items()}
     lives, runs, came, end = _walk(programs, touches, kinds, early)
     adding, totals, held = _sums(runs, gradients, kinds, end)
@@ -127,7 +139,23 @@ def reserve(
         for root, inside in touches[kinds[mb]].regions[number].roots.items():
             at[mb, root] = begin + inside
     scratch = {(run.key, run.mb): next(offsets) for run in runs}
-    return Arena(total, at, scratch, sums, adding, totals, needs, free)
+    return Arena(total, layouts, at, scratch, sums, adding, totals, needs, free)
+
+
+def _completed(
+    partition: Partition, rank: int, grads: Mapping[str, Value]
+) -> dict[BodyKey, dict[str, int]]:
+    """The gradients that each body of a rank completes: variable -> bytes."""
+    names: dict[Value, list[str]] = {}
+    for name, value in grads.items():
+        names.setdefault(value, []).append(name)
+    return {
+        key: {
+            name: partition.graph.type_of(v).nbytes
+            for v in body.results for name in names.get(v, ())
+        }
+        for key, body in partition.bodies.items() if partition.rank(key) == rank
+    }  # fmt: skip
 
 
 def _walk(

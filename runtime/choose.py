@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +95,8 @@ def choose(
     if tries.best is None:
         assert tries.least is not None
         raise LimitError(_too_large(tries.least, draft, wish))
-    return tries.best[1], tuple(tries.tried), prices() if tries.is_open else None
+    best = tries.best[1] if wish.memory is not None else draft.packed(tries.best[1])
+    return best, tuple(tries.tried), prices() if tries.is_open else None
 
 
 class _Tries:
@@ -115,7 +116,7 @@ class _Tries:
         self.best: tuple[float, Made] | None = None
         self.least: Made | None = None
 
-    def add(self, choice: Choice, listed: Sequence[Listed] = ()) -> None:
+    def add(self, choice: Choice, listed: Sequence[Listed] = ()) -> Made:
         """Try a choice. listed: where it puts what the list scheduler finds."""
         wish = self.wish
         made = _recomputed(self.draft, choice, wish)
@@ -132,22 +133,32 @@ class _Tries:
             self.least = made
         if fits and (self.best is None or (seconds or 0.0) < self.best[0]):
             self.best = seconds or 0.0, made
+        return made
 
     def add_listed(self, steps: int | None, split: bool) -> None:
-        """Try the list scheduler's, unless a rank's runs alone take longer than the best step."""
+        """Try the list scheduler's, unless a rank's runs alone take longer than the best step.
+
+        It keeps to the limit before packing: where packing needs more, it gets so much less.
+        """
         busy = self.draft.busiest(split, steps, self.costs)
         if self.best is not None and busy >= self.best[0]:
             return
+        limit = self.wish.memory
+        made = self._add_listed(steps, split, limit)
+        if limit is not None and made.peak > limit:
+            self._add_listed(steps, split, 2 * limit - made.peak)
+
+    def _add_listed(self, steps: int | None, split: bool, limit: int | None) -> Made:
         listed: list[Listed] = []
 
         def scheduled(partition: Partition) -> Schedule:
-            plan, limit = self.draft.memory_plan(partition), self.wish.memory
+            plan = self.draft.memory_plan(partition)
             mbs, costs = len(self.draft.sizes), self.costs(partition)
             found = list_schedule(partition, mbs, costs, memory=plan, limit=limit)
             listed.append(found)
             return _lowered(partition, found.compute, self.wish)
 
-        self.add(Choice(AUTO, split, scheduled, steps), listed)
+        return self.add(Choice(AUTO, split, scheduled, steps), listed)
 
     def promising(self) -> list[int | None]:
         """The time segments that the list scheduler is worth its time for: of the best so far."""
@@ -257,10 +268,11 @@ def _best_steps(draft: Draft, prices: Prices) -> float:
 def _recomputed(draft: Draft, choice: Choice, wish: Wish) -> Made:
     """The choice with the recomputation that the wish asks for."""
     stages = tuple(range(draft.placement.stages))
+    make = partial(_made, draft, wish)
     if wish.recompute == ALL:
-        return draft.make(choice._replace(recompute=stages))
+        return make(choice._replace(recompute=stages))
     if wish.recompute == NONE:
-        return draft.make(choice)
+        return make(choice)
     if wish.recompute != AUTO:
         assert not isinstance(wish.recompute, str)
         unknown = set(wish.recompute) - set(stages)
@@ -268,8 +280,8 @@ def _recomputed(draft: Draft, choice: Choice, wish: Wish) -> Made:
             raise ConfigError(
                 f"recompute: no stage {min(unknown)}; the stages are 0 to {len(stages) - 1}"
             )
-        return draft.make(choice._replace(recompute=wish.recompute))
-    best = draft.make(choice)
+        return make(choice._replace(recompute=wish.recompute))
+    best = make(choice)
     again: tuple[int, ...] = ()
     while wish.memory is not None and best.peak > wish.memory:
         full = {r for r, m in enumerate(best.memory) if m.peak > wish.memory}
@@ -277,6 +289,12 @@ def _recomputed(draft: Draft, choice: Choice, wish: Wish) -> Made:
         if not more:
             break
         again = (*again, max(more, key=draft.kept.__getitem__))
-        made = draft.make(choice._replace(recompute=tuple(sorted(again))))
+        made = make(choice._replace(recompute=tuple(sorted(again))))
         best = made if made.peak < best.peak else best
     return best
+
+
+def _made(draft: Draft, wish: Wish, choice: Choice) -> Made:
+    """The choice carried out; packed, if there is a memory limit to keep to."""
+    made = draft.make(choice)
+    return made if wish.memory is None else draft.packed(made)

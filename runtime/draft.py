@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from partitioner.memory import kept_bytes
 from partitioner.merging import merge
 from partitioner.recompute import recompute
 from partitioner.segments import time_segments, time_steps
+from runtime.arena import Kind, reserve
 from runtime.chores import Chores, chores
 from runtime.program import Schedule
 from runtime.replay import Costs, RankMemory, check, memory_profile
@@ -37,7 +38,10 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """A choice carried out: the cut graphs by micro-batch size, and checked programs."""
+    """A choice carried out: the cut graphs by micro-batch size, and checked programs.
+
+    memory: of each rank, as it is held at once; see Draft.packed.
+    """
 
     choice: Choice
     partitions: Mapping[int, Partition]
@@ -138,6 +142,18 @@ class Draft:
         check(schedule, first, len(self.sizes))
         memory = memory_profile(schedule, first, self.memory_plan(first), len(self.sizes))
         return Made(choice, partitions, schedule, memory)
+
+    def packed(self, made: Made) -> Made:
+        """With the memory that its ranks will take, to the byte: what packing leaves unused too."""
+        partitions = {Kind(0, size): partition for size, partition in made.partitions.items()}
+        kinds, grads = [Kind(0, size) for size in self.sizes], dict.fromkeys(partitions, self.grads)
+        memory = []
+        for rank, account in enumerate(made.memory):
+            programs = [made.schedule.programs[rank]]
+            arena = reserve(programs, rank, partitions, kinds, grads, self.parameters)
+            rest = arena.nbytes - account.gradients - account.activations
+            memory.append(replace(account, transient=rest))
+        return replace(made, memory=tuple(memory))
 
     def memory_plan(self, partition: Partition) -> MemoryPlan:
         """The memory of a cut's bodies; schedules of one cut share it."""

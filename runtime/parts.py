@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from partitioner import Partition
-from partitioner.types import BodyKey
 from runtime.arena import Kind
 from runtime.pipeline import Plan
 from runtime.program import Schedule
@@ -77,22 +76,10 @@ class Parts:
             for kind in self.partitions
         }
 
-    def gradients(self, rank: int) -> dict[Kind, dict[BodyKey, dict[str, int]]]:
-        """The gradients that the bodies of a rank complete: variable -> bytes."""
-        return {kind: self._gradients(kind, rank) for kind in self.partitions}
-
-    def _gradients(self, kind: Kind, rank: int) -> dict[BodyKey, dict[str, int]]:
-        partition = self.partitions[kind]
-        names: dict[Value, list[str]] = {}
-        for name, value in self.plans[kind.part].grads.items():
-            names.setdefault(value, []).append(name)
-        return {
-            key: {
-                name: partition.graph.type_of(v).nbytes
-                for v in body.results for name in names.get(v, ())
-            }
-            for key, body in partition.bodies.items() if partition.rank(key) == rank
-        }  # fmt: skip
+    @property
+    def grads(self) -> Mapping[Kind, Mapping[str, Value]]:
+        """Parameter -> the value of its gradient, of every kind."""
+        return {kind: self.plans[kind.part].grads for kind in self.partitions}
 
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
         """What is computed of all batches together before the first micro-batch, for each part."""

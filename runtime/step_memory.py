@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.layout import lay_out
-from partitioner.memory import early_messages
 from partitioner.packing import Need, aligned
 from runtime.arena import Arena, reserve
 from runtime.parts import Step
@@ -26,20 +24,15 @@ Ints = npt.NDArray[Any]
 
 
 def step_memory(step: Step) -> tuple[RankMemory, ...]:
-    """What each rank holds; the memory of rank r's arena is all but its parameters and optimizer.
-
-    Of several batches, transient includes what packing leaves unused.
-    """
+    """What each rank holds; all but parameters, optimizer arrays and scratch is its arena."""
     parts, first = step.parts, step.parts.plans[0]
     if len(parts.plans) == 1:
         return first.memory
-    early = {k: early_messages(p) for k, p in parts.partitions.items()}
     found = []
     for rank, program in enumerate(step.schedule.programs):
-        layouts = {k: lay_out(p, rank, first.parameters) for k, p in parts.partitions.items()}
-        arena = reserve([program], layouts, parts.kinds, parts.gradients(rank), early)
-        alone = first.memory[rank]
-        found.append(_rank_memory(program, arena, alone))
+        fixed = first.parameters
+        arena = reserve([program], rank, parts.partitions, parts.kinds, parts.grads, fixed)
+        found.append(_rank_memory(program, arena, first.memory[rank]))
     return tuple(found)
 
 

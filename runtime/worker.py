@@ -11,8 +11,6 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from partitioner.layout import lay_out
-from partitioner.memory import early_messages
 from partitioner.types import BodyKey, CommEdge
 from runtime.arena import Pool, reserve
 from runtime.binding import Bind
@@ -127,17 +125,12 @@ class Worker:
         self._schedules, rank, shared = schedules, self.rank, self._shared
         programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
-        kinds, partitions = self.parts.kinds, self.parts.partitions
+        parts, kinds, partitions = self.parts, self.parts.kinds, self.parts.partitions
         self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
         cuts = partitions.values()
         ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
         self._channels = sorted((a, b) for a, b in ends if a != b)
-        one = len(kinds) == 1
-        lasting = self.plan.grads.values() if one else ()
-        layouts = {k: lay_out(p, rank, fixed, lasting) for k, p in partitions.items()}
-        gradients = {} if one else self.parts.gradients(rank)
-        early = {kind: early_messages(p) for kind, p in partitions.items()}
-        arena = reserve(programs, layouts, kinds, gradients, early)
+        arena = reserve(programs, rank, partitions, kinds, parts.grads, fixed)
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
@@ -147,7 +140,7 @@ class Worker:
             kind: Binder(
                 layout, arrays, known, self.memory, shared.packs, shared.clock, self.device
             )
-            for kind, layout in layouts.items()
+            for kind, layout in arena.layouts.items()
         }
         bind = Bind(self, arena, binders)
         self.bound = [Bound(p, [bind.instruction(i) for i in p]) for p in programs]
@@ -160,7 +153,7 @@ class Worker:
             ]
         if len(programs) == 1:  # what comes between several may change gradients
             (only,) = self.bound
-            calls = with_sums(self.parts, only.program, only.calls, self._made)
+            calls = with_sums(parts, only.program, only.calls, self._made)
             self.bound = [Bound(only.program, calls)]
         self.bound = [Bound(p, in_ranges(self.device, p, calls)) for p, calls in self.bound]
 

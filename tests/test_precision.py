@@ -130,7 +130,7 @@ def test_buckets(tmp_path):
 @pytest.mark.parametrize("low", HALVES)
 def test_memory_and_messages_fall(tmp_path, low):
     path = write_config(tmp_path, TRAIN, args="dropout: 0.2")
-    wide = ["args.hidden=32", "args.embed=32", "args.dropout=0"]
+    wide = ["args.hidden=32", "args.embed=32", "args.dropout=0", "data.batch_size=16"]
     full = prepare(load_config(str(path), wide)).training
     half = prepare(load_config(str(path), [*wide, f"train.precision={low}"])).training
     for before, after in zip(plan_rows(full), plan_rows(half), strict=True):

@@ -30,9 +30,9 @@ class RankMemory:
     """Bytes of one rank at its worst moment.
 
     scratch: see MemoryPlan. gradients: their partial sums. activations: what runs before left for
-    later ones. transient: messages under way, and what the running body holds beyond all that. at:
-    the instruction of the worst moment; None if the program is empty. profile: int64, all that is
-    held after each instruction.
+    later ones. transient: messages under way, what the running body holds beyond all that, and, of
+    a plan, what packing leaves unused (see runtime.arena). at: the instruction of the worst moment;
+    None if the program is empty. profile: int64, all that is held after each instruction.
     """
 
     parameters: int

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 import symgraph.sym as sym
+from partitioner import plan_memory
 from partitioner.cost import Speed
 from runtime.choose import _best_steps
 from runtime.pipeline import Options, Plan
 from runtime.prices import Prices
-from runtime.replay import Link, simulate
+from runtime.replay import Link, memory_profile, simulate
 from runtime.schedules import SCHEDULES
 from runtime.text import dump_csv
+from runtime.worker import Worker
 from symgraph.context import cpu
-from symgraph.errors import ConfigError, ScheduleError
+from symgraph.errors import ConfigError, LimitError, ScheduleError
 from tests.pipelines import Case, assert_same_bits, make_plan, on_threads
 from tests.recurrent import lstm_case
 
@@ -184,6 +186,34 @@ def test_recompute_auto_does_no_more_than_it_must():
     (found,) = re.findall(r"\((\d+) bytes\)", str(error.value))
     assert int(found) == least
     assert "recompute" not in str(error.value)
+
+
+@pytest.mark.parametrize("time_segment", [None, 1, 3])
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+def test_a_rank_takes_what_is_planned_to_the_byte(micro_batches, time_segment):
+    """What packing leaves unused is counted, and each micro-batch with its own size."""
+    case = lstm_case(3, 8, batch=8, hidden=6)
+    for schedule in SCHEDULES:
+        made = make_plan(
+            case, Options(GROUPS, cpu(0), (), schedule, micro_batches, time_segment=time_segment)
+        )
+        for rank, memory in enumerate(made.memory):
+            names = made.parameters
+            arrays = {n: case.arrays[n] for n in names if made.rank_of(n) == rank}
+            held = memory.gradients + memory.activations + memory.transient
+            assert Worker(made, rank, arrays).held == held
+            assert memory.parameters == sum(a.nbytes for a in arrays.values())
+
+
+def test_a_limit_is_kept_to_by_what_is_packed():
+    """Of this step less is held at once, but packing leaves some unused."""
+    made = planned(schedule="zb-h2", micro_batches=8)
+    need, cut = peak(made), made.partition
+    account = plan_memory(cut, grads=made.grads, parameters=made.parameters, several=True)
+    assert max(m.peak for m in memory_profile(made.schedule, cut, account, 8)) < need
+    assert peak(planned(schedule="zb-h2", micro_batches=8, memory=need)) == need
+    with pytest.raises(LimitError, match=rf"\({need} bytes\) on cpu"):
+        planned(schedule="zb-h2", micro_batches=8, memory=need - 1)
 
 
 def test_auto_keeps_to_the_limit():

@@ -123,7 +123,7 @@ def test_a_mixed_step_holds_what_was_accounted_for(tmp_path):
     given = load_config(str(write_bucketed(tmp_path)), [priced, "blas_threads=1"])
     with ThreadCluster(2) as cluster:
         trial = Trial.of(given, cluster, steps=BUCKETED)
-        trial.run(2)
+        trial.run(BUCKETED)
         profile = trial.profile()
         stages = trial.summary(profile)["stages"]
     assert max(len(m.record.keys) for m in profile.mixtures) == 2

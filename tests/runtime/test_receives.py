@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partitioner.layout import lay_out
 from partitioner.memory import early_messages
 from partitioner.types import Partition
 from runtime.arena import Message, reserve
@@ -44,17 +43,15 @@ class Rank:
     def __init__(self, plan: Plan, rank: int, *devices: Context) -> None:
         self.parts = Parts((plan,))
         self.program = plan.schedule.programs[rank]
-        cuts = self.parts.partitions
-        self.layouts = {kind: lay_out(cut, rank, plan.parameters) for kind, cut in cuts.items()}
+        cuts = {kind: moved(cut, *devices) for kind, cut in self.parts.partitions.items()}
         self.arena = reserve(
-            [self.program], self.layouts, self.parts.kinds, self.parts.gradients(rank),
-            {kind: early_messages(moved(cut, *devices)) for kind, cut in cuts.items()},
-        )  # fmt: skip
+            [self.program], rank, cuts, self.parts.kinds, self.parts.grads, plan.parameters
+        )
 
     def message(self, tag: int, mb: int) -> Bytes:
         kind = self.parts.kinds[mb]
         (edge,) = (e for e in self.parts.partitions[kind].edges if e.tag == tag)
-        root, offset = self.layouts[kind].places[edge.dst.stage, edge.value]
+        root, offset = self.arena.layouts[kind].places[edge.dst.stage, edge.value]
         begin = self.arena.at[mb, root] + offset
         return (mb, root), begin, begin + edge.type.nbytes
 
@@ -63,7 +60,7 @@ class Rank:
         if not isinstance(instruction, (Run, Free)):
             return
         arena, key, mb = self.arena, instruction.key, instruction.mb
-        layout = self.layouts[self.parts.kinds[mb]]
+        layout = self.arena.layouts[self.parts.kinds[mb]]
         for number, root in enumerate(layout.roots):
             of = root.bodies if isinstance(instruction, Run) else root.sends
             if key in of and (mb, number) in arena.at:
