@@ -1,0 +1,40 @@
+"""Operators of your own: everything that the rules of one need, in one namespace.
+
+    from symgraph import operator as op
+
+    op.register(op.OpDef(name="swish", inputs=("data",), shape=op.same, compute=..., grad=...))
+    sg.sym.swish(x)
+
+An operator is known by its rules only, so yours is placed, cut, priced and run on micro-batches
+like any other. See docs/operators.md; it is what MXNet's `operator.CustomOp` is for.
+"""
+
+from symgraph.build import Ref, apply, apply_all
+from symgraph.ops.layout import bilinear, elementwise, linear
+from symgraph.ops.params import (
+    boolean,
+    choice,
+    dtype,
+    integer,
+    integers,
+    number,
+    optional,
+)  # fmt: skip
+from symgraph.ops.registry import (
+    Call,
+    Env,
+    OpDef,
+    Site,
+    no_flops,
+    output_size,
+    register,
+    same_dtype,
+)  # fmt: skip
+from symgraph.ops.shapes import broadcast, same
+from symgraph.testing import check_op, run_op
+
+__all__ = [
+    "Call", "Env", "OpDef", "Ref", "Site", "apply", "apply_all", "bilinear", "boolean", "broadcast",
+    "check_op", "choice", "dtype", "elementwise", "integer", "integers", "linear", "no_flops",
+    "number", "optional", "output_size", "register", "run_op", "same", "same_dtype",
+]  # fmt: skip
