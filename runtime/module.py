@@ -221,8 +221,8 @@ class Module(BaseModule):
         return self._bounds[key]
 
     def _how(self) -> Options:
-        """How a network is planned: like the first one, or like the shared module's."""
-        if self._bounds:
+        """How a network is planned: where groups say, the first one is, or the shared module's."""
+        if self._bounds and self._options.strategy is not None and self._model is None:
             first = self._own.plan
             return replace(first.options, placement=first.partition.placement, like=None)
         return self._options if self._model is None else like(self._model)

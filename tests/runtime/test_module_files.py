@@ -76,6 +76,21 @@ def test_optimizer_states_of_another_kind_are_refused(tmp_path):
         other.load_optimizer_states(str(tmp_path / "x.states"))
 
 
+def test_states_of_an_optimizer_that_has_not_begun(tmp_path):
+    """A file from before the first update left the momentum of later ones as it was."""
+    first, again = ready(), ready()
+    file = str(tmp_path / "x.states")
+    again.save_optimizer_states(file)
+    given, _ = again.get_params()
+    batch = next(batches())
+    again.train_batch(batch)
+    again.set_params(given)
+    again.load_optimizer_states(file)
+    for module in (first, again):
+        module.train_batch(batch)
+    assert same_bits(first.get_params()[0], again.get_params()[0])
+
+
 def test_parameters_of_a_file(tmp_path):
     module, other = ready(), ready(seed=5)
     module.save_params(str(tmp_path / "x.params"))
