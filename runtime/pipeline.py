@@ -26,7 +26,7 @@ from runtime.prices import Prices, Pricing
 from runtime.pricing import fresh_pricing
 from runtime.program import Schedule
 from runtime.replay import RankMemory
-from runtime.requirements import require_count, require_feeds, require_groups, require_names
+from runtime.requirements import require_counts, require_feeds, require_groups, require_names
 from runtime.splits import GAIN, Compared, Split, candidates, marks
 from symgraph.arrays import require
 from symgraph.batching import Feed, batch_size
@@ -270,7 +270,7 @@ def plan(
     require_feeds(feeds)
     require_groups(options.groups)
     require_names(options.schedule, options.strategy)
-    require_count(options.micro_batches)
+    require_counts(options.micro_batches, options.time_segment)
     if options.machine is None:
         for context in options.contexts:
             require(context)

@@ -51,10 +51,12 @@ def require_names(schedule: str, strategy: str | None) -> None:
         raise PlacementError(f"no strategy {strategy!r}; {nearest(strategy, strategies)}")
 
 
-def require_count(micro_batches: object) -> None:
-    """TypeError for what is no whole number."""
+def require_counts(micro_batches: object, time_segment: object) -> None:
+    """TypeError for what is no whole number; time_segment may be `auto` or None as well."""
     if not isinstance(micro_batches, int):
         raise TypeError(f"micro_batches is a whole number, not {micro_batches!r}")
+    if not isinstance(time_segment, int | None) and time_segment != AUTO:
+        raise TypeError(f"time_segment is a whole number, 'auto' or None, not {time_segment!r}")
 
 
 def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:
