@@ -15,10 +15,12 @@ folder.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,28 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
             shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"cannot write the checkpoint {path}: {error}") from error
     return path
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let no other run write checkpoints into a folder until the block ends, or the process.
+
+    Raises ConfigError if one does. A file system that has no locks lets all in.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"checkpoint.directory: another run writes its checkpoints into {folder}; wait for "
+                "its end, or give this one another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)
 
 
 def publish(partial: Path, path: Path, about: Mapping[str, Any]) -> None:

@@ -118,7 +118,21 @@ class Trainer:
         on_step: Callable[[Progress], None] = lambda p: None,
         on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
     ) -> dict[str, Any]:
-        """Train to the config's limit and evaluate; the summary, as `--json` prints it."""
+        """Train to the config's limit and evaluate; the summary, as `--json` prints it.
+
+        Raises ConfigError while another run writes checkpoints into the same folder.
+        """
+        settings = self.job.config.checkpoint
+        if settings is None or 0 not in self.training.cluster.ranks:
+            return self._fit(on_step, on_evaluation)
+        with checkpoint.alone_in(Path(settings.directory)):
+            return self._fit(on_step, on_evaluation)
+
+    def _fit(
+        self,
+        on_step: Callable[[Progress], None],
+        on_evaluation: Callable[[int, float], None],
+    ) -> dict[str, Any]:
         config = self.job.config
         start = time.perf_counter()
         every = config.evaluate.every

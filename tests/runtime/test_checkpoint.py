@@ -151,6 +151,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
         Trainer(prepare(config), cluster, load_corpus(config))
 
 
+def test_two_runs_do_not_write_into_one_folder(path):
+    """Each removed what the other one was writing: one ended at a file that was not there."""
+    with (
+        checkpoint.alone_in(path.parent),
+        pytest.raises(ConfigError, match="another run writes its checkpoints into"),
+    ):
+        train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    assert checkpoint.latest(path.parent) == path.parent / "step-00000001"
+
+
 def test_a_full_disk_ends_the_run_and_leaves_older_checkpoints(path, monkeypatch):
     """safetensors has an error of its own for it, and what was half written filled the disk."""
     saved = path.parent / "saved"
