@@ -132,9 +132,12 @@ def read_about(path: Path) -> dict[str, Any]:
         found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no checkpoint: {error}") from error
-    if not isinstance(found, dict) or type(found.get("steps")) is not int:
-        raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its steps")
-    return found
+    for key, default in (("steps", None), ("updates", 0)):
+        number = found.get(key, default) if isinstance(found, dict) else None
+        if type(number) is not int or number < 0:
+            raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its {key}")
+    about: dict[str, Any] = found
+    return about
 
 
 def restore(session: Session, path: Path) -> None:

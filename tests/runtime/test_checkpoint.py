@@ -117,6 +117,17 @@ def test_another_run_is_refused(path, override, message):
         train(path, override)
 
 
+def test_other_words_are_refused(path):
+    """Ids follow the words' counts: of a text that had grown, they meant other words, silently."""
+    train(path, "train.steps=2")
+    text = path.parent / "text.txt"
+    text.write_text("\n".join([*text.read_text().splitlines()[::-1]]), encoding="utf-8")
+    train(path, "train.steps=3")  # the same words in the same numbers
+    text.write_text("w1 w1 new " * 50 + text.read_text(), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the text has other words than the one that the checkp"):
+        train(path, "train.steps=4")
+
+
 def test_damaged_files_are_named(path):
     train(path, "train.steps=2")
     folder = path.parent / "saved" / "step-00000002"
@@ -132,6 +143,8 @@ def test_damaged_files_are_named(path):
         ("", "is no checkpoint"),
         ("[]", "is no checkpoint: checkpoint.json does not say its steps"),
         ("{}", "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": -2}', "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": 2, "updates": "2"}', "checkpoint.json does not say its updates"),
         ('{"steps": 2}', "is no checkpoint of a training run: it has no model"),
         (json.dumps({"steps": 2, "config": config}), "training run: it has no train.seed"),
     ):
