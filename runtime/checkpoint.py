@@ -15,10 +15,12 @@ folder.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,28 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
     return path
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let no other run write checkpoints into a folder until the block ends, or the process.
+
+    Raises ConfigError if one does. A file system that has no locks lets all in.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"checkpoint.directory: another run writes its checkpoints into {folder}; wait for "
+                "its end, or give this one another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)
+
+
 def publish(partial: Path, path: Path, about: Mapping[str, Any]) -> None:
     """Give a folder in which all else is written its facts, then, at once, its name."""
     (partial / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
@@ -108,9 +132,12 @@ def read_about(path: Path) -> dict[str, Any]:
         found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no checkpoint: {error}") from error
-    if not isinstance(found, dict) or type(found.get("steps")) is not int:
-        raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its steps")
-    return found
+    for key, default in (("steps", None), ("updates", 0)):
+        number = found.get(key, default) if isinstance(found, dict) else None
+        if type(number) is not int or number < 0:
+            raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its {key}")
+    about: dict[str, Any] = found
+    return about
 
 
 def restore(session: Session, path: Path) -> None:

@@ -13,6 +13,7 @@ from runtime.module_base import RATE, BaseModule, Params, Settings
 from runtime.module_shapes import (
     Key,
     argument_types,
+    described,
     first_values,
     grad_requests,
     guessed,
@@ -22,6 +23,7 @@ from runtime.module_shapes import (
     matched,
     names_among,
     placed,
+    require_kind,
     require_names,
 )
 from runtime.pipeline import Options, Plan
@@ -31,7 +33,7 @@ from symgraph import optimizer as optimizers
 from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
 from symgraph.init import Initializer, Mixed, Uniform
-from symgraph.io import DataBatch, DataDesc, describe
+from symgraph.io import DataBatch, DataDesc
 from symgraph.loss_scale import AUTO, LossScale
 from symgraph.ops.layout import Layout
 from symgraph.optimizer import Optimizer
@@ -91,8 +93,7 @@ class Module(BaseModule):
         self._seed = seed
         self._given: tuple[Params, Params] | None = None  # of a checkpoint, until it is bound
         self._given_states: str | None = None
-        self.binded = False
-        self.for_training = self.inputs_need_grad = False
+        self.binded = self.for_training = self.inputs_need_grad = False
 
     # -- names and shapes ----------------------------------------------------------------------
 
@@ -173,8 +174,8 @@ class Module(BaseModule):
             return
         if inputs_need_grad and not for_training:
             raise ConfigError("inputs_need_grad: only a module that is bound for training has them")
-        self._data_descs = [describe(d) for d in data_shapes]
-        self._labels_given = [describe(d) for d in label_shapes or ()]
+        self._data_descs = described("data_shapes", data_shapes)
+        self._labels_given = described("label_shapes", label_shapes)
         self._label_descs = [d for d in self._labels_given if d.name in self._label_names]
         self._label_order = [d.name for d in self._labels_given] or self._label_names
         require_names("data_shapes", self._data_descs, self._data_names)
@@ -187,13 +188,13 @@ class Module(BaseModule):
             self._requests |= {d.name: "write" for d in self._data_descs if is_float(d.dtype)}
         self._model: Plan | None = None  # what the shared module's network is planned as
         if shared_module is not None:
+            require_kind("shared_module", shared_module, Module)
             shared_module._require_bound()
             self._store: Store = shared_module._store
             self._model = shared_module._own.plan
         elif not self.binded:
             options = self._options
-            cluster = ThreadCluster(len(options.devices))
-            self._store = Store(cluster, self._seed, options.loss_scale)
+            self._store = Store(ThreadCluster(len(options.devices)), self._seed, options.loss_scale)
         self._bounds: dict[Key, Bound] = {}
         bound = self._bind(self._data_descs, self._label_descs)
         if self.binded and shared_module is None:
@@ -211,8 +212,7 @@ class Module(BaseModule):
             feeds = {d.name: d.feed for d in (*data, *labels)}
             missing = [n for n in self._label_names if n not in feeds]
             types = argument_types(self._symbol, feeds)
-            owned = (*self._param_names, *self._aux_names)
-            self._store.allocate({name: types[name] for name in owned})
+            self._store.allocate({n: types[n] for n in (*self._param_names, *self._aux_names)})
             feeds |= {name: guessed(name, types[name].shape, data) for name in missing}
             wanted = Wanted(feeds, frozenset(self._label_names), self._requests, self.for_training)
             if len(self._bounds) > 1:
@@ -221,8 +221,8 @@ class Module(BaseModule):
         return self._bounds[key]
 
     def _how(self) -> Options:
-        """How a network is planned: like the first one, or like the shared module's."""
-        if self._bounds:
+        """How a network is planned: where groups say, the first one is, or the shared module's."""
+        if self._bounds and self._options.strategy is not None and self._model is None:
             first = self._own.plan
             return replace(first.options, placement=first.partition.placement, like=None)
         return self._options if self._model is None else like(self._model)

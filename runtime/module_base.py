@@ -161,8 +161,8 @@ class BaseModule(ABC):
 
         After each epoch the metric is logged, callbacks are called, and eval_data is scored.
         """
-        if num_epoch is None:
-            raise ConfigError("fit: num_epoch is missing; say how many epochs to train")
+        epochs = _epochs(begin_epoch, num_epoch)
+        _require_iterators(train_data, eval_data)
         self.bind(
             train_data.provide_data, train_data.provide_label, for_training=True,
             force_rebind=force_rebind,
@@ -170,7 +170,7 @@ class BaseModule(ABC):
         self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         shown = metric.create(eval_metric)
-        for epoch in range(begin_epoch, num_epoch):
+        for epoch in epochs:
             begun = time.perf_counter()
             self._epoch(epoch, train_data, shown, _listed(batch_end_callback))
             self._log(epoch, "Train", shown.get_global_name_value())
@@ -295,6 +295,7 @@ class BaseModule(ABC):
     def _batches(
         data: DataIter, num_batch: int | None, reset: bool
     ) -> Iterator[tuple[int, DataBatch]]:
+        _require_iterators(data)
         if reset:
             data.reset()
         for nbatch, batch in enumerate(data):
@@ -332,6 +333,23 @@ def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:
     view = array.reshape(*before, layout.outer, batch, layout.inner, *after)
     kept = view.take(np.arange(batch - pad), axis=layout.axis + 1)
     return kept.reshape(*before, -1, *after)
+
+
+def _epochs(begin: int, end: int | None) -> range:
+    """The numbers of the epochs to train; ConfigError if their end is missing."""
+    if not isinstance(end, int | np.integer):
+        raise ConfigError(f"fit: num_epoch is {end!r}; say how many epochs to train")
+    return range(begin, end)
+
+
+def _require_iterators(*given: Any) -> None:
+    """TypeError for what gives no batches, such as an array; None is no data."""
+    for data in given:
+        if data is not None and not (hasattr(data, "reset") and hasattr(data, "__iter__")):
+            raise TypeError(
+                "data comes from an iterator, such as NDArrayIter(data, label, batch_size), not "
+                f"from a {type(data).__name__}"
+            )
 
 
 def _listed(callbacks: Callbacks) -> Sequence[Callable[..., None]]:

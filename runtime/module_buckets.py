@@ -17,7 +17,7 @@ from symgraph.ops.layout import Layout
 from symgraph.optimizer import Optimizer
 from symgraph.params_file import load_params
 from symgraph.symbol import Symbol
-from symgraph.types import Array
+from symgraph.types import Array, Shape
 
 # key -> (symbol, data_names, label_names)
 SymGen = Callable[[Any], tuple[Symbol, Sequence[str], Sequence[str] | None]]
@@ -52,7 +52,7 @@ class BucketingModule(BaseModule):
     def _generate(self, key: Hashable) -> Module:
         with NameManager():
             made = self._sym_gen(key)
-        if not isinstance(made, tuple) or len(made) != 3:
+        if not isinstance(made, tuple | list) or len(made) != 3:
             raise TypeError(
                 f"sym_gen({key!r}) gives {made!r}, but must give (symbol, data_names, label_names)"
             )
@@ -91,6 +91,19 @@ class BucketingModule(BaseModule):
     def label_shapes(self) -> list[DataDesc]:
         """The labels as they were bound."""
         return self._now.label_shapes
+
+    @property
+    def output_shapes(self) -> list[tuple[str, Shape]]:
+        """(name, shape) of each output of the current bucket's network."""
+        return self._now.output_shapes
+
+    @property
+    def for_training(self) -> bool:
+        return self._default.for_training
+
+    @property
+    def inputs_need_grad(self) -> bool:
+        return self._default.inputs_need_grad
 
     @property
     def binded(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from partitioner.place import Groups, devices_of
 from runtime.given import REQUESTS
 from runtime.pipeline import Options, Plan
 from runtime.pricing import quick_prices
+from runtime.requirements import require_known
 from symgraph.arrays import on_host
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu, require_contexts
@@ -34,6 +35,7 @@ def placed(
     strategy: str,
 ) -> Options:
     """The options with where to run; several maps are the rows of a grid, as in MXNet."""
+    require_known(options.schedule, strategy)
     devices = _contexts(cpu() if context is None else context)
     maps = [group2ctxs] if isinstance(group2ctxs, Mapping) else list(group2ctxs or [])
     groups: Groups | None = maps[0] if maps else None
@@ -95,6 +97,13 @@ def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, Tenso
     }
 
 
+def described(what: str, given: Sequence[Any] | None) -> list[DataDesc]:
+    """The inputs that are described; TypeError for what is no list of them."""
+    if given is not None and not isinstance(given, Iterable):
+        raise TypeError(f"{what} is a list of DataDescs, or of (name, shape), not {given!r}")
+    return [describe(d) for d in given or ()]
+
+
 def names_among(what: str, names: Sequence[str] | None, arguments: Sequence[str]) -> list[str]:
     """A list of names; GraphError for one that is no argument."""
     if isinstance(names, str):
@@ -116,6 +125,12 @@ def labels_among(names: Sequence[str] | None, arguments: Sequence[str], logger: 
         if name not in arguments and name != "softmax_label":
             logger.warning("label_names: no argument %r; %s", name, nearest(name, arguments))
     return [name for name in names or () if name in arguments]
+
+
+def require_kind(what: str, given: object, kind: type) -> None:
+    """TypeError for what is of another kind."""
+    if not isinstance(given, kind):
+        raise TypeError(f"{what} is a {kind.__name__}, not a {type(given).__name__}")
 
 
 def first_values(

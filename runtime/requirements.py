@@ -32,13 +32,8 @@ def require_asked(feeds: Mapping[str, Any], options: Options) -> None:
     require_contexts("devices", options.devices)
     for group, given in (options.groups or {}).items():
         require_contexts(f"group2ctx: what {group!r} is mapped to", given)
-    schedule, strategy = options.schedule, options.strategy
-    if schedule not in (AUTO, FORWARD_ONLY) and not schedule.endswith(SUFFIXES):
-        find_schedule(schedule, AUTO, FORWARD_ONLY)
-    if strategy not in (AUTO, None):
-        find_strategy(strategy, AUTO)
-    if not isinstance(options.micro_batches, int):
-        raise TypeError(f"micro_batches is a whole number, not {options.micro_batches!r}")
+    require_known(options.schedule, options.strategy)
+    _require_counts(options.micro_batches, options.time_segment)
 
 
 def _require_feeds(feeds: Mapping[str, Any]) -> None:
@@ -53,6 +48,22 @@ def _require_feeds(feeds: Mapping[str, Any]) -> None:
                 f"{name!r} of {feed.type} has no batch axis {feed.axis!r}; "
                 + (f"use 0 to {rank - 1}" if rank else "what is fed needs one")
             )
+
+
+def require_known(schedule: str, strategy: str | None) -> None:
+    """ConfigError and PlacementError for unknown ones."""
+    if schedule not in (AUTO, FORWARD_ONLY) and not schedule.endswith(SUFFIXES):
+        find_schedule(schedule, AUTO, FORWARD_ONLY)
+    if strategy not in (AUTO, None):
+        find_strategy(strategy, AUTO)
+
+
+def _require_counts(micro_batches: object, time_segment: object) -> None:
+    """TypeError for what is no whole number; time_segment may be `auto` or None as well."""
+    if not isinstance(micro_batches, int):
+        raise TypeError(f"micro_batches is a whole number, not {micro_batches!r}")
+    if not isinstance(time_segment, int | None) and time_segment != AUTO:
+        raise TypeError(f"time_segment is a whole number, 'auto' or None, not {time_segment!r}")
 
 
 def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:

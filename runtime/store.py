@@ -218,6 +218,7 @@ class Store:
                 key = _key(made, name, slot)
                 if key not in arrays:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
+        self.states.clear()
         self._set_states(made, arrays if updates else {})
         self.updates, self.steps = updates, steps
         scale = {name: a.item() for name, a in counts.items() if name != UPDATES}

@@ -100,6 +100,7 @@ class Trainer:
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
         )
+        self.vocabulary = corpus.vocabulary_digest
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
@@ -118,7 +119,21 @@ class Trainer:
         on_step: Callable[[Progress], None] = lambda p: None,
         on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
     ) -> dict[str, Any]:
-        """Train to the config's limit and evaluate; the summary, as `--json` prints it."""
+        """Train to the config's limit and evaluate; the summary, as `--json` prints it.
+
+        Raises ConfigError while another run writes checkpoints into the same folder.
+        """
+        settings = self.job.config.checkpoint
+        if settings is None or 0 not in self.training.cluster.ranks:
+            return self._fit(on_step, on_evaluation)
+        with checkpoint.alone_in(Path(settings.directory)):
+            return self._fit(on_step, on_evaluation)
+
+    def _fit(
+        self,
+        on_step: Callable[[Progress], None],
+        on_evaluation: Callable[[int, float], None],
+    ) -> dict[str, Any]:
         config = self.job.config
         start = time.perf_counter()
         every = config.evaluate.every
@@ -161,7 +176,8 @@ class Trainer:
         if settings is not None and self.saved != self.training.steps:
             config = self.job.config.model_dump(mode="json")
             folder = Path(settings.directory)
-            checkpoint.save(self.training, folder, {"config": config}, settings.keep)
+            about = {"config": config, "vocabulary": self.vocabulary}
+            checkpoint.save(self.training, folder, about, settings.keep)
             self.saved = self.training.steps
 
     def resume(self) -> Path | None:
@@ -174,7 +190,14 @@ class Trainer:
             lambda transport: agree_on_settings(transport, {"checkpoint": path and path.name})
         )
         if path is not None:
-            _require_same_run(checkpoint.read_about(path).get("config"), self.job.config, path)
+            about = checkpoint.read_about(path)
+            _require_same_run(about.get("config"), self.job.config, path)
+            if about.get("vocabulary", self.vocabulary) != self.vocabulary:
+                raise ConfigError(
+                    f"the text has other words than the one that the checkpoint {path} learnt, so "
+                    "its ids mean others; train on that one, or use another checkpoint.directory "
+                    "or resume: never"
+                )
             checkpoint.restore(self.training, path)
             self.saved = self.training.steps
             self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)

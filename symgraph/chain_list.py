@@ -121,6 +121,11 @@ class MultiNodeNStepRNN:
                 outputs, last = self.cell.unroll(
                     length, inputs, begin_state=begin or None, **self._unroll
                 )
+            if self._rank_out and len(last) < expected:
+                raise GraphError(
+                    f"{name} sends its last states on, but gives {len(last)} of {expected}; a "
+                    "FusedRNNCell gives them with get_next_state=True"
+                )
             return (outputs, last), last
 
         sources = None if self._rank_in is None else self._rank_in * expected

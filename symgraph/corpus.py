@@ -77,6 +77,11 @@ class Corpus:
             h.update(ids.tobytes())
         return h.hexdigest()[:32]
 
+    @property
+    def vocabulary_digest(self) -> str:
+        """Hex digest of which word each id stands for."""
+        return hashlib.blake2b("\n".join(self.vocabulary).encode()).hexdigest()[:32]
+
     def unigram_perplexity(self) -> float:
         """Held-out perplexity of word frequencies alone, which a model that learns order beats.
 

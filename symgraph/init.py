@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from symgraph import rand
 from symgraph.errors import GraphError, ShapeError, nearest
+from symgraph.settings import require_numbers
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -41,7 +42,11 @@ class Initializer(ABC):
     What is done depends on the end of the parameter's name: `weight` is filled by the initialiser
     itself, `bias`, `beta`, moving means and initial RNN states with 0, `gamma` and `moving_var`
     with 1. The attribute `__init__` of a variable, the `dumps()` of an initialiser, comes first.
+    Raises GraphError for arguments that are no numbers.
     """
+
+    def __post_init__(self) -> None:
+        require_numbers(self, GraphError)
 
     def __call__(
         self,
@@ -70,7 +75,8 @@ class Initializer(ABC):
     def dumps(self) -> str:
         """The initialiser as JSON, [name, arguments], as MXNet writes it; see `create`."""
         arguments = {f.name: getattr(self, f.name) for f in fields(self)}
-        return json.dumps([type(self).__name__.lower(), arguments])
+        kind = type(self).__name__.lower()
+        return json.dumps([kind, arguments], default=lambda value: np.asarray(value).tolist())
 
     @abstractmethod
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
@@ -110,12 +116,17 @@ class One(Initializer):
 @register
 @dataclass(frozen=True)
 class Constant(Initializer):
-    """One value everywhere."""
+    """One value everywhere, or an array's values, which are repeated along axes that it lacks."""
 
-    value: float
+    value: Any
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
-        return np.full(shape, self.value, dtype)
+        try:
+            return np.full(shape, self.value, dtype)
+        except (ValueError, TypeError) as error:
+            raise ShapeError(
+                f"parameter {name!r} of shape {shape} cannot be filled with {self.value!r}: {error}"
+            ) from None
 
 
 @register
@@ -153,6 +164,7 @@ class Orthogonal(Initializer):
     rand_type: str = "uniform"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _choose("Orthogonal", "rand_type", self.rand_type, ("uniform", "normal"))
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
@@ -178,8 +190,11 @@ class Xavier(Initializer):
     magnitude: float = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _choose("Xavier", "rnd_type", self.rnd_type, ("uniform", "gaussian"))
         _choose("Xavier", "factor_type", self.factor_type, ("avg", "in", "out"))
+        if self.magnitude < 0:
+            raise GraphError(f"Xavier: magnitude is {self.magnitude} but must be 0 or more")
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
         _require_matrix(self, name, shape)
@@ -198,6 +213,7 @@ class MSRAPrelu(Initializer):
     slope: float = 0.25
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _choose("MSRAPrelu", "factor_type", self.factor_type, ("avg", "in", "out"))
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
@@ -231,13 +247,19 @@ class Mixed:
     end of the name, as always.
     """
 
-    def __init__(self, patterns: Sequence[str], initializers: Sequence[Initializer]) -> None:
+    def __init__(
+        self, patterns: Sequence[str], initializers: Sequence[str | Initializer | Mixed]
+    ) -> None:
         if len(patterns) != len(initializers):
             raise GraphError(
                 f"Mixed needs one initialiser a pattern: {len(patterns)} patterns, "
                 f"{len(initializers)} initialisers"
             )
-        self._rules = [(re.compile(p), i) for p, i in zip(patterns, initializers, strict=True)]
+        try:
+            found = [re.compile(pattern) for pattern in patterns]
+        except re.error as error:
+            raise GraphError(f"Mixed: {error.pattern!r} is no pattern: {error}") from None
+        self._rules = list(zip(found, map(create, initializers), strict=True))
 
     def __call__(
         self,
@@ -261,7 +283,8 @@ def create(initializer: str | Initializer | Mixed, **arguments: Any) -> Initiali
 
     Names are in any case. Raises GraphError for an unknown name or argument, or something else.
     """
-    if not callable(initializer) and not isinstance(initializer, str):
+    function = callable(initializer) and not isinstance(initializer, type)
+    if not function and not isinstance(initializer, str):
         raise GraphError(f"{initializer!r} is no initialiser: give one like Xavier(), or its name")
     return _load(initializer, arguments) if isinstance(initializer, str) else initializer
 

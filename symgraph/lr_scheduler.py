@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Self
 
+import numpy as np
+
 from symgraph.errors import ConfigError, nearest
+from symgraph.settings import require_numbers
 
 
 class LRScheduler(ABC):
@@ -31,6 +34,8 @@ class LRScheduler(ABC):
     warmup_mode: str
 
     def __post_init__(self) -> None:
+        require_numbers(self, ConfigError)
+        self._require(self.base_lr >= 0, "base_lr", self.base_lr, "0 or more")
         self._require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         self._require(
             self.warmup_begin_lr <= self.base_lr,
@@ -70,6 +75,23 @@ class LRScheduler(ABC):
             raise ConfigError(f"{type(self).__name__}: {name} is {value!r} but must be {wanted}")
 
 
+def based(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
+    """The schedule, or a function of the update's number; from another `base_lr` if one is given.
+
+    Raises ConfigError for what is neither, and for a function that a `base_lr` means nothing to.
+    """
+    if not callable(schedule):
+        raise ConfigError(f"lr_scheduler is one of symgraph.lr_scheduler, not {schedule!r}")
+    if base_lr is None:
+        return schedule
+    if not isinstance(schedule, LRScheduler):
+        raise ConfigError(
+            f"learning_rate is the base_lr of a schedule, but lr_scheduler is {schedule!r}: leave "
+            "learning_rate out"
+        )
+    return schedule.rebased(base_lr)
+
+
 @dataclass(frozen=True)
 class FactorScheduler(LRScheduler):
     """base_lr * factor ** ((num_update - 1) // step), never below `stop_factor_lr`."""
@@ -107,10 +129,11 @@ class MultiFactorScheduler(LRScheduler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rising = all(a < b for a, b in zip([0, *self.step], self.step, strict=False))
-        self._require(
-            len(self.step) > 0 and rising, "step", self.step, "a rising list of whole numbers > 0"
-        )
+        step = np.asarray(self.step)
+        listed = step.ndim == 1 and step.size > 0 and step.dtype.kind in "iuf"
+        rising = listed and step[0] > 0 and bool((np.diff(step) > 0).all())
+        whole = rising and bool((step == np.floor(step)).all())
+        self._require(whole, "step", self.step, "a rising list of whole numbers > 0")
         self._require(0 < self.factor <= 1, "factor", self.factor, "above 0 and no more than 1")
 
     def decayed(self, num_update: int) -> float:

@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from symgraph.attribute import lookup
 from symgraph.errors import ConfigError, DTypeError, GraphError, RunError, ShapeError, nearest
-from symgraph.lr_scheduler import LRScheduler
+from symgraph.lr_scheduler import LRScheduler, based
+from symgraph.settings import require_numbers
 
 # Elements worked on at a time: operands stay in the cache, scratch is small. `sum_of_squares`
 # also fixes its order of addition by it.
@@ -52,14 +53,14 @@ class Optimizer(ABC):
     clip_gradient: float | None = None
 
     def __post_init__(self) -> None:
+        require_numbers(self, ConfigError)
         self._check("wd", self.wd, math.inf)
         if self.clip_gradient is not None:
             self._check("clip_gradient", self.clip_gradient, math.inf, above=True)
         if self.learning_rate is not None:
             self._check("learning_rate", self.learning_rate, math.inf)
-            if self.lr_scheduler is not None:
-                rebased = self.lr_scheduler.rebased(self.learning_rate)
-                object.__setattr__(self, "lr_scheduler", rebased)
+        if self.lr_scheduler is not None:
+            object.__setattr__(self, "lr_scheduler", based(self.lr_scheduler, self.learning_rate))
 
     def state(self, name: str, weight: Array) -> dict[str, Array]:
         """What is remembered of a weight: zeros like it, by name; none for plain descent."""
@@ -327,9 +328,9 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "nag": NAG, "adam": Adam, 
 
 def create(name: str, **settings: Any) -> Optimizer:
     """The optimizer of that name, in any case; ConfigError for an unknown name or setting."""
-    known = OPTIMIZERS.get(name.lower())
+    known = OPTIMIZERS.get(str(name).lower())
     if known is None:
-        raise ConfigError(f"unknown optimizer {name!r}: {nearest(name.lower(), OPTIMIZERS)}")
+        raise ConfigError(f"unknown optimizer {name!r}: {nearest(str(name).lower(), OPTIMIZERS)}")
     accepted = signature(known).parameters
     for word in settings:
         if word not in accepted:

@@ -55,6 +55,11 @@ def Variable(
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
     if shape is not None:
         shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
+    for key, multiplier in (("lr_mult", lr_mult), ("wd_mult", wd_mult)):
+        try:
+            float(multiplier or 0.0)
+        except (TypeError, ValueError):
+            raise TypeError(f"variable {name!r}: {key} is a number, not {multiplier!r}") from None
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
     own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:

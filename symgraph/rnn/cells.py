@@ -147,6 +147,7 @@ class BaseRNNCell(ABC):
         work. Raises GraphError for another number of inputs or states.
         """
         self._require_own(begin_state)
+        require_count(f"{type(self).__name__} {self._prefix!r}", "length", length)
         self.reset()
         states = self.begin_state() if begin_state is None else list(begin_state)
         return self._unroll(length, inputs, states, layout, merge_outputs, input_prefix)
@@ -169,9 +170,22 @@ class BaseRNNCell(ABC):
         count = len(self.state_info)
         if states is not None and len(states) != count:
             raise GraphError(f"{who} has {count} states, but {len(states)} are given")
-        for state in states or ():
+        for state in () if states is None else states:
             if not isinstance(state, Symbol):
                 raise TypeError(f"{who}: states are symbols, not {type(state).__name__}")
+
+
+def require_count(who: str, what: str, number: Any) -> None:
+    """GraphError unless it is a whole number of 1 or more."""
+    if not isinstance(number, int | np.integer) or number < 1:
+        raise GraphError(f"{who}: {what}={number!r} is not a valid int of 1 or more")
+
+
+def require_cell(who: str, cell: Any) -> BaseRNNCell:
+    """The cell; TypeError if it is none."""
+    if not isinstance(cell, BaseRNNCell):
+        raise TypeError(f"{who} is made of cells, such as LSTMCell(8), not of {cell!r}")
+    return cell
 
 
 def split_steps(
@@ -222,11 +236,7 @@ class _DenseCell(BaseRNNCell):
         self, num_hidden: int, prefix: str, params: RNNParams | None, bias: LSTMBias | None = None
     ) -> None:
         super().__init__(prefix, params)
-        if not isinstance(num_hidden, int | np.integer) or num_hidden < 1:
-            raise GraphError(
-                f"{type(self).__name__} {prefix!r}: num_hidden={num_hidden!r} is not a valid int "
-                "of 1 or more"
-            )
+        require_count(f"{type(self).__name__} {prefix!r}", "num_hidden", num_hidden)
         self._num_hidden = num_hidden
         self._weights = {
             "i2h": (self._params.get("i2h_weight"), self._params.get("i2h_bias", init=bias)),

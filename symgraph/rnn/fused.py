@@ -10,7 +10,17 @@ import numpy as np
 from symgraph import sym
 from symgraph.errors import GraphError, ShapeError, nearest
 from symgraph.rnn.bidirectional import BidirectionalCell
-from symgraph.rnn.cells import BaseRNNCell, GRUCell, Inputs, LSTMCell, RNNCell, States, Steps, take
+from symgraph.rnn.cells import (
+    BaseRNNCell,
+    GRUCell,
+    Inputs,
+    LSTMCell,
+    RNNCell,
+    States,
+    Steps,
+    require_count,
+    take,
+)
 from symgraph.rnn.stacks import DropoutCell, SequentialRNNCell
 from symgraph.symbol import Symbol
 from symgraph.types import Array
@@ -48,6 +58,7 @@ class FusedRNNCell(BaseRNNCell):
     ) -> None:
         if mode not in MODES:
             raise GraphError(f"FusedRNNCell: unknown mode {mode!r}: {nearest(mode, MODES)}")
+        require_count("FusedRNNCell", "num_layers", num_layers)
         self._num_hidden = num_hidden
         self._num_layers = num_layers
         self._make = MODES[mode]

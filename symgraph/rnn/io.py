@@ -95,15 +95,15 @@ class BucketSentenceIter(DataIter):
     ) -> None:
         if layout not in LAYOUTS:
             raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; it must be 1 or more")
+        if not _whole(batch_size):
+            raise ConfigError(f"batch_size is {batch_size!r}; it must be a number of 1 or more")
         super().__init__(batch_size)
         self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
         self.major_axis = layout.find("N")
         self._shuffle, self._seed = shuffle, seed
         self._pad_tail, self._data_pad = pad_tail, data_pad
-        rows = [np.asarray(s, dtype).reshape(-1) for s in sentences]
+        rows = [_encoded(number, s, dtype) for number, s in enumerate(sentences)]
         lengths = [len(row) for row in rows]
         self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
         self.default_bucket_key = self.buckets[-1]
@@ -199,15 +199,29 @@ class BucketSentenceIter(DataIter):
         )  # fmt: skip
 
 
+def _whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and bool(number >= 1)
+
+
+def _encoded(number: int, sentence: Sequence[int] | Array, dtype: str) -> Array:
+    """The ids of a sentence; ConfigError if the dtype does not hold them as they are."""
+    given = np.asarray(sentence)
+    if given.dtype.kind in "biuf":
+        ids = given.astype(dtype).reshape(-1)
+        if np.array_equal(ids, given.reshape(-1)):
+            return ids
+    raise ConfigError(f"sentence {number} is no list of ids of type {dtype}: {sentence!r}")
+
+
 def _bucket_lengths(
     lengths: Sequence[int], batch_size: int, given: Iterable[int] | None, pad_tail: bool
 ) -> list[int]:
     """The buckets' lengths, rising."""
     if given is not None:
-        found = sorted(set(given))
-        if not found or found[0] < 1:
-            raise ConfigError(f"buckets are {found}; give lengths of 1 or more")
-        return found
+        found = [*given] if isinstance(given, Iterable) else []
+        if not found or not all(map(_whole, found)):
+            raise ConfigError(f"buckets are {given!r}; give a list of lengths of 1 or more")
+        return sorted({int(length) for length in found})
     counts = Counter(lengths)
     least = 1 if pad_tail else batch_size
     found = sorted(length for length, count in counts.items() if length and count >= least)

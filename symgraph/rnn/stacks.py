@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from symgraph import sym
 from symgraph.attribute import AttrScope
 from symgraph.errors import GraphError
-from symgraph.rnn.cells import BaseRNNCell, Inputs, States, Steps, begun, merge_steps, split_steps
+from symgraph.rnn.cells import (
+    BaseRNNCell,
+    Inputs,
+    States,
+    Steps,
+    begun,
+    merge_steps,
+    require_cell,
+    split_steps,
+)
 from symgraph.symbol import Symbol
 
 
@@ -23,7 +34,7 @@ class CellGroup(BaseRNNCell):
             self._include(cell)
 
     def _include(self, cell: BaseRNNCell) -> None:
-        self._params.include(cell.params)
+        self._params.include(require_cell(type(self).__name__, cell).params)
         self._cells.append(cell)
 
     def reset(self) -> None:
@@ -70,6 +81,11 @@ class SequentialRNNCell(CellGroup):
         """Put a cell on top; one whose parameters' names are taken raises GraphError."""
         self._include(cell)
 
+    def _require_own(self, states: Sequence[Symbol] | None = None) -> None:
+        if not self._cells:
+            raise GraphError("SequentialRNNCell has no cells yet: add one")
+        super()._require_own(states)
+
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         ends: States = []
         for cell, own in self._shares(states):
@@ -96,7 +112,7 @@ class DropoutCell(BaseRNNCell):
 
     def __init__(self, dropout: float, prefix: str = "dropout_") -> None:
         super().__init__(prefix)
-        self.dropout = dropout
+        self.dropout = _share(f"DropoutCell {prefix!r}: dropout", dropout)
 
     @property
     def state_info(self) -> list[dict[str, Any]]:
@@ -122,7 +138,7 @@ class ModifierCell(BaseRNNCell):
     """
 
     def __init__(self, base_cell: BaseRNNCell) -> None:
-        self.base_cell = base_cell
+        self.base_cell = require_cell(type(self).__name__, base_cell)
         super().__init__(params=base_cell.params)
         base_cell._modified = True
 
@@ -170,15 +186,15 @@ class ZoneoutCell(ModifierCell):
     def __init__(
         self, base_cell: BaseRNNCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0
     ) -> None:
-        if not base_cell.can_step:
+        if not require_cell(type(self).__name__, base_cell).can_step:
             raise GraphError(
                 f"{type(base_cell).__name__} cannot be stepped, so it has no zoneout: put "
                 "ZoneoutCell around the cells in it"
             )
         self._last: Symbol | None = None
         super().__init__(base_cell)
-        self.zoneout_outputs = zoneout_outputs
-        self.zoneout_states = zoneout_states
+        self.zoneout_outputs = _share("ZoneoutCell: zoneout_outputs", zoneout_outputs)
+        self.zoneout_states = _share("ZoneoutCell: zoneout_states", zoneout_states)
 
     def reset(self) -> None:
         super().reset()
@@ -199,6 +215,13 @@ class ZoneoutCell(ModifierCell):
             pairs = enumerate(zip(new, old, strict=True))
             new = [_zoned(f"{name}_state{i}", self.zoneout_states, n, o) for i, (n, o) in pairs]
         return output, new
+
+
+def _share(what: str, share: float) -> float:
+    """The share of units; GraphError if it is none."""
+    if not isinstance(share, int | float | np.number) or not 0 <= share <= 1:
+        raise GraphError(f"{what}={share!r} is not a valid float from 0 to 1")
+    return float(share)
 
 
 def _zoned(name: str, share: float, new: Symbol, old: Symbol) -> Symbol:

@@ -117,6 +117,17 @@ def test_another_run_is_refused(path, override, message):
         train(path, override)
 
 
+def test_other_words_are_refused(path):
+    """Ids follow the words' counts: of a text that had grown, they meant other words, silently."""
+    train(path, "train.steps=2")
+    text = path.parent / "text.txt"
+    text.write_text("\n".join([*text.read_text().splitlines()[::-1]]), encoding="utf-8")
+    train(path, "train.steps=3")  # the same words in the same numbers
+    text.write_text("w1 w1 new " * 50 + text.read_text(), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the text has other words than the one that the checkp"):
+        train(path, "train.steps=4")
+
+
 def test_damaged_files_are_named(path):
     train(path, "train.steps=2")
     folder = path.parent / "saved" / "step-00000002"
@@ -132,6 +143,8 @@ def test_damaged_files_are_named(path):
         ("", "is no checkpoint"),
         ("[]", "is no checkpoint: checkpoint.json does not say its steps"),
         ("{}", "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": -2}', "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": 2, "updates": "2"}', "checkpoint.json does not say its updates"),
         ('{"steps": 2}', "is no checkpoint of a training run: it has no model"),
         (json.dumps({"steps": 2, "config": config}), "training run: it has no train.seed"),
     ):
@@ -149,6 +162,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
         pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write .*: Not a directory"),
     ):
         Trainer(prepare(config), cluster, load_corpus(config))
+
+
+def test_two_runs_do_not_write_into_one_folder(path):
+    """Each removed what the other one was writing: one ended at a file that was not there."""
+    with (
+        checkpoint.alone_in(path.parent),
+        pytest.raises(ConfigError, match="another run writes its checkpoints into"),
+    ):
+        train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    assert checkpoint.latest(path.parent) == path.parent / "step-00000001"
 
 
 def test_a_full_disk_ends_the_run_and_leaves_older_checkpoints(path, monkeypatch):

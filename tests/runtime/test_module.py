@@ -240,6 +240,21 @@ def test_batches_of_other_shapes_are_bound_by_themselves():
         module.predict(np.zeros((4, 5), "float32"))
 
 
+@pytest.mark.parametrize(
+    "groups", [{"a": TWO, "b": TWO[0]}, [GROUPS, {"a": mx.cpu(2), "b": mx.cpu(3)}]]
+)
+def test_batches_that_copies_share_unevenly(groups):
+    """One of 7 samples after one of 4 was a PlacementError: 'data[deal 2][0]' is on no stage."""
+    data, label = samples(7)
+    with ready() as alone, ready(group2ctxs=groups) as shared:
+        for size in (4, 7, 3, 4):
+            batch = DataBatch([data[:size]], [label[:size]])
+            for module in (alone, shared):
+                module.train_batch(batch)
+            for a, b in zip(alone.get_outputs(), shared.get_outputs(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_a_sequence_with_time_as_its_first_axis():
     """The batch is the second axis, and lies inside the rows of the flattened output."""
     steps, size = 3, 4

@@ -243,6 +243,20 @@ def test_mistakes_with_buckets():
         module.forward(DataBatch([np.ones((BATCH, 3))], bucket_key=3))
 
 
+def test_what_a_bucketing_module_tells():
+    """Its shapes, and the shared_module that it is not, were AttributeErrors."""
+    with mx.mod.BucketingModule(lambda length: [*sym_gen(length)], 8) as module:
+        module.bind(batch(8).provide_data, batch(8).provide_label)
+        assert (module.for_training, module.inputs_need_grad) == (True, False)
+        module.switch_bucket(3, batch(3).provide_data, batch(3).provide_label)
+        assert module.output_shapes == [("softmax_output", (3 * BATCH, VOCAB))]
+        with pytest.raises(GraphError, match=r"data_shapes describes \[\], but .* \['data'\]"):
+            module.switch_bucket(5, None)
+        other = mx.mod.Module(*sym_gen(3))
+        with pytest.raises(TypeError, match="shared_module is a Module, not a BucketingModule"):
+            other.bind(batch(3).provide_data, batch(3).provide_label, shared_module=module)
+
+
 def test_buckets_share_memory_and_places():
     """Whatever the order, what is held is what the largest bucket needs; places are the default's.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import symgraph as mx
-from symgraph.errors import ConfigError, GraphError, RunError, ShapeError
+from symgraph.errors import ConfigError, GraphError, PlacementError, RunError, ShapeError
 from symgraph.io import DataBatch
 from tests.gpus import everywhere
 from tests.modules import GROUPS, ON_GPUS, batches, network, ready, same_bits, samples
@@ -74,6 +74,21 @@ def test_optimizer_states_of_another_kind_are_refused(tmp_path):
     module.load_optimizer_states(str(tmp_path / "x.states"))
     with pytest.raises(ConfigError, match=r"x\.states has no 'fc1_weight/mom'"):
         other.load_optimizer_states(str(tmp_path / "x.states"))
+
+
+def test_states_of_an_optimizer_that_has_not_begun(tmp_path):
+    """A file from before the first update left the momentum of later ones as it was."""
+    first, again = ready(), ready()
+    file = str(tmp_path / "x.states")
+    again.save_optimizer_states(file)
+    given, _ = again.get_params()
+    batch = next(batches())
+    again.train_batch(batch)
+    again.set_params(given)
+    again.load_optimizer_states(file)
+    for module in (first, again):
+        module.train_batch(batch)
+    assert same_bits(first.get_params()[0], again.get_params()[0])
 
 
 def test_parameters_of_a_file(tmp_path):
@@ -182,7 +197,14 @@ def test_wrong_names_and_settings_are_refused():
         mx.mod.Module(network(), fixed_param_names=["fc1"])
     with pytest.raises(ConfigError, match="group2ctxs has 2 maps, each for a copy"):
         mx.mod.Module(network(), group2ctxs=[GROUPS, GROUPS])
+    with pytest.raises(PlacementError, match="no strategy 'foo'"):
+        mx.mod.Module(network(), strategy="foo")
     module = mx.mod.Module(network())
+    with pytest.raises(TypeError, match=r"data_shapes is a list of DataDescs, or .*, not 4"):
+        module.bind(4)
+    for given in ((samples()[0],), (batches(), samples()[0])):
+        with pytest.raises(TypeError, match=r"data comes from an iterator, .* from a ndarray"):
+            mx.mod.Module(network()).fit(*given, num_epoch=1)
     with pytest.raises(GraphError, match=r"data_shapes describes \['x'\], but .* \['data'\]"):
         module.bind([("x", (4, 4))])
     with pytest.raises(GraphError, match=r"label_shapes describes \['y'\], but .* \['softmax_la"):
@@ -196,7 +218,7 @@ def test_wrong_names_and_settings_are_refused():
     wide = mx.mod.Module(network(), micro_batches=2)
     with pytest.raises(ConfigError, match="gradient of input 'data' is wanted, which needs micro"):
         wide.bind([("data", (4, 4))], inputs_need_grad=True)
-    with pytest.raises(ConfigError, match="num_epoch is missing"):
+    with pytest.raises(ConfigError, match="num_epoch is None; say how many"):
         module.fit(batches())
     with pytest.raises(ConfigError, match="unknown optimizer 'sdg': did you mean 'sgd'"):
         mx.mod.Module(network()).fit(batches(), optimizer="sdg", num_epoch=1)

@@ -40,6 +40,8 @@ def planned(feed=FEED, wrt=None, **given):
     ({"schedule": "1f1", "wrt": ()}, ConfigError, "no schedule '1f1'"),
     ({"strategy": "auto2"}, PlacementError, "no strategy 'auto2'; did you mean 'auto'"),
     ({"micro_batches": "4"}, TypeError, "micro_batches is a whole number, not '4'"),
+    ({"time_segment": "5"}, TypeError, "time_segment is a whole number, 'auto' or None, not '5'"),
+    ({"time_segment": 2.5}, TypeError, "time_segment is a whole number, 'auto' or None, not 2.5"),
     ({"feed": ((4, 3), "float32")}, TypeError, r"feeds: 'x' is a Feed\(TensorType"),
     ({"feed": FEED.type}, TypeError, r"feeds: 'x' is a Feed\(TensorType"),
     ({"feed": Feed(FEED.type, 2)}, MicroBatchError, "has no batch axis 2; use 0 to 1"),

@@ -115,6 +115,9 @@ def test_states_must_fit():
     gru = create_multi_node_n_step_rnn(sg.rnn.GRUCell(4, prefix="b_"), 1, rank_in=0)
     with pytest.raises(GraphError, match="LSTMCell of rank 0 sends to rank 1, but no link there"):
         connect(sender(1, [data(0)]), gru(1, [data(1)]))
+    fused = create_multi_node_n_step_rnn(sg.rnn.FusedRNNCell(4, prefix="a_"), 0, rank_out=1)
+    with pytest.raises(GraphError, match="last states on, but gives 0 of 2; a FusedRNNCell gives"):
+        connect(fused(3, sg.sym.Variable("x")), gru(3, sg.sym.Variable("y")))
     wide = create_multi_node_n_step_rnn(sg.rnn.LSTMCell(6, prefix="b_"), 1, rank_in=0)
     sender = create_multi_node_n_step_rnn(sg.rnn.LSTMCell(4, prefix="a_"), 0, rank_out=1)
     _, (outputs, _) = connect(sender(1, [data(0)]), wide(1, [data(1)]))

@@ -142,6 +142,9 @@ def test_create():
     ("text", "message"),
     [
         (3, "3 is no initialiser: give one like Xavier"),
+        (init.Xavier, "Xavier'> is no initialiser: give one like Xavier"),
+        ('["xavier", {"magnitude": "3"}]', "Xavier: magnitude is '3' but must be a finite number"),
+        ('["xavier", {"magnitude": -3}]', "magnitude is -3 but must be 0 or more"),
         ("xavir", "unknown initialiser 'xavir': did you mean 'xavier'"),
         ('["uniform", {"sigma": 1}]', "initialiser 'uniform': .*unexpected keyword .*'sigma'"),
         ('["constant", {}]', "initialiser 'constant': .*missing"),
@@ -157,6 +160,15 @@ def test_create_refuses(text, message):
         init.create(text)
 
 
+def test_arrays_as_first_values():
+    """`Variable(init=Constant(array))` could not be written as JSON."""
+    constant = init.create(init.Constant(np.arange(3.0)).dumps())
+    assert constant("x_weight", (2, 3), "float32", 0).tolist() == [[0, 1, 2]] * 2
+    assert init.Normal(np.float32(0.5)).dumps() == '["normal", {"sigma": 0.5}]'
+    with pytest.raises(ShapeError, match=r"'x_weight' of shape \(2, 4\) cannot be filled with"):
+        constant("x_weight", (2, 4), "float32", 0)
+
+
 def test_mixed():
     mixed = init.Mixed(["embed", ".*h2h", ".*"], [init.One(), init.Constant(2), init.Constant(3)])
     shape = (1, 1)
@@ -167,11 +179,14 @@ def test_mixed():
         ("weight", 3),
     ]:
         assert mixed(name, shape, "float32", 0) == want
+    assert init.Mixed([".*"], ["one"])("x_weight", shape, "float32", 0) == 1
     own = {"__init__": init.Constant(9).dumps()}
     assert mixed("embed_weight", shape, "float32", 0, own) == 9
 
 
 def test_mixed_refuses():
+    with pytest.raises(GraphError, match=r"Mixed: '\*' is no pattern: nothing to repeat"):
+        init.Mixed(["*"], [init.Zero()])
     with pytest.raises(GraphError, match="2 patterns, 1 initialisers"):
         init.Mixed(["a", "b"], [init.Zero()])
     with pytest.raises(GraphError, match=r"'c_weight' matches none of the patterns 'a', 'b': add"):

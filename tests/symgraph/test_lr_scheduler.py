@@ -91,6 +91,11 @@ def test_rebased_scales_the_whole_schedule(schedule):
     ("kind", "arguments", "message"),
     [
         ("factor", {"step": 0}, "step is 0 but must be 1 or more"),
+        ("factor", {"step": 1.5}, "FactorScheduler: step is 1.5 but must be a whole number"),
+        ("factor", {"step": "5"}, "FactorScheduler: step is '5' but must be a whole number"),
+        ("factor", {"step": 5, "base_lr": -1.0}, "base_lr is -1.0 but must be 0 or more"),
+        ("multi_factor", {"step": 5}, "step is 5 but must be a rising list of whole numbers"),
+        ("multi_factor", {"step": ["5", "7"]}, "must be a rising list of whole numbers"),
         ("factor", {"step": 1, "factor": 1.5}, "factor is 1.5 but must be above 0"),
         ("multi_factor", {"step": [3, 3]}, r"step is \[3, 3\] but must be a rising list"),
         ("multi_factor", {"step": []}, "must be a rising list"),

@@ -291,6 +291,12 @@ def test_create():
         (lambda: Adam(epsilon=0), "epsilon is 0"),
         (lambda: RMSProp(gamma1=-0.1), "gamma1 is -0.1"),
         (lambda: SGD(math.nan), "learning_rate is nan"),
+        (lambda: SGD("0.1"), "SGD: learning_rate is '0.1' but must be a finite number"),
+        (lambda: SGD(momentum=None), "SGD: momentum is None but must be a finite number"),
+        (lambda: Adam(rescale_grad=math.nan), "rescale_grad is nan but must be a finite number"),
+        (lambda: SGD(lr_scheduler=0.5), "lr_scheduler is one of symgraph.lr_scheduler, not 0.5"),
+        (lambda: SGD(0.1, lr_scheduler=math.sqrt), "leave learning_rate out"),
+        (lambda: optimizer.create(3), "unknown optimizer 3: known: 'adam'"),
     ],
 )
 def test_settings_out_of_range_are_refused(make, message):

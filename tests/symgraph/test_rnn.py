@@ -278,7 +278,8 @@ def test_groups_and_time_steps_go_together():
         (lambda c: c.unroll(2, sym.Variable("x"), layout="NC"), "layout 'NC' has no T"),
         (lambda c: c.unroll(1, variables(1), c.begin_state()[:1]), "has 2 states, but 1 are given"),
         (lambda c: c(sym.Variable("x"), []), "LSTMCell 'lstm_' has 2 states, but 0 are given"),
-        (lambda c: c.unroll(0, sym.Variable("x")), "num_outputs=0 is not a valid int of 1 or more"),
+        (lambda c: c.unroll(0, []), "LSTMCell 'lstm_': length=0 is not a valid int of 1 or more"),
+        (lambda c: c.unroll("2", sym.Variable("x")), "length='2' is not a valid int of 1 or more"),
         (lambda c: LSTMCell("3"), "LSTMCell 'lstm_': num_hidden='3' is not a valid int of 1 or"),
         (lambda c: LSTMCell(0), "num_hidden=0 is not a valid int of 1 or more"),
         (lambda c: c.unpack_weights({"lstm_i2h_weight": np.ones((15, 3))}), "15 rows, which are n"),
@@ -292,6 +293,13 @@ def test_wrong_unrolling(use, words):
 def test_states_are_symbols():
     with pytest.raises(TypeError, match="LSTMCell 'lstm_': states are symbols, not int"):
         LSTMCell(3).unroll(1, variables(1), [1, 2])
+
+
+def test_begin_states_in_one_symbol():
+    """A group of states was a NotImplementedError about truth values."""
+    states = sym.Group([sym.Variable("h"), sym.Variable("c")])
+    outputs, _ = LSTMCell(3).unroll(1, variables(1), states)
+    assert {"h", "c"} <= set(outputs[0].list_arguments())
 
 
 def test_random_begin_states():

@@ -127,3 +127,21 @@ def test_batches_by_number_are_those_of_the_iteration():
     for number in (4, 0, 5, 2):
         want = [*first, *second][number]
         np.testing.assert_array_equal(batches.batch(number).data[0], want)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "more", "words"),
+    [
+        ([[1, 2], [1.5, 2]], {}, r"sentence 1 is no list of ids of type int32: \[1.5, 2\]"),
+        ([[2**40, 2]], {}, "sentence 0 is no list of ids of type int32"),
+        ([[2**24 + 1]], {"dtype": "float32"}, "sentence 0 is no list of ids of type float32"),
+        (["ab"], {}, "sentence 0 is no list of ids of type int32: 'ab'"),
+        ([[1, 2]], {"batch_size": 2.0}, "batch_size is 2.0; it must be a number of 1 or more"),
+        ([[1, 2]], {"buckets": [4.5]}, r"buckets are \[4.5\]; give a list of lengths"),
+        ([[1, 2]], {"buckets": 4}, "buckets are 4; give a list of lengths"),
+    ],
+)
+def test_what_sentences_are_not(sentences, more, words):
+    """Fractions of ids were cut off, and numbers too large ended in numpy's words."""
+    with pytest.raises(ConfigError, match=words):
+        sg.rnn.BucketSentenceIter(sentences, **({"batch_size": 1, "buckets": [4]} | more))

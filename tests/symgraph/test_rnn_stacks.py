@@ -12,7 +12,17 @@ from symgraph.lower import lower
 from symgraph.name import NameManager
 from symgraph.ops.registry import Env
 from symgraph.reference import evaluate
-from symgraph.rnn import DropoutCell, GRUCell, LSTMCell, ResidualCell, RNNCell, SequentialRNNCell
+from symgraph.rnn import (
+    BidirectionalCell,
+    DropoutCell,
+    FusedRNNCell,
+    GRUCell,
+    LSTMCell,
+    ResidualCell,
+    RNNCell,
+    SequentialRNNCell,
+    ZoneoutCell,
+)
 from symgraph.testing import check_grads
 from tests.symgraph.running import random_feeds, run
 
@@ -199,3 +209,42 @@ def test_dropout_between_layers_and_of_whole_sequences():
     assert (first != second).any()
     nothing, _ = DropoutCell(0).unroll(2, sym.Variable("x"))
     assert nothing.list_outputs() == ["x"]
+
+
+# -- wrong use ---------------------------------------------------------------------------------
+
+
+def test_a_stack_without_cells():
+    """Its outputs were its inputs, or None."""
+    for use in (
+        lambda c: c.unroll(2),
+        lambda c: c(sym.Variable("x"), []),
+        lambda c: c.begin_state(),
+    ):
+        with pytest.raises(GraphError, match="SequentialRNNCell has no cells yet"):
+            use(SequentialRNNCell())
+    with pytest.raises(GraphError, match="num_layers=0 is not a valid int of 1 or more"):
+        FusedRNNCell(3, num_layers=0)
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.5, "0.5", None])
+def test_shares_are_from_0_to_1(share):
+    """A negative dropout was none at all, and a text a TypeError of `>`."""
+    with pytest.raises(GraphError, match="is not a valid float from 0 to 1"):
+        DropoutCell(share)
+    with pytest.raises(GraphError, match="is not a valid float from 0 to 1"):
+        ZoneoutCell(RNNCell(3), 0.5, share)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: SequentialRNNCell().add(x),
+        lambda x: ResidualCell(x),
+        lambda x: ZoneoutCell(x),
+        lambda x: BidirectionalCell(RNNCell(3), x),
+    ],
+)
+def test_cells_are_made_of_cells(use):
+    with pytest.raises(TypeError, match="is made of cells, such as LSTMCell"):
+        use(sym.Variable("x"))
