@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ BELOW = {  # package -> the packages of ours that it may import, besides itself
 LOOKS_UP = "symgraph/run.py"  # the command line, the only file that may
 OTHERS = {"examples", "benchmarks", "tests"}  # for nobody to import
 ON_DEMAND = {"mpi4py", "cupy", "matplotlib", "jinja2", "onnx"}
+LATER = {"scipy.sparse", "networkx", "pydantic"}  # what every start would wait for
 FILE_LINES, FUNCTION_LINES = 400, 50
 
 TREES = {
@@ -86,6 +89,16 @@ def test_an_optional_package_is_imported_in_one_file_and_on_demand(package):
     assert len(files) <= 1
     for file in files:
         assert package not in {n for n, _ in imported_at_once(TREES[file])}, file
+
+
+def test_what_only_some_programs_need_is_imported_when_they_do():
+    code = "import sys, runtime; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = set(done.stdout.split())
+    assert {"runtime.session", "numba"} <= found
+    assert found & LATER == set()
 
 
 def test_files_and_functions_stay_small():
