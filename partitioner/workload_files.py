@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from partitioner.profile_files import parse_profile
@@ -162,6 +161,8 @@ def _transfers(edges: list[Any], number: Mapping[int | str, int]) -> tuple[Trans
 
 def _check_order(problem: Problem) -> None:
     """Forward nodes must not wait for each other in a ring."""
+    import networkx as nx  # on demand, as scipy in solve/highs.py
+
     graph = nx.DiGraph(
         (t.source, v) for t in problem.transfers for v in t.targets
         if not problem.backward[t.source] and not problem.backward[v]

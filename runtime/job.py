@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner import Placement
-from partitioner.machine import Machine, load_machine
+from partitioner.machine import Machine
+from partitioner.machine_files import load_machine
 from partitioner.strategies.types import STEPS
 from runtime.batches import IGNORED
 from runtime.bucketing import Buckets

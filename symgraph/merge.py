@@ -19,10 +19,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from symgraph.attribute import lookup
+from symgraph.components import connected
 from symgraph.graph import Graph, Node
 from symgraph.ops.params import parse_params
 from symgraph.ops.registry import Site, find, infer
@@ -118,18 +117,16 @@ def _attrs(node: Node) -> Hashable:
 
 def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
     """The groups none of whose nodes needs another's result, directly or through other groups."""
+    if not groups:
+        return groups
     number = {name: i for i, name in enumerate(graph.nodes)}
     for offset, group in enumerate(groups):
         for node in group:
             number[node.name] = len(graph) + offset
-    edges = np.array(
-        [(number[v.node], number[n.name]) for n in graph for v in n.inputs] or [(0, 0)], np.int64
-    ).T
-    size = len(graph) + len(groups)
-    table = coo_array((np.ones(edges.shape[1], np.int8), (edges[0], edges[1])), (size, size))
-    _, label = connected_components(table, directed=True, connection="strong")
+    edges = [(number[v.node], number[n.name]) for n in graph for v in n.inputs]
+    label = connected(len(graph) + len(groups), edges, strong=True)
     cyclic = np.bincount(label) > 1
-    own = {int(a) for a, b in edges.T if a == b and a >= len(graph)}
+    own = {a for a, b in edges if a == b and a >= len(graph)}
     return [
         group for i, group in enumerate(groups, len(graph))
         if not cyclic[label[i]] and i not in own

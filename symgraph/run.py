@@ -154,7 +154,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
 
 def _require_machine_file(path: str) -> None:
     """ConfigError if a machine file cannot be written there, or something else would be lost."""
-    from partitioner.machine import load_machine
+    from partitioner.machine_files import load_machine
 
     require_writable(path, "cannot write the machine file")
     if os.path.isfile(path):

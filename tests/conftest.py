@@ -10,6 +10,8 @@ from tests.gpus import KINDS, shared_card
 
 # Unbuffered, a print is several writes, and a launcher may put another rank's between them.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Workers of xdist and the tests start hundreds of processes: each would compile all of our modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(params=KINDS)

@@ -15,7 +15,7 @@ import pytest
 
 import symgraph as sg
 from partitioner.cost import Caches, CostTable, Measured, Rates, Speed, signature
-from partitioner.machine import load_machine
+from partitioner.machine_files import load_machine
 from runtime import calibrate, card_profile, measure, pricing
 from runtime.job import prepare
 from runtime.measure import devices_to_measure

@@ -11,6 +11,7 @@ import symgraph.sym as sym
 from runtime.pipeline import Options
 from runtime.replay import Costs, peak_in_flight, simulate
 from runtime.schedules import SCHEDULES
+from runtime.transports import ThreadCluster
 from symgraph.attribute import AttrScope
 from symgraph.context import cpu
 from symgraph.name import NameManager
@@ -21,8 +22,10 @@ from tests.pipelines import (
     assert_same_bits,
     judge,
     make_plan,
+    merged,
     on_devices,
     on_threads,
+    run_step,
 )
 
 GRID = [  # stages a rank, micro-batches, ranks
@@ -79,4 +82,5 @@ def test_grid(v, m, p, schedule):
     assert timeline.makespan >= max(timeline.busy())
     assert max(peak_in_flight(made.schedule, made.partition)) <= m * v * p
     if v * m * p <= LARGE:
-        assert_same_bits(on_threads(case, options), alone(v * p, m))
+        with ThreadCluster(p) as cluster:
+            assert_same_bits(merged(run_step(made, case, cluster)), alone(v * p, m))

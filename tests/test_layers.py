@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,13 +20,18 @@ BELOW = {  # package -> the packages of ours that it may import, besides itself
 LOOKS_UP = "symgraph/run.py"  # the command line, the only file that may
 OTHERS = {"examples", "benchmarks", "tests"}  # for nobody to import
 ON_DEMAND = {"mpi4py", "cupy", "matplotlib", "jinja2", "onnx"}
+LATER = {"scipy.sparse", "networkx", "pydantic"}  # what every start would wait for
 FILE_LINES, FUNCTION_LINES = 400, 50
 
-TREES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for package in BELOW
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The files of the layers, parsed."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for package in BELOW
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -54,13 +62,13 @@ def test_the_walks_see_what_they_should():
     )
     assert sorted(n for n, _ in imports(tree)) == [".", "a", "b", "e", "h", "i", "j"]
     assert [n for n, _ in imported_at_once(tree)] == ["a", "b", "h", "j", "."]
-    found = {name for tree in TREES.values() for name, _ in imports(tree)}
+    found = {name for tree in trees().values() for name, _ in imports(tree)}
     assert {"numpy", "symgraph", "partitioner", "runtime", "mpi4py"} <= found
 
 
 def test_a_layer_imports_only_what_is_below_it():
     wrong = []
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         package = file.split("/")[0]
         above = BELOW.keys() - BELOW[package] - {package} if file != LOOKS_UP else set()
         wrong += [f"{file}:{line} {n}" for n, line in imports(tree) if n in above | OTHERS]
@@ -70,27 +78,37 @@ def test_a_layer_imports_only_what_is_below_it():
 def test_nothing_imports_the_command_line():
     modules = {
         file: [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
     }
     assert [file for file, names in modules.items() if "symgraph.run" in names] == []
 
 
 def test_imports_are_absolute():
-    relative = [f"{f}:{line}" for f, t in TREES.items() for n, line in imports(t) if n[0] == "."]
+    relative = [f"{f}:{line}" for f, t in trees().items() for n, line in imports(t) if n[0] == "."]
     assert relative == []
 
 
 @pytest.mark.parametrize("package", sorted(ON_DEMAND))
 def test_an_optional_package_is_imported_in_one_file_and_on_demand(package):
-    files = [f for f, tree in TREES.items() if package in {n for n, _ in imports(tree)}]
+    files = [f for f, tree in trees().items() if package in {n for n, _ in imports(tree)}]
     assert len(files) <= 1
     for file in files:
-        assert package not in {n for n, _ in imported_at_once(TREES[file])}, file
+        assert package not in {n for n, _ in imported_at_once(trees()[file])}, file
+
+
+def test_what_only_some_programs_need_is_imported_when_they_do():
+    code = "import sys, runtime; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = set(done.stdout.split())
+    assert {"runtime.session", "numba"} <= found
+    assert found & LATER == set()
 
 
 def test_files_and_functions_stay_small():
     large = []
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         lines = len((ROOT / file).read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES:
             large.append(f"{file}: {lines} lines")
@@ -103,4 +121,4 @@ def test_files_and_functions_stay_small():
 
 
 def test_every_module_says_what_it_is():
-    assert [file for file, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [file for file, tree in trees().items() if not ast.get_docstring(tree)] == []

@@ -12,13 +12,14 @@ import pytest
 from runtime.chainermn import create_communicator
 from runtime.transports import ThreadCluster
 from symgraph.errors import SymgraphError, TransportTimeout
-from tests.wrong_programs import wrong_programs
+from tests.wrong_programs import COUNT, name_of, wrong_program
 
 PATIENT, SOON = 60.0, 5.0  # seconds that a wait may take, and that a program takes
 
 
-@pytest.mark.parametrize("program", wrong_programs(), ids=lambda program: program.name)
-def test_a_wrong_program_is_an_error_at_once(program):
+@pytest.mark.parametrize("number", range(COUNT), ids=name_of)
+def test_a_wrong_program_is_an_error_at_once(number):
+    program = wrong_program(number)
     begin = time.monotonic()
     with (
         ThreadCluster(program.ranks, PATIENT) as cluster,

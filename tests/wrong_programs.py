@@ -53,17 +53,28 @@ Script = list[Call]
 class Wrong(NamedTuple):
     """A wrong program: what every rank does, with its endpoint and a communicator."""
 
-    name: str
     ranks: int
     work: Callable[[Transport, Communicator], object]
 
 
-@cache
-def wrong_programs(count: int = 200) -> list[Wrong]:
-    """So many of them, kinds and changes in turn, on 2, 3 and 4 ranks."""
+COUNT = 200  # of the programs, on 2, 3 and 4 ranks
+
+
+def kind_of(number: int) -> tuple[Callable[..., Wrong], Callable[..., object]]:
+    """How a program is drawn and what is changed in it: all kinds take turns."""
     kinds = [(draw, change) for draw, changes in DRAWS.items() for change in changes]
-    return [draw(number, change) for number in range(count)
-            for draw, change in [kinds[number % len(kinds)]]]  # fmt: skip
+    return kinds[number % len(kinds)]
+
+
+def name_of(number: int) -> str:
+    draw, change = kind_of(number)
+    return f"{number}-{draw.__name__.removeprefix('draw_')}-{change.__name__}"
+
+
+@cache
+def wrong_program(number: int) -> Wrong:
+    draw, change = kind_of(number)
+    return draw(number, change)
 
 
 def first_wrong(
@@ -142,7 +153,7 @@ def draw_calls(number: int, change: Change) -> Wrong:
         return None if own_end or ends_well(new) else (ranks, new)
 
     ranks, scripts = first_wrong(number, draw)
-    return Wrong(f"{number}-calls-{change.__name__}", ranks, partial(play, scripts))
+    return Wrong(ranks, partial(play, scripts))
 
 
 def ends_well(scripts: Sequence[Script]) -> bool:
@@ -226,7 +237,7 @@ def draw_local(number: int, change: Change) -> Wrong:
         return None if fits(new) else (ranks, new)
 
     ranks, scripts = first_wrong(number, draw)
-    return Wrong(f"{number}-local-{change.__name__}", ranks, partial(describe, scripts))
+    return Wrong(ranks, partial(describe, scripts))
 
 
 def fits(scripts: Sequence[Script]) -> bool:
@@ -301,7 +312,7 @@ def draw_worker(number: int, change: Callable[[Plan, random.Random], Schedule]) 
         worker = Worker(made, end.rank, arrays, schedules=[schedule])
         worker.step(end, case.feeds)
 
-    return Wrong(f"{number}-worker-{change.__name__}", ranks, work)
+    return Wrong(ranks, work)
 
 
 def some_rank(schedule: Schedule, kind: type, rng: random.Random) -> tuple[int, list[int]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 
 from partitioner.solve.bounds import lower_bound, memory_problem
@@ -174,6 +173,8 @@ def _best_of(core: Elements, best: Found | None, kept: Array, pieces: Pieces) ->
 
 def _along(core: Elements, nodes: Array) -> list[int]:
     """A topological order that goes through the devices of a placement one after another."""
+    import networkx as nx  # on demand, as highs.py's scipy
+
     devices = _of_first(core, nodes)
     rows: nx.DiGraph[int] = nx.DiGraph()
     rows.add_nodes_from(range(core.problem.devices))

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from partitioner.solve.problem import Array, Kind, Problem
+from symgraph.components import connected
 
 Arcs = frozenset[tuple[int, int]]
 Net = tuple[tuple[float, ...], tuple[int, ...]]  # cost on each kind, elements
@@ -85,10 +84,7 @@ def _numbered(labels: Array) -> Array:
 
 def _classes(n: int, pairs: Iterable[tuple[int, int]], *, strong: bool = False) -> Array:
     """Classes of 0 .. n-1 under the (strong) connections."""
-    ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    graph = coo_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
-    labels = connected_components(graph, connection="strong" if strong else "weak")[1]
-    return _numbered(labels)
+    return _numbered(connected(n, pairs, strong=strong))
 
 
 def elements(problem: Problem, *, contiguous: bool) -> Elements:

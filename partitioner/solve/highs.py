@@ -15,6 +15,12 @@ Array = npt.NDArray[Any]
 Row = tuple[Any, Any, Any]  # coefficients, lowest and highest value
 
 
+def matrix(values: Array, rows: Array, columns: Array, shape: tuple[int, int]) -> Any:
+    """A sparse matrix of rows' coefficients; those at the same place are added."""
+    sparse = importlib.import_module("scipy.sparse")
+    return sparse.coo_matrix((values, (rows, columns)), shape=shape).tocsr()
+
+
 def minimise(
     costs: Array,
     rows: Sequence[Row],

@@ -12,13 +12,13 @@ same every time.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_matrix, csr_matrix
 
 from partitioner.solve.budget import Budget
 from partitioner.solve.elements import Elements
-from partitioner.solve.highs import Row, minimise
+from partitioner.solve.highs import Row, matrix, minimise
 from partitioner.solve.problem import Array
 
 LARGEST = 12_000  # variables: beyond, nothing is proven in reasonable time
@@ -104,7 +104,7 @@ def _constraints(core: Elements, times: Array, kind_of: Array, count: int) -> li
     return found
 
 
-def _matrix(entries: list[tuple[int, int, float]], height: int, width: int) -> csr_matrix:
+def _matrix(entries: list[tuple[int, int, float]], height: int, width: int) -> Any:
     table = np.array(entries, dtype=np.float64)
-    at = (table[:, 0].astype(np.int64), table[:, 1].astype(np.int64))
-    return coo_matrix((table[:, 2], at), shape=(height, width)).tocsr()
+    rows, columns = table[:, :2].T.astype(np.int64)
+    return matrix(table[:, 2], rows, columns, (height, width))

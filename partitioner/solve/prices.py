@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
 
-from partitioner.solve.highs import minimise
+from partitioner.solve.highs import matrix, minimise
 
 Array = npt.NDArray[Any]
 
@@ -30,17 +29,16 @@ def best_prices(times: Array, counts: Array) -> Array:
     if kinds == 1 or largest == 0 or len(np.unique(v)) < nodes:
         return np.ones(kinds)
     row, one = np.arange(len(g)), np.ones(len(g))
-    cheaper = coo_matrix(  # what a node is worth - its price there, for every node and kind
-        (
-            np.concatenate([one, -times[g, v] / largest]),
-            (np.tile(row, 2), np.concatenate([v, nodes + g])),
-        ),
+    cheaper = matrix(  # what a node is worth - its price there, for every node and kind
+        np.concatenate([one, -times[g, v] / largest]),
+        np.tile(row, 2),
+        np.concatenate([v, nodes + g]),
         (len(g), nodes + kinds),
     )
     spent = np.concatenate([np.zeros(nodes), counts])[None]
     found = minimise(
         np.concatenate([-np.ones(nodes), np.zeros(kinds)]),
-        [(cheaper.tocsr(), -np.inf, 0.0), (spent, 1.0, 1.0)],
+        [(cheaper, -np.inf, 0.0), (spent, 1.0, 1.0)],
         np.inf,
     )
     if found.x is None:

@@ -19,10 +19,11 @@ import numpy as np
 from partitioner.cost import Costs, KindCosts, Speed
 from partitioner.machine import Device, Machine
 from partitioner.sharing import is_view, made_by
-from partitioner.strategies.contract import Classes, Flow, acyclic, connected, contract
+from partitioner.strategies.contract import Classes, Flow, acyclic, contract
 from partitioner.strategies.traffic import Star, traffic
 from partitioner.strategies.types import Constraints
 from symgraph.attribute import lookup
+from symgraph.components import connected
 from symgraph.errors import PlacementError, nearest
 from symgraph.graph import Graph, Node
 from symgraph.ops.registry import find

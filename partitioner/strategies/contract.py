@@ -13,14 +13,12 @@ one topological order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
+from symgraph.components import connected
 from symgraph.types import Array
 
 FEW = 40  # classes: no need to join light ones
@@ -67,15 +65,6 @@ class Classes:
         ends = np.stack([self.of[self.flow.source], self.of[self.flow.target]], axis=1)
         found: Array = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)
         return found
-
-
-def connected(n: int, pairs: Iterable[tuple[int, int]] | Array, *, strong: bool = False) -> Array:
-    """The (strongly) connected component of each of 0 .. n-1."""
-    ends = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64)
-    ends = ends.reshape(-1, 2)
-    table = coo_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
-    labels: Array = connected_components(table, connection="strong" if strong else "weak")[1]
-    return labels.astype(np.int64)
 
 
 def acyclic(classes: Classes) -> Classes:

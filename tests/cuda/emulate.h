@@ -1,17 +1,15 @@
 // CUDA on the CPU, as far as runtime/cuda uses it: blocks one after the other, and of a block that
 // has barriers each thread on a stack of its own, which hands over where CUDA's would wait. A warp
 // runs as far as it can before the next one does, and after each barrier in the other order, so that
-// what hangs on the order, for want of a barrier, shows.
+// what hangs on the order, for want of a barrier, shows. Each source is built with it a few times, so
+// it needs none of C++'s containers, which take a compiler longer than most kernels.
 #pragma once
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
-
-#include <deque>
-#include <functional>
-#include <memory>
-#include <mutex>
 
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
@@ -25,27 +23,30 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulate {
 
-constexpr size_t STACK = 64 * 1024;
+constexpr size_t STACK = 64 * 1024, MOST = 1024;  // threads of a block
 enum Result { DONE = 0, BARRIER_NOT_EXPECTED = 1, NOT_REACHED_BY_ALL = 2 };
 enum State { AT_BARRIER, AT_EXCHANGE, ENDED };
 
 struct Thread {  // one that has ended goes on with the next block's
     ucontext_t first;
     jmp_buf here;
-    std::unique_ptr<char[]> stack{new char[STACK]};
+    void* stack = nullptr;
     bool begun = false;
     State state = AT_BARRIER;
     unsigned exchanges = 0;
 };
 
-static std::deque<Thread> threads;  // they stay where they are
+using Kernel = void (*)(void** args);
+
+static Thread threads[MOST];
 static jmp_buf scheduler;
-static std::function<void()> body;
+static Kernel kernel;
+static void** arguments;
 static size_t current;
 static bool apart;   // threads run as plain calls: no barrier can be kept
 static Result result;
-static std::mutex one_at_a_time;
-static unsigned char slots[2][1024][16];
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char slots[2][MOST][16];
 
 // Only a thread's beginning is ucontext's: each of its switches is a system call.
 static void leave(State state) {
@@ -55,7 +56,7 @@ static void leave(State state) {
 
 static void begin() {
     for (;;) {
-        body();
+        kernel(arguments);
         leave(ENDED);
     }
 }
@@ -65,8 +66,9 @@ static void enter() {
     Thread& t = threads[current];
     if (t.begun) _longjmp(t.here, 1);
     t.begun = true;
+    if (!t.stack) t.stack = malloc(STACK);
     getcontext(&t.first);
-    t.first.uc_stack.ss_sp = t.stack.get();
+    t.first.uc_stack.ss_sp = t.stack;
     t.first.uc_stack.ss_size = STACK;
     t.first.uc_link = nullptr;
     makecontext(&t.first, begin, 0);
@@ -97,7 +99,6 @@ static size_t run_warp(size_t first, size_t last, bool forward) {
 }
 
 static void run_block(size_t count) {
-    while (threads.size() < count) threads.emplace_back();
     for (size_t i = 0; i < count; i++) threads[i].exchanges = 0;
     const size_t warps = (count + 31) / 32;
     for (bool forward = true; result == DONE; forward = !forward) {
@@ -109,15 +110,16 @@ static void run_block(size_t count) {
         if (ended == count) return;
         if (ended) result = NOT_REACHED_BY_ALL;
     }
-    threads.clear();  // some stand in the middle of something
+    for (Thread& t : threads) t.begun = false;  // some stand in the middle of something
 }
 
-static int launch(const unsigned* grid, const unsigned* block, bool barriers,
-                  std::function<void()> kernel) {
-    std::lock_guard<std::mutex> lock(one_at_a_time);
+static int launch(const unsigned* grid, const unsigned* block, bool barriers, Kernel launched,
+                  void** args) {
+    pthread_mutex_lock(&one_at_a_time);
     gridDim = {grid[0], grid[1], 1};
     blockDim = {block[0], block[1], 1};
-    body = kernel;
+    kernel = launched;
+    arguments = args;
     apart = !barriers;
     result = DONE;
     const size_t count = size_t(block[0]) * block[1];
@@ -129,10 +131,12 @@ static int launch(const unsigned* grid, const unsigned* block, bool barriers,
             else
                 for (size_t i = 0; i < count; i++) {
                     place(i);
-                    body();
+                    kernel(arguments);
                 }
         }
-    return result;
+    const Result found = result;
+    pthread_mutex_unlock(&one_at_a_time);
+    return found;
 }
 
 }  // namespace emulate

@@ -85,8 +85,9 @@ def trampoline(s: Signature) -> str:
     args = ", ".join(f"*({kind}*)args[{i}]" for i, kind in enumerate(s.types))
     barriers = "true" if s.barriers else "false"
     return (
+        f"static void call_{s.name}(void** args) {{ {s.name}({args}); }}\n"
         f'extern "C" int launch_{s.name}(const unsigned* grid, const unsigned* block, void** args)'
-        f" {{ return emulate::launch(grid, block, {barriers}, [=] {{ {s.name}({args}); }}); }}"
+        f" {{ return emulate::launch(grid, block, {barriers}, call_{s.name}, args); }}"
     )
 
 

@@ -22,8 +22,12 @@ NAMES = list(ON_ONE)
 ROUNDING = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-10}
 
 
-@pytest.fixture(scope="module", params=DEVICES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=pytest.mark.xdist_group(f"mpi-pipeline-{n}")) for n in DEVICES],
+)
 def devices(request) -> int:
+    """With `--dist loadgroup`, a worker of xdist runs all tests of one launch."""
     return request.param
 
 

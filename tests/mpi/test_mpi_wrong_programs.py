@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.mpi.launch import launch, needs_mpi
-from tests.wrong_programs import wrong_programs
+from tests.wrong_programs import COUNT, name_of, wrong_program
 
 pytestmark = needs_mpi
 
@@ -25,7 +25,8 @@ def test_wrong_programs_end_at_once_with_an_error(ranks):
     for line in ended.lines("^{"):
         told = json.loads(line)
         found.setdefault(told["program"], []).append(told)
-    assert [*found] == sorted(p.name for p in wrong_programs()[::EVERY] if p.ranks == ranks)
+    wanted = [n for n in range(0, COUNT, EVERY) if wrong_program(n).ranks == ranks]
+    assert [*found] == sorted(map(name_of, wanted))
     for name, heard in found.items():
         assert len(heard) == ranks, name
         errors = {told["kind"]: told["error"] for told in heard if told["kind"]}

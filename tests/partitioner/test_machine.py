@@ -7,7 +7,8 @@ from math import inf
 import pytest
 
 from partitioner.cost import Speed
-from partitioner.machine import Device, Level, LinkSpec, Machine, load_machine
+from partitioner.machine import Device, Level, LinkSpec, Machine
+from partitioner.machine_files import load_machine
 from symgraph import cpu, gpu, sym
 from symgraph.errors import ConfigError, PlacementError
 from symgraph.lower import lower

@@ -8,7 +8,8 @@ from math import inf
 
 import pytest
 
-from partitioner.machine import Machine, load_machine
+from partitioner.machine import Machine
+from partitioner.machine_files import load_machine
 from runtime import measure
 from runtime.measure import host_memory, machine_file, measure_machine, measuring_ranks
 from runtime.transports import ThreadCluster
