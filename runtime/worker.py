@@ -27,7 +27,7 @@ from runtime.program import Program, Schedule
 from runtime.ranges import in_ranges
 from runtime.receives import beside_work
 from runtime.replicas import with_sums
-from runtime.scratch import scratch_held
+from runtime.scratch import scratch_held, set_aside
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
@@ -139,6 +139,8 @@ class Worker:
         early = {kind: early_messages(p) for kind, p in partitions.items()}
         arena = reserve(programs, layouts, kinds, gradients, early)
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
+        for partition in partitions.values():
+            set_aside(partition, rank, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)

@@ -30,6 +30,7 @@ from tests.fake_graphs import (
     capturing,
     noted,
     on_host,
+    piece_of,
     using_allocator,
 )
 from tests.fake_kernels import RawModule
@@ -178,7 +179,7 @@ class ndarray(NDArrayOperatorsMixin):
     def __init__(self, array: np.ndarray, on: int | None = None) -> None:
         """on: the card that it lies on, by default the one in use."""
         assert isinstance(array, np.ndarray)
-        self._array = array
+        self._array, self._piece = array, piece_of(array)
         self.device = Device(card() if on is None else on)
 
     shape = property(lambda self: self._array.shape)

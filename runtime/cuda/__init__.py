@@ -11,8 +11,10 @@ from runtime.cuda import (  # noqa: F401  (they fill the table)
     linear,
     lines,
     lrn,
+    movement,
     norm,
     pool,
+    reductions,
     rows,
     softmax,
 )
