@@ -137,5 +137,5 @@ def own_bytes(
 
 def _bytes(type_: TensorType) -> int:
     """With 16 bits in float32."""
-    nbytes = type_.size * np.dtype(wide(type_.dtype)).itemsize
+    nbytes: int = type_.size * np.dtype(wide(type_.dtype)).itemsize
     return -(-nbytes // UNIT) * UNIT

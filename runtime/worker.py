@@ -128,7 +128,8 @@ class Worker:
         programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         kinds, partitions = self.parts.kinds, self.parts.partitions
-        self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
+        cut = [partitions[kind] for kind in kinds]
+        self.exchanging = Exchanging(rank, schedules, cut, self.device.xp)
         cuts = partitions.values()
         ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
         self._channels = sorted((a, b) for a, b in ends if a != b)

@@ -67,6 +67,14 @@ class Ticket(Protocol):
         ...
 
 
+class Lent(Ticket, Protocol):
+    """A collective under way."""
+
+    def returned(self) -> bool:
+        """Whether what this rank gave may be overwritten by what it calls next."""
+        ...
+
+
 Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
 
 
@@ -124,13 +132,14 @@ class Collectives(Protocol):
 
     def start(
         self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
-    ) -> Ticket:
+    ) -> Lent:
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
-        Both, unless they are empty, are of the ranks' `module`. Threads of GPUs overwrite `out`
-        when they have all of a later collective of these ranks, so that all have read it.
-        `into` may not be touched until the ticket is done, `out` not until all ranks' are.
+        Both, unless they are empty, are of the ranks' `module`. `into` may not be touched until
+        the ticket is done. `out` may not be overwritten, or its memory be used for something else,
+        until it is returned; or until this rank has all of a later collective of these ranks,
+        whose `out` others make of what they have read.
         """
         ...
 

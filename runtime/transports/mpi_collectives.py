@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Group, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Lent, joined_by
 from runtime.transports.waiter import Waiter
 
 Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
@@ -30,6 +30,9 @@ class Joined:
         self._meeting = of.meet(blocks.group)
 
     def done(self) -> bool:
+        return self.over()
+
+    def returned(self) -> bool:
         return self.over()
 
     def over(self) -> bool:
@@ -68,7 +71,7 @@ class MpiCollectives:
         """See `Collectives.module`; by way of the host."""
         return np
 
-    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Lent:
         """See `Collectives.start`."""
         comm = self._groups[blocks.group]
         assert comm is not None

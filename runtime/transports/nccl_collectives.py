@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.transports.base import Blocks, Group, Ticket
+from runtime.transports.base import Blocks, Group, Lent
 from runtime.transports.mpi_collectives import Bytes, Groups, Joined, MpiCollectives
 from runtime.transports.waiter import Waiter
 from runtime.transports.wires import Wires
@@ -68,7 +68,7 @@ class NcclCollectives(MpiCollectives):
         """See `Collectives.module`."""
         return loaded() if self._wires.join(ranks) else np
 
-    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Lent:
         """See `Collectives.start`."""
         wire = self._wires.of(blocks.group)
         if wire is None:
