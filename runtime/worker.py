@@ -111,7 +111,9 @@ class Worker:
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
         self.clock = self._shared.clock
-        self.device = device(plan.partition.placement.devices[rank])
+        devices = plan.partition.placement.devices
+        self.device = device(devices[rank])
+        self._cards = [at for at, context in enumerate(devices) if context.kind != "cpu"]
         self.stamps = self.device.stamps()
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
@@ -248,7 +250,7 @@ class Worker:
             if self._channels:
                 transport.open(self._channels)
             if groups:
-                transport.collectives.join(groups)
+                transport.collectives.join(groups, self._cards)
             if self.device.receive_stream is not None:
                 self.device.receive_stream.begin()
         self.exchanging.collectives = transport.collectives

@@ -10,7 +10,7 @@ failure as well (`stalls.py`). `tests/contracts/transport.py` holds these rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -119,8 +119,11 @@ class Blocks(NamedTuple):
 class Collectives(Protocol):
     """What moves the values of several ranks at once. Those of a group match by their order."""
 
-    def join(self, groups: Sequence[Group]) -> None:
-        """Make ready for collectives of these groups; all ranks call it with equal ones."""
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
+        """Make ready for collectives of these groups; all ranks call it with equal ones.
+
+        cards: the ranks whose values lie on GPUs.
+        """
         ...
 
     def module(self, ranks: Sequence[int]) -> Any:

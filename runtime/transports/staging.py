@@ -61,6 +61,9 @@ class Staging:
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
         """See `cuda_aware`, which is asked when there is a value."""
         self._library, self._environ = library, environ
+        self.agreed: bool | None = (
+            None  # whether all ranks with cards are `aware`, once it is asked
+        )
         self._free: dict[Type, list[tuple[Mark | None, Array]]] = defaultdict(list)
 
     @cached_property
@@ -73,7 +76,7 @@ class Staging:
         if self.aware:
             if not array.flags.c_contiguous:
                 array = loaded().ascontiguousarray(array)
-            _wait(array)
+            settle(array)
             return array
         room = self._room(array)
         copy(room, array)
@@ -87,7 +90,7 @@ class Staging:
     def target(self, out: Array) -> Array:
         """What MPI can receive into, now, instead of an array on a GPU; tell when it `came`."""
         if self.aware:
-            _wait(out)
+            settle(out)
             return out
         return self._room(out)
 
@@ -107,7 +110,7 @@ class Staging:
         return room
 
 
-def _wait(array: Array) -> None:
+def settle(array: Array) -> None:
     """Wait until what this thread has called is done with an array."""
     now = mark(array)
     if now is not None:

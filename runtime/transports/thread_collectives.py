@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -81,7 +81,7 @@ class ThreadCollectives:
         self._end, self._meetings = end, meetings
         self._numbers: dict[Group, int] = defaultdict(int)
 
-    def join(self, groups: Sequence[Group]) -> None:
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
         """See `Collectives.join`; nothing to do."""
 
     def module(self, ranks: Sequence[int]) -> Any:
