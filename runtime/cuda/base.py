@@ -98,12 +98,13 @@ def module() -> Any:
 # -- sources -----------------------------------------------------------------------------------
 
 
-WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file
+WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file, if it has one
 
 
 def code_of(source: str) -> str:
     """The text of a source with what all begin with."""
-    texts = [(FOLDER / name).read_text() for name in ("common.cuh", f"{source}.cu")]
+    files = [FOLDER / "common.cuh", FOLDER / f"{source}.cu"]
+    texts = [file.read_text() for file in files if file.exists()]
     return "\n".join([*texts, WRITTEN.get(source, "")])
 
 

@@ -30,7 +30,9 @@ __device__ calc block_total(calc own) {
 
 // Where a line begins.
 __device__ i64 begin_of(i64 line, i64 length, i64 after) {
-    return after == 1 ? line * length : line / after * length * after + line % after;
+    if (after == 1) return line * length;
+    const Divided by = divided(line, after);
+    return by.whole * length * after + by.rest;
 }
 
 // -- LayerNorm ------------------------------------------------------------------------------------

@@ -61,9 +61,7 @@ class Staging:
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
         """See `cuda_aware`, which is asked when there is a value."""
         self._library, self._environ = library, environ
-        self.agreed: bool | None = (
-            None  # whether all ranks with cards are `aware`, once it is asked
-        )
+        self.agreed: bool | None = None  # whether all are `aware` that have cards, once asked
         self._free: dict[Type, list[tuple[Mark | None, Array]]] = defaultdict(list)
 
     @cached_property

@@ -105,7 +105,7 @@ def contract() -> None:
 
 
 def by_mpi() -> None:
-    """Messages of cards, given to MPI as they are or not."""
+    """Messages and collectives of cards, given to MPI as they are or not."""
     for aware, how in (("1", "as they are"), ("0", "staged")):
         os.environ[AWARE] = aware
         for check in MESSAGES:
