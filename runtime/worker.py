@@ -27,11 +27,12 @@ from runtime.program import Program, Schedule
 from runtime.ranges import in_ranges
 from runtime.receives import beside_work
 from runtime.replicas import with_sums
+from runtime.rooms import Rooms
 from runtime.scratch import scratch_held, set_aside
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
-from symgraph.arrays import HOST, copy, device, is_array
+from symgraph.arrays import HOST, device, is_array
 from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -108,6 +109,7 @@ class Worker:
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Sequence[Feeds] = ()
+        self._rooms = Rooms()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
         self.clock = self._shared.clock
@@ -297,7 +299,7 @@ class Worker:
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
-            copy(array, self._fed(name, mb))
+            self._rooms.feed(array, self._fed(name, mb))
         self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
