@@ -28,7 +28,7 @@ from symgraph.arrays import Device
 from symgraph.graph import Graph, Node
 from symgraph.ops.conv_compute import BLOCK_BYTES, FEW_COLUMNS
 from symgraph.ops.registry import OpDef, find
-from symgraph.types import Array, TensorType, wide
+from symgraph.types import HALVES, Array, TensorType, wide
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
 ON_HOST: Mapping[str, Callable[[str, Task], int]] = dict.fromkeys(
@@ -37,6 +37,7 @@ ON_HOST: Mapping[str, Callable[[str, Task], int]] = dict.fromkeys(
 UNIT = 512  # bytes: what CuPy's pool rounds up to
 ARRAYS = 3  # an own computation makes at most so many of the size of its inputs and outputs
 SMALL = 8 * UNIT  # and some of few numbers
+READERS = ("argmax", "argmin", "max", "min", "pick")  # they make nothing as large as their inputs
 COUNTERS = 8  # a random one so many more of its outputs, whose numbers have 64 bits in between
 
 
@@ -125,6 +126,9 @@ def own_bytes(
     """About what an operator's own computation makes, the outputs included, that it copies."""
     sizes = [_bytes(type_) for type_ in (*ins, *outs)]
     found = ARRAYS * sum(sizes) + SMALL
+    if op.name in READERS:  # vocabularies are large
+        copies = [_bytes(t) for t in ins if t.dtype in HALVES]
+        found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL
     if op.random:
         found += COUNTERS * sum(map(_bytes, outs))
     if "kernel" in op.params:  # columns, block by block
