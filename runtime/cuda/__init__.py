@@ -16,6 +16,7 @@ from runtime.cuda import (  # noqa: F401  (they fill the table)
     pool,
     reductions,
     rows,
+    sequence,
     softmax,
 )
 from runtime.cuda.base import KERNELS
