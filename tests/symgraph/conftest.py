@@ -45,12 +45,13 @@ def _on_both(opdef: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Any]) -> tup
 
 def _as_planned(opdef: OpDef, env: Env, attrs: Attrs, given: Sequence[Any]) -> tuple[Any, ...]:
     """The operator's results, which take no more memory on the way than plans set aside."""
+    if os.environ.get(REAL) == "1":  # a card's pool has gaps
+        return run(opdef, env, attrs, given)
     pool = env.xp.cuda.MemoryPool()
     with env.xp.cuda.using_allocator(pool.malloc):
         made = run(opdef, env, attrs, given)
     ins, outs = ([TensorType(a.shape, a.dtype.name) for a in some] for some in (given, made))
-    if os.environ.get(REAL) != "1":  # a card's pool has gaps
-        assert pool.total_bytes() <= own_bytes(opdef, attrs, ins, outs), opdef.name
+    assert pool.total_bytes() <= own_bytes(opdef, attrs, ins, outs), opdef.name
     return made
 
 
