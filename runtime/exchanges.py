@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from partitioner.types import CommEdge, Topology
 from runtime.instructions import RECV, SEND
 from runtime.program import Program, Schedule
-from runtime.transports.base import Blocks, Collectives, Group, Ticket
+from runtime.transports.base import Blocks, Collectives, Group, Lent
 from symgraph.arrays import copy
 from symgraph.types import Array
 
@@ -126,11 +127,12 @@ class _Side:
 
     gives, takes: tag -> where in `out` and `into` its message lies. For the step under way: out,
     into: the bytes that go and come. missing: parts that are not given yet. left: parts that are
-    not taken yet. ticket: None until it is started.
+    not taken yet. ticket: of what is started and not all taken yet.
     """
 
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, rank: int, own: Any) -> None:
+        """own: the array module of the rank's device."""
+        self.exchange, self._own = exchange, own
         self.blocks = blocks = exchange.blocks
         self._me = me = blocks.ranks.index(rank)
         column = blocks.column(me)
@@ -145,20 +147,23 @@ class _Side:
         """Make ready for a step."""
         self.out = self.into = NOTHING
         self.missing, self.left = len(self.gives), len(self.takes)
-        self.ticket: Ticket | None = None
+        self.ticket: Lent | None = None
 
     def give(self, tag: int, array: Array, collectives: Collectives) -> None:
         if not self.out.size:
-            xp = collectives.module(self.blocks.ranks) or np
+            xp = collectives.module(self.blocks.ranks) or self._own
             self.out = xp.empty(self.blocks.given(self._me), np.uint8)
         copy(self.out[self.gives[tag]], array.reshape(-1).view(np.uint8))
         self.missing -= 1
 
-    def start(self, collectives: Collectives) -> None:
-        xp = collectives.module(self.blocks.ranks) or np
+    def start(self, collectives: Collectives) -> tuple[Lent, Array]:
+        """What is under way, and what this rank gave for it."""
+        xp, given = collectives.module(self.blocks.ranks) or self._own, self.out
         self.into = xp.empty(sum(self.blocks.column(self._me)), np.uint8)
-        self.ticket = collectives.start(self.blocks, self.out, self.into)
+        ticket = collectives.start(self.blocks, given, self.into)
+        self.ticket = ticket if self.takes else None
         self.out = NOTHING
+        return ticket, given
 
     def take(self, tag: int, array: Array) -> None:
         assert self.ticket is not None
@@ -166,7 +171,7 @@ class _Side:
         copy(array.reshape(-1).view(np.uint8), self.into[self.takes[tag]])
         self.left -= 1
         if not self.left:
-            self.into = NOTHING
+            self.into, self.ticket = NOTHING, None
 
 
 def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> None:
@@ -181,18 +186,22 @@ class Exchanging:
     collectives: Collectives  # of the run under way, which has joined `groups`
 
     def __init__(
-        self, rank: int, schedules: Sequence[Schedule], partitions: Sequence[Topology]
+        self, rank: int, schedules: Sequence[Schedule], partitions: Sequence[Topology], own: Any
     ) -> None:
-        """schedules: of one step, one after the other. partitions: of each micro-batch."""
+        """schedules: of one step, one after the other. partitions: of each micro-batch.
+
+        own: the array module of the rank's device.
+        """
         found = [
             x for mb, cut in enumerate(partitions) for x in exchanges(cut.edges, cut.rank_of, mb)
         ]
         order = in_order(schedules, found)
-        own = [_Side(x, rank) for x in order if rank in x.ranks]
+        mine = [_Side(x, rank, own) for x in order if rank in x.ranks]
         self.groups: list[Group] = sorted({x.blocks.group for x in order})
-        self._side = {(tag, s.exchange.mb): s for s in own for tag in (*s.gives, *s.takes)}
-        self._queues = {g: [s for s in own if s.blocks.group == g] for g in self.groups}
+        self._side = {(tag, s.exchange.mb): s for s in mine for tag in (*s.gives, *s.takes)}
+        self._queues = {g: [s for s in mine if s.blocks.group == g] for g in self.groups}
         self._next: dict[Group, int] = {}
+        self._lent: list[tuple[Lent, Array]] = []  # what others may still read, not to be reused
 
     def reset(self) -> None:
         """Make ready for a step."""
@@ -227,6 +236,6 @@ class Exchanging:
                 ready = index + 1
             if side is wanted:
                 break
-        for side in queue[first:ready]:
-            side.start(self.collectives)
+        self._lent = [lent for lent in self._lent if not lent[0].returned()]
+        self._lent += [side.start(self.collectives) for side in queue[first:ready]]
         self._next[group] = ready

@@ -195,6 +195,8 @@ class Binder:
         yield from packing
         if bound.function is not nothing:
             computed, op = bound.function is _compute, find(node.op)
+            if computed and not self.device.is_host:
+                bound = Bound(_making, (self.device, *bound))
             yield Step(node.name, *bound, not (computed and (op.random or op.looks)))
 
 
@@ -240,6 +242,12 @@ def _compute(
     for out, made in zip(outs, result, strict=True):
         if made is not out:
             out[...] = made
+
+
+def _making(device: Device, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """An own computation on a GPU, whose arrays on the way lie where there is room for them."""
+    with device.making():
+        function(*args)
 
 
 def _side_by_side(ins: Sequence[Array], out: Array) -> bool:

@@ -25,11 +25,12 @@ from runtime.program import Program, Schedule
 from runtime.ranges import in_ranges
 from runtime.receives import beside_work
 from runtime.replicas import with_sums
-from runtime.scratch import scratch_held
+from runtime.rooms import Rooms
+from runtime.scratch import scratch_held, set_aside
 from runtime.stopwatch import Stopwatch
 from runtime.timeline import EMPTY, Timeline, Track
 from runtime.transports.base import Failure, Group, Ticket, Transport
-from symgraph.arrays import HOST, copy, device, is_array
+from symgraph.arrays import HOST, device, is_array
 from symgraph.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.ops.registry import Env
 from symgraph.types import Array, TensorType, Value
@@ -106,10 +107,13 @@ class Worker:
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Sequence[Feeds] = ()
+        self._rooms = Rooms()
         self._early: list[dict[str, Array]] = []
         self._shared = Shared() if shared is None else shared
         self.clock = self._shared.clock
-        self.device = device(plan.partition.placement.devices[rank])
+        devices = plan.partition.placement.devices
+        self.device = device(devices[rank])
+        self._cards = [at for at, context in enumerate(devices) if context.kind != "cpu"]
         self.stamps = self.device.stamps()
         self._env = Env()
         self.updater: Updater | None = None  # of the step under way
@@ -126,12 +130,15 @@ class Worker:
         programs = [schedule.programs[rank] for schedule in schedules]
         fixed = {n for n, a in self.arrays.items() if a.flags.c_contiguous}
         parts, kinds, partitions = self.parts, self.parts.kinds, self.parts.partitions
-        self.exchanging = Exchanging(rank, schedules, [partitions[kind] for kind in kinds])
+        cut = [partitions[kind] for kind in kinds]
+        self.exchanging = Exchanging(rank, schedules, cut, self.device.xp)
         cuts = partitions.values()
         ends = {(p.rank(e.src), p.rank(e.dst)) for p in cuts for e in p.edges if not e.exchange}
         self._channels = sorted((a, b) for a, b in ends if a != b)
         arena = reserve(programs, rank, partitions, kinds, parts.grads, fixed)
         self.memory = shared.pool.take(arena.nbytes, self._drop, self.device)
+        for partition in partitions.values():
+            set_aside(partition, rank, self.device)
         arrays = {name: self.arrays[name] for name in fixed}
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)
@@ -238,7 +245,7 @@ class Worker:
             if self._channels:
                 transport.open(self._channels)
             if groups:
-                transport.collectives.join(groups)
+                transport.collectives.join(groups, self._cards)
             if self.device.receive_stream is not None:
                 self.device.receive_stream.begin()
         self.exchanging.collectives = transport.collectives
@@ -285,7 +292,7 @@ class Worker:
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Step]) -> None:
         for name, array in body.fed:
-            copy(array, self._fed(name, mb))
+            self._rooms.feed(array, self._fed(name, mb))
         self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:

@@ -82,6 +82,19 @@ class Device(Protocol):
         """Points in time of what a thread that uses this device asks for."""
         ...
 
+    def set_aside(self, count: int) -> None:
+        """Have at least so many bytes for what calls make on the way; see `making`."""
+        ...
+
+    @property
+    def set_aside_bytes(self) -> int:
+        """What has been taken for that."""
+        ...
+
+    def making(self) -> AbstractContextManager[object]:
+        """Let what this thread makes here, and drops again, lie in what is set aside for it."""
+        ...
+
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """What the calls ask of this device, as one call; they ask, but nothing is done yet.
 
@@ -96,6 +109,7 @@ class Host:
     xp: Any = np
     is_host: bool = True
     receive_stream: ReceiveStream | None = None
+    set_aside_bytes: int = 0
 
     def bytes(self, count: int) -> Array:
         """See Device."""
@@ -131,6 +145,13 @@ class Host:
     def stamps(self) -> Stamps:
         """See Device."""
         return HostStamps()
+
+    def set_aside(self, count: int) -> None:
+        """See Device: it comes from where all memory does."""
+
+    def making(self) -> AbstractContextManager[object]:
+        """See Device."""
+        return nullcontext()
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device: the host has done what it is asked when the call returns."""

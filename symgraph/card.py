@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,8 @@ class Gpu:
         self.xp: Any = cupy
         self.context = context
         self._cuda, self._card = cupy.cuda, card
-        # What captured calls allocate lies at the same places whenever they run, so nobody else may
-        # be given it once they have let go of it.
+        # What calls make on the way. In a CUDA graph it lies at the same places in every run, so
+        # nobody else may be given it once they have let go of it.
         self._temporaries = self._cuda.MemoryPool(self._straight)
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
@@ -103,11 +103,30 @@ class Gpu:
         """See arrays.Device."""
         return EventStamps(self._cuda, self.stream)
 
+    def set_aside(self, count: int) -> None:
+        """See arrays.Device: one allocation, of which CuPy's pool then gives out pieces."""
+        with self.use():
+            if self._temporaries.total_bytes() < count:
+                self._temporaries.malloc(count)
+
+    @property
+    def set_aside_bytes(self) -> int:
+        """See arrays.Device; more than was asked for if that was not enough."""
+        with self.use():
+            return int(self._temporaries.total_bytes())
+
+    def making(self) -> AbstractContextManager[object]:
+        """See arrays.Device."""
+        allocator: AbstractContextManager[object] = self._cuda.using_allocator(
+            self._temporaries.malloc
+        )
+        return allocator
+
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See arrays.Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
         if os.environ.get(GRAPHS) == "0":
             return None
-        with self._cuda.using_allocator(self._temporaries.malloc):
+        with self.making():
             self.stream.begin_capture()
             try:
                 calls()

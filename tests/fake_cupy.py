@@ -26,10 +26,12 @@ from tests.fake_blas import Library
 from tests.fake_graphs import (
     CUDARuntimeError,
     MemoryPool,
+    Recycled,
     arrays_of,
     capturing,
     noted,
     on_host,
+    piece_of,
     using_allocator,
 )
 from tests.fake_kernels import RawModule
@@ -178,7 +180,7 @@ class ndarray(NDArrayOperatorsMixin):
     def __init__(self, array: np.ndarray, on: int | None = None) -> None:
         """on: the card that it lies on, by default the one in use."""
         assert isinstance(array, np.ndarray)
-        self._array = array
+        self._array, self._piece = array, piece_of(array)
         self.device = Device(card() if on is None else on)
 
     shape = property(lambda self: self._array.shape)
@@ -363,6 +365,25 @@ def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
     return ndarray(memory[start : start + size].view(dtype).reshape(shape))
 
 
+def _watched(size: int) -> np.ndarray:
+    """Memory whose uses are noted."""
+    memory = np.zeros(size, np.uint8)
+    watch(memory)
+    return memory
+
+
+def _empty(shape: Any, dtype: Any = np.float64) -> ndarray:
+    """Bytes, which are somebody's own memory, are what somebody else has let go of."""
+    if np.dtype(dtype) != np.uint8:
+        return EMPTY(shape, dtype)
+    _require_room(int(np.prod(shape)))
+    piece = Recycled(int(np.prod(shape)), current(), _watched)
+    return ndarray(piece.room.reshape(shape))
+
+
+EMPTY = _through(np.empty)
+
+
 def _module() -> ModuleType:
     cupy = ModuleType("cupy")
     for name in UFUNCS:
@@ -372,7 +393,7 @@ def _module() -> ModuleType:
     for name in CONSTANTS:
         setattr(cupy, name, getattr(np, name))
     cupy.ndarray, cupy.array, cupy.asarray = ndarray, _array, _asarray
-    cupy.zeros = _zeros
+    cupy.zeros, cupy.empty = _zeros, _empty
     cupy.ascontiguousarray = _through(np.ascontiguousarray)
     cupy.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
     memory = ModuleType("cupy.cuda.memory")
@@ -408,6 +429,7 @@ def fake_cupy(cards: int | str = 1) -> Iterator[ModuleType]:
         yield made["cupy"]
     finally:  # what else was imported meanwhile stays
         CARDS[0], arrays.shared_library = counted, LOADED
+        Recycled.free.clear()
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]

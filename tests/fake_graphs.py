@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -91,19 +92,79 @@ def on_host(what: str) -> None:
 
 # -- memory ----------------------------------------------------------------------------------------
 
+UNIT = 512  # bytes: what CuPy's pool rounds up to
+_pieces: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by what has the memory
+
 
 class MemoryPool:
-    """CuPy's pool; its arrays are numpy's here, wherever they lie."""
+    """CuPy's pool: what it has taken from the card, which it keeps.
 
-    def __init__(self, allocator: Callable[[int], Any]) -> None:
+    Its arrays are numpy's here, wherever they lie. It finds room without gaps, as CuPy's finds it
+    where the largest piece came first.
+    """
+
+    def __init__(self, allocator: Callable[[int], Any] | None = None) -> None:
         self.allocator = allocator
+        self.used = self._taken = 0
 
-    def malloc(self, size: int) -> Any:
-        raise AssertionError("memory is numpy's here")
+    def malloc(self, size: int) -> Piece:
+        return Piece(self, size)
+
+    def take(self, size: int) -> None:
+        self.used += size
+        self._taken = max(self._taken, self.used)
+
+    def total_bytes(self) -> int:
+        return self._taken
+
+
+class Piece:
+    """Memory of a pool; back in it when nobody has it any longer."""
+
+    def __init__(self, pool: MemoryPool, size: int) -> None:
+        self._pool, self._size = pool, -(-size // UNIT) * UNIT
+        pool.take(self._size)
+
+    def __del__(self) -> None:
+        self._pool.take(-self._size)
+
+
+class Recycled:
+    """Bytes whose memory the next one of their size gets when nobody has them any longer.
+
+    On one stream, as CuPy's pool does it: what others have called may still be at work there.
+    """
+
+    free: ClassVar[dict[object, list[np.ndarray]]] = {}
+
+    def __init__(self, size: int, stream: object, make: Callable[[int], np.ndarray]) -> None:
+        self._place = size, stream
+        free = self.free.get(self._place)
+        self.room = free.pop() if free else make(size)
+        _pieces[id(self.room)] = self
+
+    def __del__(self) -> None:
+        self.free.setdefault(self._place, []).append(self.room)
+
+
+def piece_of(array: np.ndarray) -> Any:
+    """What a GPU's array has to hold as long as it is there; a view has what its base has."""
+    pool = getattr(_here, "pool", None)
+    if pool is None and not _pieces:
+        return None
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    found = _pieces.get(id(array))
+    if found is None and pool is not None and array.base is None:
+        found = _pieces[id(array)] = pool.malloc(array.nbytes)
+    return found
 
 
 @contextmanager
 def using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
     """Arrays that are made within come from there."""
-    assert callable(allocator)
-    yield
+    before, _here.pool = getattr(_here, "pool", None), allocator.__self__
+    try:
+        yield
+    finally:
+        _here.pool = before

@@ -63,6 +63,12 @@ class Event:
         assert self.recorded, "an event that no stream has recorded"
         _join(OVER, self.before)
 
+    @property
+    def done(self) -> bool:
+        """As late as can be: whether somebody has waited for all that comes before it."""
+        assert self.recorded
+        return all(OVER.get(stream, 0) >= works for stream, works in self.before.items())
+
     def pass_by(self) -> None:
         self.recorded, self._at = True, time.perf_counter()
 

@@ -28,10 +28,11 @@ from symgraph.mod import Module
 from symgraph.optimizer import SGD
 from symgraph.units import bytes_text
 from tests import fake_cupy as fake
+from tests.collectives import network, tree
 from tests.fake_cupy import fake_cupy
 from tests.fake_streams import NULL
 from tests.gpus import STAND_IN
-from tests.pipelines import Case, assert_close, judge, make_plan, on_threads
+from tests.pipelines import Case, assert_close, assert_same_bits, judge, make_plan, on_threads
 from tests.recurrent import lstm_case
 from tests.small_lm import losses, write_bucketed, write_config
 
@@ -334,6 +335,37 @@ def test_a_decoder_in_shards_on_gpus(shared_gpu, tmp_path):
     groups = "group2ctx={{embed: {0}, layer0: {0}, layer1: {1}, decode: [{0}, {1}]}}"
     on_cpus, on_gpus = groups.format("cpu(0)", "cpu(1)"), groups.format("gpu(0)", "gpu(1)")
     assert losses(path, GPUS[0], on_gpus) == pytest.approx(losses(path, on_cpus), rel=1e-4)
+
+
+@SMALL
+@pytest.mark.parametrize("make", [network, tree])
+def test_collectives_go_from_card_to_card(shared_gpu, make, monkeypatch):
+    """Into memory that nobody reads any longer, and with the bits that they have on one device."""
+    case, found, moved = make(3), [], []
+    for name in ("get", "set"):
+        inner = getattr(fake.ndarray, name)
+
+        def noted(array, *args, inner=inner, **kwargs):
+            moved.append(array.dtype)
+            return inner(array, *args, **kwargs)
+
+        monkeypatch.setattr(fake.ndarray, name, noted)
+    for count in (1, 2, 3):
+        places = {f"rank{i}": gpu(i % count) for i in range(3)}
+        devices = tuple(map(gpu, range(count)))
+        options = Options(places, gpu(0), devices, "1f1b", 3)
+        found.append(on_threads(case, options, 2 * RUNS))
+    assert np.uint8 not in moved  # what goes in collectives
+    assert_close(found[0], judge(case))
+    for result in found[1:]:
+        assert_same_bits(result, found[0])
+
+
+def test_collectives_of_cpus_and_gpus(shared_gpu):
+    case = network(3)
+    places = {"rank0": gpu(0), "rank1": cpu(0), "rank2": gpu(1)}
+    options = Options(places, cpu(0), (gpu(0), cpu(0), gpu(1)), "1f1b", 3)
+    assert_close(on_threads(case, options, RUNS), judge(case))
 
 
 def fetched(monkeypatch) -> list[int]:

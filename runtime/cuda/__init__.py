@@ -11,9 +11,12 @@ from runtime.cuda import (  # noqa: F401  (they fill the table)
     linear,
     lines,
     lrn,
+    movement,
     norm,
     pool,
+    reductions,
     rows,
+    sequence,
     softmax,
 )
 from runtime.cuda.base import KERNELS

@@ -8,6 +8,7 @@ keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from runtime.native import base as native
-from runtime.native.base import Bound, Maker
+from runtime.native.base import Bound, Maker, nothing
 from symgraph import arrays
-from symgraph.types import Array, wide
+from symgraph.types import Array, TensorType, wide
 
 FOLDER = Path(__file__).parent
 NAMES = {  # in CUDA
@@ -49,15 +50,61 @@ def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
     return ids.dtype.name in NUMBERS and floating(*values, calc=calc)
 
 
+# -- plans -------------------------------------------------------------------------------------
+
+
+class Needs:
+    """What calls take besides their arrays: pieces of scratch, by size, and cuBLAS's workspace."""
+
+    def __init__(self) -> None:
+        self.pieces: set[int] = set()
+        self.workspace = 0
+
+
+# Where the needs of calls that are bound, and never made, are noted; None: they are to be made.
+PLANNED: ContextVar[Needs | None] = ContextVar("PLANNED", default=None)
+
+
+class Nowhere:
+    """The array module of calls that are never made: its arrays have no memory."""
+
+    add = copyto = staticmethod(nothing)
+
+    @staticmethod
+    def empty(shape: int | tuple[int, ...], dtype: str) -> Array:
+        """An array that nobody may read or write."""
+        return absent(TensorType((shape,) if isinstance(shape, int) else shape, dtype))
+
+    zeros = empty
+
+    @staticmethod
+    def full(shape: int | tuple[int, ...], value: float, dtype: str) -> Array:
+        """See `empty`."""
+        return Nowhere.empty(shape, dtype)
+
+
+def absent(type_: TensorType) -> Array:
+    """An array of a type without the memory."""
+    dtype = np.dtype(type_.dtype)
+    steps = np.cumprod([dtype.itemsize, *type_.shape[:0:-1]])[: len(type_.shape)]
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), type_.shape, steps[::-1].tolist())
+
+
+def module() -> Any:
+    """CuPy, or what stands for it in a plan."""
+    return arrays.loaded() if PLANNED.get() is None else Nowhere
+
+
 # -- sources -----------------------------------------------------------------------------------
 
 
-WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file
+WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file, if it has one
 
 
 def code_of(source: str) -> str:
     """The text of a source with what all begin with."""
-    texts = [(FOLDER / name).read_text() for name in ("common.cuh", f"{source}.cu")]
+    files = [FOLDER / "common.cuh", FOLDER / f"{source}.cu"]
+    texts = [file.read_text() for file in files if file.exists()]
     return "\n".join([*texts, WRITTEN.get(source, "")])
 
 
@@ -84,6 +131,8 @@ def function(source: str, name: str, **types: str) -> Callable[..., None]:
     card, and so for messages that it is sending, which a peer may take only after what this rank
     does next.
     """
+    if PLANNED.get() is not None:
+        return nothing
     found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types)).kernel
     return found
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from runtime.native.base import Bound
+from runtime.cuda.base import PLANNED
+from runtime.native.base import Bound, nothing
 from symgraph import arrays
 from symgraph.types import Array
 
@@ -76,9 +77,21 @@ class Blas:
         library.cublasSetWorkspace_v2(self.handle, arrays.address(self._workspace), WORKSPACE)
 
 
-@cache
-def _blas(cupy: Any, stream: int) -> Blas:
-    return Blas(cupy, stream)
+_of_streams: dict[tuple[Any, int], Blas] = {}
+
+
+def _blas(cupy: Any) -> Blas:
+    """That of the stream in use."""
+    at = cupy, cupy.cuda.get_current_stream().ptr
+    if at not in _of_streams:
+        _of_streams[at] = Blas(*at)
+    return _of_streams[at]
+
+
+def workspace_held() -> int:
+    """Bytes of the workspace of the stream in use."""
+    cupy = arrays.loaded()
+    return WORKSPACE if (cupy, cupy.cuda.get_current_stream().ptr) in _of_streams else 0
 
 
 class Matrix(NamedTuple):
@@ -120,8 +133,11 @@ def product(x: Array, y: Array, out: Array) -> Bound | None:
     a, b, c = (Matrix.of(array) for array in (y, x, out))  # columns first: all is turned around
     if a is None or b is None or c is None or c.operation == TURNED:
         return None
-    cupy = arrays.loaded()
-    blas = _blas(cupy, cupy.cuda.get_current_stream().ptr)
+    needs = PLANNED.get()
+    if needs is not None:
+        needs.workspace = WORKSPACE
+        return Bound(nothing, ())
+    blas = _blas(arrays.loaded())
     number = ctypes.c_double if kind == "float64" else ctypes.c_float
     sums = SUMS_64 if kind == "float64" else SUMS_32
     if kind == "float32":

@@ -24,6 +24,21 @@ __device__ inline i64 thread_index() {
     return (i64)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
+// a / b and a % b of what is not negative: of 32 bits where that will do, which takes a fraction of
+// the time that 64 bits take.
+struct Divided {
+    i64 whole, rest;
+};
+
+__device__ inline Divided divided(i64 a, i64 b) {
+    if (((a | b) >> 32) == 0) {
+        const unsigned whole = (unsigned)a / (unsigned)b;
+        return {whole, (unsigned)a - whole * (unsigned)b};
+    }
+    const i64 whole = a / b;
+    return {whole, a - whole * b};
+}
+
 __device__ inline calc sigmoid(calc x) {
     const calc small = exp(-fabs(x));  // never overflows
     return (x < 0 ? small : (calc)1) / (1 + small);

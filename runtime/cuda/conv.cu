@@ -9,10 +9,12 @@ extern "C" __global__ void columns_of(
 ) {
     const i64 p = thread_index();
     if (p >= down * across) return;
-    const i64 top = p / across * stride_y - pad_y, left = p % across * stride_x - pad_x;
+    const Divided window = divided(p, across);
+    const i64 top = window.whole * stride_y - pad_y, left = window.rest * stride_x - pad_x;
     for (i64 d = blockIdx.y; d < depth; d += gridDim.y) {
-        const i64 channel = d / (kernel_y * kernel_x);
-        const i64 y = top + d / kernel_x % kernel_y * dilate_y, x = left + d % kernel_x * dilate_x;
+        const Divided line = divided(d, kernel_x), own = divided(line.whole, kernel_y);
+        const i64 channel = own.whole;
+        const i64 y = top + own.rest * dilate_y, x = left + line.rest * dilate_x;
         const bool inside = y >= 0 && y < rows && x >= 0 && x < width;
         columns[d * down * across + p] =
             inside ? image[(channel * rows + y) * width + x] : (real)0.0f;
@@ -27,17 +29,20 @@ extern "C" __global__ void image_of(
 ) {
     const i64 pixel = thread_index();
     if (pixel >= rows * width) return;
-    const i64 y = pixel / width + pad_y, x = pixel % width + pad_x;
+    const Divided place = divided(pixel, width);
+    const i64 y = place.whole + pad_y, x = place.rest + pad_x;
     for (i64 channel = blockIdx.y; channel < channels; channel += gridDim.y) {
         calc total = 0;
         for (i64 i = 0; i < kernel_y; i++) {
             const i64 top = y - i * dilate_y;
-            if (top < 0 || top % stride_y || top / stride_y >= down) continue;
+            const Divided by_y = divided(top < 0 ? 0 : top, stride_y);
+            if (top < 0 || by_y.rest || by_y.whole >= down) continue;
             for (i64 j = 0; j < kernel_x; j++) {
                 const i64 left = x - j * dilate_x;
-                if (left < 0 || left % stride_x || left / stride_x >= across) continue;
+                const Divided by_x = divided(left < 0 ? 0 : left, stride_x);
+                if (left < 0 || by_x.rest || by_x.whole >= across) continue;
                 const i64 d = (channel * kernel_y + i) * kernel_x + j;
-                total += (calc)columns[(d * down + top / stride_y) * across + left / stride_x];
+                total += (calc)columns[(d * down + by_y.whole) * across + by_x.whole];
             }
         }
         image[channel * rows * width + pixel] = (real)total;
@@ -49,5 +54,5 @@ extern "C" __global__ void add_bias(real* y, const real* bias, i64 rows, i64 siz
     const i64 j = thread_index();
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
-        y[row * size + j] = (real)((calc)y[row * size + j] + (calc)bias[row % channels]);
+        y[row * size + j] = (real)((calc)y[row * size + j] + (calc)bias[divided(row, channels).rest]);
 }

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch
+from runtime.cuda.base import each_of_rows, floating, function, in_turn, kernel, launch, module
 from runtime.cuda.blas import product
-from runtime.cuda.scratch import piece_bytes, scratch
+from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
-from symgraph import arrays
 from symgraph.ops.windows import windows_of
 from symgraph.types import Array, Shape, TensorType, wide
 
@@ -87,18 +86,6 @@ def spare_of(out: Array) -> list[TensorType]:
     return [TensorType(shape, name) for name in dict.fromkeys([own, wide(own)])]
 
 
-def scratch_bytes(op: str, task: Task) -> int:
-    """Of the piece of scratch that a call of one of these operators works in."""
-    first, (out,) = task.ins[0], task.outs
-    data, output, spare = {
-        "Convolution": (first, out, []),
-        "_conv_grad_data": (out, first, []),
-        "_conv_grad_weight": (task.ins[1], first, spare_of(out)),
-    }[op]
-    columns = columns_of(task, data, output)
-    return 0 if columns is None else piece_bytes([columns, *spare])
-
-
 @kernel("Convolution")
 def convolution(task: Task) -> Bound | None:
     (data, weight, *bias), (out,) = task.ins, task.outs
@@ -137,7 +124,7 @@ def grad_weight(task: Task) -> Bound | None:
     found = images(task, data, grad, spare_of(out))
     if found is None:
         return None
-    cupy, whole = arrays.loaded(), out.reshape(len(out), -1)
+    xp, whole = module(), out.reshape(len(out), -1)
     part, *apart = found.spare
     total = apart[0] if apart else whole
     calls: list[Bound] = []
@@ -145,7 +132,7 @@ def grad_weight(task: Task) -> Bound | None:
         made = part if at or apart else total
         calls += [found.read(image), times(g, found.columns.T, made)]
         if at:
-            calls.append(Bound(cupy.add, (total, part, total)))
+            calls.append(Bound(xp.add, (total, part, total)))
         elif apart:
-            calls.append(Bound(cupy.copyto, (total, part)))
-    return in_turn(*calls, *([Bound(cupy.copyto, (whole, total, "unsafe"))] if apart else []))
+            calls.append(Bound(xp.copyto, (total, part)))
+    return in_turn(*calls, *([Bound(xp.copyto, (whole, total, "unsafe"))] if apart else []))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.cuda.base import module
 from runtime.native.base import Clock
 from symgraph import arrays
 from symgraph.ops.registry import Env
@@ -24,7 +25,7 @@ class Draws:
     """What kernels of one rank read."""
 
     def __init__(self, env: Env) -> None:
-        self._sample: Any = arrays.loaded().zeros(1, "int64")
+        self._sample: Any = module().zeros(1, "int64")
         self._keys: list[Any] = []  # of `ROOM` streams each
         self._streams: dict[str, int] = {}
         self._told = env._replace(step=-1, sample=0)
@@ -33,7 +34,7 @@ class Draws:
         """Where a stream's key lies, and where the number of a run's first sample."""
         at = self._streams.setdefault(stream, len(self._streams))
         if at == ROOM * len(self._keys):
-            self._keys.append(arrays.loaded().zeros(ROOM, "int64"))
+            self._keys.append(module().zeros(ROOM, "int64"))
         self._told = self._told._replace(step=-1)  # a new one has no key yet
         found: Array = self._keys[at // ROOM][at % ROOM : at % ROOM + 1]
         return found, self._sample

@@ -12,9 +12,10 @@ extern "C" __global__ void drop(
 ) {
     const i64 at = thread_index();
     if (at >= size) return;
-    const i64 row = at / inner, in_batch = first < 0 ? 0 : sample[0] + first;
-    const i64 counter =
-        (in_batch + row % samples) * (outer * inner) + row / samples * inner + at % inner;
+    const Divided by_row = divided(at, inner), by_sample = divided(by_row.whole, samples);
+    const i64 in_batch = first < 0 ? 0 : sample[0] + first;
+    const i64 counter = (in_batch + by_sample.rest) * (outer * inner) + by_sample.whole * inner
+        + by_row.rest;
     u64 z = ((u64)counter + 1) * 0x9E3779B97F4A7C15ull + (u64)key[0];
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;

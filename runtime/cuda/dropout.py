@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.cuda.base import each, floating, function, kernel, launch
+from runtime.cuda.base import each, floating, function, kernel, launch, module
 from runtime.cuda.draws import places
 from runtime.native.base import Bound, Clock, Task
 from runtime.native.flat import numbering
-from symgraph import arrays
 
 
 @kernel("Dropout")
@@ -23,7 +22,7 @@ def dropout(task: Task) -> Bound | None:
         x, *places(task.clock, a["stream"]), out, mask,
         x.size, *grid, first, least, float(scale),
     )  # fmt: skip
-    copyto = arrays.loaded().copyto
+    copyto = module().copyto
 
     def leave() -> None:
         copyto(out, x)

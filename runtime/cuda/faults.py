@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.cuda.base import module
 from runtime.native.base import Clock
 from symgraph import arrays
 from symgraph.types import Array
@@ -19,7 +20,7 @@ class Faults:
     """What the kernels of one rank have noted: for each kind of ids one out of range, or 0."""
 
     def __init__(self) -> None:
-        self._wrong: Any = arrays.loaded().zeros(ROOM, "float64")
+        self._wrong: Any = module().zeros(ROOM, "float64")
         self._kinds: list[tuple[str, int]] = []
 
     def place(self, what: str, count: int) -> Array:

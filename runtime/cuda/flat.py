@@ -13,15 +13,17 @@ from itertools import chain
 from runtime.cuda.base import (
     PACK,
     WRITTEN,
+    by_id,
     each,
     each_of_rows,
     floating,
     function,
     kernel,
     launch,
+    module,
     packed,
 )
-from runtime.cuda.formulas import BY_PACKS, GRADIENTS, MOST, PAIRS, UNARY, kernels
+from runtime.cuda.formulas import BY_PACKS, GRADIENTS, LIMIT, MOST, PAIRS, UNARY, added, kernels
 from runtime.native.base import Bound, Task
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 from symgraph.ops.leaky_relu import channels
@@ -35,11 +37,11 @@ ROWS = 1 << 31  # a kernel counts them in 32 bits, for the sake of its divisions
 
 
 @kernel("Cast")
-def cast(task: Task) -> Bound | None:
+def cast(task: Task) -> Bound:
     (x,), (out,) = task.ins, task.outs
     kinds = {x.dtype.name, out.dtype.name}
     if "float32" not in kinds or not kinds.intersection(HALVES):
-        return None
+        return Bound(module().copyto, (out, x, "unsafe"))
     name, count = ("cast_packs", x.size // PACK) if packed(x, out) else ("cast", x.size)
     run = function("cast", name, real=out.dtype.name, given=x.dtype.name)
     return launch(run, *each(count), x, out, count)
@@ -151,17 +153,37 @@ def logistic(task: Task) -> Bound | None:
 @kernel("where")
 def where(task: Task) -> Bound | None:
     condition, x, y = task.ins
+    if condition.dtype != x.dtype:
+        return choose(condition, x, y, task.outs[0])
     rows = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
     return by_element("where", [rows, x, y], task.outs[0])
 
 
+def choose(condition: Array, x: Array, y: Array, out: Array) -> Bound | None:
+    """`where` by a condition of another dtype, of all elements or of rows."""
+    if not by_id(condition, x, y, out):
+        return None
+    kinds = {"real": out.dtype.name, "number": condition.dtype.name}
+    if condition.shape == out.shape:
+        run = function("choose", "choose", **kinds)
+        return launch(run, *each(out.size), condition, x, y, out, out.size)
+    run, sizes = function("choose", "choose_rows", **kinds), (len(out), out.size // len(out))
+    return launch(run, *each_of_rows(*sizes), condition, x, y, out, *sizes)
+
+
 @kernel("add_n")
 def add_n(task: Task) -> Bound | None:
-    terms = len(task.ins)
-    if terms > MOST:
+    """More terms than usual have a source for their number, which is compiled when it is met."""
+    terms, (out,) = len(task.ins), task.outs
+    if terms <= MOST:
+        name = {1: "copy", 2: "add"}.get(terms, f"add_{terms}")
+        return by_element(name, task.ins, out)
+    if terms > LIMIT or not floating(*task.ins, out):
         return None
-    name = {1: "copy", 2: "add"}.get(terms, f"add_{terms}")
-    return by_element(name, task.ins, task.outs[0])
+    source = f"add_{terms}"
+    WRITTEN.setdefault(source, added(terms))
+    run = function(source, f"flat_{source}", real=out.dtype.name)
+    return launch(run, *each(out.size), *task.ins, out, out.size)
 
 
 @kernel(*REPEATS)

@@ -57,7 +57,8 @@ BY_PACKS = (
     "leaky", "clip", "_relu_grad", "_sigmoid_grad", "_tanh_grad", "_leaky_relu_grad",
     "_plus_scalar", "_minus_scalar", "_rminus_scalar", "_mul_scalar",
 )  # fmt: skip
-MOST = 8  # terms that one kernel adds
+MOST = 8  # terms that kernels add which are compiled with the others
+LIMIT = 256  # terms that one kernel adds: its arguments have 4 KiB
 
 
 def with_number(key: str) -> str:

@@ -21,9 +21,11 @@ extern "C" __global__ void head_grad(
     const real* prob, const number* label, const double* divisor, real* out, double* wrong,
     i64 rows, i64 columns, i64 begin, i64 classes, double ignore, double grad_scale
 ) {
+    __shared__ calc scale;  // a division of doubles takes long
+    if (threadIdx.x == 0) scale = (calc)(grad_scale / *divisor);
+    __syncthreads();
     const i64 j = thread_index();
     if (j >= columns) return;
-    const calc scale = (calc)(grad_scale / *divisor);
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
         const calc hot = chosen == begin + j ? (calc)1 : (calc)0;

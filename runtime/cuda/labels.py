@@ -17,13 +17,14 @@ from runtime.cuda.base import (
     in_turn,
     kernel,
     launch,
+    module,
 )
 from runtime.cuda.faults import place
+from runtime.cuda.scratch import scratch
 from runtime.cuda.softmax import figures_of
 from runtime.native.base import Bound, Task
-from symgraph import arrays
 from symgraph.ops.loss import head_divisor
-from symgraph.types import Array, wide
+from symgraph.types import Array, TensorType, wide
 
 ONE_BLOCK: Shape = ((1,), (WIDE,))
 
@@ -59,7 +60,7 @@ def softmax_output_grad(task: Task) -> Bound | None:
     (prob, label, *valid), (out,), a = task.ins, task.outs, task.attrs
     if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):
         return None
-    divisor = valid[0] if valid else arrays.loaded().full(1, head_divisor(a, label), "float64")
+    divisor = valid[0] if valid else module().full(1, head_divisor(a, label), "float64")
     shape = each_of_rows(label.size, prob.shape[-1])
     bound = checked(task, "head_grad", shape, (prob, label, divisor), out)
     grid, block, args = bound.args
@@ -82,7 +83,7 @@ def softmax_cross_entropy(task: Task) -> Bound | None:
     (x, label), (out,) = task.ins, task.outs
     if not by_id(label, x, out):
         return None
-    figures = arrays.loaded().empty((2, label.size), wide(x.dtype))
+    (figures,) = scratch(task.clock, [TensorType((2, label.size), wide(x.dtype.name))])
     losses = checked(task, "sum_losses", ONE_BLOCK, (x, label, figures), out)
     return in_turn(figures_of(x, figures), losses)
 
@@ -117,7 +118,7 @@ def nll(task: Task) -> Bound | None:
     prob, label = task.ins
     if not by_id(label, prob):
         return None
-    picked = arrays.loaded().empty(label.size, prob.dtype)
+    (picked,) = scratch(task.clock, [TensorType((label.size,), prob.dtype.name)])
     picks = checked(task, "pick_rows", each(label.size), (prob, label), picked)
     return in_turn(picks, sum_picked(task, picked))
 

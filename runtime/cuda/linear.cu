@@ -7,17 +7,37 @@ extern "C" __global__ void add_row(real* y, const real* bias, i64 rows, i64 colu
         y[row * columns + j] = (real)((calc)y[row * columns + j] + (calc)bias[j]);
 }
 
-// A block of (32, LANES) threads sums 32 columns: each lane every LANES-th row, then lane by lane.
-extern "C" __global__ void sum_rows(const real* x, real* out, i64 rows, i64 columns) {
+// A block of (32, LANES) threads sums 32 columns of the rows from `first` to `end`: each lane every
+// LANES-th row, then lane by lane. The first lane's threads have the totals.
+template <typename T>
+__device__ calc block_column_total(const T* x, i64 first, i64 end, i64 columns) {
     __shared__ calc parts[16][32];
     const i64 j = thread_index();
     calc total = 0;
     if (j < columns)
-        for (i64 row = threadIdx.y; row < rows; row += blockDim.y)
+        for (i64 row = first + threadIdx.y; row < end; row += blockDim.y)
             total += (calc)x[row * columns + j];
     parts[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
-    if (threadIdx.y != 0 || j >= columns) return;
     for (int lane = 1; lane < (int)blockDim.y; lane++) total += parts[lane][threadIdx.x];
-    out[j] = (real)total;
+    return total;
+}
+
+extern "C" __global__ void sum_rows(const real* x, real* out, i64 rows, i64 columns) {
+    const i64 j = thread_index();
+    const calc total = block_column_total(x, 0, rows, columns);
+    if (threadIdx.y == 0 && j < columns) out[j] = (real)total;
+}
+
+// parts (gridDim.y, columns): of as many runs of rows. Few columns are few blocks otherwise.
+extern "C" __global__ void sum_runs(const real* x, calc* parts, i64 rows, i64 columns, i64 run) {
+    const i64 j = thread_index(), first = blockIdx.y * run;
+    const calc total = block_column_total(x, first, first + run < rows ? first + run : rows, columns);
+    if (threadIdx.y == 0 && j < columns) parts[blockIdx.y * columns + j] = total;
+}
+
+extern "C" __global__ void sum_parts(const calc* parts, real* out, i64 runs, i64 columns) {
+    const i64 j = thread_index();
+    const calc total = block_column_total(parts, 0, runs, columns);
+    if (threadIdx.y == 0 && j < columns) out[j] = (real)total;
 }

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from runtime.cuda.base import WARP, each_of_rows, floating, function, in_turn, kernel, launch
 from runtime.cuda.blas import product
+from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
+from symgraph.types import TensorType, wide
 
-LANES = 16  # rows that `sum_rows` adds up beside one another
+LANES = 16  # rows that are added up beside one another
+RUN = 512  # rows that a block adds up, at least
+BLOCKS = 256  # as many as are at work at a time, about
 
 
 @kernel("FullyConnected")
@@ -62,5 +66,17 @@ def sum_rows(task: Task) -> Bound | None:
     (x,), (out,) = task.ins, task.outs
     if not floating(x, out):
         return None
-    run, shape = function("linear", "sum_rows", real=out.dtype.name), (x.size // out.size, out.size)
-    return launch(run, (-(-out.size // WARP),), (WARP, LANES), x, out, *shape)
+    rows, columns, blocks = x.size // out.size, out.size, -(-out.size // WARP)
+    whole, of_runs, of_parts = (
+        function("linear", name, real=out.dtype.name)
+        for name in ("sum_rows", "sum_runs", "sum_parts")
+    )
+    run = max(RUN, -(-rows // max(1, BLOCKS // blocks)))
+    runs = -(-rows // run)
+    if runs == 1:
+        return launch(whole, (blocks,), (WARP, LANES), x, out, rows, columns)
+    (parts,) = scratch(task.clock, [TensorType((runs, columns), wide(out.dtype.name))])
+    return in_turn(
+        launch(of_runs, (blocks, runs), (WARP, LANES), x, parts, rows, columns, run),
+        launch(of_parts, (blocks,), (WARP, LANES), parts, out, runs, columns),
+    )

@@ -14,21 +14,25 @@ __device__ Share share_of_thread() {
     return {(i64)blockIdx.x * 32 + threadIdx.x, threadIdx.y, blockDim.y};
 }
 
-// The sum of all threads that have a share in it, the same in each of them.
+// The values of all threads that have a share in a sum joined, the same in each of them.
+template <typename Join>
 __device__ calc block_total(calc own) {
-    if (blockDim.y == 1) return block_join<Plus>(own);
+    if (blockDim.y == 1) return block_join<Join>(own);
     __shared__ calc parts[16][32];
     parts[threadIdx.y][threadIdx.x] = own;
     __syncthreads();
-    own = 0;
-    for (int lane = 0; lane < (int)blockDim.y; lane++) own += parts[lane][threadIdx.x];
+    own = parts[0][threadIdx.x];
+    for (int lane = 1; lane < (int)blockDim.y; lane++)
+        own = Join::of(own, parts[lane][threadIdx.x]);
     __syncthreads();  // parts may be written again
     return own;
 }
 
 // Where a line begins.
 __device__ i64 begin_of(i64 line, i64 length, i64 after) {
-    return after == 1 ? line * length : line / after * length * after + line % after;
+    if (after == 1) return line * length;
+    const Divided by = divided(line, after);
+    return by.whole * length * after + by.rest;
 }
 
 // -- LayerNorm ------------------------------------------------------------------------------------
@@ -41,12 +45,12 @@ extern "C" __global__ void layer_norm(
     const i64 count = own.sum < lines ? length : 0, begin = begin_of(own.sum, length, after);
     calc total = 0, squares = 0;
     for (i64 j = own.first; j < count; j += own.step) total += (calc)x[begin + j * after];
-    const calc center = block_total(total) / length;
+    const calc center = block_total<Plus>(total) / length;
     for (i64 j = own.first; j < count; j += own.step) {
         const calc off = (calc)x[begin + j * after] - center;
         squares += off * off;
     }
-    const calc width = sqrt(block_total(squares) / length + (calc)eps), narrow = 1 / width;
+    const calc width = sqrt(block_total<Plus>(squares) / length + (calc)eps), narrow = 1 / width;
     for (i64 j = own.first; j < count; j += own.step) {
         const calc normal = ((calc)x[begin + j * after] - center) * narrow;
         y[begin + j * after] = (real)(normal * (calc)gamma[j] + (calc)beta[j]);
@@ -71,8 +75,8 @@ extern "C" __global__ void layer_norm_grad(
         total += g;
         along += g * (((calc)x[begin + j * after] - center) * narrow);
     }
-    total = block_total(total) / length;
-    along = block_total(along) / length;
+    total = block_total<Plus>(total) / length;
+    along = block_total<Plus>(along) / length;
     for (i64 j = own.first; j < count; j += own.step) {
         const i64 at = begin + j * after;
         const calc normal = ((calc)x[at] - center) * narrow;
@@ -95,8 +99,8 @@ extern "C" __global__ void layer_norm_parts(
             total += g;
             along += g * (((calc)x[at] - (calc)mean[n]) / (calc)std[n]);
         }
-    total = block_total(total);
-    along = block_total(along);
+    total = block_total<Plus>(total);
+    along = block_total<Plus>(along);
     if (own.first == 0 && own.sum < length) {
         parts[blockIdx.y * length + own.sum] = along;
         parts[((i64)gridDim.y + blockIdx.y) * length + own.sum] = total;
@@ -129,8 +133,52 @@ extern "C" __global__ void l2_normalize(
         const calc value = (calc)x[begin + j * after];
         squares += value * value;
     }
-    const calc width = sqrt(block_total(squares) + (calc)eps);
+    const calc width = sqrt(block_total<Plus>(squares) + (calc)eps);
     for (i64 j = own.first; j < count; j += own.step)
         y[begin + j * after] = (real)((calc)x[begin + j * after] / width);
     if (own.first == 0 && count) norm[own.sum] = (real)width;
+}
+
+// -- sums and softmax -----------------------------------------------------------------------------
+
+extern "C" __global__ void sum_lines(
+    const real* x, real* out, i64 lines, i64 length, i64 after, double divisor
+) {
+    const Share own = share_of_thread();
+    const i64 count = own.sum < lines ? length : 0, begin = begin_of(own.sum, length, after);
+    calc total = 0;
+    for (i64 j = own.first; j < count; j += own.step) total += (calc)x[begin + j * after];
+    total = block_total<Plus>(total);
+    if (own.first == 0 && count) out[own.sum] = (real)(total / (calc)divisor);
+}
+
+extern "C" __global__ void softmax_lines(
+    const real* x, real* y, i64 lines, i64 length, i64 after
+) {
+    const Share own = share_of_thread();
+    const i64 count = own.sum < lines ? length : 0, begin = begin_of(own.sum, length, after);
+    calc top = count ? (calc)x[begin] : (calc)0, total = 0;
+    for (i64 j = own.first; j < count; j += own.step)
+        top = Greater::of(top, (calc)x[begin + j * after]);
+    top = block_total<Greater>(top);
+    for (i64 j = own.first; j < count; j += own.step)
+        total += exp((calc)x[begin + j * after] - top);
+    total = block_total<Plus>(total);
+    for (i64 j = own.first; j < count; j += own.step)
+        y[begin + j * after] = (real)(exp((calc)x[begin + j * after] - top) / total);
+}
+
+extern "C" __global__ void softmax_grad_lines(
+    const real* y, const real* grad, real* out, i64 lines, i64 length, i64 after
+) {
+    const Share own = share_of_thread();
+    const i64 count = own.sum < lines ? length : 0, begin = begin_of(own.sum, length, after);
+    calc total = 0;
+    for (i64 j = own.first; j < count; j += own.step)
+        total += (calc)y[begin + j * after] * (calc)grad[begin + j * after];
+    total = block_total<Plus>(total);
+    for (i64 j = own.first; j < count; j += own.step) {
+        const i64 at = begin + j * after;
+        out[at] = (real)((calc)y[at] * ((calc)grad[at] - total));
+    }
 }

@@ -16,7 +16,7 @@ from runtime.cuda.base import (
     kernel,
     launch,
 )
-from runtime.cuda.scratch import piece_bytes, scratch
+from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
 from symgraph.ops.normalize import normal_axes
 from symgraph.types import Array, TensorType, wide
@@ -111,14 +111,6 @@ def layer_norm_grad(task: Task) -> Bound | None:
 def parts_of(lines: Lines, data: Array) -> TensorType:
     """The type of the runs' sums for gamma and beta."""
     return TensorType((2, lines.runs, lines.length), wide(data.dtype.name))
-
-
-def scratch_bytes(op: str, task: Task) -> int:
-    """Of the piece of scratch that a call of `_layer_norm_grad` works in."""
-    x = task.ins[0]
-    if not floating(*task.ins, *task.outs):
-        return 0
-    return piece_bytes([parts_of(along(x, task.attrs["axis"]), x)])
 
 
 @kernel("L2Normalization")

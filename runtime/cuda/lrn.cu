@@ -20,7 +20,7 @@ extern "C" __global__ void sum_neighbours(
     if (j >= rest) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * rest + j;
-        out[at] = (real)neighbours<false>(x, at, row % channels, channels, rest, reach);
+        out[at] = (real)neighbours<false>(x, at, divided(row, channels).rest, channels, rest, reach);
     }
 }
 
@@ -32,7 +32,7 @@ extern "C" __global__ void lrn(
     if (j >= rest) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * rest + j;
-        const calc total = neighbours<true>(x, at, row % channels, channels, rest, reach);
+        const calc total = neighbours<true>(x, at, divided(row, channels).rest, channels, rest, reach);
         const calc sized = total * (calc)scale + (calc)least;
         norm[at] = (real)sized;
         y[at] = (real)((calc)x[at] * pow(sized, (calc)power));

@@ -5,7 +5,8 @@
 
 // Where the i-th element of a channel lies.
 __device__ i64 place(i64 i, i64 channels, i64 after) {
-    return (i / after * channels + blockIdx.x) * after + i % after;
+    const Divided by = divided(i, after);
+    return (by.whole * channels + blockIdx.x) * after + by.rest;
 }
 
 // Mean and variance of the channel.

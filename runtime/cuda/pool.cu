@@ -17,8 +17,8 @@ __device__ Span pixels(i64 at, i64 kernel, i64 stride, i64 pad, i64 length) {
 
 // The windows that have a pixel along one axis.
 __device__ Span windows(i64 pixel, i64 kernel, i64 stride, i64 pad, i64 count) {
-    const i64 before = pixel + pad - kernel, last = (pixel + pad) / stride + 1;
-    return {before < 0 ? 0 : before / stride + 1, last < count ? last : count};
+    const i64 before = pixel + pad - kernel, last = divided(pixel + pad, stride).whole + 1;
+    return {before < 0 ? 0 : divided(before, stride).whole + 1, last < count ? last : count};
 }
 
 // How many elements an average divides by along one axis, with those of the padding or without.
@@ -58,9 +58,10 @@ extern "C" __global__ void maxima(
     };
     const i64 p = thread_index();
     if (p >= down * across) return;
+    const Divided at = divided(p, across);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
         calc top;
-        first_maximum(w, x + image * rows * width, p / across, p % across, &top);
+        first_maximum(w, x + image * rows * width, at.whole, at.rest, &top);
         y[image * down * across + p] = (real)top;
     }
 }
@@ -74,8 +75,9 @@ extern "C" __global__ void maxima_grad(
     };
     const i64 p = thread_index();
     if (p >= rows * width) return;
-    const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);
-    const Span xs = windows(p % width, kernel_x, stride_x, pad_x, across);
+    const Divided at = divided(p, width);
+    const Span ys = windows(at.whole, kernel_y, stride_y, pad_y, down);
+    const Span xs = windows(at.rest, kernel_x, stride_x, pad_x, across);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
         calc total = 0, top;
         for (i64 i = ys.begin; i < ys.end; i++)
@@ -97,9 +99,10 @@ extern "C" __global__ void sums(
     };
     const i64 p = thread_index();
     if (p >= down * across) return;
-    const Span ys = pixels(p / across, kernel_y, stride_y, pad_y, rows);
-    const Span xs = pixels(p % across, kernel_x, stride_x, pad_x, width);
-    const calc by = divisor(w, p / across, p % across, mean, padding);
+    const Divided at = divided(p, across);
+    const Span ys = pixels(at.whole, kernel_y, stride_y, pad_y, rows);
+    const Span xs = pixels(at.rest, kernel_x, stride_x, pad_x, width);
+    const calc by = divisor(w, at.whole, at.rest, mean, padding);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
         calc total = 0;
         for (i64 i = ys.begin; i < ys.end; i++)
@@ -119,8 +122,9 @@ extern "C" __global__ void sums_grad(
     };
     const i64 p = thread_index();
     if (p >= rows * width) return;
-    const Span ys = windows(p / width, kernel_y, stride_y, pad_y, down);
-    const Span xs = windows(p % width, kernel_x, stride_x, pad_x, across);
+    const Divided at = divided(p, width);
+    const Span ys = windows(at.whole, kernel_y, stride_y, pad_y, down);
+    const Span xs = windows(at.rest, kernel_x, stride_x, pad_x, across);
     for (i64 image = blockIdx.y; image < images; image += gridDim.y) {
         calc total = 0;
         for (i64 i = ys.begin; i < ys.end; i++)

@@ -16,9 +16,9 @@ from runtime.cuda.base import (
     warps,
 )
 from runtime.cuda.faults import place
+from runtime.cuda.scratch import scratch
 from runtime.native.base import Bound, Task
-from symgraph import arrays
-from symgraph.types import Array
+from symgraph.types import Array, TensorType
 
 
 def run(name: str, ids: Array, values: Array) -> Any:
@@ -46,7 +46,8 @@ def add_up(
     if not by_id(ids, rows, out):
         return None
     columns = out.size // count
-    order, repeats, target = (arrays.loaded().empty(ids.size, "int32") for _ in range(3))
+    numbers = [TensorType((ids.size,), "int32")] * 3
+    order, repeats, target = scratch(task.clock, numbers)
     wrong = place(task.clock, "id", classes)
     grid, block = each(ids.size)
     sort = launch(

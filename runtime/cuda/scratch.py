@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from partitioner.packing import aligned
+from runtime.cuda.base import PLANNED, module
 from runtime.native.base import Clock
-from symgraph import arrays
 from symgraph.types import Array, TensorType
 
 _PIECES: WeakKeyDictionary[Clock, dict[int, Array]] = WeakKeyDictionary()
@@ -19,9 +19,11 @@ _PIECES: WeakKeyDictionary[Clock, dict[int, Array]] = WeakKeyDictionary()
 
 def scratch(clock: Clock, types: Sequence[TensorType]) -> list[Array]:
     """Arrays side by side in the memory of the rank that has this clock; they hold anything."""
-    size, pieces = piece_bytes(types), _PIECES.setdefault(clock, {})
+    size, pieces, needs = piece_bytes(types), _PIECES.setdefault(clock, {}), PLANNED.get()
+    if needs is not None:
+        needs.pieces.add(size)
     if size not in pieces:
-        pieces[size] = arrays.loaded().empty(size, "uint8")
+        pieces[size] = module().empty(size, "uint8")
     at, found = 0, []
     for type_ in types:
         found.append(pieces[size][at : at + type_.nbytes].view(type_.dtype).reshape(type_.shape))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.cuda import lines
 from runtime.cuda.base import (
     block_a_row,
     each,
@@ -16,9 +17,10 @@ from runtime.cuda.base import (
     launch,
 )
 from runtime.native.base import Bound, Task
-from symgraph.ops.params import Attrs
 from symgraph.ops.softmax import mode_axis
 from symgraph.types import Array, wide
+
+LINES = ("softmax", "softmax_grad")  # that have kernels for any axis
 
 
 def run(name: str, x: Array) -> Any:
@@ -42,29 +44,37 @@ def on_rows(name: str, ins: tuple[Array, ...], out: Array) -> Bound | None:
     return launch(run(name, out), *shape, *ins, out, columns)
 
 
-def plain(a: Attrs, rank: int) -> bool:
-    """Whether it is along the last axis, and of the data as they are."""
-    return bool(a["axis"] % rank == rank - 1 and a.get("temperature") is None)
+def on_lines(name: str, ins: tuple[Array, ...], out: Array, axis: int) -> Bound | None:
+    """The same along another axis, by lines.cu."""
+    if not floating(*ins, out):
+        return None
+    found, call = lines.along(out, axis), lines.run(f"{name}_lines", out)
+    return launch(call, *found.along, *ins, out, *found.sizes)
 
 
 def register(op: str, name: str) -> None:
     @kernel(op)
-    def along_rows(task: Task) -> Bound | None:
-        fits = plain(task.attrs, task.ins[0].ndim)
-        return on_rows(name, task.ins, task.outs[0]) if fits else None
+    def along_axis(task: Task) -> Bound | None:
+        axis, (out,) = task.attrs["axis"], task.outs
+        if task.attrs.get("temperature") is not None:
+            return None
+        if axis % out.ndim == out.ndim - 1:
+            return on_rows(f"{name}_rows", task.ins, out)
+        return on_lines(name, task.ins, out, axis) if name in LINES else None
 
 
-register("softmax", "softmax_rows")
-register("log_softmax", "log_softmax_rows")
-register("_softmax_grad", "softmax_grad_rows")
-register("_log_softmax_grad", "log_softmax_grad_rows")
+register("softmax", "softmax")
+register("log_softmax", "log_softmax")
+register("_softmax_grad", "softmax_grad")
+register("_log_softmax_grad", "log_softmax_grad")
 
 
 @kernel("SoftmaxActivation")
 def softmax_activation(task: Task) -> Bound | None:
-    if mode_axis(task.attrs) % task.ins[0].ndim != task.ins[0].ndim - 1:
-        return None
-    return on_rows("softmax_rows", task.ins, task.outs[0])
+    (out,), axis = task.outs, mode_axis(task.attrs)
+    if axis % out.ndim == out.ndim - 1:
+        return on_rows("softmax_rows", task.ins, out)
+    return on_lines("softmax", task.ins, out, axis)
 
 
 @kernel("SoftmaxOutput")

@@ -10,7 +10,7 @@ failure as well (`stalls.py`). `tests/contracts/transport.py` holds these rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -67,6 +67,14 @@ class Ticket(Protocol):
         ...
 
 
+class Lent(Ticket, Protocol):
+    """A collective under way."""
+
+    def returned(self) -> bool:
+        """Whether what this rank gave may be overwritten by what it calls next."""
+        ...
+
+
 Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
 
 
@@ -111,8 +119,11 @@ class Blocks(NamedTuple):
 class Collectives(Protocol):
     """What moves the values of several ranks at once. Those of a group match by their order."""
 
-    def join(self, groups: Sequence[Group]) -> None:
-        """Make ready for collectives of these groups; all ranks call it with equal ones."""
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
+        """Make ready for collectives of these groups; all ranks call it with equal ones.
+
+        cards: the ranks whose values lie on GPUs.
+        """
         ...
 
     def module(self, ranks: Sequence[int]) -> Any:
@@ -124,13 +135,14 @@ class Collectives(Protocol):
 
     def start(
         self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
-    ) -> Ticket:
+    ) -> Lent:
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
-        Both, unless they are empty, are of the ranks' `module`. Threads of GPUs overwrite `out`
-        when they have all of a later collective of these ranks, so that all have read it.
-        `into` may not be touched until the ticket is done, `out` not until all ranks' are.
+        Both, unless they are empty, are of the ranks' `module`. `into` may not be touched until
+        the ticket is done. `out` may not be overwritten, or its memory be used for something else,
+        until it is returned; or until this rank has all of a later collective of these ranks,
+        whose `out` others make of what they have read.
         """
         ...
 

@@ -1,15 +1,20 @@
-"""MPI's own collectives as tickets: all ranks of a group start them in one order; none blocks."""
+"""MPI's own collectives as tickets: all ranks of a group start them in one order; none blocks.
+
+Where ranks have cards and MPI takes their memory, the same blocks go as messages between all pairs:
+Open MPI takes GPUs' memory in messages, but not in collectives that do not block.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Group, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Lent, joined_by
+from runtime.transports.staging import Staging, settle
 from runtime.transports.waiter import Waiter
 
 Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
@@ -32,6 +37,9 @@ class Joined:
     def done(self) -> bool:
         return self.over()
 
+    def returned(self) -> bool:
+        return self.over()
+
     def over(self) -> bool:
         """Whether nothing of it is under way any more."""
         return bool(self._request.Test())
@@ -46,13 +54,19 @@ class Joined:
 class MpiCollectives:
     """See `Collectives`."""
 
-    def __init__(self, comm: Comm, waiter: Waiter, run: int, groups: Groups) -> None:
+    def __init__(
+        self, comm: Comm, waiter: Waiter, run: int, groups: Groups, staging: Staging
+    ) -> None:
         """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
         self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
+        self._staging = staging
+        self._cards: frozenset[int] = frozenset()  # whose memory MPI takes
         self._under_way: deque[Joined] = deque()
 
-    def join(self, groups: Sequence[Group]) -> None:
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
         """See `Collectives.join`; a communicator for each group, made once."""
+        if cards and self._agreed(self._comm.rank in cards):
+            self._cards = frozenset(cards)
         new = [group for group in groups if group not in self._groups]
         if new:
             # MPI's own way to make communicators cannot be watched: so all ranks come here first.
@@ -64,15 +78,27 @@ class MpiCollectives:
             own = self._comm.rank in group[1]
             self._groups[group] = self._comm.Create_group(members) if own else None
 
-    def module(self, ranks: Sequence[int]) -> Any:
-        """See `Collectives.module`; by way of the host."""
-        return np
+    def _agreed(self, has_card: bool) -> bool:
+        """Whether MPI takes the memory of all cards; the ranks ask each other once."""
+        staging = self._staging
+        if staging.agreed is None:
+            everyone = tuple(range(self._comm.size))
+            meeting, said = self.meet(("cards", everyone)), np.empty(len(everyone), np.uint8)
+            own = np.array([staging.aware or not has_card], np.uint8)
+            self.wait(self._comm.Iallgather(own, said), "all ranks to join", everyone, meeting)
+            staging.agreed = bool(said.all())
+        return staging.agreed
 
-    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`; by way of the host if MPI does not take cards' memory."""
+        return np if self._cards.isdisjoint(ranks) else None
+
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Lent:
         """See `Collectives.start`."""
         comm = self._groups[blocks.group]
         assert comm is not None
-        ticket = Joined(_start(comm, blocks, out, into), self, blocks, (out, into))
+        start = _start if self._cards.isdisjoint(blocks.ranks) else _by_messages
+        ticket = Joined(start(comm, blocks, out, into), self, blocks, (out, into))
         self._under_way.append(ticket)
         return ticket
 
@@ -121,3 +147,30 @@ def _start(comm: Comm, blocks: Blocks, out: Bytes, into: Bytes) -> Any:
         given = [out, list(blocks.sizes[me])] if me == root else None
         return comm.Iscatterv(given, into, root)
     return comm.Ibcast(out if me == root else into, root)
+
+
+class _Several:
+    """Requests as one."""
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self._requests = requests
+
+    def Test(self) -> bool:
+        return all([request.Test() for request in self._requests])
+
+
+def _by_messages(comm: Comm, blocks: Blocks, out: Bytes, into: Bytes) -> _Several:
+    """The same, block by block; a rank's own goes to itself like all others."""
+    for array in (out, into):
+        settle(array)
+    me, requests, at = comm.rank, [], 0
+    for i, size in enumerate(blocks.column(me)):
+        if size:
+            requests.append(comm.Irecv(into[at : at + size], i))
+        at += size
+    own = blocks.given(me) if blocks.kind == "allgather" else 0
+    for j, size in enumerate(blocks.sizes[me]):
+        first, count = blocks.to(me, j), own if j == me else size
+        if count:
+            requests.append(comm.Isend(out[first : first + count], j))
+    return _Several(requests)

@@ -105,7 +105,7 @@ class MpiTransport:
         self._sending: deque[Sending] = deque()  # keeps the buffers of messages under way
         self._closed = False
         self.until = partial(waiter.until, run=lifeline.stand.runs)
-        self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups)
+        self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups, staging)
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
         """See `Transport.open`; nothing to do."""

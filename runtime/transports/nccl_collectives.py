@@ -6,13 +6,14 @@ for the ranks to come (`Ibarrier`); what moves then is waited for by the GPU's s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime.transports.base import Blocks, Group, Ticket
+from runtime.transports.base import Blocks, Group, Lent
 from runtime.transports.mpi_collectives import Bytes, Groups, Joined, MpiCollectives
+from runtime.transports.staging import Staging
 from runtime.transports.waiter import Waiter
 from runtime.transports.wires import Wires
 from symgraph.arrays import Mark, after, loaded
@@ -52,14 +53,14 @@ class NcclCollectives(MpiCollectives):
     """See `Collectives`; groups of which a rank has no card are MPI's."""
 
     def __init__(
-        self, comm: Any, waiter: Waiter, run: int, groups: Groups, wires: Wires,
-        exchange: Callable[[Any], list[Any]],
+        self, comm: Any, waiter: Waiter, run: int, groups: Groups, staging: Staging,
+        wires: Wires, exchange: Callable[[Any], list[Any]],
     ) -> None:  # fmt: skip
         """exchange: see `Transport.exchange`."""
-        super().__init__(comm, waiter, run, groups)
+        super().__init__(comm, waiter, run, groups, staging)
         self._wires, self._exchange = wires, exchange
 
-    def join(self, groups: Sequence[Group]) -> None:
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
         """See `Collectives.join`."""
         super().join(groups)
         self._wires.open(groups, self._exchange)
@@ -68,7 +69,7 @@ class NcclCollectives(MpiCollectives):
         """See `Collectives.module`."""
         return loaded() if self._wires.join(ranks) else np
 
-    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Lent:
         """See `Collectives.start`."""
         wire = self._wires.of(blocks.group)
         if wire is None:

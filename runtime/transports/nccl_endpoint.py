@@ -76,7 +76,7 @@ class NcclTransport(MpiTransport):
         super().__init__(mpi, comm, waiter, lifeline, groups, staging)
         self._wires = wires
         self.collectives: NcclCollectives = NcclCollectives(
-            comm, waiter, lifeline.stand.runs, groups, wires, self.exchange
+            comm, waiter, lifeline.stand.runs, groups, staging, wires, self.exchange
         )
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:

@@ -8,15 +8,15 @@ and again.
 from __future__ import annotations
 
 import ctypes
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
 
-from symgraph.arrays import Mark, copy, loaded, mark, pinned
+from runtime.rooms import Rooms
+from symgraph.arrays import copy, loaded, mark
 from symgraph.errors import ConfigError
-from symgraph.types import Array, Shape
+from symgraph.types import Array
 
 __all__: list[str] = []
 
@@ -24,8 +24,6 @@ AWARE = "SYMGRAPH_CUDA_AWARE_MPI"
 # What users of MPICH and of Open MPI set, for libraries that cannot be asked.
 TOLD = ("MPICH_GPU_SUPPORT_ENABLED", "MPICH_GPU_SUPPORT", "OMPI_MCA_opal_cuda_support")
 CUDA = 0  # MPICH's MPIX_GPU_SUPPORT_CUDA
-
-Type = tuple[Shape, np.dtype[np.generic]]
 
 
 def cuda_aware(library: str, environ: Mapping[str, str]) -> bool:
@@ -61,7 +59,8 @@ class Staging:
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
         """See `cuda_aware`, which is asked when there is a value."""
         self._library, self._environ = library, environ
-        self._free: dict[Type, list[tuple[Mark | None, Array]]] = defaultdict(list)
+        self.agreed: bool | None = None  # whether all are `aware` that have cards, once asked
+        self._rooms = Rooms()
 
     @cached_property
     def aware(self) -> bool:
@@ -73,41 +72,32 @@ class Staging:
         if self.aware:
             if not array.flags.c_contiguous:
                 array = loaded().ascontiguousarray(array)
-            _wait(array)
+            settle(array)
             return array
-        room = self._room(array)
+        room = self._rooms.take(array)
         copy(room, array)
         return room
 
     def sent(self, room: Array | None) -> None:
         """MPI needs it no longer; None, or what is on a GPU, is nobody's room."""
         if isinstance(room, np.ndarray):
-            self._free[room.shape, room.dtype].append((None, room))
+            self._rooms.back(room)
 
     def target(self, out: Array) -> Array:
         """What MPI can receive into, now, instead of an array on a GPU; tell when it `came`."""
         if self.aware:
-            _wait(out)
+            settle(out)
             return out
-        return self._room(out)
+        return self._rooms.take(out)
 
     def came(self, room: Array, out: Array) -> None:
         """The values are there: let the array have them."""
         if room is not out:
             copy(out, room)
-            self._free[room.shape, room.dtype].append((mark(out), room))
-
-    def _room(self, like: Array) -> Array:
-        free = self._free[like.shape, like.dtype]
-        if not free:
-            return pinned(like.shape, like.dtype)
-        last_use, room = free.pop(0)
-        if last_use is not None:
-            last_use.synchronize()
-        return room
+            self._rooms.back(room, mark(out))
 
 
-def _wait(array: Array) -> None:
+def settle(array: Array) -> None:
     """Wait until what this thread has called is done with an array."""
     now = mark(array)
     if now is not None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
-from runtime.transports.base import Blocks, Group, Ticket, joined_by
+from runtime.transports.base import Blocks, Group, Lent, joined_by
 from symgraph.arrays import Mark, after, copy, mark
 from symgraph.errors import RunError
 
@@ -21,11 +22,15 @@ Bytes = npt.NDArray[Any]
 
 
 class Started:
-    """A collective: what each of its ranks that have started it gives, and when it is made."""
+    """A collective: what each of its ranks that have started it gives, and when it is made.
+
+    read: of the ranks that have copied what is for them, when that will be done.
+    """
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         self.out: dict[int, tuple[Bytes, Mark | None]] = {}
+        self.read: dict[int, Mark | None] = {}
 
     def complete(self) -> bool:
         """Whether all have started it."""
@@ -76,14 +81,14 @@ class ThreadCollectives:
         self._end, self._meetings = end, meetings
         self._numbers: dict[Group, int] = defaultdict(int)
 
-    def join(self, groups: Sequence[Group]) -> None:
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
         """See `Collectives.join`; nothing to do."""
 
     def module(self, ranks: Sequence[int]) -> Any:
         """See `Collectives.module`."""
         return None
 
-    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Ticket:
+    def start(self, blocks: Blocks, out: Bytes, into: Bytes) -> Lent:
         """See `Collectives.start`."""
         number = self._numbers[blocks.group]
         self._numbers[blocks.group] += 1
@@ -116,12 +121,27 @@ class _Joined:
                 self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
             self.done()
 
+    def returned(self) -> bool:
+        blocks, read = self._started.blocks, self._started.read
+        row = blocks.sizes[blocks.ranks.index(self._end.rank)]
+        readers = [r for r, size in zip(blocks.ranks, row, strict=True) if size]
+        if not all(reader in read for reader in readers):
+            return False
+        out, _ = self._started.out[self._end.rank]
+        for reader in readers:
+            if not isinstance(out, np.ndarray):  # the host's has been read when the copy is called
+                after(read[reader], out)
+        return True
+
     def _copy(self) -> None:
         blocks = self._started.blocks
         me, at = blocks.ranks.index(self._end.rank), 0
         for i, size in enumerate(blocks.column(me)):
+            if not size:
+                continue
             first = blocks.to(i, me)
             out, made = self._started.out[blocks.ranks[i]]
             after(made, self._into)
             copy(self._into[at : at + size], out[first : first + size])
             at += size
+        self._started.read[self._end.rank] = mark(self._into)

@@ -261,6 +261,11 @@ def check_collectives(make: Make) -> None:
             want = [given_by(blocks, i)[blocks.to(i, me) :][:size]
                     for i, size in enumerate(blocks.column(me))]  # fmt: skip
             assert into.tobytes() == np.concatenate(want).tobytes()
+        end.exchange(None)  # all have what is theirs
+        for ticket, *_ in under_way:
+            deadline = time.monotonic() + PATIENT
+            while not ticket.returned():
+                assert time.monotonic() < deadline
 
     with make(PATIENT) as cluster:
         cluster.run(work)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.cuda.calls import REALS, agree, near_of, numbers
+from tests.cuda.calls import REALS, agree, has_no_kernel, near_of, numbers
 from tests.cuda.emulation import MISSING, compiler
 from tests.fake_cupy import fake_cupy
 
@@ -109,3 +109,48 @@ def test_lrn(dtype, nsize, shape):
     data = 3 * numbers(shape, dtype)
     agree("LRN", data, nsize=nsize, alpha=0.3, beta=0.6, knorm=1.5)
     agree("_sum_neighbours", data, nsize=nsize, near=near_of(dtype, 1e-5, 1e-12))
+
+
+@each_real
+@each_shape
+def test_softmax_along_any_axis(dtype, shape, axis):
+    x, g = (3 * numbers(shape, dtype, seed) for seed in (0, 1))
+    near = near_of(dtype, 1e-5, 1e-12)
+    (y,) = agree("softmax", x, axis=axis, near=near)
+    agree("softmax", x, axis=axis, near=near, over={0: 0})
+    agree("_softmax_grad", y, g.astype(y.dtype), axis=axis, near=near)
+
+
+def test_softmax_of_rows_with_infinities():
+    x = numbers((4, 6, 3))
+    x[0, :, 0], x[1, 2, 1], x[2, 3, 2] = -np.inf, -np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        agree("softmax", x, axis=1, near=1e-6)
+
+
+@each_real
+@pytest.mark.parametrize(("shape", "axis"), [
+    ((3, 4, 5), (0,)), ((3, 4, 5), (1,)), ((3, 4, 5), (2,)), ((3, 4, 5), (1, 2)),
+    ((3, 4, 5), (0, 1)), ((3, 4, 5), None), ((3, 1, 5), (0, 2)), ((1, 7), (0,)),
+    ((900, 3), (0,)), ((2, 700, 33), (1,)),
+])  # fmt: skip
+def test_sums_and_means_over_axes(dtype, shape, axis):
+    x, near = numbers(shape, dtype), near_of(dtype, 2e-5, 1e-12)
+    for keepdims in (True, False):
+        agree("sum", x, axis=axis, keepdims=keepdims, near=near)
+        agree("mean", x, axis=axis, keepdims=keepdims, near=near)
+    agree("mean", x, axis=axis, count=7, near=near)
+
+
+@each_real
+@pytest.mark.parametrize(("shape", "to"), [
+    ((3, 4, 5), (4, 5)), ((3, 4, 5), (1, 5)), ((3, 4, 5), (3, 4, 1)), ((3, 4, 5), (3, 1, 5)),
+    ((3, 4, 5), (1, 1)), ((3, 4), (3, 4)), ((1, 4), (1, 1)),
+])  # fmt: skip
+def test_sums_to_what_has_been_broadcast(dtype, shape, to):
+    agree("_sum_to", numbers(shape, dtype), shape=to, near=near_of(dtype, 1e-5, 1e-12))
+
+
+def test_sums_over_axes_apart_are_the_operators():
+    assert has_no_kernel("sum", numbers((3, 4, 5)), axis=(0, 2))
+    assert has_no_kernel("_sum_to", numbers((3, 4, 5)), shape=(1, 4, 1))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from runtime.transports import Cluster, Transport, make_cluster
-from runtime.transports.base import Blocks, Ticket
+from runtime.transports.base import Blocks, Group, Lent, Ticket
 from runtime.transports.mpi import MpiCluster
 from runtime.transports.nccl import NcclCluster
 from runtime.transports.staging import AWARE
@@ -27,6 +27,7 @@ from tests.contracts.transport import (
     CHECKS,
     PATIENT,
     check_both_send_first,
+    check_collectives,
     check_non_contiguous_source,
     check_order_of_a_channel,
     check_sender_overwrites_after_wait,
@@ -40,7 +41,7 @@ from tests.runtime.nccl_runs import chosen
 RANKS = int(os.environ.get("PMI_SIZE", "1"))
 MESSAGES = (
     check_order_of_a_channel, check_types, check_non_contiguous_source, check_both_send_first,
-    check_sender_overwrites_after_wait,
+    check_sender_overwrites_after_wait, check_collectives,
 )  # fmt: skip
 CARDS = [gpu(rank) for rank in range(RANKS)]
 
@@ -58,7 +59,10 @@ class _OnCard:
     def collectives(self) -> Any:
         return _OnCard(self._inner.collectives)
 
-    def start(self, blocks: Blocks, out: np.ndarray, into: np.ndarray) -> Ticket:
+    def join(self, groups: Sequence[Group]) -> None:
+        self._inner.join(groups, range(RANKS))
+
+    def start(self, blocks: Blocks, out: np.ndarray, into: np.ndarray) -> Lent:
         if self._inner.module(blocks.ranks) is not np:
             out, into = ndarray(out), ndarray(into)
         return self._inner.start(blocks, out, into)
@@ -101,7 +105,7 @@ def contract() -> None:
 
 
 def by_mpi() -> None:
-    """Messages of cards, given to MPI as they are or not."""
+    """Messages and collectives of cards, given to MPI as they are or not."""
     for aware, how in (("1", "as they are"), ("0", "staged")):
         os.environ[AWARE] = aware
         for check in MESSAGES:

@@ -1,0 +1,126 @@
+"""What there is to do with a card for a short while: checks, then benchmarks, each within a time.
+
+    python -m benchmarks.gpu FOLDER [--only NAME ...] [--seconds 560]
+
+A step is a process of its own, and is ended when its time is over. What it says comes to
+FOLDER/NAME.log while it runs, and how it ended to FOLDER/report.json after each step: what has been
+found is there whenever the whole is stopped. A step that fails does not keep the next from running;
+the first ones are those whose failure explains the others'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FACTS = """
+import numpy, numba, cupy
+from runtime.card_profile import describe_card, measure_speed
+from symgraph import gpu
+from symgraph.arrays import device
+here = device(gpu(0))
+print("numpy", numpy.__version__, "numba", numba.__version__)
+with here.use():
+    print(*describe_card(here).items(), measure_speed(here), sep="\\n")
+cupy.show_config()
+"""
+TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10")
+
+
+class Step(NamedTuple):
+    """What is run: arguments of Python, variables of its environment, seconds it may take."""
+
+    name: str
+    arguments: tuple[str, ...]
+    seconds: float
+    variables: Mapping[str, str] = {}
+
+
+STEPS = (
+    Step("facts", ("-c", FACTS), 60),
+    Step("kernels", (*TESTS, "-m", "gpu", "tests/cuda", "tests/test_fake_cupy.py"), 120),
+    Step("runs", (*TESTS, "-m", "gpu", "tests/test_gpus.py", "tests/runtime"), 240),
+    Step("bench-small", (
+        "-m", "benchmarks.lstm_lm", "--gpu", "--torch", sys.executable, "--quick",
+    ), 120),
+    Step("marked", (*TESTS, "-m", "gpu", "-n", "4", "tests"), 300),
+    Step("operators", (*TESTS, "-n", "8", "tests/symgraph"), 300, {"SYMGRAPH_TEST_GPU": "1"}),
+    Step("bench", (
+        "-m", "benchmarks.lstm_lm", "--gpu", "--torch", sys.executable, "--rounds", "2",
+    ), 300),
+)  # fmt: skip
+
+
+def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
+    """How a step went; seconds: that are left for it."""
+    limit, begun = min(step.seconds, seconds), time.monotonic()
+    with (folder / f"{step.name}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            (sys.executable, *step.arguments), stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **step.variables}, start_new_session=True,
+        )  # fmt: skip
+        status: int | None
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                process.wait()
+    return {
+        "step": step.name, "status": status, "limit": limit,
+        "seconds": round(time.monotonic() - begun, 1), "last": last_line(folder, step.name),
+    }  # fmt: skip
+
+
+def last_line(folder: Path, name: str) -> str:
+    """The last that a step has said."""
+    text = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def run_all(steps: Sequence[Step], folder: Path, seconds: float) -> list[dict[str, object]]:
+    """All of them as far as the time goes; how they went, which is in a file too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end, found = time.monotonic() + seconds, list[dict[str, object]]()
+    for step in steps:
+        left = end - time.monotonic()
+        if left < 1:
+            found.append({"step": step.name, "status": None, "limit": 0, "last": "no time left"})
+        else:
+            found.append(run(step, folder, left))
+        (folder / "report.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+        print(*found[-1].values(), sep="  ", flush=True)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; 0 if all went well."""
+    names = [step.name for step in STEPS]
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("folder", type=Path, help="where logs and report.json go")
+    made.add_argument(
+        "--only", nargs="+", choices=names, metavar="NAME", default=names,
+        help=f"of {', '.join(names)}",
+    )  # fmt: skip
+    made.add_argument("--seconds", type=float, default=560, help="for all together (default: 560)")
+    given = made.parse_args(arguments)
+    found = run_all([s for s in STEPS if s.name in given.only], given.folder, given.seconds)
+    return int(any(row["status"] != 0 for row in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
