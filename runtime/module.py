@@ -13,6 +13,7 @@ from runtime.module_base import RATE, BaseModule, Params, Settings
 from runtime.module_shapes import (
     Key,
     argument_types,
+    chosen,
     described,
     first_values,
     grad_requests,
@@ -29,7 +30,6 @@ from runtime.module_shapes import (
 from runtime.pipeline import Options, Plan
 from runtime.store import Store
 from runtime.transports import ThreadCluster
-from symgraph import optimizer as optimizers
 from symgraph.context import Context
 from symgraph.errors import ConfigError, GraphError, RunError, nearest
 from symgraph.init import Initializer, Mixed, Uniform
@@ -41,8 +41,6 @@ from symgraph.params_file import load_checkpoint, save_checkpoint
 from symgraph.precision import FLOAT32
 from symgraph.symbol import Symbol
 from symgraph.types import Array, Shape, is_float
-
-STORES = (None, "local", "device")
 
 
 class Module(BaseModule):
@@ -245,6 +243,10 @@ class Module(BaseModule):
         """
         self._require_bound()
         if self._store.ready and not force_init:
+            if arg_params or aux_params:
+                self.logger.warning(
+                    "init_params: parameters have values already, which stay unless force_init=True"
+                )
             return
         if self._given is not None and arg_params is None:
             arg_params, aux_params = self._given
@@ -289,15 +291,13 @@ class Module(BaseModule):
         settings (as in MXNet).
         """
         self._require_ready()
-        if kvstore not in STORES:
-            raise ConfigError(f"kvstore={kvstore!r}: there is none but {STORES}")
+        made = chosen(kvstore, optimizer, optimizer_params, self._data_descs[0])
         if self._store.optimizer is not None and not force_init:
+            self.logger.warning(
+                "init_optimizer: there is an optimizer already, which stays unless force_init=True"
+            )
             return
-        if isinstance(optimizer, str):
-            feed = self._data_descs[0].feed
-            settings = {"rescale_grad": 1.0 / feed.type.shape[feed.axis]}
-            optimizer = optimizers.create(optimizer, **(settings | dict(optimizer_params)))
-        self._store.begin(optimizer)
+        self._store.begin(made)
         if self._given_states is not None:
             self.load_optimizer_states(self._given_states)
             self._given_states = None

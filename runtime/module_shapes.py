@@ -11,15 +11,18 @@ from runtime.given import REQUESTS
 from runtime.pipeline import Options, Plan
 from runtime.pricing import quick_prices
 from runtime.requirements import require_known
+from symgraph import optimizer as optimizers
 from symgraph.arrays import on_host
 from symgraph.batching import Feed
 from symgraph.context import Context, cpu, require_contexts
 from symgraph.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.init import Initializer, Mixed, create
 from symgraph.io import DataDesc, describe
+from symgraph.optimizer import Optimizer
 from symgraph.symbol import Symbol
 from symgraph.types import Shape, TensorType
 
+STORES = (None, "local", "device")
 Key = tuple[tuple[str, Feed], ...]  # the inputs that a network is bound to
 
 
@@ -125,6 +128,27 @@ def labels_among(names: Sequence[str] | None, arguments: Sequence[str], logger: 
         if name not in arguments and name != "softmax_label":
             logger.warning("label_names: no argument %r; %s", name, nearest(name, arguments))
     return [name for name in names or () if name in arguments]
+
+
+def chosen(
+    kvstore: str | None,
+    optimizer: str | Optimizer,
+    settings: Mapping[str, Any] | Iterable[tuple[str, Any]] | None,
+    data: DataDesc,
+) -> Optimizer:
+    """The optimizer; one by name divides gradients by the batch's size unless the settings do.
+
+    Raises ConfigError for names, stores and settings that there are not, TypeError for what is no
+    optimizer.
+    """
+    if kvstore not in STORES:
+        raise ConfigError(f"kvstore={kvstore!r}: there is none but {STORES}")
+    if isinstance(optimizer, str):
+        given = {"rescale_grad": 1.0 / data.shape[data.feed.axis], **dict(settings or ())}
+        return optimizers.create(optimizer, **given)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer is one of symgraph.optimizer, not {optimizer!r}")
+    return optimizer
 
 
 def require_kind(what: str, given: object, kind: type) -> None:

@@ -207,7 +207,7 @@ class Store:
         save_params(path, self._whole_states(made), counts | scale)
 
     def load_states(self, path: str, made: Plan) -> None:
-        """Go on with what `save_states` wrote; ConfigError if it lacks something."""
+        """Go on with what `save_states` wrote; ConfigError if it lacks something or cannot fit."""
         arrays, counts = load_params(path)
         if UPDATES not in counts:
             raise ConfigError(f"{path} holds no optimizer's states")
@@ -218,6 +218,12 @@ class Store:
                 key = _key(made, name, slot)
                 if key not in arrays:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
+                own, found = self.arrays[key.rpartition("/")[0]], arrays[key]
+                if (found.shape, found.dtype) != (own.shape, own.dtype):
+                    raise ConfigError(
+                        f"{path}: {key!r} is {found.dtype}{list(found.shape)}, but the parameter "
+                        f"is {own.dtype}{list(own.shape)}"
+                    )
         self.states.clear()
         self._set_states(made, arrays if updates else {})
         self.updates, self.steps = updates, steps

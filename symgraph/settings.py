@@ -1,9 +1,9 @@
-"""Settings: the numbers among the fields of a frozen dataclass, looked at when it is made."""
+"""Settings: the numbers among the fields of a dataclass, looked at when it is made."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ NUMBERS = {"int": "a whole number", "float": "a finite number", "float | None": 
 
 def require_numbers(settings: Any, error: type[SymgraphError]) -> None:
     """Raise the error for a field that is to be a number and is none."""
-    for field in fields(settings):
+    for field in fields(settings) if is_dataclass(settings) else ():
         kind, value = str(field.type), getattr(settings, field.name)
         optional = value is None and kind.endswith("None")
         if kind in NUMBERS and not optional and not _is_number(value, whole=kind == "int"):

@@ -108,7 +108,10 @@ def load(path: str) -> Symbol:
         raise ConfigError(f"cannot read {path}: {error}") from error
     except UnicodeDecodeError as error:
         raise GraphError(f"{path}: not a symbol in JSON: {error}") from error
-    return from_json(text)
+    try:
+        return from_json(text)
+    except GraphError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 # -- functions of two symbols, or of a symbol and a number -----------------------------------------

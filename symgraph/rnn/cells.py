@@ -9,7 +9,7 @@ an LSTM or GRU is one node, `<prefix>t<step>_out`, which a backend can do in one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,12 @@ class RNNParams:
     """Variables by name; cells that hold the same container share them (MXNet RNNParams)."""
 
     def __init__(self, prefix: str = "") -> None:
-        self._prefix = prefix
+        self.prefix = prefix
         self._params: dict[str, Symbol] = {}
 
     def get(self, name: str, **kwargs: Any) -> Symbol:
         """The variable `<prefix><name>`, made with these arguments of Variable if it is new."""
-        name = self._prefix + name
+        name = self.prefix + name
         if name not in self._params:
             self._params[name] = sym.Variable(name, **kwargs)
         return self._params[name]
@@ -77,6 +77,11 @@ class BaseRNNCell(ABC):
     def can_step(self) -> bool:
         """Whether it can be called for one time step, and not unrolled only."""
         return True
+
+    @property
+    def leaves(self) -> list[BaseRNNCell]:
+        """The cells without further cells in them that it puts into networks: itself."""
+        return [self]
 
     @property
     @abstractmethod
@@ -252,24 +257,33 @@ class _DenseCell(BaseRNNCell):
         units = len(self.gates) * self._num_hidden
         return sym.FullyConnected(data, weight, bias, num_hidden=units, name=f"{name}{kind}")
 
+    def _names(self) -> Iterator[tuple[str, list[str]]]:
+        """Each parameter's name, and those of its gates."""
+        prefix = self._params.prefix
+        for kind, what in PARAMETERS:
+            parts = [f"{prefix}{kind}{gate}_{what}" for gate in self.gates]
+            yield f"{prefix}{kind}_{what}", parts
+
     def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(args)
-        for kind, what in PARAMETERS:
-            packed = take(found, f"{self._prefix}{kind}_{what}")
-            if len(packed) % len(self.gates):
+        for name, parts in self._names():
+            if name not in found and found.keys() >= {*parts}:
+                continue  # unpacked by a cell that shares it
+            packed = take(found, name)
+            if len(packed) % len(parts):
                 raise ShapeError(
-                    f"parameter '{self._prefix}{kind}_{what}' has {len(packed)} rows, which are "
-                    f"not {len(self.gates)} gates of equal size"
+                    f"parameter {name!r} has {len(packed)} rows, which are not {len(parts)} gates "
+                    "of equal size"
                 )
-            for gate, part in zip(self.gates, np.split(packed, len(self.gates)), strict=True):
-                found[f"{self._prefix}{kind}{gate}_{what}"] = part.copy()
+            for part, rows in zip(parts, np.split(packed, len(parts)), strict=True):
+                found[part] = rows.copy()
         return found
 
     def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(args)
-        for kind, what in PARAMETERS:
-            parts = [take(found, f"{self._prefix}{kind}{gate}_{what}") for gate in self.gates]
-            found[f"{self._prefix}{kind}_{what}"] = np.concatenate(parts)
+        for name, parts in self._names():
+            if name not in found or name in parts:  # else packed by a cell that shares it
+                found[name] = np.concatenate([take(found, part) for part in parts])
         return found
 
 

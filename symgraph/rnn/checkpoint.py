@@ -11,7 +11,6 @@ from typing import Any
 
 from symgraph.params_file import load_checkpoint, save_checkpoint
 from symgraph.rnn.cells import BaseRNNCell
-from symgraph.rnn.fused import FusedRNNCell
 from symgraph.symbol import Symbol
 from symgraph.types import Array
 
@@ -58,4 +57,4 @@ def do_rnn_checkpoint(cells: Cells, prefix: str, period: int = 1) -> Epoch:
 def _in_networks(cells: Cells) -> list[BaseRNNCell]:
     """The cells whose parameters networks have: of a fused cell those of its stack."""
     listed = [cells] if isinstance(cells, BaseRNNCell) else list(cells)
-    return [cell.unfuse() if isinstance(cell, FusedRNNCell) else cell for cell in listed]
+    return [leaf for cell in listed for leaf in cell.leaves]

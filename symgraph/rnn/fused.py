@@ -92,6 +92,10 @@ class FusedRNNCell(BaseRNNCell):
         return False
 
     @property
+    def leaves(self) -> list[BaseRNNCell]:
+        return self.unfuse().leaves
+
+    @property
     def state_info(self) -> list[dict[str, Any]]:
         """Of the stack: layer by layer, and not all layers in one array as in MXNet."""
         return [] if self._stack is None else self._stack.state_info

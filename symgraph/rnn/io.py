@@ -100,14 +100,14 @@ class BucketSentenceIter(DataIter):
         super().__init__(batch_size)
         self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
-        self.major_axis = layout.find("N")
-        self._shuffle, self._seed = shuffle, seed
-        self._pad_tail, self._data_pad = pad_tail, data_pad
+        self.major_axis, self._data_pad = layout.find("N"), data_pad
+        self._shuffle, self._seed, self._pad_tail = shuffle, seed, pad_tail
         rows = [_encoded(number, s, dtype) for number, s in enumerate(sentences)]
         lengths = [len(row) for row in rows]
         self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
         self.default_bucket_key = self.buckets[-1]
         places = np.searchsorted(self.buckets, lengths)
+        self._lengths = [np.array(lengths)[places == b] for b in range(len(self.buckets))]
         self.data = [
             _padded([rows[i] for i in np.flatnonzero(places == b)], length, invalid_label, dtype)
             for b, length in enumerate(self.buckets)
@@ -182,14 +182,17 @@ class BucketSentenceIter(DataIter):
 
     def _batch(self, bucket: int, start: int) -> DataBatch:
         length = self.buckets[bucket]
-        chosen = self.data[bucket][self._orders[bucket][start : start + self.batch_size]]
+        rows = self._orders[bucket][start : start + self.batch_size]
+        chosen = self.data[bucket][rows]
         shape = (self.batch_size, length)
         data = np.full(shape, self.invalid_label, self.dtype)
         data[: len(chosen)] = chosen
         label = np.full(shape, self.invalid_label, self.dtype)
         label[:, :-1] = data[:, 1:]
         if self._data_pad is not None:
-            data[data == self.invalid_label] = self._data_pad
+            ends = np.zeros((self.batch_size, 1), np.int64)
+            ends[: len(rows), 0] = self._lengths[bucket][rows]
+            data[np.arange(length) >= ends] = self._data_pad
         if self.layout == "TN":
             data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
         return DataBatch(

@@ -47,6 +47,10 @@ class CellGroup(BaseRNNCell):
         return all(cell.can_step for cell in self._cells)
 
     @property
+    def leaves(self) -> list[BaseRNNCell]:
+        return [leaf for cell in self._cells for leaf in cell.leaves]
+
+    @property
     def state_info(self) -> list[dict[str, Any]]:
         return [info for cell in self._cells for info in cell.state_info]
 
@@ -158,6 +162,10 @@ class ModifierCell(BaseRNNCell):
     @property
     def can_step(self) -> bool:
         return self.base_cell.can_step
+
+    @property
+    def leaves(self) -> list[BaseRNNCell]:
+        return self.base_cell.leaves
 
     @property
     def state_info(self) -> list[dict[str, Any]]:

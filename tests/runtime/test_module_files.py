@@ -76,6 +76,24 @@ def test_optimizer_states_of_another_kind_are_refused(tmp_path):
         other.load_optimizer_states(str(tmp_path / "x.states"))
 
 
+def test_optimizer_states_of_other_shapes_are_refused(tmp_path):
+    """They were told by a rank at the next update."""
+    data = mx.sym.Variable("data")
+    wide = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=4, name="fc1"), name="s")
+    narrow = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=3, name="fc1"), name="s")
+    file = str(tmp_path / "x.states")
+    for symbol in (wide, narrow):
+        with mx.mod.Module(symbol, label_names=["s_label"]) as module:
+            module.bind([("data", (4, 4))], [("s_label", (4,))])
+            module.init_params()
+            module.init_optimizer(optimizer="adam")
+            if symbol is narrow:
+                with pytest.raises(ConfigError, match=r"/mean' is float32\[4.*\], but the param"):
+                    module.load_optimizer_states(file)
+            module.train_batch(DataBatch([np.ones((4, 4))], [np.zeros(4)]))
+            module.save_optimizer_states(file)
+
+
 def test_states_of_an_optimizer_that_has_not_begun(tmp_path):
     """A file from before the first update left the momentum of later ones as it was."""
     first, again = ready(), ready()
@@ -238,6 +256,21 @@ def test_a_label_that_is_no_argument_is_told(caplog):
     caplog.clear()
     mx.mod.Module(network().get_internals()["fc2_output"])  # whose label is MXNet's default
     assert not caplog.text
+
+
+def test_what_is_there_already_stays_and_is_told(caplog):
+    """A second fit passed over its optimizer and its arg_params without a word; MXNet warns."""
+    with ready() as module:
+        before, optimizer = module.get_params()[0], module._store.optimizer
+        assert not caplog.text
+        module.init_optimizer(optimizer="adam", optimizer_params=None)
+        module.init_params(arg_params={n: a + 1 for n, a in before.items()})
+        assert "there is an optimizer already, which stays unless force_init" in caplog.text
+        assert "parameters have values already, which stay unless force_init" in caplog.text
+        assert module._store.optimizer is optimizer
+        assert same_bits(module.get_params()[0], before)
+        with pytest.raises(TypeError, match="optimizer is one of symgraph"):
+            module.init_optimizer(optimizer=mx.optimizer.SGD)
 
 
 def test_labels_that_nobody_reads_are_left_out():

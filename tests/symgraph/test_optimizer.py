@@ -10,7 +10,7 @@ import pytest
 
 from symgraph import optimizer
 from symgraph.errors import ConfigError, DTypeError, GraphError, RunError, ShapeError
-from symgraph.lr_scheduler import CosineScheduler, FactorScheduler
+from symgraph.lr_scheduler import CosineScheduler, FactorScheduler, LRScheduler
 from symgraph.optimizer import NAG, SGD, Adam, RMSProp
 
 SHAPE = (7, 5)
@@ -214,6 +214,17 @@ def test_learning_rate_replaces_the_base_of_any_schedule(kind):
     assert kind(lr_scheduler=schedule).rates("w", 50, {})[0] == pytest.approx(0.5)
     assert kind(0.2, lr_scheduler=schedule).rates("w", 50, {})[0] == pytest.approx(0.1)
     assert kind().rates("w", 50, {})[0] == {SGD: 0.01, NAG: 0.01}.get(kind, 0.001)
+
+
+def test_schedules_of_ones_own():
+    class Inverse(LRScheduler):
+        base_lr, warmup_steps, warmup_begin_lr, warmup_mode = 1.0, 0, 0.0, "linear"
+
+        def decayed(self, num_update):
+            return self.base_lr / num_update
+
+    assert SGD(0.5, lr_scheduler=Inverse()).rates("x_weight", 4, {}) == (0.125, 0.0)
+    assert SGD(lr_scheduler=lambda number: 1 / number).rates("x_weight", 4, {}) == (0.25, 0.0)
 
 
 def test_centered_rmsprop_survives_a_steady_gradient():

@@ -119,6 +119,16 @@ def test_data_may_be_padded_with_a_word_that_has_a_row():
     np.testing.assert_array_equal(batch.label[0], [[2, -1, -1, -1], [2, 3, 4, -1]])
 
 
+def test_words_with_the_id_of_the_pad_stay():
+    """Wherever the data had `invalid_label` it got `data_pad`, in the midst of a sentence too."""
+    batches = sg.rnn.BucketSentenceIter(
+        [[3, 0, 2]], 2, [4], invalid_label=0, data_pad=7, pad_tail=True
+    )
+    (batch,) = batches
+    assert batch.data[0].tolist() == [[3, 0, 2, 7], [7, 7, 7, 7]]
+    assert batch.label[0].tolist() == [[0, 2, 0, 0], [0, 0, 0, 0]]
+
+
 def test_batches_by_number_are_those_of_the_iteration():
     batches = sg.rnn.BucketSentenceIter([[i] * 3 for i in range(12)], 4, seed=2)
     first = [b.data[0] for b in batches]

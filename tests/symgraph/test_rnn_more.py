@@ -26,6 +26,7 @@ from symgraph.rnn import (
     LSTMCell,
     ResidualCell,
     RNNCell,
+    RNNParams,
     SequentialRNNCell,
     ZoneoutCell,
     do_rnn_checkpoint,
@@ -366,3 +367,25 @@ def test_checkpoints_of_recurrent_networks(tmp_path):
     save_checkpoint(prefix, 4, output, vector, {})
     unpacked = cell.unpack_weights(load_checkpoint(prefix, 4)[1])
     np.testing.assert_array_equal(unpacked["a_l0_h2h_o_bias"], stored["a_l0_h2h_o_bias"])
+
+
+def test_checkpoints_of_cells_in_cells_and_of_shared_parameters(tmp_path):
+    """A fused cell inside another one, and parameters of two cells, were not found."""
+    fused = FusedRNNCell(3, 2, bidirectional=True, prefix="f_")
+    first = GRUCell(3, prefix="a_", params=RNNParams("shared_"))
+    stack = SequentialRNNCell()
+    for cell in (first, GRUCell(3, prefix="b_", params=first.params), ResidualCell(RNNCell(3))):
+        stack.add(cell)
+    stack.add(fused)
+    output, _ = stack.unroll(2, sym.Variable("x"))
+    shapes = dict(zip(output.list_arguments(), output.infer_shape(x=(1, 2, 3))[0], strict=True))
+    rng = np.random.default_rng(0)
+    args = {n: rng.random(s).astype("float32") for n, s in shapes.items() if n != "x"}
+    save_rnn_checkpoint(stack, str(tmp_path / "net"), 1, output, args, {})
+    stored = load_params(tmp_path / "net-0001.params")[0]
+    np.testing.assert_array_equal(stored["shared_i2h_z_bias"], args["shared_i2h_bias"][3:6])
+    assert "f_r1_h2h_c_weight" in stored
+    _, again, _ = load_rnn_checkpoint(stack, str(tmp_path / "net"), 1)
+    assert again.keys() == args.keys()
+    for name, array in args.items():
+        np.testing.assert_array_equal(again[name], array)

@@ -187,6 +187,9 @@ def test_files_that_are_no_symbols(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 9)
     with pytest.raises(GraphError, match=r"binary: not a symbol in JSON: .*decode byte 0xff"):
         sym.load(str(tmp_path / "binary"))
+    (tmp_path / "cut.json").write_text('{"nodes": [')
+    with pytest.raises(GraphError, match=r"cut\.json: not a symbol in JSON: JSONDecodeError"):
+        sym.load(str(tmp_path / "cut.json"))
     with pytest.raises(ConfigError, match=r"cannot read .*directory"):
         sym.load(str(tmp_path))
 
