@@ -104,11 +104,12 @@ def _score(loads: Loads, bounds: Sequence[float]) -> Score:
 
 
 def _better(a: Score, b: Score) -> bool:
-    """Whether a is less than b by more than rounding."""
+    """Whether a is less than b by more than rounding, of which an idle device has the others'."""
     if a[0] != b[0]:
         return a[0] < b[0]
+    rounding = 1e-9 * max(a[1][0], b[1][0])
     for x, y in zip(a[1], b[1], strict=True):
-        if abs(x - y) > 1e-9 * max(x, y):
+        if abs(x - y) > rounding:
             return x < y
     return False
 

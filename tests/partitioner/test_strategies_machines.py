@@ -15,6 +15,7 @@ from partitioner.machine import Device, Level, Machine
 from partitioner.strategies import STRATEGIES, Constraints
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.problem import STATES, as_fleet
+from partitioner.strategies.refine import _better
 from symgraph.context import cpu
 from symgraph.errors import PlacementError
 from symgraph.graph import Graph
@@ -206,3 +207,9 @@ def test_many_devices_that_differ_are_told_apart_as_far_as_can_be():
     alike = STRATEGIES["optimal"](graph, costs, Machine(devices(*[1.0] * 16), WIRE), Constraints())
     assert placed.lower_bound <= placed.load <= alike.load * 1.94
     assert placed.load >= 20 * 3.0 * (1 + 15 / 16) / sum(1.0 + i / 16 for i in range(16))
+
+
+def test_swaps_of_idle_devices_come_to_an_end():
+    """Loads of idle devices are what rounding left, less after every swap: a bind never ended."""
+    assert not _better((0.0, [1.0, -2e-21, -3e-21]), (0.0, [1.0, 0.0, -3e-21]))
+    assert _better((0.0, [1.0, 0.5, 0.0]), (0.0, [1.0, 0.5 + 2e-9, 0.0]))
