@@ -74,12 +74,14 @@ class Bucket(NamedTuple):
         """Bytes of the sums that a rank makes."""
         return sum((at.stop - at.start) * copies.itemsize for copies, at in self.pieces(rank))
 
-    def scratch(self, rank: int) -> int:
-        """Bytes that a rank needs besides the gradients: what goes and comes, twice."""
-        if rank not in self.ranks:
-            return 0
-        first = sum(self.given(rank, r) + self.given(r, rank) for r in self.ranks if r != rank)
-        return first + self.summed(rank) + sum(map(self.summed, self.ranks))
+    def rooms(self, rank: int) -> tuple[int, int, int, int]:
+        """Bytes that a rank with copies needs besides the gradients: for the pieces that it gives
+        and gets, its sums, and the sums of all."""
+        others = [r for r in self.ranks if r != rank]
+        return (
+            sum(self.given(rank, r) for r in others), sum(self.given(r, rank) for r in others),
+            self.summed(rank), sum(map(self.summed, self.ranks)),
+        )  # fmt: skip
 
 
 def all_copies(partition: Partition) -> list[Copies]:
@@ -132,9 +134,7 @@ def buckets(partition: Partition) -> tuple[Bucket, ...]:
 
 
 def scratch_bytes(partition: Partition) -> list[int]:
-    """What each rank needs to sum the gradients of copies."""
+    """What each rank needs to sum the gradients of copies: rooms that fit all of its buckets."""
     found = buckets(partition)
-    return [
-        UNDER_WAY * max((bucket.scratch(rank) for bucket in found), default=0)
-        for rank in range(partition.ranks)
-    ]
+    needs = [[b.rooms(rank) for b in found if rank in b.ranks] for rank in range(partition.ranks)]
+    return [UNDER_WAY * sum(map(max, zip(*own, strict=True))) for own in needs]

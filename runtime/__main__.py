@@ -40,6 +40,8 @@ examples:
         change the file as you like; what breaks an order or would hang is told
 
 exit status: 0 done, 2 bad input"""
+LARGEST = Fraction(10) ** 30  # figures are printed as floats, and times are ticks of 64 bits
+EXPONENT = 4  # characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -154,11 +156,16 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> Fraction:
+    exponent = text.lower().partition("e")[2]  # before 1e999999999 is written out
     try:
-        return Fraction(text)
+        number = Fraction(0 if len(exponent) > EXPONENT else text)
     except (ValueError, ZeroDivisionError):
         message = f"{text!r} is no number; write it like 2, 0.25, 1e-6 or 1/3"
         raise argparse.ArgumentTypeError(message) from None
+    if len(exponent) > EXPONENT or (number and not 1 / LARGEST <= abs(number) <= LARGEST):
+        message = f"{text[:40]} is not between 1e-30 and 1e30; take another unit"
+        raise argparse.ArgumentTypeError(message)
+    return number
 
 
 def _time(text: str) -> Fraction:

@@ -32,6 +32,7 @@ AUTO = "auto"  # a schedule made to measure, with bodies like 1f1b's
 V_SHAPED = ("zb-v", "dualpipe-v")
 CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # made for several stages a rank
 LISTED = 24  # the most items of a list that are written out
+STAGES, MICRO_BATCHES, RUNS = 20_000, 200_000, 10_000_000  # the most: a minute or so
 
 
 class Given(NamedTuple):
@@ -142,11 +143,28 @@ def _from_name(options: Namespace) -> Given:
     make = find_schedule("1f1b" if options.schedule == AUTO else options.schedule)
     if options.micro_batches is None:
         raise ConfigError("--micro-batches is missing: how many has a step?")
+    _check_size(options)
     stages, mbs = _place(options), options.micro_batches
     if options.order and options.schedule != "gpipe":
         raise ConfigError(f"--order is gpipe's; {options.schedule} has none")
     lists = gpipe(stages, mbs, order=options.order) if options.order else make(stages, mbs)
     return Given([Program.of(runs) for runs in lists], stages, mbs)
+
+
+def _check_size(options: Namespace) -> None:
+    """ConfigError for what takes minutes, before it is begun."""
+    chunks = options.chunks or (2 if options.schedule in CHUNKED else 1)
+    stages = len(options.placement or ()) or (options.stages or 0) * chunks
+    cuts = _segment_count(options)
+    parts = f", of {count_text(cuts, 'time segment')} each" if cuts > 1 else ""
+    for count, most, what in (
+        (stages, STAGES, "stage"), (options.micro_batches, MICRO_BATCHES, "micro-batch"),
+        (stages * options.micro_batches, RUNS, "forward run"),
+    ):  # fmt: skip
+        if count * cuts > most:
+            raise ConfigError(
+                f"{count_text(count, what)}{parts}: too many to simulate (at most {most:,})"
+            )
 
 
 def _place(options: Namespace) -> tuple[int, ...]:
@@ -177,13 +195,19 @@ def _has_segments(programs: Sequence[Program]) -> bool:
     return any((p.columns.segment > 0).any() for p in programs)
 
 
+def _segment_count(options: Namespace) -> int:
+    """The time segments that the options ask for."""
+    steps, length = options.time_steps, options.time_segment
+    return 1 if steps is None else ceil(steps / (length or steps))
+
+
 def _segments(options: Namespace, given: Given) -> int:
     """How many time segments there are; ConfigError if options and file do not agree."""
     steps, length = options.time_steps, options.time_segment
     if length is not None and (steps is None or length > steps):
         raise ConfigError(f"--time-segment {length} is one of how many --time-steps? "
                           f"{'say it' if steps is None else f'{steps} are fewer'}")  # fmt: skip
-    wanted = 1 if steps is None else ceil(steps / (length or steps))
+    wanted = _segment_count(options)
     if not (given.whole or _has_segments(given.programs)):
         return wanted
     found = 1 + max(int(p.columns.segment.max(initial=0)) for p in given.programs)

@@ -24,10 +24,12 @@ from runtime.replay import check, peak_in_flight, simulate
 from runtime.text import dump_csv
 from runtime.timeline import Event, Timeline
 from runtime.trace import write_trace
+from symgraph.command import require_writable
 from symgraph.errors import ConfigError, ScheduleError
 
 CHART_RANKS, CHART_RUNS, SVG_RUNS = 64, 50_000, 200_000  # the most that are drawn
 TABLE_RANKS = 16  # the most that a table lists
+FILES = ("svg", "trace", "csv", "dump")  # options that name one to write
 
 
 def explore(options: Namespace) -> None:
@@ -38,6 +40,9 @@ def explore(options: Namespace) -> None:
     case = make_case(options)
     if options.svg and case.count > SVG_RUNS:
         raise ConfigError(f"--svg: {case.count:,} runs are too many to draw (at most {SVG_RUNS:,})")
+    for name in FILES:
+        if getattr(options, name) is not None:
+            require_writable(getattr(options, name), f"cannot write --{name}")
     proof = prove(case, options.capacity)
     timeline = simulate(case.schedule, case.topology, case.costs, capacity=options.capacity)
     path = critical_path(timeline, case.topology)
@@ -169,13 +174,13 @@ def chart_text(case: Case, timeline: Timeline) -> str:
 
 def write_files(options: Namespace, case: Case, timeline: Timeline) -> None:
     """Write what was asked for; ConfigError for a file that cannot be written."""
-    writers: dict[str, Callable[[Path], object]] = {
-        "svg": lambda path: path.write_text(svg(timeline, case.heading), encoding="utf-8"),
-        "trace": lambda path: write_trace(timeline, path),
-        "csv": lambda path: dump_csv(map(_runs, case.schedule.programs), path),
-        "dump": lambda path: path.write_text(f"{case.schedule}\n", encoding="utf-8"),
-    }
-    for name, write in writers.items():
+    writers: tuple[Callable[[Path], object], ...] = (
+        lambda path: path.write_text(svg(timeline, case.heading), encoding="utf-8"),
+        lambda path: write_trace(timeline, path),
+        lambda path: dump_csv(map(_runs, case.schedule.programs), path),
+        lambda path: path.write_text(f"{case.schedule}\n", encoding="utf-8"),
+    )
+    for name, write in zip(FILES, writers, strict=True):
         path = getattr(options, name)
         if path is not None:
             try:

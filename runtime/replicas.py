@@ -63,13 +63,7 @@ class _Side:
         self.bucket, self.rank = bucket, rank
         self._others = [r for r in bucket.ranks if r != rank]
         self._give, self._spread = ways(bucket)
-        sizes = (
-            sum(bucket.given(rank, r) for r in self._others),
-            sum(bucket.given(r, rank) for r in self._others),
-            bucket.summed(rank),
-            sum(map(bucket.summed, bucket.ranks)),
-        )
-        self.sizes = sizes  # of what is given, gotten, summed, and of all sums
+        self.sizes = bucket.rooms(rank)
         self.waits = 0  # variables whose gradients this step has not made
         self.ticket: Ticket | None = None
 
@@ -207,11 +201,13 @@ class ReplicaSums:
         found = [b for b in buckets(partition) if rank in b.ranks]
         self._sides = [_Side(bucket, rank) for bucket in found]
         modules = [collectives.module(bucket.ranks) or own for bucket in found]
+        self.held = 0  # bytes
         for xp in dict.fromkeys(modules):
             numbers = [number for number, of in enumerate(modules) if of is xp]
             every = zip(*(self._sides[number].sizes for number in numbers), strict=True)
             sizes = [max(column) for column in every]
             rooms = [[xp.empty(n, np.uint8) for n in sizes] for _ in range(UNDER_WAY)]
+            self.held += UNDER_WAY * sum(sizes)
             for number in numbers:
                 self._sides[number].use(rooms[number % UNDER_WAY])
         self._side_of = {name: side for side in self._sides for name in side.names}

@@ -32,12 +32,11 @@ def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
             for key, times in session.body_seconds.items()
             if plan.partition.rank(key) == rank
         }
-        updater = session.updaters[rank]
-        extra = sum(a.nbytes for s in updater.states.values() for a in s.values())
         weights = sum(a.nbytes for a in session.arrays[rank].values())
         transport.waiting_for("the summary")
         rows = transport.exchange({
-            "bodies": own, "bytes": extra + weights + session.workers[rank].held,
+            "bodies": own,
+            "bytes": weights + session.updaters[rank].held + session.workers[rank].held,
         })  # fmt: skip
         found["ranks"] = rows
 

@@ -97,6 +97,12 @@ class TrainStep:
         ]
 
     @property
+    def held(self) -> int:
+        """Bytes of the optimizer's arrays, and of what the sums of copies' gradients need."""
+        states = sum(a.nbytes for arrays in self.states.values() for a in arrays.values())
+        return states + (0 if self._sums is None else self._sums.held)
+
+    @property
     def progress(self) -> dict[str, Any]:
         """What a checkpoint holds besides arrays."""
         return {"updates": self.count, **self.loss_scale.progress}

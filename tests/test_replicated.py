@@ -287,6 +287,21 @@ def test_many_buckets_under_way_change_no_bit(monkeypatch, hidden, devices):
     assert all(got[n].tobytes() == a.tobytes() for n, a in want.items())
 
 
+@pytest.mark.parametrize("bucket", [1, 1 << 20])
+@pytest.mark.parametrize("hidden", [[cpu(1), cpu(0)], [cpu(0), cpu(1), cpu(0)]])
+def test_what_sums_of_copies_need_is_counted_as_it_is_planned(monkeypatch, hidden, bucket):
+    """A summary measured without it, and buckets of several shapes took more than was planned."""
+    monkeypatch.setattr("partitioner.replicas.BUCKET_BYTES", bucket)
+    with ThreadCluster(2) as cluster:
+        run = session(hidden, 2, cluster)
+        run.step(feeds(0))
+        held = [run.updaters[rank].held for rank in (0, 1)]
+        states = [sum(a.nbytes for s in run.updaters[r].states.values() for a in s.values())
+                  for r in (0, 1)]  # fmt: skip
+    assert held == [memory.optimizer for memory in run.plan.memory]
+    assert all(0 < mine < all_ for mine, all_ in zip(states, held, strict=True))
+
+
 def test_pieces_of_gradients_begin_where_cards_can_read_them(monkeypatch):
     """A float32 gradient lay behind five elements of float16, at no multiple of its item size."""
     moved = []

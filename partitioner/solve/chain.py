@@ -7,7 +7,7 @@ best pieces are no intervals of any order at hand. It gives the exact methods th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -72,27 +72,39 @@ def _narrow(core: Elements) -> list[int]:
     for e, (_, members) in enumerate(core.nets):
         for v in members:
             held[v].append(e)
-    inside = [0] * len(core.nets)
-
+    inside, sizes = [0] * len(core.nets), [len(members) for _, members in core.nets]
     costs = [max(costs) for costs, _ in core.nets]
 
     def change(v: int) -> float:
         opened = sum(costs[e] for e in held[v] if not inside[e])
-        closed = sum(costs[e] for e in held[v] if inside[e] + 1 == len(core.nets[e][1]))
+        closed = sum(costs[e] for e in held[v] if inside[e] + 1 == sizes[e])
         return opened - closed
 
-    ready = [v for v in range(len(core)) if not waits[v]]
+    now: dict[int, float] = {}  # what is ready, with its change
+    heap: list[tuple[float, int]] = []  # the same, and what changed since
+
+    def weigh(some: Iterable[int]) -> None:
+        for v in some:
+            now[v] = change(v)
+            heapq.heappush(heap, (now[v], v))
+
+    weigh(v for v in range(len(core)) if not waits[v])
     found = []
-    while ready:
-        v = min(ready, key=lambda v: (change(v), v))
-        ready.remove(v)
+    while heap:
+        value, v = heapq.heappop(heap)
+        if now.get(v) != value:
+            continue
+        del now[v]
         found.append(v)
+        near: set[int] = set()
         for e in held[v]:
             inside[e] += 1
+            if inside[e] in (1, sizes[e] - 1):  # opened, or all but one are in
+                near.update(core.nets[e][1])
         for b in after[v]:
             waits[b] -= 1
-            if not waits[b]:
-                ready.append(b)
+        weigh(sorted(near & now.keys()))
+        weigh(b for b in after[v] if not waits[b])
     return found
 
 

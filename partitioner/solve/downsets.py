@@ -200,7 +200,7 @@ def _banded(core: Elements, best: Found | None, budget: Budget) -> Found | None:
     """
     core = mirrored(core)
     while best is not None and not budget.spent:
-        order = _along(core, best[1])
+        order, found = _along(core, best[1]), None
         for width in (24, 16, 12, 8, 5, 3):
             band = frozenset((order[i], order[i + width]) for i in range(len(order) - width))
             narrowed = ordered(core, band)

@@ -106,8 +106,9 @@ def neighbours(classes: Classes) -> tuple[list[list[int]], list[list[int]]]:
 def contract(classes: Classes) -> Classes:
     """Join light classes to neighbours, the lightest first, until few are left or none is light."""
     classes = acyclic(classes)
+    wholes = _wholes(classes)
     while classes.count > MANY:
-        joined = _absorb(_absorb(classes, SHARES[-1], up=True), SHARES[-1], up=False)
+        joined = _absorbed(classes, wholes, SHARES[-1])
         if joined.count > WORTH * classes.count:
             classes = _intervals(joined) if joined.count > MANY else joined
             break
@@ -117,20 +118,34 @@ def contract(classes: Classes) -> Classes:
         before = 2.0 * classes.count
         while FEW < classes.count < least * before:
             before = classes.count
-            classes = _absorb(_absorb(classes, share, up=True), share, up=False)
+            classes = _absorbed(classes, wholes, share)
     return classes
 
 
-def _absorb(classes: Classes, share: float, *, up: bool) -> Classes:
+def _wholes(classes: Classes) -> tuple[Array, Array]:
+    """Seconds and memory of the class that each node is in: what was together from the start."""
+    return classes.sums(classes.seconds)[classes.of], classes.sums(classes.memory)[classes.of]
+
+
+def _absorbed(classes: Classes, wholes: tuple[Array, Array], share: float) -> Classes:
+    """Light classes joined to their last predecessors, then to their first successors."""
+    return _absorb(_absorb(classes, wholes, share, up=True), wholes, share, up=False)
+
+
+def _absorb(classes: Classes, wholes: tuple[Array, Array], share: float, *, up: bool) -> Classes:
     """Join classes to their last predecessor (up) or first successor.
 
     Only where the value that is no longer cut is no smaller than the one that now may be, and
-    where all that a class takes in besides its heaviest part stays light.
+    where all that a class takes in besides the heaviest of its wholes stays light.
     """
     homes = _homes(classes, up)
     narrow = _bytes(classes, out=False) >= _bytes(classes, out=True)
     figures = [classes.sums(classes.seconds), classes.sums(classes.memory)]
-    total, heaviest = [f.tolist() for f in figures], [f.tolist() for f in figures]
+    total, heaviest = [f.tolist() for f in figures], []
+    for whole in wholes:
+        largest = np.zeros(classes.count)
+        np.maximum.at(largest, classes.of, whole)
+        heaviest.append(largest.tolist())
     colour = np.full(classes.count, -1)
     np.maximum.at(colour, classes.of, classes.colours)
     root = list(range(classes.count))
@@ -140,11 +155,11 @@ def _absorb(classes: Classes, share: float, *, up: bool) -> Classes:
         u = root[homes[v]]
         fits = colour[v] in (-1, colour[u])
         for t, h in zip(total, heaviest, strict=True):
-            fits = fits and t[u] + t[v] - max(h[u], t[v]) <= share and t[v] <= share
+            fits = fits and t[u] + t[v] - max(h[u], h[v]) <= share and t[v] <= share
         if fits:
             root[v] = u
             for t, h in zip(total, heaviest, strict=True):
-                t[u], h[u] = t[u] + t[v], max(h[u], t[v])
+                t[u], h[u] = t[u] + t[v], max(h[u], h[v])
     if all(r == v for v, r in enumerate(root)):
         return classes
     _, of = np.unique(np.array(root)[classes.of], return_inverse=True)

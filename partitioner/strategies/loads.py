@@ -32,15 +32,18 @@ class Loads:
         for c, d in enumerate(self.devices):
             self.seconds[d] += self._times[d][c]
             self.memory[d] += int(coarse.memory[c])
-        for i in range(len(coarse.stars)):
+        self._readers = [[0] * k for _ in coarse.stars]  # of each star, its others on a device
+        for i, star in enumerate(coarse.stars):
+            for c in star.others:
+                self._readers[i][self.devices[c]] += 1
             self._send(i, 1.0)
 
     def _send(self, at: int, sign: float) -> None:
         """Add a star's messages to the loads, or take them away."""
         star = self.coarse.stars[at]
         home = self.devices[star.centre]
-        for d in {self.devices[c] for c in star.others}:
-            if d != home:
+        for d, readers in enumerate(self._readers[at]):
+            if readers and d != home:
                 seconds = star.messages * self._latency[home][d] + star.nbytes * self._rate[home][d]
                 self.seconds[home] += sign * seconds
                 self.seconds[d] += sign * seconds
@@ -58,6 +61,10 @@ class Loads:
             self.memory[old] -= int(self.coarse.memory[c])
             self.memory[d] += int(self.coarse.memory[c])
             self.devices[c] = d
+            for i in self._stars[c]:
+                if c != self.coarse.stars[i].centre:
+                    self._readers[i][old] -= 1
+                    self._readers[i][d] += 1
         for i in stars:
             self._send(i, 1.0)
         return undo

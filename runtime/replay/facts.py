@@ -128,17 +128,17 @@ class Facts:
 def _earlier(key: BodyKey, bodies: dict[BodyKey, int], segments: int) -> list[BodyKey]:
     """The last bodies of a stage, one of each kind, that must have run before this one."""
     stage, phase, segment = key
-    forward = [BodyKey(stage, FORWARD, k) for k in range(segments)]
-    falling = range(segments - 1, segment, -1)
-    chains = {
-        FORWARD: [forward[:segment]],
-        BACKWARD: [forward, [BodyKey(stage, BACKWARD, k) for k in falling]],
-        INPUT: [forward, [BodyKey(stage, INPUT, k) for k in falling]],
-        WEIGHT: [
-            forward,
-            [BodyKey(stage, INPUT, k) for k in range(segments - 1, segment - 1, -1)],
-            [BodyKey(stage, WEIGHT, k) for k in falling],
+    chains = {  # from the last one back
+        FORWARD: [(FORWARD, range(segment - 1, -1, -1))],
+        BACKWARD: [
+            (FORWARD, range(segments - 1, -1, -1)), (BACKWARD, range(segment + 1, segments)),
         ],
-    }[phase]
-    lasts = ([k for k in chain if k in bodies][-1:] for chain in chains)
-    return [k for last in lasts for k in last]
+        INPUT: [(FORWARD, range(segments - 1, -1, -1)), (INPUT, range(segment + 1, segments))],
+        WEIGHT: [
+            (FORWARD, range(segments - 1, -1, -1)), (INPUT, range(segment, segments)),
+            (WEIGHT, range(segment + 1, segments)),
+        ],
+    }[phase]  # fmt: skip
+    keys = ((BodyKey(stage, kind, k) for k in chain) for kind, chain in chains)
+    lasts = (next((k for k in chain if k in bodies), None) for chain in keys)
+    return [last for last in lasts if last is not None]

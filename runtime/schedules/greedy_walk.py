@@ -19,21 +19,22 @@ def walk(
 
     own: the stages of rank r, rising, at own_start[r] : own_start[r + 1]. out: 2 runs (3 with
     `split`) for each of them and micro-batch, in the same order.
+
+    What a free rank runs depends on itself and on what its stages' neighbours have ended: it is
+    asked again when one of them ends a run, and not at every tick.
     """
     ranks, back = len(own_start) - 1, I if split else B
     ended = np.zeros((4, len(own)), np.int64)  # micro-batches, by phase and stage
-    held = np.zeros(ranks, np.int64)
+    held, until = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     code, stage = np.full(ranks, NONE), np.full(ranks, NONE)  # what runs, if anything
-    until = np.zeros(ranks, np.int64)
     forward_last = np.zeros(ranks, np.bool_)
     fill = own_start[:-1] * (mbs * (3 if split else 2))
-    left, tick = len(out.code), 0
-    while left > 0 or (code != NONE).any():
-        for rank in range(ranks):
-            if code[rank] != NONE and until[rank] == tick:
-                ended[code[rank], stage[rank]] += 1
-                code[rank] = NONE
-        for rank in range(ranks):
+    rank_of = _ranks(own_start, own)
+    busy, running, tick = np.empty(ranks, np.int64), 0, 0
+    asked, waiting, called = np.arange(ranks), ranks, np.ones(ranks, np.bool_)
+    while waiting > 0 or running > 0:
+        for rank in asked[:waiting]:
+            called[rank] = False
             if code[rank] != NONE:
                 continue
             mine = own[own_start[rank] : own_start[rank + 1]]
@@ -43,17 +44,45 @@ def walk(
                 continue
             code[rank], stage[rank] = now, at
             until[rank] = tick + (2 if now == B else 1)
-            if now == F:
-                held[rank] += 1
-            elif now != I:
-                held[rank] -= 1
+            busy[running], running = rank, running + 1
+            if now != I:
+                held[rank] += 1 if now == F else -1
             if now != W:
                 forward_last[rank] = now == F
             out.code[fill[rank]], out.at[fill[rank]] = now, at
             out.mb[fill[rank]] = ended[now, at]
             fill[rank] += 1
-            left -= 1
         tick += 1
+        before, running, waiting = running, 0, 0
+        for rank in busy[:before]:
+            if until[rank] > tick:
+                busy[running], running = rank, running + 1
+            else:
+                ended[code[rank], stage[rank]] += 1
+                code[rank] = NONE
+                waiting = _ask(stage[rank], rank_of, called, asked, waiting)
+
+
+@njit(cache=True, nogil=True)
+def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> int:
+    """Let the ranks of a stage that ended a run, and of its neighbours, choose at the next tick."""
+    for near in range(max(stage - 1, 0), min(stage + 2, len(rank_of))):
+        rank = rank_of[near]
+        if not called[rank]:
+            called[rank] = True
+            asked[waiting] = rank
+            waiting += 1
+    return waiting
+
+
+@njit(cache=True, nogil=True)
+def _ranks(own_start: Ints, own: Ints) -> Ints:
+    """The rank of each stage."""
+    rank_of = np.empty(len(own), np.int64)
+    for rank in range(len(own_start) - 1):
+        for at in range(own_start[rank], own_start[rank + 1]):
+            rank_of[own[at]] = rank
+    return rank_of
 
 
 @njit(cache=True, nogil=True)

@@ -15,9 +15,11 @@ import pytest
 
 from partitioner.solve import (
     STRATEGIES,
+    Budget,
     InfeasibleError,
     Problem,
     Transfer,
+    downsets,
     evaluate,
     published,
     solve,
@@ -305,6 +307,14 @@ def test_a_graph_too_wide_to_enumerate_gets_a_placement_and_an_honest_bound():
     assert not violations(wide, solution.assignment, contiguous=True)
     assert lower_bound(wide) <= solution.lower_bound <= solution.max_load
     assert solution.max_load <= found(wide, "chain") * (1 + 1e-12)
+
+
+def test_a_graph_too_wide_even_for_bands_keeps_its_placement(monkeypatch):
+    """Where no band could be enumerated, a name without a value ended the search."""
+    monkeypatch.setattr(downsets, "BAND_LIMIT", 2)
+    core = elements(diamonds(1, 20, np.random.default_rng(0), cost=0.05), contiguous=True)
+    start = downsets._start(core)
+    assert downsets._banded(core, start, Budget(steps=1e6)) is start
 
 
 def test_without_order_is_never_worse_than_contiguous():

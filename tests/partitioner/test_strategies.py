@@ -331,3 +331,13 @@ def test_the_classes_of_a_longer_network_are_as_few():
             sum(SPEED.seconds_of(n, graph) for n in graph)
         )
     assert max(counts) <= 40
+
+
+def test_contraction_leaves_hundreds_of_branches_apart():
+    """Round by round, all of 1,200 branches joined the value that they read: on one device."""
+    branches = np.arange(1, 1201)
+    last = len(branches) + 1
+    arcs = [*((0, v) for v in branches), *((v, last) for v in branches)]
+    found = contract(classes(last + 1, arcs, np.full(last + 1, 4 / (last + 1))))
+    assert found.count <= MANY
+    assert found.sums(found.seconds).max() < 0.05

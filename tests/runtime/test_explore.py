@@ -304,9 +304,23 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
         ("--stages 2 --micro-batches 2 --order forward", "--order is gpipe's; 1f1b has none"),
         ("--stages 2 --micro-batches 2 --time-segment 2", "--time-segment 2 is one of how many"),
         ("--stages 2 --micro-batches 2 --time-steps 1 --time-segment 2", "1 are fewer"),
-        ("--stages 2 --micro-batches 2 --svg no/a.svg", "cannot write 'no/a.svg': No such file"),
+        (
+            "--stages 2 --micro-batches 2 --svg no/a.svg",
+            "cannot write --svg no/a.svg: No such",
+        ),
         ("--stages 2 --micro-batches 60000 --svg a.svg", "240,000 runs are too many to draw"),
         ("--bogus", "unrecognized arguments: --bogus"),
+        ("--stages 2 --forward 1e400", "--forward: 1e400 is not between 1e-30 and 1e30; take"),
+        ("--stages 2 --latency 1e-999999999999", "--latency: 1e-999999999999 is not between"),
+        (f"--stages 2 --forward 1/{10**40}", "is not between 1e-30 and 1e30; take another unit"),
+        ("--stages 1000000 --micro-batches 2", "1,000,000 stages: too many to simulate (at most"),
+        ("--stages 2000000000 --chunks 2 --micro-batches 2", "4,000,000,000 stages: too many"),
+        ("--stages 2 --micro-batches 2000000000", "2,000,000,000 micro-batches: too many"),
+        ("--stages 9999 --micro-batches 9999", "99,980,001 forward runs: too many to simulate"),
+        (
+            "--stages 2 --micro-batches 2 --time-steps 1000000 --time-segment 2",
+            "2 stages, of 500,000 time segments each: too many to simulate (at most 20,000)",
+        ),
     ],
 )
 def test_bad_input_is_one_line(refused, line, why):
