@@ -95,8 +95,7 @@ def choose(
     if tries.best is None:
         assert tries.least is not None
         raise LimitError(_too_large(tries.least, draft, wish))
-    best = tries.best[1] if wish.memory is not None else draft.packed(tries.best[1])
-    return best, tuple(tries.tried), prices() if tries.is_open else None
+    return tries.best[1], tuple(tries.tried), prices() if tries.is_open else None
 
 
 class _Tries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 class Made:
     """A choice carried out: the cut graphs by micro-batch size, and checked programs.
 
-    memory: of each rank, as it is held at once; see Draft.packed.
+    memory: of each rank, as it is held at once; see packed_memory.
     """
 
     choice: Choice
@@ -57,6 +57,24 @@ class Made:
     def peak(self) -> int:
         """Bytes of the rank that needs the most."""
         return max(m.peak for m in self.memory)
+
+
+def packed_memory(
+    made: Made, sizes: Sequence[int], grads: Mapping[str, Value], parameters: Collection[str]
+) -> tuple[RankMemory, ...]:
+    """The memory that ranks will take, to the byte: what packing leaves unused is transient too.
+
+    sizes, grads, parameters: see Draft.
+    """
+    partitions = {Kind(0, size): partition for size, partition in made.partitions.items()}
+    kinds, of_kinds = [Kind(0, size) for size in sizes], dict.fromkeys(partitions, grads)
+    found = []
+    for rank, account in enumerate(made.memory):
+        programs = [made.schedule.programs[rank]]
+        arena = reserve(programs, rank, partitions, kinds, of_kinds, parameters)
+        rest = arena.nbytes - account.gradients - account.activations
+        found.append(replace(account, transient=rest))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -144,16 +162,9 @@ class Draft:
         return Made(choice, partitions, schedule, memory)
 
     def packed(self, made: Made) -> Made:
-        """With the memory that its ranks will take, to the byte: what packing leaves unused too."""
-        partitions = {Kind(0, size): partition for size, partition in made.partitions.items()}
-        kinds, grads = [Kind(0, size) for size in self.sizes], dict.fromkeys(partitions, self.grads)
-        memory = []
-        for rank, account in enumerate(made.memory):
-            programs = [made.schedule.programs[rank]]
-            arena = reserve(programs, rank, partitions, kinds, grads, self.parameters)
-            rest = arena.nbytes - account.gradients - account.activations
-            memory.append(replace(account, transient=rest))
-        return replace(made, memory=tuple(memory))
+        """With the memory that its ranks will take."""
+        memory = packed_memory(made, self.sizes, self.grads, self.parameters)
+        return replace(made, memory=memory)
 
     def memory_plan(self, partition: Partition) -> MemoryPlan:
         """The memory of a cut's bodies; schedules of one cut share it."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from partitioner import Partition, Placement, carry, group2ctx
@@ -17,7 +17,7 @@ from partitioner.strategies.types import STEP, STEPS
 from runtime.arena import give_back
 from runtime.choose import AUTO, FORWARD_ONLY, NEAR, Tried, Wish, choose
 from runtime.chores import Chores, chores
-from runtime.draft import Choice, Draft
+from runtime.draft import Choice, Draft, Made, packed_memory
 from runtime.grid import columns, grid_rows, groups_in, in_first_row
 from runtime.instructions import COLLECTIVE
 from runtime.network import Asked, Network, make_network
@@ -148,10 +148,10 @@ class Plan:
 
     network: what was placed. options: how it was asked for, with the splits that were chosen.
     partitions: micro-batch size -> the cut graph of that size; all have the same bodies and
-    edges. states: variable -> the value it takes in the next step. memory: of each rank at its
-    worst moment. choice, tried: the schedule, time segments and recomputation, and what else there
-    was. late: what cannot be cut along time, in words. prices: what a choice was made with.
-    considered: the placements of strategies. compared: the splits that were tried, if any.
+    edges. states: variable -> the value it takes in the next step. account: what each rank holds
+    at its worst moment, before packing. choice, tried: the schedule, time segments and
+    recomputation, and what else there was. late: what cannot be cut along time, in words. prices:
+    what a choice was made with. considered, compared: placements and splits that were tried.
     """
 
     network: Network
@@ -159,13 +159,19 @@ class Plan:
     partitions: Mapping[int, Partition]
     schedule: Schedule
     states: Mapping[str, Value]
-    memory: tuple[RankMemory, ...]
+    account: tuple[RankMemory, ...]
     choice: Choice
     tried: tuple[Tried, ...]
     late: str
     prices: Prices | None
     considered: tuple[Considered, ...]
     compared: tuple[Compared, ...] = ()
+
+    @cached_property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """What each rank takes, to the byte, and its worst moment."""
+        made = Made(self.choice, self.partitions, self.schedule, self.account)
+        return packed_memory(made, self.sizes, self.grads, self.network.parameters)
 
     @property
     def sizes(self) -> tuple[int, ...]:

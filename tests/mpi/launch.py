@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,3 +69,21 @@ def environment(outer: Mapping[str, str]) -> dict[str, str]:
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     kept = {k: v for k, v in outer.items() if k != "PYTHONUNBUFFERED"}
     return {**kept, **threads, "PYTHONPATH": str(ROOT)}
+
+
+def alive(process: int) -> bool:
+    """Whether a process still runs; one that nobody has buried is dead."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def left(processes: Iterable[int], seconds: float) -> list[int]:
+    """Those of the processes that still run after so long; a launcher may end a moment earlier."""
+    end = time.monotonic() + seconds
+    found = [*processes]
+    while (found := [*filter(alive, found)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.faults import GROUPS, PHASES, WAYS
-from tests.mpi.launch import Ended, launch, launch_each, needs_mpi
+from tests.mpi.launch import Ended, launch, launch_each, left, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -50,19 +50,10 @@ def write_config(folder: Path, name: str = "run.yaml", **changes: object) -> Pat
     return path
 
 
-def alive(process: int) -> bool:
-    """Whether a process still runs; one that nobody has buried is dead."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def assert_nothing_is_left(ended: Ended) -> None:
     processes = [int(line.split()[1]) for line in ended.lines(r"^process \d+$")]
     assert len(processes) == 2 * RANKS, str(ended)  # ranks and their guards
-    assert [p for p in processes if alive(p)] == []
+    assert left(processes, SOON) == []
 
 
 def errors(ended: Ended, rank: int) -> list[str]:

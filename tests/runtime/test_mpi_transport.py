@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mpi.launch import left
+
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 LIMIT = 60.0  # seconds for a whole test
@@ -38,14 +40,6 @@ def run(case: str, ranks: int = 3) -> subprocess.CompletedProcess[str]:
 
 def lines(text: str, pattern: str) -> list[str]:
     return sorted(line for line in text.splitlines() if re.search(pattern, line))
-
-
-def alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -134,10 +128,7 @@ def test_no_process_is_left_when_mpiexec_is_killed(case):
         assert launcher.stdout is not None
         ranks = [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
         launcher.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + SOON
-    while any(map(alive, ranks)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [rank for rank in ranks if alive(rank)] == []
+    assert left(ranks, SOON) == []
 
 
 def test_ctrl_c_stops_all_ranks():
@@ -150,4 +141,4 @@ def test_ctrl_c_stops_all_ranks():
         _, errors = launcher.communicate(timeout=LIMIT)
     assert launcher.returncode != 0
     assert re.search("KeyboardInterrupt", errors)
-    assert [rank for rank in ranks if alive(rank)] == []
+    assert left(ranks, SOON) == []

@@ -121,7 +121,8 @@ def test_a_limit_that_nothing_keeps_to(tmp_path):
 def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
     """Candidates that are too large are left out, others run forward again."""
     peaks = [max(m.peak for m in c.plan.memory) for c in found.candidates]
-    limit = min(peaks)
+    limit = min(peaks) + 64  # strategies count before anything is laid out, some bytes too many
+    assert limit < max(peaks)
     narrow = config(tmp_path, *SMALL, f"partition.memory={limit}", "partition.split=none")
     for candidate in found_for(narrow).candidates:
         assert max(m.peak for m in candidate.plan.memory) <= limit
