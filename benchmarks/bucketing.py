@@ -30,14 +30,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from runtime.blas import limit_blas
-from runtime.job import prepare
-from runtime.trainer import Trainer, load_corpus
+from runtime.backends.device.blas_threads import limit_blas
+from runtime.training.job import prepare
+from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
-from symgraph.command import OK, Parser, status_of
-from symgraph.config import load_config
-from symgraph.io import DataBatch, DataDesc
-from symgraph.units import bytes_text
+from symgraph.app.config import load_config
+from symgraph.app.exit_status import OK, Parser, status_of
+from symgraph.core.units import bytes_text
+from symgraph.frontend.io import DataBatch, DataDesc
 
 FOLDER = Path(__file__).parent.parent / "examples" / "lstm_ptb"
 PLANNED, HAND, PADDED, ALONE = "planner's", "by hand", "padded to 60", "by hand, one device"

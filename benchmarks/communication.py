@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.chainermn import create_communicator
+from runtime.frontends.chainermn import create_communicator
 from runtime.transports import launched_by_mpi
-from runtime.transports.mpi import MpiCluster
+from runtime.transports.mpi.cluster import MpiCluster
 
 SIZES = [1 << k for k in range(10, 25, 2)]  # bytes
 ROUNDS = 7
@@ -51,7 +51,7 @@ def point_to_point(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn
         "mpi4py": back(lambda: raw.Send(array, other), lambda: raw.Recv(out, other)),
         "endpoint": back(lambda: end.send(array, other, 0), lambda: end.recv(out, other, 0)),
         "communicator": back(lambda: comm.send(array, other), lambda: comm.recv(other, out=out)),
-    }  # fmt: skip
+    }
 
 
 def allreduce(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn]:

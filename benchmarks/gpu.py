@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 FACTS = """
 import numpy, numba, cupy
-from runtime.card_profile import describe_card, measure_speed
+from runtime.profiling.calibration.gpu_kernels import describe_card, measure_speed
 from symgraph import gpu
-from symgraph.arrays import device
+from runtime.backends.device.arrays import device
 here = device(gpu(0))
 print("numpy", numpy.__version__, "numba", numba.__version__)
 with here.use():
@@ -46,17 +46,36 @@ class Step(NamedTuple):
 
 STEPS = (
     Step("facts", ("-c", FACTS), 60),
-    Step("kernels", (*TESTS, "-m", "gpu", "tests/cuda", "tests/test_fake_cupy.py"), 120),
-    Step("runs", (*TESTS, "-m", "gpu", "tests/test_gpus.py", "tests/runtime"), 240),
-    Step("bench-small", (
-        "-m", "benchmarks.lstm_lm", "--gpu", "--torch", sys.executable, "--quick",
-    ), 120),
+    Step("kernels", (*TESTS, "-m", "gpu", "tests/cuda", "tests/fakes/test_fake_cupy.py"), 120),
+    Step("runs", (*TESTS, "-m", "gpu", "tests/system/test_gpus.py", "tests/runtime"), 240),
+    Step(
+        "bench-small",
+        (
+            "-m",
+            "benchmarks.lstm_lm",
+            "--gpu",
+            "--torch",
+            sys.executable,
+            "--quick",
+        ),
+        120,
+    ),
     Step("marked", (*TESTS, "-m", "gpu", "-n", "4", "tests"), 300),
     Step("operators", (*TESTS, "-n", "8", "tests/symgraph"), 300, {"SYMGRAPH_TEST_GPU": "1"}),
-    Step("bench", (
-        "-m", "benchmarks.lstm_lm", "--gpu", "--torch", sys.executable, "--rounds", "2",
-    ), 300),
-)  # fmt: skip
+    Step(
+        "bench",
+        (
+            "-m",
+            "benchmarks.lstm_lm",
+            "--gpu",
+            "--torch",
+            sys.executable,
+            "--rounds",
+            "2",
+        ),
+        300,
+    ),
+)
 
 
 def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
@@ -64,9 +83,12 @@ def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
     limit, begun = min(step.seconds, seconds), time.monotonic()
     with (folder / f"{step.name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            (sys.executable, *step.arguments), stdout=log, stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **step.variables}, start_new_session=True,
-        )  # fmt: skip
+            (sys.executable, *step.arguments),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **step.variables},
+            start_new_session=True,
+        )
         status: int | None
         try:
             status = process.wait(limit)
@@ -77,9 +99,12 @@ def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
                 process.wait()
     return {
-        "step": step.name, "status": status, "limit": limit,
-        "seconds": round(time.monotonic() - begun, 1), "last": last_line(folder, step.name),
-    }  # fmt: skip
+        "step": step.name,
+        "status": status,
+        "limit": limit,
+        "seconds": round(time.monotonic() - begun, 1),
+        "last": last_line(folder, step.name),
+    }
 
 
 def last_line(folder: Path, name: str) -> str:
@@ -108,14 +133,19 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; 0 if all went well."""
     names = [step.name for step in STEPS]
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__,
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     made.add_argument("folder", type=Path, help="where logs and report.json go")
     made.add_argument(
-        "--only", nargs="+", choices=names, metavar="NAME", default=names,
+        "--only",
+        nargs="+",
+        choices=names,
+        metavar="NAME",
+        default=names,
         help=f"of {', '.join(names)}",
-    )  # fmt: skip
+    )
     made.add_argument("--seconds", type=float, default=560, help="for all together (default: 560)")
     given = made.parse_args(arguments)
     found = run_all([s for s in STEPS if s.name in given.only], given.folder, given.seconds)

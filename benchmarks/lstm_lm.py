@@ -40,13 +40,13 @@ from benchmarks.peers.contenders import (
     environment,
     make_shim,
     parse,
-)  # fmt: skip
+)
 from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
-from symgraph.command import FAILED, Parser, say, status_of
-from symgraph.console import Console
-from symgraph.errors import ConfigError, RunError
-from symgraph.units import bytes_text
+from symgraph.app.console import Console
+from symgraph.app.exit_status import FAILED, Parser, say, status_of
+from symgraph.core.errors import ConfigError, RunError
+from symgraph.core.units import bytes_text
 
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders
@@ -124,10 +124,15 @@ class Benchmark:
         gflops = peak_gflops(peak, gpu=self.options.gpu)
         size = CONFIGS[config]
         return {
-            **size._asdict(), "tokens": size.tokens, "flops": size.flops, "peak_gflops": gflops,
-            "peak_blas": list(peak.blas), "gradient_errors": gradients, "others_busy": busy,
+            **size._asdict(),
+            "tokens": size.tokens,
+            "flops": size.flops,
+            "peak_gflops": gflops,
+            "peak_blas": list(peak.blas),
+            "gradient_errors": gradients,
+            "others_busy": busy,
             "contenders": figures(config, results, gflops),
-        }  # fmt: skip
+        }
 
     def start(
         self, config: str, name: str, stack: ExitStack
@@ -226,18 +231,26 @@ class Benchmark:
 def machine() -> dict[str, Any]:
     """The machine and the tree, for the record."""
     cpu = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")), platform.processor(),
-    )  # fmt: skip
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
     git = ["git", "--no-optional-locks", "-C", str(ROOT), "describe", "--always", "--dirty"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "cpu": cpu, "cpus": len(os.sched_getaffinity(0)),
+        "cpu": cpu,
+        "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": platform.platform(), "python": platform.python_version(), "commit": commit,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "commit": commit,
         "dropped": {n: v for n, v in os.environ.items() if n.startswith(DROPPED)},
-        "time": datetime.now(UTC).isoformat(timespec="seconds"), "command": sys.argv[1:],
-    }  # fmt: skip
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv[1:],
+    }
 
 
 def free_memory() -> int:
@@ -267,42 +280,56 @@ def busy_share(seconds: float) -> float:
 
 def parser() -> argparse.ArgumentParser:
     made = Parser(
-        prog="python -m benchmarks.lstm_lm", description=__doc__,
+        prog="python -m benchmarks.lstm_lm",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="contenders by default: " + " ".join(DEFAULT) + "\n  "
+        epilog="contenders by default: "
+        + " ".join(DEFAULT)
+        + "\n  "
         + "; ".join(f"+{name}: {meaning}" for name, meaning in VARIANTS.items()),
-    )  # fmt: skip
+    )
     for name in PEERS:
         made.add_argument(
-            f"--{name}", metavar="PYTHON",
+            f"--{name}",
+            metavar="PYTHON",
             help=f"interpreter of an environment with {name}; without it {name} is left out",
-        )  # fmt: skip
+        )
     made.add_argument(
-        "--configs", nargs="+", choices=CONFIGS, metavar="NAME",
+        "--configs",
+        nargs="+",
+        choices=CONFIGS,
+        metavar="NAME",
         help=f"of {', '.join(CONFIGS)} (default: {', '.join(ON_CPUS)}; with --gpu those with a "
         "batch, and small)",
-    )  # fmt: skip
+    )
     made.add_argument(
-        "--contenders", nargs="+", metavar="NAME",
+        "--contenders",
+        nargs="+",
+        metavar="NAME",
         help="who takes part; every name may have +malloc, +mkl or +avx512 behind it",
-    )  # fmt: skip
+    )
     made.add_argument(
-        "--gpu", action="store_true",
+        "--gpu",
+        action="store_true",
         help=f"on gpu(0), with {' '.join(DEFAULT_ON_GPU)}; --torch: one with CUDA",
-    )  # fmt: skip
+    )
     made.add_argument("--rounds", type=int, default=5, help="turns of each contender (default: 5)")
     made.add_argument(
-        "--steps", type=int,
+        "--steps",
+        type=int,
         help=f"measured steps a turn (default: {TURN_SECONDS:.0f} seconds of them, "
         f"{FEWEST} to {MOST})",
-    )  # fmt: skip
+    )
     made.add_argument(
         "--quick", action="store_true", help="only to see that it works: small, 2 rounds of 5 steps"
     )
     made.add_argument(
-        "--plan", nargs="+", metavar="KEY=VALUE", default=[],
+        "--plan",
+        nargs="+",
+        metavar="KEY=VALUE",
+        default=[],
         help="fields of runtime.Options for symgraph on two devices, e.g. micro_batches=2",
-    )  # fmt: skip
+    )
     made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     return made
 
@@ -340,9 +367,10 @@ def run(argv: Sequence[str] | None) -> int:
 def show(found: Mapping[str, Any]) -> None:
     console = Console(sys.stdout)
     table = [
-        row for config, facts in found["configs"].items()
+        row
+        for config, facts in found["configs"].items()
         for row in rows(config, facts["contenders"], facts["peak_gflops"])
-    ]  # fmt: skip
+    ]
     console.table("LSTM language model, training", COLUMNS, table)
     for note in notes(found):
         console.line(note)

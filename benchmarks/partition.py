@@ -26,26 +26,30 @@ from rich.progress import track
 from rich.table import Table
 
 from examples.lstm_lm import build
-from partitioner import cut
-from partitioner.cost import Speed
-from partitioner.machine import Machine
-from partitioner.memory import plan_memory
+from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Machine
+from partitioner.cutting.cut import cut
+from partitioner.memory.memory_plan import plan_memory
 from partitioner.solve import solve
+from partitioner.solve.workload_files import read_workload
 from partitioner.strategies import STRATEGIES, Constraints
-from partitioner.workload_files import read_workload
-from runtime.lower import lower as lower_schedule
-from runtime.schedules import SCHEDULES
-from symgraph.context import cpu
-from symgraph.gradients import gradients
-from symgraph.graph import Graph, Node
-from symgraph.lower import lower
-from symgraph.ops.registry import find
-from symgraph.shard import shard
+from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.lowering.lower import lower as lower_schedule
+from symgraph.core.context import cpu
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import find
+from symgraph.frontend.lower import lower
+from symgraph.passes.gradients import gradients
+from symgraph.passes.shard import shard
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 OURS = {"chain": "one order", "downsets": "contiguous", "noncontiguous": "any order"}
-THEIRS = {"one order": "DP, one order", "expert": "expert", "pipedream": "PipeDream",
-          "scotch": "Scotch"}  # fmt: skip
+THEIRS = {
+    "one order": "DP, one order",
+    "expert": "expert",
+    "pipedream": "PipeDream",
+    "scotch": "Scotch",
+}
 SPEED = Speed(1e11, 1e-6, 1e10)
 SECONDS = 120.0  # for the strategy that may be cut off
 
@@ -62,9 +66,12 @@ def solve_one(file: str, strategy: str, cpus: int) -> Row:
     found = solve(workload.problem, strategy, **limit)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "load": found.max_load, "bound": found.lower_bound, "optimal": found.optimal,
-        "cpu_seconds": used.ru_utime + used.ru_stime, "mebibytes": used.ru_maxrss / 2**10,
-    }  # fmt: skip
+        "load": found.max_load,
+        "bound": found.lower_bound,
+        "optimal": found.optimal,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "mebibytes": used.ru_maxrss / 2**10,
+    }
 
 
 def in_process(*arguments: object) -> Row:
@@ -87,10 +94,13 @@ def published(folder: Path) -> Iterator[Row]:
                 ours = {s: in_process("--solve", file, s, cpus) for s in OURS}
                 more = dict(line) if cpus or not line["optimum l=1"] else {}
                 yield {
-                    "file": line["file"], "cpus": cpus, "optimum": float(optimum), "ours": ours,
+                    "file": line["file"],
+                    "cpus": cpus,
+                    "optimum": float(optimum),
+                    "ours": ours,
                     "best any order": _number(line["noncontiguous"]) if cpus else None,
                     "theirs": {k: _number(more.get(k, "")) for k in THEIRS},
-                }  # fmt: skip
+                }
 
 
 def _number(text: str) -> float | None:
@@ -109,10 +119,14 @@ def published_table(rows: list[Row]) -> Table:
         exact = row["ours"]["downsets"]
         theirs = [row["theirs"][k] for k in THEIRS]
         table.add_row(
-            row["file"], str(row["cpus"]), *cells,
-            f"{exact['cpu_seconds']:.1f}", f"{exact['mebibytes']:.0f}", f"{row['optimum']:.3f}",
+            row["file"],
+            str(row["cpus"]),
+            *cells,
+            f"{exact['cpu_seconds']:.1f}",
+            f"{exact['mebibytes']:.0f}",
+            f"{row['optimum']:.3f}",
             *("" if x is None else f"{x:.3f}" for x in (row["best any order"], *theirs)),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -163,11 +177,16 @@ def lstm_ptb() -> list[Row]:
                     continue
                 start = time.perf_counter()
                 placed = strategy(graph, Macs(6), machine, replace(free, **given))
-                rows.append({
-                    "decoder": decoder, "layers": "whole" if keep else "free", "strategy": name,
-                    "macs": placed.load, "bound": placed.lower_bound,
-                    "seconds": time.perf_counter() - start,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "decoder": decoder,
+                        "layers": "whole" if keep else "free",
+                        "strategy": name,
+                        "macs": placed.load,
+                        "bound": placed.lower_bound,
+                        "seconds": time.perf_counter() - start,
+                    }
+                )
     return rows
 
 
@@ -175,13 +194,18 @@ def lstm_ptb_table(rows: list[Row]) -> Table:
     """Of case P1: the hand plan has 9.12 M, the best cut between layers 7.36 M."""
     table = Table(title="MXNet's lstm_ptb on 2 devices, million multiply-accumulates a token")
     for name in ("decoder", "layers", "strategy", "slowest device", "bound", "s"):
-        table.add_column(name, justify="left" if name in ("decoder", "layers", "strategy")
-                         else "right")  # fmt: skip
+        table.add_column(
+            name, justify="left" if name in ("decoder", "layers", "strategy") else "right"
+        )
     for row in rows:
         table.add_row(
-            row["decoder"], row["layers"], row["strategy"], f"{row['macs'] / 1e6:.3f}",
-            f"{row['bound'] / 1e6:.3f}", f"{row['seconds']:.2f}",
-        )  # fmt: skip
+            row["decoder"],
+            row["layers"],
+            row["strategy"],
+            f"{row['macs'] / 1e6:.3f}",
+            f"{row['bound'] / 1e6:.3f}",
+            f"{row['seconds']:.2f}",
+        )
     return table
 
 
@@ -228,9 +252,11 @@ def large_table(rows: list[Row]) -> Table:
     for row in rows:
         total = sum(row["seconds"].values())
         table.add_row(
-            f"{row['nodes']:,}", *(f"{s:.1f}" for s in row["seconds"].values()), f"{total:.1f}",
+            f"{row['nodes']:,}",
+            *(f"{s:.1f}" for s in row["seconds"].values()),
+            f"{total:.1f}",
             f"{total / before:.2f}x" if before else "",
-        )  # fmt: skip
+        )
         before = total
     return table
 
@@ -238,8 +264,13 @@ def large_table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--workloads", type=Path, help="folder of the published problems")
-    parser.add_argument("--steps", type=int, nargs="+", default=[210, 420, 840],
-                        help="time steps of the large graphs")  # fmt: skip
+    parser.add_argument(
+        "--steps",
+        type=int,
+        nargs="+",
+        default=[210, 420, 840],
+        help="time steps of the large graphs",
+    )
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--solve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--grow", type=int, help=argparse.SUPPRESS)

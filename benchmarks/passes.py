@@ -26,19 +26,23 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from examples.lstm_lm import build
-from partitioner import layout, merging
-from runtime import kernels
-from runtime.native import gemm
-from runtime.pipeline import Options, plan
-from runtime.session import Session, initialize
+from partitioner.cutting import merging
+from partitioner.memory.memory_plan import memory_layout as layout
+from runtime.backends import bodies as kernels
+from runtime.backends.cpu import gemm
+from runtime.engine.session import Session, initialize
+from runtime.planning.plan import Options, plan
 from runtime.transports import ThreadCluster
-from symgraph import init, optimizer
-from symgraph.context import cpu
+from symgraph.core.context import cpu
+from symgraph.frontend import init, optimizer
 
 CONFIGS = {  # layers, hidden, batch, steps
-    "small": (2, 200, 20, 20), "medium": (2, 650, 20, 35), "large": (2, 1500, 20, 35),
-    "deep": (8, 512, 32, 32), "mxnet-example": (8, 400, 64, 60),
-}  # fmt: skip
+    "small": (2, 200, 20, 20),
+    "medium": (2, 650, 20, 35),
+    "large": (2, 1500, 20, 35),
+    "deep": (8, 512, 32, 32),
+    "mxnet-example": (8, 400, 64, 60),
+}
 VOCAB = 10_000
 
 
@@ -112,8 +116,9 @@ def main() -> int:
         table.add_column(column, justify="left" if column == "left out" else "right")
     for name, seconds in medians.items():
         low, high = np.percentile(times[name], (25, 75))
-        table.add_row(name, f"{seconds * 1e3:.1f} ms", f"{(high - low) * 1e3:.1f} ms",
-                      f"{seconds / base:.2f}")  # fmt: skip
+        table.add_row(
+            name, f"{seconds * 1e3:.1f} ms", f"{(high - low) * 1e3:.1f} ms", f"{seconds / base:.2f}"
+        )
     Console().print(table)
     if chosen.json:
         chosen.json.write_text(json.dumps({"config": chosen.config, "seconds": times}, indent=1))

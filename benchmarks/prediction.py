@@ -25,17 +25,17 @@ from threadpoolctl import threadpool_limits
 
 import benchmarks.sleeping as sleeping
 from examples.lstm_lm import build
-from partitioner.types import BodyKey
-from runtime.pipeline import Options, Plan, plan
-from runtime.pricing import measure_link
-from runtime.replay import Costs, simulate
-from runtime.session import Session, initialize
+from partitioner.base.types import BodyKey
+from runtime.engine.session import Session, initialize
+from runtime.planning.plan import Options, Plan, plan
+from runtime.profiling.calibration.pricing import measure_link
+from runtime.schedule.replay import Costs, simulate
 from runtime.transports import ThreadCluster
-from symgraph.batching import Feed
-from symgraph.context import Context, cpu
-from symgraph.init import Uniform
-from symgraph.symbol import Symbol
-from symgraph.types import Array, TensorType
+from symgraph.core.context import Context, cpu
+from symgraph.core.types import Array, TensorType
+from symgraph.frontend.init import Uniform
+from symgraph.frontend.symbol import Symbol
+from symgraph.passes.batching import Feed
 
 Feeds = dict[str, Array]
 WARM_UP = 2
@@ -99,8 +99,12 @@ def planned(point: Point) -> Plan:
 
 def sleeping_points() -> Iterator[tuple[Point, dict[str, float]]]:
     """Points, and the seconds of each layer's phases, forward, input and weight."""
-    costs = [(0.016, 0.020, 0.012), (0.024, 0.024, 0.024), (0.012, 0.018, 0.008),
-             (0.020, 0.030, 0.016)]  # fmt: skip
+    costs = [
+        (0.016, 0.020, 0.012),
+        (0.024, 0.024, 0.024),
+        (0.012, 0.018, 0.008),
+        (0.020, 0.030, 0.016),
+    ]
     symbol = sleeping.chain(costs)
     specs = {"x": Feed(TensorType((8, 4)))}
     feeds = {"x": np.zeros((8, 4), np.float32)}
@@ -112,8 +116,9 @@ def sleeping_points() -> Iterator[tuple[Point, dict[str, float]]]:
                 label = f"{''.join(map(str, ranks))} {schedule} m={count}"
                 phases = {
                     f"{phase}{i}": c
-                    for i, layer in enumerate(costs) for phase, c in zip("FIW", layer, strict=True)
-                }  # fmt: skip
+                    for i, layer in enumerate(costs)
+                    for phase, c in zip("FIW", layer, strict=True)
+                }
                 yield Point(label, symbol, specs, feeds, options), phases
 
 
@@ -155,12 +160,17 @@ def lstm_points() -> Iterator[list[Point]]:
     rng = np.random.default_rng(0)
     feeds = {
         name: rng.integers(0, VOCAB, feed.type.shape).astype(feed.type.dtype)
-        if name in ("data", "label") else np.zeros(feed.type.shape, feed.type.dtype)
+        if name in ("data", "label")
+        else np.zeros(feed.type.shape, feed.type.dtype)
         for name, feed in model.feeds.items()
-    }  # fmt: skip
+    }
     names = ["embed", *(f"layer{i}" for i in range(LAYERS)), "decode"]
-    places = {"2|2+dec": (0, 0, 0, 1, 1, 1), "3|1+dec": (0, 0, 0, 0, 1, 1),
-              "4|dec": (0, 0, 0, 0, 0, 1), "1|3+dec": (0, 0, 1, 1, 1, 1)}  # fmt: skip
+    places = {
+        "2|2+dec": (0, 0, 0, 1, 1, 1),
+        "3|1+dec": (0, 0, 0, 0, 1, 1),
+        "4|dec": (0, 0, 0, 0, 0, 1),
+        "1|3+dec": (0, 0, 1, 1, 1, 1),
+    }
     for place, ranks in places.items():
         groups: dict[str, Context] = {n: cpu(r) for n, r in zip(names, ranks, strict=True)}
         for count in (1, 4):
@@ -168,11 +178,14 @@ def lstm_points() -> Iterator[list[Point]]:
                 for schedules in (("gpipe", "1f1b", "wavefront"), ("zb-h1", "zb-h2")):
                     yield [
                         Point(
-                            f"{place} {s} m={count} k={steps or STEPS}", model.symbol, model.feeds,
-                            feeds, Options(groups, cpu(0), (), s, count, time_segment=steps),
+                            f"{place} {s} m={count} k={steps or STEPS}",
+                            model.symbol,
+                            model.feeds,
+                            feeds,
+                            Options(groups, cpu(0), (), s, count, time_segment=steps),
                         )
                         for s in schedules
-                    ]  # fmt: skip
+                    ]
 
 
 def lstm_series(steps: int) -> list[Found]:
@@ -195,8 +208,9 @@ def lstm_series(steps: int) -> list[Found]:
 def show(found: Found) -> None:
     print(
         f"{found.label:32} predicted {found.predicted * 1e3:8.1f} ms   measured "
-        f"{found.measured * 1e3:8.1f} ms   error {found.error:6.2%}", flush=True,
-    )  # fmt: skip
+        f"{found.measured * 1e3:8.1f} ms   error {found.error:6.2%}",
+        flush=True,
+    )
 
 
 def conclude(name: str, series: list[Found]) -> str:
@@ -221,8 +235,11 @@ def picture(series: dict[str, list[Found]], path: Path) -> None:
         axis.plot(measured, [f.predicted * 1e3 for f in found], "o", alpha=0.7)
         ends = [min(measured) * 0.9, max(measured) * 1.1]
         axis.plot(ends, ends, "k-", linewidth=0.8)
-        axis.set(title=conclude(name, found).replace(", mean", "\nmean"),
-                 xlabel="measured step (ms)", ylabel="predicted step (ms)")  # fmt: skip
+        axis.set(
+            title=conclude(name, found).replace(", mean", "\nmean"),
+            xlabel="measured step (ms)",
+            ylabel="predicted step (ms)",
+        )
     figure.tight_layout()
     figure.savefig(path)
     print(f"wrote {path}")

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from partitioner import chain
-from runtime.lower import lower
-from runtime.replay import Costs, check, simulate
-from runtime.schedules import SCHEDULES
+from partitioner.base.chain import chain
+from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.lowering.lower import lower
+from runtime.schedule.replay import Costs, check, simulate
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:

@@ -32,14 +32,14 @@ os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
 import numpy as np
 
 from benchmarks.peers.protocol import CONFIGS, RATE, VOCAB
-from runtime.clusters import Clusters
-from runtime.profiling.commands import search_best
-from runtime.profiling.trial import Shared, Trial
-from symgraph.command import OK, Parser, status_of
-from symgraph.config import load_config
-from symgraph.config_keys import Config
-from symgraph.console import Console
-from symgraph.units import seconds_text
+from runtime.frontends.cli.commands import search_best
+from runtime.profiling.trials.trial import Shared, Trial
+from runtime.training.clusters import Clusters
+from symgraph.app.config import load_config
+from symgraph.app.config_keys import Config
+from symgraph.app.console import Console
+from symgraph.app.exit_status import OK, Parser, status_of
+from symgraph.core.units import seconds_text
 
 BASE = Path(__file__).parent.parent / "examples" / "lstm_lm.yaml"
 WINNER = "winner"
@@ -55,10 +55,15 @@ def base(name: str, overrides: Sequence[str]) -> list[str]:
         f"{{layers: {size.layers}, hidden: {size.hidden}, embed: {size.hidden}, residual: false}}"
     )
     return [
-        f"args={model}", f"data.batch_size={size.batch}", f"data.sequence_length={size.steps}",
-        f"data.vocab={VOCAB}", "train.optimizer=sgd", f"train.learning_rate={RATE}",
-        "blas_threads=1", *overrides,
-    ]  # fmt: skip
+        f"args={model}",
+        f"data.batch_size={size.batch}",
+        f"data.sequence_length={size.steps}",
+        f"data.vocab={VOCAB}",
+        "train.optimizer=sgd",
+        f"train.learning_rate={RATE}",
+        "blas_threads=1",
+        *overrides,
+    ]
 
 
 def grid(layers: int, steps: int) -> Iterator[tuple[str, list[str]]]:
@@ -77,10 +82,15 @@ def grid(layers: int, steps: int) -> Iterator[tuple[str, list[str]]]:
             f"{cut} layers | {layers - cut}, decoder {'whole' if whole else 'in shards'}, "
             f"{schedule}, {count} micro-batches, segments {segment}"
         )
-        yield name, [
-            f"group2ctx={{{groups}}}", f"pipeline.schedule={schedule}",
-            f"pipeline.micro_batches={count}", f"pipeline.time_segment={segment}",
-        ]  # fmt: skip
+        yield (
+            name,
+            [
+                f"group2ctx={{{groups}}}",
+                f"pipeline.schedule={schedule}",
+                f"pipeline.micro_batches={count}",
+                f"pipeline.time_segment={segment}",
+            ],
+        )
 
 
 def picked(name: str, most: int, overrides: Sequence[str]) -> dict[str, Config]:
@@ -97,8 +107,12 @@ def searched(
     name: str, overrides: Sequence[str], clusters: Clusters, steps: int, folder: Path
 ) -> tuple[Config, dict[str, Any]]:
     """The winner's config, and the figures of the search."""
-    open_ = ["group2ctx={}", "partition.strategy=auto", "pipeline.schedule=auto",
-             "pipeline.time_segment=auto"]  # fmt: skip
+    open_ = [
+        "group2ctx={}",
+        "partition.strategy=auto",
+        "pipeline.schedule=auto",
+        "pipeline.time_segment=auto",
+    ]
     config = load_config(str(BASE), [*base(name, overrides), *open_])
     winner = str(folder / f"{name}.yaml")
     begun = time.perf_counter()
@@ -128,8 +142,10 @@ def sweep(
             gc.collect()
             print(
                 f"round {number + 1} of {rounds}, {place} of {len(names)}: {name}: "
-                f"{seconds_text(found[name][-1])}", file=sys.stderr, flush=True,
-            )  # fmt: skip
+                f"{seconds_text(found[name][-1])}",
+                file=sys.stderr,
+                flush=True,
+            )
     return found
 
 
@@ -152,13 +168,19 @@ def benchmark(name: str, options: argparse.Namespace) -> dict[str, Any]:
     best = min(chosen[:-1], key=steps.__getitem__)
     against = [w / b for w, b in zip(finals[WINNER], finals[best], strict=True)]
     return {
-        "search_seconds": found["seconds"], "simulating_seconds": found["search_seconds"],
-        "simulated": found["simulated"], "winner": found["best"],
+        "search_seconds": found["seconds"],
+        "simulating_seconds": found["search_seconds"],
+        "simulated": found["simulated"],
+        "winner": found["best"],
         "predicted_step_seconds": found["predicted_step_seconds"],
-        "winner_step_seconds": steps[WINNER], "best": best, "best_step_seconds": steps[best],
-        "winner_to_best": median(against), "points": len(configs) - 1,
-        "rounds": every, "finals": finals,
-    }  # fmt: skip
+        "winner_step_seconds": steps[WINNER],
+        "best": best,
+        "best_step_seconds": steps[best],
+        "winner_to_best": median(against),
+        "points": len(configs) - 1,
+        "rounds": every,
+        "finals": finals,
+    }
 
 
 def show(found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -167,12 +189,16 @@ def show(found: Mapping[str, Mapping[str, Any]]) -> None:
     head = ("", "search", "simulated", "winner's step", "best of the sweep", "winner / best", "")
     rows = [
         (
-            name, seconds_text(f["search_seconds"]), f["simulated"],
-            seconds_text(f["winner_step_seconds"]), seconds_text(f["best_step_seconds"]),
-            f"{f['winner_to_best']:.3f}", "ok" if _enough(f) else "MISSED",
+            name,
+            seconds_text(f["search_seconds"]),
+            f["simulated"],
+            seconds_text(f["winner_step_seconds"]),
+            seconds_text(f["best_step_seconds"]),
+            f"{f['winner_to_best']:.3f}",
+            "ok" if _enough(f) else "MISSED",
         )
         for name, f in found.items()
-    ]  # fmt: skip
+    ]
     console.table("--search beside a sweep", head, rows)
     for name, f in found.items():
         console.line(f"{name}: winner: {f['winner']}")

@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import symgraph.sym as sym
-from symgraph.attribute import AttrScope
-from symgraph.build import Ref, apply
-from symgraph.ops.params import Param
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, register
-from symgraph.symbol import Symbol
-from symgraph.types import Array
+import symgraph.frontend.sym as sym
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Param
+from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, register
+from symgraph.core.types import Array
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.symbol import Symbol
 
 
 def same_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -51,19 +51,37 @@ def sleep_grad(c: Call) -> Sequence[Ref | None]:
 
 
 SECONDS = Param(float, 0.0, "float")
-register(OpDef(
-    name="_sleep", inputs=("data", "weight"), shape=same_shape, compute=sleep, grad=sleep_grad,
-    params={"seconds": SECONDS, "input": SECONDS, "parameter": SECONDS},
-    doc="The data, after `seconds`; gradients after `input` and `parameter` seconds.",
-))  # fmt: skip
-register(OpDef(
-    name="_sleep_data", inputs=("data",), shape=lambda site, ins, outs: (ins, [ins[0]]),
-    compute=sleep, params={"seconds": SECONDS}, doc="The data, after `seconds`.",
-))  # fmt: skip
-register(OpDef(
-    name="_sleep_weight", inputs=("data",), shape=like_weight, compute=sleep_weight,
-    params={"seconds": SECONDS}, doc="One element of the data, after `seconds`.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sleep",
+        inputs=("data", "weight"),
+        shape=same_shape,
+        compute=sleep,
+        grad=sleep_grad,
+        params={"seconds": SECONDS, "input": SECONDS, "parameter": SECONDS},
+        doc="The data, after `seconds`; gradients after `input` and `parameter` seconds.",
+    )
+)
+register(
+    OpDef(
+        name="_sleep_data",
+        inputs=("data",),
+        shape=lambda site, ins, outs: (ins, [ins[0]]),
+        compute=sleep,
+        params={"seconds": SECONDS},
+        doc="The data, after `seconds`.",
+    )
+)
+register(
+    OpDef(
+        name="_sleep_weight",
+        inputs=("data",),
+        shape=like_weight,
+        compute=sleep_weight,
+        params={"seconds": SECONDS},
+        doc="One element of the data, after `seconds`.",
+    )
+)
 
 
 def chain(costs: Sequence[tuple[float, float, float]]) -> Symbol:
@@ -72,8 +90,12 @@ def chain(costs: Sequence[tuple[float, float, float]]) -> Symbol:
     for layer, (forward, back, weight) in enumerate(costs):
         with AttrScope(ctx_group=f"g{layer}"):
             x = sym._sleep(
-                x, sym.Variable(f"layer{layer}_weight"), seconds=forward, input=back,
-                parameter=weight, name=f"layer{layer}",
-            )  # fmt: skip
+                x,
+                sym.Variable(f"layer{layer}_weight"),
+                seconds=forward,
+                input=back,
+                parameter=weight,
+                name=f"layer{layer}",
+            )
     with AttrScope(ctx_group=f"g{len(costs) - 1}"):
         return sym.MakeLoss(x, name="loss")

@@ -24,17 +24,23 @@ from benchmarks.peers.contenders import Contender, Process, environment
 def contenders(batch: int, torch: bool) -> list[Contender]:
     """Ours on one and two ranks, of one BLAS thread each; PyTorch on one and two threads."""
     found = [
-        Contender(f"symgraph {kind}, {ranks} rank{'s' * (ranks > 1)}", "symgraph",
-                  ("benchmarks.peers.symgraph_vgg", str(ranks), kind, str(batch)),
-                  {"OPENBLAS_NUM_THREADS": "1"})
+        Contender(
+            f"symgraph {kind}, {ranks} rank{'s' * (ranks > 1)}",
+            "symgraph",
+            ("benchmarks.peers.symgraph_vgg", str(ranks), kind, str(batch)),
+            {"OPENBLAS_NUM_THREADS": "1"},
+        )
         for kind, ranks in (("sharded", 1), ("sharded", 2), ("parallel", 2))
-    ]  # fmt: skip
+    ]
     if torch:
         found += [
-            Contender(f"PyTorch, {n} thread{'s' * (n > 1)}", "torch",
-                      ("benchmarks.peers.torch_vgg", str(n), str(batch)))
+            Contender(
+                f"PyTorch, {n} thread{'s' * (n > 1)}",
+                "torch",
+                ("benchmarks.peers.torch_vgg", str(n), str(batch)),
+            )
             for n in (1, 2)
-        ]  # fmt: skip
+        ]
     return found
 
 
@@ -63,9 +69,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.vgg", description=__doc__,
+        prog="python -m benchmarks.vgg",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--torch", help="a Python that has PyTorch")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
@@ -77,8 +84,10 @@ def main() -> None:
     print(f"\n{'':28}median s   fastest s   images/s   speedup")
     for name, found in seconds.items():
         middle = median(found)
-        print(f"{name:28}{middle:8.3f}{min(found):12.3f}{options.batch / middle:11.1f}"
-              f"{first / middle:10.2f}")  # fmt: skip
+        print(
+            f"{name:28}{middle:8.3f}{min(found):12.3f}{options.batch / middle:11.1f}"
+            f"{first / middle:10.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ VIEWS = (  # folder, file, width, height, dark
 def main() -> None:
     """Run the commands, and take pictures of the pages they write."""
     sys.path.insert(0, str(ROOT))
-    from tests.browser import browser
+    from tests.helpers.browser import browser
 
     PICTURES.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:

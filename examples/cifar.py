@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from symgraph.errors import ConfigError
 
 from examples.mnist import digits
-from symgraph.errors import ConfigError
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
@@ -65,8 +65,10 @@ def read(file: Path) -> Images:
         if raw and len(raw) % (head + PIXELS) == 0:
             rows = np.frombuffer(raw, np.uint8).reshape(-1, head + PIXELS)
             return _images(rows[:, head:], rows[:, head - 1])
-    raise ConfigError(f"--data: {file} has {len(raw)} bytes, which are no images of 1 or 2 label "
-                      f"bytes and {PIXELS} pixels")  # fmt: skip
+    raise ConfigError(
+        f"--data: {file} has {len(raw)} bytes, which are no images of 1 or 2 label "
+        f"bytes and {PIXELS} pixels"
+    )
 
 
 def _images(pixels: Any, labels: Any) -> Images:

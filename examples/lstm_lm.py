@@ -57,9 +57,11 @@ def build(
         words = sg.sym.Embedding(
             sg.sym.Variable("data"), input_dim=vocab, output_dim=embed, name="embed"
         )
-        x = list(sg.sym.SliceChannel(
-            words, num_outputs=sequence_length, axis=0, squeeze_axis=True, name="embed_steps"
-        ))  # fmt: skip
+        x = list(
+            sg.sym.SliceChannel(
+                words, num_outputs=sequence_length, axis=0, squeeze_axis=True, name="embed_steps"
+            )
+        )
     for layer in range(layers):
         name = f"layer{layer}"
         with sg.AttrScope(ctx_group=name):

@@ -14,7 +14,7 @@ import sys
 
 import symgraph as sg
 from examples.mnist import CLASSES, HIDDEN, main, softmax_loss
-from runtime.chainermn import MultiNodeChainList, connect
+from runtime.frontends.chainermn import MultiNodeChainList, connect
 from symgraph import Symbol
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from symgraph.errors import ConfigError
 
 import symgraph as sg
 from runtime import Options, Session, initialize, make_cluster, plan
-from runtime.blas import limit_blas
+from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.command import OK, status_of
-from symgraph.errors import ConfigError
+from symgraph.app.exit_status import OK, status_of
 
 BATCH = 100
 SIDE, HIDDEN, CLASSES = 28, 1000, 10
@@ -85,11 +85,13 @@ def make_session(
         for group, at in devices.items()
     }
     made = plan(
-        network, FEEDS, wrt=None,
+        network,
+        FEEDS,
+        wrt=None,
         options=Options(
             groups, contexts[0], contexts, options.schedule, options.micro_batches, update=True
         ),
-    )  # fmt: skip
+    )
     arrays = initialize(made, cluster, sg.init.Xavier(), seed=1)
     return Session(made, cluster, arrays, optimizer=sg.optimizer.SGD(options.learning_rate))
 

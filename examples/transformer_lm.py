@@ -11,8 +11,9 @@ norms.
 
 from __future__ import annotations
 
-from symgraph import AttrScope, Feed, Model, Symbol, TensorType, sym
 from symgraph.errors import ConfigError
+
+from symgraph import AttrScope, Feed, Model, Symbol, TensorType, sym
 
 FAR = -1e9  # a score whose softmax is 0
 

@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from symgraph.errors import ConfigError
 
 import symgraph as sg
 from examples.cifar import SIDE, Images, load
 from runtime import Options, Session, initialize, make_cluster, plan
-from runtime.blas import limit_blas
-from runtime.chainermn import ParallelConvolution2D, ShardedConvolution
+from runtime.backends.device.blas_threads import limit_blas
+from runtime.frontends.chainermn import ParallelConvolution2D, ShardedConvolution
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.command import OK, status_of
-from symgraph.errors import ConfigError
+from symgraph.app.exit_status import OK, status_of
 
 LAYERS = {"parallel": ParallelConvolution2D, "sharded": ShardedConvolution}
 BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # filters, in first ones'; convolutions
@@ -61,9 +61,15 @@ class VGG:
             for number in range(1, depth + 1):
                 name = f"conv{block}_{number}"
                 own = layer(
-                    every, groups=groups, num_filter=width * self.first, kernel=(3, 3),
-                    pad=(1, 1), no_bias=True, joined=False, name=name,
-                )  # fmt: skip
+                    every,
+                    groups=groups,
+                    num_filter=width * self.first,
+                    kernel=(3, 3),
+                    pad=(1, 1),
+                    no_bias=True,
+                    joined=False,
+                    name=name,
+                )
                 for rank, group in enumerate(groups):
                     with sg.AttrScope(ctx_group=group):
                         own[rank] = self.channelwise(own[rank], f"{name}_{rank}", number == depth)
@@ -154,8 +160,10 @@ def run(options: argparse.Namespace) -> int:
     train, test = load(options.data)
     for images in (train, test):
         if len(images) < options.batch:
-            raise ConfigError(f"--batch {options.batch} is more than the {len(images)} images "
-                              "that there are to train or to test on")  # fmt: skip
+            raise ConfigError(
+                f"--batch {options.batch} is more than the {len(images)} images "
+                "that there are to train or to test on"
+            )
     vgg = VGG(options.ranks, options.convolution, train.classes, options.first, options.dropout)
     transport = "mpi" if launched_by_mpi(os.environ) else "threads"
     with make_cluster(transport, options.ranks) as cluster, limit_blas(1):
@@ -172,9 +180,10 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m examples.vgg_channel_parallel", description=__doc__,
+        prog="python -m examples.vgg_channel_parallel",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--convolution", choices=LAYERS, default="parallel")
     parser.add_argument("--data", type=Path, help="a file or folder in CIFAR's formats")

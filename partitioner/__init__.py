@@ -1,11 +1,11 @@
 """The partitioner: which node runs where, and what that costs. No arrays here."""
 
-from partitioner.carry import carry
-from partitioner.chain import chain
-from partitioner.cut import cut
-from partitioner.memory import BodyMemory, MemoryPlan, plan_memory
-from partitioner.place import group2ctx
-from partitioner.types import Body, BodyKey, CommEdge, Partition, Placement, Topology
+from partitioner.base.chain import chain
+from partitioner.base.types import Body, BodyKey, CommEdge, Partition, Placement, Topology
+from partitioner.cutting.cut import cut
+from partitioner.memory.memory_plan import BodyMemory, MemoryPlan, plan_memory
+from partitioner.placement.group2ctx import group2ctx
+from partitioner.placement.transfer import carry
 
 __all__ = [
     "Body",

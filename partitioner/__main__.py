@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from partitioner.solve.problem import InfeasibleError
-from partitioner.solve_command import add_solve, run_solve
-from symgraph.command import OK, Parser, say, status_of
+from partitioner.solve.solve_command import add_solve, run_solve
+from symgraph.app.exit_status import OK, Parser, say, status_of
 
 INFEASIBLE = 3
 

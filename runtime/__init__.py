@@ -1,15 +1,15 @@
 """The runtime: schedules, their proof and simulation, and the workers that run them."""
 
-from runtime.breakdown import breakdown, critical_path
-from runtime.bucketing import Buckets, BucketSession
-from runtime.executor import Executor
-from runtime.lower import lower
-from runtime.pipeline import Options, Plan, plan
-from runtime.program import Program, Schedule
-from runtime.replay import Costs, Link, check, memory_profile, simulate
-from runtime.schedules import SCHEDULES
-from runtime.session import Session, initialize
-from runtime.timeline import Event, Timeline
+from runtime.engine.session import Session, initialize
+from runtime.frontends.mxnet.executor import Executor
+from runtime.planning.buckets import Buckets, BucketSession
+from runtime.planning.plan import Options, Plan, plan
+from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.lowering.lower import lower
+from runtime.schedule.program import Program, Schedule
+from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
+from runtime.schedule.timeline import Event, Timeline
+from runtime.schedule.views.breakdown import breakdown, critical_path
 from runtime.transports import ThreadCluster, make_cluster
 
 __all__ = [

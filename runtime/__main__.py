@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
-from runtime.explore import explore
-from runtime.schedules import SCHEDULES
-from symgraph.command import OK, Parser, status_of
+from runtime.frontends.cli.simulate import explore
+from runtime.schedule.generators.table import SCHEDULES
+from symgraph.app.exit_status import OK, Parser, status_of
 
 DESCRIPTION = """\
 Generate a pipeline schedule or read one from a file, prove that it is complete and cannot hang,
@@ -58,10 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m runtime", description="Explore pipeline schedules.")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     simulate = commands.add_parser(
-        "simulate", help="predict how long a schedule takes, without any network",
-        description=DESCRIPTION, epilog=EXAMPLES,
+        "simulate",
+        help="predict how long a schedule takes, without any network",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     _add_pipeline(simulate)
     _add_times(simulate)
     _add_output(simulate)
@@ -71,74 +73,97 @@ def _parser() -> argparse.ArgumentParser:
 def _add_pipeline(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the pipeline")
     group.add_argument(
-        "--schedule", default="1f1b", metavar="NAME|FILE",
+        "--schedule",
+        default="1f1b",
+        metavar="NAME|FILE",
         help=f"{', '.join(SCHEDULES)} (default: %(default)s); auto: made to measure, with a "
         "bound on how short it could be; or a file of PyTorch's _dump_csv "
         "(.csv: a row a rank, cells like 2F0), or of text: a line a rank, such as 0F0 0F1 0B0 0B1",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--stages", type=_count, metavar="P",
+        "--stages",
+        type=_count,
+        metavar="P",
         help="ranks, each with one stage of the network or with --chunks of them",
-    )  # fmt: skip
+    )
     group.add_argument("--micro-batches", type=_count, metavar="M", help="of one step")
     group.add_argument(
-        "--chunks", type=_count, metavar="V",
+        "--chunks",
+        type=_count,
+        metavar="V",
         help="stages a rank: stage s is on rank s mod P, with zb-v and dualpipe-v down the ranks "
         "and up again (default: 2 where the schedule is made for it, else 1)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--placement", type=_placement, metavar="0,1,1,0",
+        "--placement",
+        type=_placement,
+        metavar="0,1,1,0",
         help="the rank of every stage, instead of --stages and --chunks",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--order", choices=("reverse", "forward"),
+        "--order",
+        choices=("reverse", "forward"),
         help="of micro-batches in gpipe's backward phase (default: reverse)",
-    )  # fmt: skip
-    group.add_argument(
-        "--forward-only", action="store_true", help="leave the backward phase out"
-    )  # fmt: skip
+    )
+    group.add_argument("--forward-only", action="store_true", help="leave the backward phase out")
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("times, of one micro-batch on one rank")
     group.add_argument("--forward", type=_time, default=Fraction(1), metavar="F", help="default: 1")
     group.add_argument(
-        "--backward", type=_time, metavar="B",
+        "--backward",
+        type=_time,
+        metavar="B",
         help="default: twice the forward; with --weight, of the gradients of inputs (I) alone, "
         "and as long as the forward",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--weight", type=_time, metavar="W",
+        "--weight",
+        type=_time,
+        metavar="W",
         help="of the gradients of weights; cuts the backward of every schedule into I and W "
         "(default where a schedule does so: I and W take half of --backward each)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--overhead", type=_time, default=Fraction(0), metavar="O",
+        "--overhead",
+        type=_time,
+        default=Fraction(0),
+        metavar="O",
         help="added to every run, however short (default: 0)",
-    )  # fmt: skip
+    )
     group = parser.add_argument_group("messages between ranks; they take no time of the ranks")
     group.add_argument(
         "--latency", type=_time, default=Fraction(0), metavar="A", help="of a message (default: 0)"
     )
     group.add_argument(
-        "--bandwidth", type=_rate, metavar="RATE",
+        "--bandwidth",
+        type=_rate,
+        metavar="RATE",
         help="bytes a unit of time of every link (default: no limit); wants --message-bytes",
-    )  # fmt: skip
+    )
     group.add_argument("--message-bytes", type=_count, metavar="N", help="bytes of each message")
     group.add_argument(
-        "--capacity", type=_capacity, default=None, metavar="N|none",
+        "--capacity",
+        type=_capacity,
+        default=None,
+        metavar="N|none",
         help="messages that a link holds until they are received; 0: a send's buffer is kept until "
         "then (default: none, no limit)",
-    )  # fmt: skip
+    )
     group = parser.add_argument_group("segments, for recurrent networks cut along time")
     group.add_argument(
-        "--time-steps", type=_count, metavar="T",
+        "--time-steps",
+        type=_count,
+        metavar="T",
         help="steps of the network; the times of runs are then those of one step",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--time-segment", type=_count, metavar="K",
+        "--time-segment",
+        type=_count,
+        metavar="K",
         help="steps of a segment, the last may have fewer (default: all, the network is not cut)",
-    )  # fmt: skip
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -13,9 +13,45 @@ changed to `import symgraph as mx`. Importing this package loads numpy and littl
 # First, because operators build gradient graphs and graphs look operators up.
 from symgraph import ops as ops  # isort: split
 
-from symgraph import (
+import sys
+
+from symgraph import rnn
+from symgraph.core import context, errors
+from symgraph.core.context import Context, cpu, gpu
+from symgraph.core.errors import SymgraphError
+from symgraph.core.types import TensorType
+from symgraph.frontend import (
     attribute,
     callback,
+    init,
+    io,
+    lr_scheduler,
+    metric,
+    name,
+    optimizer,
+    sym,
+    viz,
+)
+from symgraph.frontend import module as mod
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.model import Model
+from symgraph.frontend.symbol import Symbol
+from symgraph.passes import testing
+from symgraph.passes.batching import Feed
+
+__version__ = "0.1.0"
+
+initializer = init
+module = mod
+visualization = viz
+symbol = sym  # MXNet's two names of one namespace; the class is in symgraph.frontend.symbol
+
+# Public modules live in rooms; `import symgraph.io` and `from symgraph.io import ...` find them
+# too.
+_PUBLIC = (
+    attribute,
+    callback,
+    context,
     errors,
     init,
     io,
@@ -24,24 +60,19 @@ from symgraph import (
     mod,
     name,
     optimizer,
-    rnn,
     sym,
+    testing,
     viz,
 )
-from symgraph.attribute import AttrScope
-from symgraph.batching import Feed
-from symgraph.context import Context, cpu, gpu
-from symgraph.errors import SymgraphError
-from symgraph.model import Model
-from symgraph.symbol import Symbol
-from symgraph.types import TensorType
-
-__version__ = "0.1.0"
-
-initializer = init
-module = mod
-visualization = viz
-symbol = sym  # MXNet's two names of one namespace; the class is in the module symgraph.symbol
+sys.modules.update({f"symgraph.{m.__name__.rpartition('.')[2]}": m for m in _PUBLIC})
+sys.modules.update(
+    {
+        "symgraph.initializer": init,
+        "symgraph.mod": mod,
+        "symgraph.symbol": sym,
+        "symgraph.visualization": viz,
+    }
+)
 
 __all__ = [
     "AttrScope",
@@ -53,6 +84,7 @@ __all__ = [
     "TensorType",
     "attribute",
     "callback",
+    "context",
     "cpu",
     "errors",
     "gpu",
@@ -68,6 +100,7 @@ __all__ = [
     "rnn",
     "sym",
     "symbol",
+    "testing",
     "visualization",
     "viz",
 ]

@@ -9,9 +9,9 @@ An operator is known by its rules only, so yours is placed, cut, priced and run 
 like any other. See docs/operators.md; it is what MXNet's `operator.CustomOp` is for.
 """
 
-from symgraph.build import Ref, apply, apply_all
-from symgraph.ops.layout import bilinear, elementwise, linear
-from symgraph.ops.params import (
+from symgraph.core.batch_layout import bilinear, elementwise, linear
+from symgraph.core.build import Ref, apply, apply_all
+from symgraph.core.params import (
     boolean,
     choice,
     dtype,
@@ -19,8 +19,8 @@ from symgraph.ops.params import (
     integers,
     number,
     optional,
-)  # fmt: skip
-from symgraph.ops.registry import (
+)
+from symgraph.core.registry import (
     Call,
     Env,
     OpDef,
@@ -29,12 +29,34 @@ from symgraph.ops.registry import (
     output_size,
     register,
     same_dtype,
-)  # fmt: skip
-from symgraph.ops.shapes import broadcast, same
-from symgraph.testing import check_op, run_op
+)
+from symgraph.core.shapes import broadcast, same
+from symgraph.passes.testing import check_op, run_op
 
 __all__ = [
-    "Call", "Env", "OpDef", "Ref", "Site", "apply", "apply_all", "bilinear", "boolean", "broadcast",
-    "check_op", "choice", "dtype", "elementwise", "integer", "integers", "linear", "no_flops",
-    "number", "optional", "output_size", "register", "run_op", "same", "same_dtype",
-]  # fmt: skip
+    "Call",
+    "Env",
+    "OpDef",
+    "Ref",
+    "Site",
+    "apply",
+    "apply_all",
+    "bilinear",
+    "boolean",
+    "broadcast",
+    "check_op",
+    "choice",
+    "dtype",
+    "elementwise",
+    "integer",
+    "integers",
+    "linear",
+    "no_flops",
+    "number",
+    "optional",
+    "output_size",
+    "register",
+    "run_op",
+    "same",
+    "same_dtype",
+]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.gpus import KINDS, shared_card
+from tests.helpers.gpus import KINDS, shared_card
 
 # Unbuffered, a print is several writes, and a launcher may put another rank's between them.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -23,7 +23,7 @@ def shared_gpu(request, monkeypatch):
 
 @pytest.fixture
 def groups(request, monkeypatch):
-    """A map of groups to devices, which are there; see tests.gpus.everywhere."""
+    """A map of groups to devices, which are there; see tests.helpers.gpus.everywhere."""
     kind, places = request.param
     if kind is None:
         yield places

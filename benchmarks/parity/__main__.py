@@ -51,8 +51,10 @@ def main() -> int:
         found = differences(record(NETWORKS[name]), other)
         wrong += bool(found)
         numbers = sum(a.size for a in other.arrays.values())
-        print(f"{name:20} {len(other.arguments):3} arguments, {len(other.arrays):3} arrays of "
-              f"{numbers:6,} numbers: {'equal' if not found else 'DIFFERENT'}")  # fmt: skip
+        print(
+            f"{name:20} {len(other.arguments):3} arguments, {len(other.arrays):3} arrays of "
+            f"{numbers:6,} numbers: {'equal' if not found else 'DIFFERENT'}"
+        )
         for line in found:
             print(f"    {line}")
     return 1 if wrong else 0

@@ -46,8 +46,13 @@ def states(kinds: str = "ch") -> dict[str, tuple[int, ...]]:
 
 
 LARGE, SMALL = {"image_shape": "3,224,224"}, {"image_shape": "3,28,28"}
-SIZES = {"seq_len": STEPS, "input_size": VOCAB, "num_hidden": HIDDEN, "num_embed": EMBED,
-         "num_label": VOCAB}  # fmt: skip
+SIZES = {
+    "seq_len": STEPS,
+    "input_size": VOCAB,
+    "num_hidden": HIDDEN,
+    "num_embed": EMBED,
+    "num_label": VOCAB,
+}
 LSTM = {"num_lstm_layer": 2, **SIZES}
 SENTENCES = {"data": (BATCH, STEPS), "softmax_label": (BATCH, STEPS)}
 WORDS = {f"t{t}_data": (BATCH,) for t in range(STEPS)}
@@ -76,14 +81,18 @@ EXAMPLES = {
     "vgg-11-bn": image("vgg", num_layers=11, batch_norm=True),
     "rnn/old lstm": Example("rnn/old/lstm.py", "lstm_unroll", LSTM, {**SENTENCES, **states()}),
     "rnn/old lstm step": Example(
-        "rnn/old/lstm.py", "lstm_inference_symbol",
-        {k: v for k, v in LSTM.items() if k != "seq_len"}, {"data": (BATCH,), **states()},
+        "rnn/old/lstm.py",
+        "lstm_inference_symbol",
+        {k: v for k, v in LSTM.items() if k != "seq_len"},
+        {"data": (BATCH,), **states()},
     ),
     "rnn/old gru": Example(
         "rnn/old/gru.py", "gru_unroll", {"num_gru_layer": 2, **SIZES}, {**SENTENCES, **states("h")}
     ),
     "rnn/old rnn": Example(
-        "rnn/old/rnn.py", "rnn_unroll", {"num_rnn_layer": 2, **SIZES},
+        "rnn/old/rnn.py",
+        "rnn_unroll",
+        {"num_rnn_layer": 2, **SIZES},
         {**{f"data/{t}": (BATCH,) for t in range(STEPS)}, **states("h")},
     ),
     "bi-lstm-sort": Example(
@@ -92,19 +101,25 @@ EXAMPLES = {
     "model-parallel": Example(PARALLEL, "lstm_unroll", {**LSTM, "dropout": 0.1}, JOINED),
     "model-parallel loss": Example(PARALLEL, "lstm_unroll", {**LSTM, "use_loss": True}, JOINED),
     "model-parallel steps": Example(
-        PARALLEL, "lstm_unroll", {**LSTM, "concat_decode": False},
+        PARALLEL,
+        "lstm_unroll",
+        {**LSTM, "concat_decode": False},
         {**WORDS, **{f"t{t}_label": (BATCH,) for t in range(STEPS)}, **states()},
     ),
     "fcn-xs 32s": Example(
-        "fcn-xs/symbol_fcnxs.py", "get_fcn32s_symbol",
-        {"numclass": 21, "workspace_default": 64}, IMAGES,
+        "fcn-xs/symbol_fcnxs.py",
+        "get_fcn32s_symbol",
+        {"numclass": 21, "workspace_default": 64},
+        IMAGES,
     ),
     "fcn-xs 8s": Example(
-        "fcn-xs/symbol_fcnxs.py", "get_fcn8s_symbol",
-        {"numclass": 21, "workspace_default": 64}, IMAGES,
+        "fcn-xs/symbol_fcnxs.py",
+        "get_fcn8s_symbol",
+        {"numclass": 21, "workspace_default": 64},
+        IMAGES,
     ),
     "ssd vgg-16": Example("ssd/symbol/vgg16_reduced.py", "get_symbol", {"num_classes": 20}, IMAGES),
-}  # fmt: skip
+}
 
 
 def describe(mx: Any, folder: Path, example: Example) -> dict[str, Any]:
@@ -158,8 +173,10 @@ def main() -> int:
     for name, other in theirs.items():
         equal = ours[name] == other and "error" not in other
         wrong += not equal
-        print(f"{name:22} {len(other.get('arguments', ())):3} arguments: "
-              f"{'equal' if equal else 'DIFFERENT'}")  # fmt: skip
+        print(
+            f"{name:22} {len(other.get('arguments', ())):3} arguments: "
+            f"{'equal' if equal else 'DIFFERENT'}"
+        )
         for key in () if equal else sorted(ours[name].keys() | other.keys()):
             print(f"    {key}: {ours[name].get(key)} here, {other.get(key)} there")
     return 1 if wrong else 0

@@ -82,13 +82,19 @@ def lstm_cell(
 ) -> LSTMState:
     """One step of example/model-parallel/lstm: gates in the order in, transform, forget, out."""
     i2h = mx.sym.FullyConnected(
-        data=indata, weight=param.i2h_weight, bias=param.i2h_bias, num_hidden=hidden * 4,
+        data=indata,
+        weight=param.i2h_weight,
+        bias=param.i2h_bias,
+        num_hidden=hidden * 4,
         name=f"t{seqidx}_l{layer}_i2h",
-    )  # fmt: skip
+    )
     h2h = mx.sym.FullyConnected(
-        data=prev.h, weight=param.h2h_weight, bias=param.h2h_bias, num_hidden=hidden * 4,
+        data=prev.h,
+        weight=param.h2h_weight,
+        bias=param.h2h_bias,
+        num_hidden=hidden * 4,
         name=f"t{seqidx}_l{layer}_h2h",
-    )  # fmt: skip
+    )
     gates = i2h + h2h
     slice_gates = mx.sym.SliceChannel(gates, num_outputs=4, name=f"t{seqidx}_l{layer}_slice")
     in_gate = mx.sym.Activation(slice_gates[0], act_type="sigmoid")
@@ -127,9 +133,12 @@ def lstm_unroll(mx: Any, concat_decode: bool = True, use_loss: bool = False) -> 
         with mx.AttrScope(ctx_group="embed"):
             data = mx.sym.Variable(f"t{seqidx}_data")
             hidden = mx.sym.Embedding(
-                data=data, weight=embed_weight, input_dim=VOCAB, output_dim=EMBED,
+                data=data,
+                weight=embed_weight,
+                input_dim=VOCAB,
+                output_dim=EMBED,
                 name=f"t{seqidx}_embed",
-            )  # fmt: skip
+            )
         for i in range(layers):
             with mx.AttrScope(ctx_group=f"layer{i}"):
                 states[i] = lstm_cell(mx, HIDDEN, hidden, states[i], params[i], seqidx, i)
@@ -186,9 +195,13 @@ def recurrent(mx: Any, cell: Any) -> Any:
     pred = mx.sym.FullyConnected(data=pred, num_hidden=VOCAB, name="pred")
     label = mx.sym.Reshape(label, shape=(-1,))
     return mx.sym.SoftmaxOutput(
-        data=pred, label=label, name="softmax", use_ignore=True, ignore_label=0,
+        data=pred,
+        label=label,
+        name="softmax",
+        use_ignore=True,
+        ignore_label=0,
         normalization="valid",
-    )  # fmt: skip
+    )
 
 
 def stacked_lstm(mx: Any) -> Any:
@@ -239,17 +252,25 @@ def inception_bn(mx: Any) -> Any:
     data = mx.symbol.Variable(name="data")
     stem = convolve(mx, data, 8, (7, 7), "1", stride=(2, 2), pad=(3, 3))
     body = mx.symbol.Pooling(
-        data=stem, kernel=(3, 3), stride=(2, 2), name="pool_1", pool_type="max",
+        data=stem,
+        kernel=(3, 3),
+        stride=(2, 2),
+        name="pool_1",
+        pool_type="max",
         pooling_convention="full",
-    )  # fmt: skip
+    )
     for name, pool in (("3a", "avg"), ("3b", "max")):
         c1 = convolve(mx, body, 4, (1, 1), name + "_1x1")
         c3r = convolve(mx, body, 4, (1, 1), name + "_3x3_reduce")
         c3 = convolve(mx, c3r, 6, (3, 3), name + "_3x3", pad=(1, 1))
         pooling = mx.symbol.Pooling(
-            data=body, kernel=(3, 3), stride=(1, 1), pad=(1, 1), pool_type=pool,
+            data=body,
+            kernel=(3, 3),
+            stride=(1, 1),
+            pad=(1, 1),
+            pool_type=pool,
             name=f"{pool}_pool_{name}_pool",
-        )  # fmt: skip
+        )
         cproj = convolve(mx, pooling, 3, (1, 1), name + "_proj")
         body = mx.symbol.Concat(*[c1, c3, cproj], name=f"ch_concat_{name}_chconcat")
     d3r = convolve(mx, body, 4, (1, 1), "3c_3x3_reduce")
@@ -266,11 +287,39 @@ def inception_bn(mx: Any) -> Any:
 
 
 SMOOTH = (
-    "abs", "arctan", "arcsinh", "cbrt", "cos", "cosh", "degrees", "erf", "exp", "expm1", "log",
-    "log10", "log1p", "log2", "negative", "radians", "rcbrt", "reciprocal", "relu", "rsqrt",
-    "sigmoid", "sin", "sinh", "softmax", "softsign", "sqrt", "square", "tan", "tanh",
-    "hard_sigmoid", "smooth_l1", "log_softmax",
-)  # fmt: skip
+    "abs",
+    "arctan",
+    "arcsinh",
+    "cbrt",
+    "cos",
+    "cosh",
+    "degrees",
+    "erf",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "negative",
+    "radians",
+    "rcbrt",
+    "reciprocal",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "sin",
+    "sinh",
+    "softmax",
+    "softsign",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "hard_sigmoid",
+    "smooth_l1",
+    "log_softmax",
+)
 STEPS_OF_X = ("ceil", "fix", "floor", "logical_not", "rint", "round", "sign", "trunc")
 BELOW_ONE = ("arccos", "arcsin", "arctanh")
 
@@ -290,27 +339,65 @@ def operators(mx: Any) -> Any:
     """Operators on two values of 4 axes, most of them called as methods or by position."""
     x, y = mx.sym.Variable("x"), mx.sym.Variable("y")
     row = x.slice_axis(axis=1, begin=0, end=1)
-    return mx.sym.Group([
-        x % (y + 0.7), (x + 3) % 2, 2 % (x + 0.7), mx.sym.hypot(x, y), mx.sym.hypot(x, 0.3),
-        mx.sym.maximum(x, y), mx.sym.maximum(0.1, x), mx.sym.minimum(x, 0.1),
-        mx.sym.power(x + 1.5, y), mx.sym.power(2, x), (x + 1.5) ** 3, 1 / (x + 2) - y / 3,
-        mx.sym.broadcast_mod(row, y + 0.7), mx.sym.broadcast_hypot(row, y),
-        mx.sym.tile(row, reps=(1, 2, 1, 2)), x.repeat(repeats=2, axis=2), x.flip(axis=(0, 3)),
-        row.broadcast_like(y), mx.sym.L2Normalization(x), mx.sym.L2Normalization(x, mode="channel"),
-        mx.sym.L2Normalization(x, mode="spatial", eps=1e-3), mx.sym.transpose(x, (0, 2, 3, 1)),
-        x.reshape((0, -3, -1)), x.reshape(shape=(-4, 1, -1, -2)), x.swapaxes(1, 3),
-        x.expand_dims(2).squeeze(2), x.sum(axis=(1, 2)), x.mean(axis=1, exclude=True), x.norm(),
-        x.max(axis=2, keepdims=True), x.min(axis=3), x.argmax(axis=1), x.argmin(axis=1),
-        mx.sym.dot(x, y, transpose_b=False).reshape((-1,)).slice_axis(axis=0, begin=0, end=9),
-        mx.sym.where(x > 0, x, y), x > y, x == y, x <= 0.1, mx.sym.clip(x, -0.2, 0.3),
-        x.one_hot(3), x.slice(begin=(0, 1), end=(2, 3)), mx.sym.LRN(x, nsize=3), abs(x), -x,
-        mx.sym.Pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 2, 0, 1)),
-        mx.sym.UpSampling(x, scale=2, sample_type="nearest"),
-        mx.sym.SequenceMask(x, value=0.5), mx.sym.SequenceLast(x), mx.sym.SequenceReverse(x),
-        mx.sym.full((2, 3), 1.5) * mx.sym.arange(3).reshape((1, 3)).broadcast_to((2, 3)),
-        mx.sym.LeakyReLU(x, act_type="elu"), mx.sym.LeakyReLU(x, act_type="leaky", slope=0.1),
-        mx.sym.stack(x, y, axis=1), mx.sym.concat(x, y, dim=3), mx.sym.add_n(x, y, x),
-    ])  # fmt: skip
+    return mx.sym.Group(
+        [
+            x % (y + 0.7),
+            (x + 3) % 2,
+            2 % (x + 0.7),
+            mx.sym.hypot(x, y),
+            mx.sym.hypot(x, 0.3),
+            mx.sym.maximum(x, y),
+            mx.sym.maximum(0.1, x),
+            mx.sym.minimum(x, 0.1),
+            mx.sym.power(x + 1.5, y),
+            mx.sym.power(2, x),
+            (x + 1.5) ** 3,
+            1 / (x + 2) - y / 3,
+            mx.sym.broadcast_mod(row, y + 0.7),
+            mx.sym.broadcast_hypot(row, y),
+            mx.sym.tile(row, reps=(1, 2, 1, 2)),
+            x.repeat(repeats=2, axis=2),
+            x.flip(axis=(0, 3)),
+            row.broadcast_like(y),
+            mx.sym.L2Normalization(x),
+            mx.sym.L2Normalization(x, mode="channel"),
+            mx.sym.L2Normalization(x, mode="spatial", eps=1e-3),
+            mx.sym.transpose(x, (0, 2, 3, 1)),
+            x.reshape((0, -3, -1)),
+            x.reshape(shape=(-4, 1, -1, -2)),
+            x.swapaxes(1, 3),
+            x.expand_dims(2).squeeze(2),
+            x.sum(axis=(1, 2)),
+            x.mean(axis=1, exclude=True),
+            x.norm(),
+            x.max(axis=2, keepdims=True),
+            x.min(axis=3),
+            x.argmax(axis=1),
+            x.argmin(axis=1),
+            mx.sym.dot(x, y, transpose_b=False).reshape((-1,)).slice_axis(axis=0, begin=0, end=9),
+            mx.sym.where(x > 0, x, y),
+            x > y,
+            x == y,
+            x <= 0.1,
+            mx.sym.clip(x, -0.2, 0.3),
+            x.one_hot(3),
+            x.slice(begin=(0, 1), end=(2, 3)),
+            mx.sym.LRN(x, nsize=3),
+            abs(x),
+            -x,
+            mx.sym.Pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 2, 0, 1)),
+            mx.sym.UpSampling(x, scale=2, sample_type="nearest"),
+            mx.sym.SequenceMask(x, value=0.5),
+            mx.sym.SequenceLast(x),
+            mx.sym.SequenceReverse(x),
+            mx.sym.full((2, 3), 1.5) * mx.sym.arange(3).reshape((1, 3)).broadcast_to((2, 3)),
+            mx.sym.LeakyReLU(x, act_type="elu"),
+            mx.sym.LeakyReLU(x, act_type="leaky", slope=0.1),
+            mx.sym.stack(x, y, axis=1),
+            mx.sym.concat(x, y, dim=3),
+            mx.sym.add_n(x, y, x),
+        ]
+    )
 
 
 STATES = {f"l{i}_init_{s}": (BATCH, HIDDEN) for i in range(2) for s in "ch"}
@@ -338,21 +425,24 @@ NETWORKS: dict[str, Network] = {
         lstm_unroll, {**UNROLLED, "label": (BATCH * STEPS,)}, ids(*WORDS, "label")
     ),
     "lstm_unroll_steps": Network(
-        lambda mx: lstm_unroll(mx, concat_decode=False), {**UNROLLED, **LABELS},
+        lambda mx: lstm_unroll(mx, concat_decode=False),
+        {**UNROLLED, **LABELS},
         ids(*WORDS, *LABELS),
     ),
     "lstm_unroll_loss": Network(
-        lambda mx: lstm_unroll(mx, use_loss=True), {**UNROLLED, "label": (BATCH * STEPS,)},
+        lambda mx: lstm_unroll(mx, use_loss=True),
+        {**UNROLLED, "label": (BATCH * STEPS,)},
         ids(*WORDS, "label"),
     ),
     "stacked_lstm": Network(stacked_lstm, SENTENCES, ids(*SENTENCES)),
     "gru": Network(gru, SENTENCES, ids(*SENTENCES)),
     "rnn": Network(rnn, SENTENCES, ids(*SENTENCES)),
     "attention": Network(
-        attention, {"data": (BATCH, STEPS, EMBED), "length": (BATCH,), "target": (BATCH, 1)},
+        attention,
+        {"data": (BATCH, STEPS, EMBED), "length": (BATCH,), "target": (BATCH, 1)},
         {"length": STEPS, "target": 2},
     ),
     "functions": Network(functions, {"x": (3, 4)}),
     "operators": Network(operators, {"x": (3, 2, 4, 3), "y": (3, 2, 4, 3)}),
     "inception_bn": Network(inception_bn, {"data": (BATCH, 3, 32, 32)}, CLASSES),
-}  # fmt: skip
+}

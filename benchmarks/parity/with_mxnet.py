@@ -31,8 +31,10 @@ def record(network: Network) -> Record:
         symbol = network.build(mx)
     arg_shapes, out_shapes, aux_shapes = symbol.infer_shape(**network.shapes)
     names, states, outputs = (
-        symbol.list_arguments(), symbol.list_auxiliary_states(), symbol.list_outputs(),
-    )  # fmt: skip
+        symbol.list_arguments(),
+        symbol.list_auxiliary_states(),
+        symbol.list_outputs(),
+    )
     wanted = {n: "null" if n in network.ids else "write" for n in names}
     executor = symbol.simple_bind(mx.cpu(), grad_req=wanted, **network.shapes)
     given = feeds(network, dict(zip(names + states, arg_shapes + aux_shapes)))  # noqa: B905

@@ -7,7 +7,7 @@ import numpy as np
 import symgraph as sg
 from benchmarks.parity.networks import Network
 from benchmarks.parity.record import Record, feeds, shapes_by_name
-from symgraph.name import NameManager
+from symgraph.frontend.name import NameManager
 
 
 def record(network: Network) -> Record:
@@ -15,8 +15,10 @@ def record(network: Network) -> Record:
         symbol = network.build(sg)
     arg_shapes, out_shapes, aux_shapes = symbol.infer_shape(**network.shapes)
     names, states, outputs = (
-        symbol.list_arguments(), symbol.list_auxiliary_states(), symbol.list_outputs(),
-    )  # fmt: skip
+        symbol.list_arguments(),
+        symbol.list_auxiliary_states(),
+        symbol.list_outputs(),
+    )
     groups = dict.fromkeys(
         a["__ctx_group__"] for a in symbol.attr_dict().values() if "__ctx_group__" in a
     )

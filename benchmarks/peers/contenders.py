@@ -21,9 +21,23 @@ from typing import Any, NamedTuple, Self
 ROOT = Path(__file__).parents[2]
 # Settings of the shell around us that would make BLAS, threads or memory differ from a user's.
 DROPPED = (
-    "BLIS_", "DNNL_", "GOMP_", "GOTO_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "MXNET_",
-    "NUMBA_", "NVPL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONPATH", "XLA_",
-)  # fmt: skip
+    "BLIS_",
+    "DNNL_",
+    "GOMP_",
+    "GOTO_",
+    "KMP_",
+    "LD_PRELOAD",
+    "MALLOC_",
+    "MKL_",
+    "MXNET_",
+    "NUMBA_",
+    "NVPL_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTHONPATH",
+    "XLA_",
+)
 MALLOC = {  # glibc gives no memory back, so that buffers made anew each step fault no pages
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "20000000000",
@@ -77,17 +91,29 @@ CONTENDERS = {
     "torch-gpu": _peer("PyTorch nn.LSTM, cuDNN", "torch", "torch_lstm", "lstm", "cuda"),
 }
 VARIANTS = {
-    "malloc": "malloc tuned", "mkl": "MKL un-throttled", "avx512": "OpenBLAS told SkylakeX",
-}  # fmt: skip
+    "malloc": "malloc tuned",
+    "mkl": "MKL un-throttled",
+    "avx512": "OpenBLAS told SkylakeX",
+}
 TORCH = ("torch-lstm", "torch-compile", "torch-pipeline")
 DEFAULT = (
-    "symgraph-2", "symgraph-1x2", "symgraph-1",
+    "symgraph-2",
+    "symgraph-1x2",
+    "symgraph-1",
     *(name + variant for name in TORCH for variant in ("", "+malloc", "+malloc+mkl")),
-    "jax", "jax+malloc", "mxnet", "chainer", "chainer+avx512",
-)  # fmt: skip
+    "jax",
+    "jax+malloc",
+    "mxnet",
+    "chainer",
+    "chainer+avx512",
+)
 DEFAULT_ON_GPU = (
-    "symgraph-gpu", "symgraph-gpu-2", "symgraph-gpu-4", "symgraph-gpu-calls", "torch-gpu",
-)  # fmt: skip
+    "symgraph-gpu",
+    "symgraph-gpu-2",
+    "symgraph-gpu-4",
+    "symgraph-gpu-calls",
+    "torch-gpu",
+)
 
 
 def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
@@ -145,9 +171,14 @@ class Process:
         self._rest = b""
         with log.open("w") as stderr:
             self._child = subprocess.Popen(
-                command, cwd=ROOT, env=settings, process_group=0, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=stderr,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                env=settings,
+                process_group=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
 
     def __enter__(self) -> Self:
         return self

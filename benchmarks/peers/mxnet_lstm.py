@@ -76,9 +76,11 @@ def main() -> None:
     symbol = network(config)
     names = [n for n in symbol.list_arguments() if n not in shapes]
     executor = symbol.simple_bind(
-        mx.cpu(0), group2ctx={"part0": mx.cpu(0), "part1": mx.cpu(1)},
-        grad_req={**dict.fromkeys(shapes, "null"), **dict.fromkeys(names, "write")}, **shapes,
-    )  # fmt: skip
+        mx.cpu(0),
+        group2ctx={"part0": mx.cpu(0), "part1": mx.cpu(1)},
+        grad_req={**dict.fromkeys(shapes, "null"), **dict.fromkeys(names, "write")},
+        **shapes,
+    )
     rng = np.random.RandomState(0)
     bound = config.hidden**-0.5
     for name, array in executor.arg_dict.items():

@@ -58,10 +58,13 @@ ON_GPUS = (
     "small",
     *(f"{n}@{b}" for n in ("large", "deep", "mxnet-example") for b in (64, 128, 256)),
 )
-CONFIGS.update({  # NAME@BATCH: with so many sequences
-    name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
-    for name in ON_GPUS if "@" in name
-})  # fmt: skip
+CONFIGS.update(
+    {  # NAME@BATCH: with so many sequences
+        name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
+        for name in ON_GPUS
+        if "@" in name
+    }
+)
 
 
 def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.peers import sgemm_peak
 from benchmarks.peers.contenders import title
 from benchmarks.peers.protocol import CONFIGS
-from symgraph.units import bytes_text, seconds_text
+from symgraph.core.units import bytes_text, seconds_text
 
 REFERENCE = (
     "symgraph-2",
@@ -21,9 +21,16 @@ REFERENCE = (
 )  # whom the others are compared with
 QUIET = 0.05  # of the CPUs: others' share that leaves figures alone
 COLUMNS = (
-    "config", "contender", "tokens/s", "quartiles", "step", "symgraph is", "GFLOP/s", "of peak",
+    "config",
+    "contender",
+    "tokens/s",
+    "quartiles",
+    "step",
+    "symgraph is",
+    "GFLOP/s",
+    "of peak",
     "peak memory",
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -100,17 +107,33 @@ def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> li
     for facts in found.values():
         low, high = (f"{t:,.0f}" for t in facts["quartiles"])
         times = facts["reference_ratio"]
-        made.append([
-            config, facts["title"], f"{facts['tokens_per_second']:,.0f}", f"{low} - {high}",
-            seconds_text(facts["step_seconds"]), "-" if times is None else f"{times:.2f} x as fast",
-            f"{facts['gflops']:.0f}", f"{facts['share_of_peak']:.0%}",
-            bytes_text(facts["peak_bytes"]),
-        ])  # fmt: skip
+        made.append(
+            [
+                config,
+                facts["title"],
+                f"{facts['tokens_per_second']:,.0f}",
+                f"{low} - {high}",
+                seconds_text(facts["step_seconds"]),
+                "-" if times is None else f"{times:.2f} x as fast",
+                f"{facts['gflops']:.0f}",
+                f"{facts['share_of_peak']:.0%}",
+                bytes_text(facts["peak_bytes"]),
+            ]
+        )
     limit = peak * 1e9 / size.flops
-    made.append([
-        config, "limit: products at the sgemm peak", f"{size.tokens * limit:,.0f}", "-",
-        seconds_text(1 / limit), "-", f"{peak:.0f}", "100%", "-",
-    ])  # fmt: skip
+    made.append(
+        [
+            config,
+            "limit: products at the sgemm peak",
+            f"{size.tokens * limit:,.0f}",
+            "-",
+            seconds_text(1 / limit),
+            "-",
+            f"{peak:.0f}",
+            "100%",
+            "-",
+        ]
+    )
     return made
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 import symgraph as sg
 from benchmarks.peers.protocol import serve
-from runtime.cuda.blas import product
-from symgraph.arrays import device, loaded
+from runtime.backends.cuda.blas import product
+from runtime.backends.device.arrays import device, loaded
 
 SIZE, THREADS = 2048, 2
 FLOPS = THREADS * 2 * SIZE**3  # of a step
@@ -42,10 +42,12 @@ def on_gpu() -> None:
 def on_cpus() -> None:
     rng = np.random.default_rng(0)
     work = [
-        (*(rng.standard_normal((SIZE, SIZE), np.float32) for _ in range(2)),
-         np.empty((SIZE, SIZE), np.float32))
+        (
+            *(rng.standard_normal((SIZE, SIZE), np.float32) for _ in range(2)),
+            np.empty((SIZE, SIZE), np.float32),
+        )
         for _ in range(THREADS)
-    ]  # fmt: skip
+    ]
 
     def step(_: int) -> float:
         for _ in pool.map(lambda arrays: np.matmul(arrays[0], arrays[1], out=arrays[2]), work):

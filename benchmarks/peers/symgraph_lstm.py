@@ -22,9 +22,9 @@ import symgraph as sg
 from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
 from examples.lstm_lm import build
 from runtime import Options, Plan, Session, initialize, make_cluster, plan
+from runtime.backends.device.arrays import device
 from runtime.transports import Cluster
-from symgraph.arrays import device
-from symgraph.types import Array
+from symgraph.core.types import Array
 
 GRADIENT_RATE = 2.0**20  # at which a step's difference is its gradient to float32's last bits
 SEED = 1
@@ -34,17 +34,25 @@ Feeds = dict[str, Array]
 
 def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]) -> Plan:
     model = build(
-        config.batch, config.steps, VOCAB, config.layers, config.hidden, config.hidden,
+        config.batch,
+        config.steps,
+        VOCAB,
+        config.layers,
+        config.hidden,
+        config.hidden,
         residual=False,
-    )  # fmt: skip
+    )
     options = Options(
         default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
     )
     if len(contexts) > 1:
         options = replace(
-            options, groups={"decode": contexts}, strategy="auto", schedule="auto",
+            options,
+            groups={"decode": contexts},
+            strategy="auto",
+            schedule="auto",
             time_segment="auto",
-        )  # fmt: skip
+        )
     options = replace(options, **overrides)
     return plan(model.symbol, model.feeds, options, wrt=None)
 
@@ -116,16 +124,19 @@ def main() -> None:
             save_gradients(options.gradients, made, cluster, config)
             gc.collect()  # its session would count in the peak memory
         session = Session(
-            made, cluster, first_values(made, cluster, config),
-            optimizer=sg.optimizer.SGD(RATE), clip=CLIP,
-        )  # fmt: skip
+            made,
+            cluster,
+            first_values(made, cluster, config),
+            optimizer=sg.optimizer.SGD(RATE),
+            clip=CLIP,
+        )
         data = feeds(config)
         serve(
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
             choice=choice_of(made) if count > 1 else "",
             memory=(lambda: used_on_gpus(contexts)) if options.gpus else None,
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

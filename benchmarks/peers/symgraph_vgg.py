@@ -21,10 +21,12 @@ def main() -> None:
     ranks, convolution, batch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     rng = np.random.default_rng(0)
     feeds = [
-        {"data": rng.standard_normal((batch, 3, 32, 32)).astype("float32"),
-         "label": rng.integers(0, 10, batch).astype("int32")}
+        {
+            "data": rng.standard_normal((batch, 3, 32, 32)).astype("float32"),
+            "label": rng.integers(0, 10, batch).astype("int32"),
+        }
         for _ in range(BATCHES)
-    ]  # fmt: skip
+    ]
     symbol = VGG(ranks, convolution, dropout=0.0).network()
     with make_cluster("threads", ranks) as cluster:
         session, _ = make_sessions(symbol, cluster, batch, RATE)

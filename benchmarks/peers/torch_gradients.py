@@ -22,8 +22,9 @@ def parameters_of(model: FusedModel, layers: int) -> dict[str, nn.Parameter]:
     """The module's parameters under the names of examples.lstm_lm."""
     found = {
         "embed_weight": model.embed.weight,
-        "decode_weight": model.decode.weight, "decode_bias": model.decode.bias,
-    }  # fmt: skip
+        "decode_weight": model.decode.weight,
+        "decode_bias": model.decode.bias,
+    }
     for i in range(layers):
         for ours, theirs in (("i2h", "ih"), ("h2h", "hh")):
             for kind in ("weight", "bias"):

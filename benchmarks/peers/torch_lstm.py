@@ -39,12 +39,14 @@ class UnrolledModel(nn.Module):
         hidden = config.hidden
         self.embed = nn.Embedding(VOCAB, hidden)
         self.layers = nn.ModuleList(
-            nn.ModuleDict({
-                "project": nn.Linear(hidden, 4 * hidden),
-                "recur": nn.Linear(hidden, 4 * hidden, bias=False),
-            })
+            nn.ModuleDict(
+                {
+                    "project": nn.Linear(hidden, 4 * hidden),
+                    "recur": nn.Linear(hidden, 4 * hidden, bias=False),
+                }
+            )
             for _ in range(config.layers)
-        )  # fmt: skip
+        )
         self.decode = nn.Linear(hidden, VOCAB)
 
     def forward(self, data: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -86,9 +88,10 @@ def main() -> None:
 
     memory = torch.cuda.max_memory_allocated if place.type == "cuda" else None
     serve(
-        step, f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels",
+        step,
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels",
         memory=memory,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

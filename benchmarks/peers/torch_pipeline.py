@@ -36,7 +36,7 @@ from benchmarks.peers.protocol import (
     peak_bytes,
     reset_peak,
     serve,
-)  # fmt: skip
+)
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 MICRO_BATCHES = (2, 4, 5, 8, 10, 16)
@@ -176,9 +176,12 @@ def lead(config: Config) -> None:
     way = best_way(0, config)
     step = make_step(0, config, way)
     serve(
-        step, f"torch {torch.__version__}", choice=str(way), before=lambda: tell(STEP),
+        step,
+        f"torch {torch.__version__}",
+        choice=str(way),
+        before=lambda: tell(STEP),
         memory=memory,
-    )  # fmt: skip
+    )
     tell(QUIT)
 
 

@@ -21,14 +21,21 @@ def network() -> nn.Module:
     layers, channels = [], 3
     for filters, depth in BLOCKS:
         for _ in range(depth):
-            layers += [nn.Conv2d(channels, filters, 3, padding=1, bias=False),
-                       nn.BatchNorm2d(filters), nn.ReLU(inplace=True)]  # fmt: skip
+            layers += [
+                nn.Conv2d(channels, filters, 3, padding=1, bias=False),
+                nn.BatchNorm2d(filters),
+                nn.ReLU(inplace=True),
+            ]
             channels = filters
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512),
-        nn.ReLU(inplace=True), nn.Linear(512, CLASSES, bias=False),
-    )  # fmt: skip
+        *layers,
+        nn.Flatten(),
+        nn.Linear(512, 512, bias=False),
+        nn.BatchNorm1d(512),
+        nn.ReLU(inplace=True),
+        nn.Linear(512, CLASSES, bias=False),
+    )
 
 
 def main() -> None:
@@ -37,8 +44,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4, fused=True)
-    data = [(torch.randn(batch, 3, 32, 32), torch.randint(CLASSES, (batch,)))
-            for _ in range(BATCHES)]  # fmt: skip
+    data = [
+        (torch.randn(batch, 3, 32, 32), torch.randint(CLASSES, (batch,))) for _ in range(BATCHES)
+    ]
 
     def step(number: int) -> float:
         images, labels = data[number]

@@ -26,9 +26,9 @@ from examples.seq2seq.pairs import Corpus, Pair, cldr, tab_separated
 from examples.seq2seq.translator import Translator
 from examples.seq2seq.vocabulary import Vocabulary
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
-from runtime.blas import limit_blas
+from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.command import OK, status_of
+from symgraph.app.exit_status import OK, status_of
 
 RATE, WARM_UP, CLIP, SEED = 0.005, 50, 5.0, 1
 REPEATS = 8  # of a name in an epoch, because it is one text; a month's name is in thousands
@@ -126,17 +126,19 @@ def run(options: argparse.Namespace) -> int:
             if translator.writes:
                 print(
                     f"epoch {number}: loss a word {loss:.9f}, {exact(found, corpus.held_out)} "
-                    f"held-out texts exact, {time.perf_counter() - begun:.0f} s", flush=True,
-                )  # fmt: skip
+                    f"held-out texts exact, {time.perf_counter() - begun:.0f} s",
+                    flush=True,
+                )
         report(translator, task)
     return OK
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m examples.seq2seq", description=__doc__,
+        prog="python -m examples.seq2seq",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--language", default="de", help="of the translations, as de, fr or pt_BR")
     parser.add_argument("--days", type=int, default=5000, help="whose dates are learnt")
     parser.add_argument("--pairs", type=Path, help="a tab-separated file instead")

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from symgraph.io import DataBatch, DataDesc
 
 from examples.seq2seq.pairs import Pair
 from examples.seq2seq.vocabulary import BEGIN, END, PAD, Vocabulary
-from symgraph.io import DataBatch, DataDesc
-from symgraph.types import Array
+from symgraph.core.types import Array
 
 STEP = 4  # lengths of buckets are multiples of it
 
@@ -72,9 +72,13 @@ def batch(pairs: Sequence[Encoded], key: Key, size: int) -> DataBatch:
         label[: len(words), column] = words
     data, labels = provide(key, size)
     return DataBatch(
-        [sources([words for words, _ in pairs], key[0], size), target], [label], size - len(pairs),
-        bucket_key=key, provide_data=data, provide_label=labels,
-    )  # fmt: skip
+        [sources([words for words, _ in pairs], key[0], size), target],
+        [label],
+        size - len(pairs),
+        bucket_key=key,
+        provide_data=data,
+        provide_label=labels,
+    )
 
 
 class Batches:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from examples.seq2seq.batches import Key
 from examples.seq2seq.vocabulary import PAD
-from runtime.chainermn import MultiNodeChainList, connect, create_multi_node_n_step_rnn
+from runtime.frontends.chainermn import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 from symgraph import AttrScope, Symbol, rnn, sym
-from symgraph.chain_list import Call
+from symgraph.chainermn.chain_list import Call
 
 READER, WRITER = 0, 1  # ranks
 SymGen = tuple[Symbol, list[str], list[str]]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from symgraph.errors import ConfigError
 
 Pair = tuple[str, str]
@@ -52,9 +51,10 @@ def cldr(language: str, days: int, held_out: int, seed: int) -> Corpus:
         if code in english.territories
     }
     return Corpus(
-        _dates(drawn[held_out:], english, other), _dates(drawn[:held_out], english, other),
+        _dates(drawn[held_out:], english, other),
+        _dates(drawn[:held_out], english, other),
         list(names.items()),
-    )  # fmt: skip
+    )
 
 
 def _locales(*languages: str) -> list[Any]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from symgraph.io import DataDesc
 
 from examples.seq2seq.batches import Key, sources
 from examples.seq2seq.network import WRITER, Sizes, greedy
 from examples.seq2seq.vocabulary import BEGIN, Vocabulary
 from runtime import Buckets, BucketSession, Session
-from symgraph.io import DataDesc
 
 SIZE = 256  # texts that are translated at once
 
@@ -27,9 +27,12 @@ class Translator:
     """
 
     def __init__(
-        self, training: BucketSession, keys: Sequence[Key], sizes: Sizes,
+        self,
+        training: BucketSession,
+        keys: Sequence[Key],
+        sizes: Sizes,
         vocabularies: tuple[Vocabulary, Vocabulary],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """keys: of training; the last one holds all."""
         self.source, self.target = vocabularies
         self.writes = WRITER in training.cluster.ranks
@@ -73,5 +76,6 @@ class Translator:
 
 def _provide(key: Key) -> list[DataDesc]:
     return [
-        DataDesc("source", (key[0], SIZE), "int32", "TN"), DataDesc("begin", (SIZE,), "int32", "N")
-    ]  # fmt: skip
+        DataDesc("source", (key[0], SIZE), "int32", "TN"),
+        DataDesc("begin", (SIZE,), "int32", "N"),
+    ]

@@ -20,9 +20,9 @@ import symgraph as sg
 from examples.seq2seq_attention.network import network
 from examples.seq2seq_attention.numerals import BUCKETS, DIGITS, Pair, batches, pairs, provide
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
-from runtime.blas import limit_blas
+from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.command import OK, status_of
+from symgraph.app.exit_status import OK, status_of
 
 BATCH, RATE, CLIP, SEED = 64, 0.003, 5.0, 1
 
@@ -31,9 +31,13 @@ def make_buckets(units: int, devices: int, schedule: str = "1f1b") -> Buckets:
     """The plans: `encoder` on the first device, `decoder` on the last."""
     contexts = tuple(sg.cpu(i) for i in range(devices))
     options = Options(
-        {"encoder": contexts[0], "decoder": contexts[-1]}, contexts[0], contexts, schedule,
-        micro_batches=2, update=True,
-    )  # fmt: skip
+        {"encoder": contexts[0], "decoder": contexts[-1]},
+        contexts[0],
+        contexts,
+        schedule,
+        micro_batches=2,
+        update=True,
+    )
     data, label = provide(BUCKETS[-1], BATCH)
     return Buckets(partial(network, units=units), BUCKETS[-1], [*data, *label], options)
 
@@ -76,16 +80,18 @@ def run(options: argparse.Namespace) -> int:
             if 0 in cluster.ranks:
                 print(
                     f"epoch {epoch}: loss a word {loss:.4f}, {share:.1%} of {len(held_out)} "
-                    f"held-out answers right, {time.perf_counter() - begun:.0f} s", flush=True,
-                )  # fmt: skip
+                    f"held-out answers right, {time.perf_counter() - begun:.0f} s",
+                    flush=True,
+                )
     return OK
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m examples.seq2seq_attention", description=__doc__,
+        prog="python -m examples.seq2seq_attention",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--numbers", type=int, default=20_000, help="to draw, with repetitions")
     parser.add_argument("--digits", type=int, default=DIGITS, help="of the longest numbers")

@@ -12,14 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-
 from symgraph.io import DataBatch, DataDesc
-from symgraph.types import Array
+
+from symgraph.core.types import Array
 
 SMALL = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
-    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = ("<pad>", "<begin>", "<end>", *"0123456789", *SMALL, *TENS, "hundred", "thousand")
@@ -90,15 +108,21 @@ def batch(given: Sequence[Pair], key: Key, size: int) -> DataBatch:
         label[row, : len(answer) + 1] = [*(IDS[w] for w in answer), END]
     data, labels = provide(key, size)
     return DataBatch(
-        [source, length, target], [label], size - len(given), bucket_key=key,
-        provide_data=data, provide_label=labels,
-    )  # fmt: skip
+        [source, length, target],
+        [label],
+        size - len(given),
+        bucket_key=key,
+        provide_data=data,
+        provide_label=labels,
+    )
 
 
 def batches(
-    given: Sequence[Pair], size: int, rng: np.random.Generator | None = None,
+    given: Sequence[Pair],
+    size: int,
+    rng: np.random.Generator | None = None,
     buckets: Sequence[Key] = BUCKETS,
-) -> Iterator[DataBatch]:  # fmt: skip
+) -> Iterator[DataBatch]:
     """All pairs once, in batches of one bucket each; with rng in random order."""
     order: Array = np.arange(len(given)) if rng is None else rng.permutation(len(given))
     members: dict[Key, list[Pair]] = {key: [] for key in buckets}

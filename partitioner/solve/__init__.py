@@ -26,7 +26,7 @@ from partitioner.solve.problem import (
     published,
     violations,
 )
-from symgraph.errors import PlacementError, nearest
+from symgraph.core.errors import PlacementError, nearest
 
 Strategy = Callable[[Problem, Budget], Solution | None]
 

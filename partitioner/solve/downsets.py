@@ -23,7 +23,7 @@ from partitioner.solve.elements import Elements, elements, mirrored, ordered
 from partitioner.solve.lattice import TooMany, down_sets
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
-from partitioner.solve.reduce import glue, reduced, timeless
+from partitioner.solve.reduce import join_uncuttable, reduced, timeless
 from partitioner.solve.relax import place_free, relaxed
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
@@ -92,7 +92,7 @@ def _exact(
 ) -> tuple[Found | None, float]:
     """The optimum and its bound. Raises TooMany or Stopped."""
     bound = best[0] if best else _sum_of_all(core)
-    glued = reduced(glue(core, bound))
+    glued = reduced(join_uncuttable(core, bound))
     if not glued.free.any():
         best = _swept(glued, best, bound, budget)
         return best, best[0] if best else floor
@@ -179,9 +179,10 @@ def _along(core: Elements, nodes: Array) -> list[int]:
     rows: nx.DiGraph[int] = nx.DiGraph()
     rows.add_nodes_from(range(core.problem.devices))
     rows.add_edges_from(
-        (int(devices[a]), int(devices[b])) for a, b in core.arcs
+        (int(devices[a]), int(devices[b]))
+        for a, b in core.arcs
         if devices[a] != devices[b] and not core.free[a] and not core.free[b]
-    )  # fmt: skip
+    )
     rank = {d: i for i, d in enumerate(nx.lexicographical_topological_sort(rows))}
     return topological(core, lambda v, step: rank[int(devices[v])])
 

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from partitioner.solve.problem import Array, Kind, Problem
-from symgraph.components import connected
+from symgraph.core.connected import connected
 
 Arcs = frozenset[tuple[int, int]]
 Net = tuple[tuple[float, ...], tuple[int, ...]]  # cost on each kind, elements

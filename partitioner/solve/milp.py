@@ -76,9 +76,10 @@ def _constraints(core: Elements, times: Array, kind_of: Array, count: int) -> li
     once = [(v, v * k + d, 1.0) for v in range(n) for d in range(k)]
     load = [(d, v * k + d, times[v, d]) for v in range(n) for d in range(k)]
     load += [
-        (d, n * k + e * k + d, costs[kind_of[d]]) for e, (costs, _) in enumerate(core.nets)
+        (d, n * k + e * k + d, costs[kind_of[d]])
+        for e, (costs, _) in enumerate(core.nets)
         for d in range(k)
-    ]  # fmt: skip
+    ]
     load += [(d, count - 1, -1.0) for d in range(k)]
     ring: list[tuple[int, int, float]] = []
     rows = 0
@@ -98,8 +99,11 @@ def _constraints(core: Elements, times: Array, kind_of: Array, count: int) -> li
     limits = core.limits[kind_of]
     tight = [d for d in range(k) if core.memory.sum() > limits[d]]
     if tight:
-        size = [(i, v * k + d, core.memory[v] / max(limits[d], 1e-300))
-                for i, d in enumerate(tight) for v in range(n)]  # fmt: skip
+        size = [
+            (i, v * k + d, core.memory[v] / max(limits[d], 1e-300))
+            for i, d in enumerate(tight)
+            for v in range(n)
+        ]
         found.append((_matrix(size, len(tight), count), -np.inf, 1))
     return found
 

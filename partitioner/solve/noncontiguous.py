@@ -19,7 +19,7 @@ from partitioner.solve.downsets import place_downsets
 from partitioner.solve.elements import Elements, elements
 from partitioner.solve.milp import programme
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
-from partitioner.solve.reduce import glue, reduced
+from partitioner.solve.reduce import join_uncuttable, reduced
 
 ROUNDS, STEPS = 12, 1_500_000  # the steps of a round at most; small problems take fewer
 STEPS_EACH = 5_000  # for an element and a device
@@ -33,11 +33,11 @@ def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
     if best is None:
         return None
     core = reduced(elements(problem, contiguous=False))
-    core = reduced(glue(core, largest(problem, best)))
+    core = reduced(join_uncuttable(core, largest(problem, best)))
     best = _search(core, best, budget.part(SEARCH_SHARE), floor)
     load = largest(problem, best)
     if load > floor * (1 + 1e-9):
-        core = reduced(glue(core, load))
+        core = reduced(join_uncuttable(core, load))
         found = programme(core, load, budget)
         if found is not None:
             floor = max(floor, min(found[0], load))

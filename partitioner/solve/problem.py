@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.solve.prices import best_prices
-from symgraph.errors import PlacementError
+from symgraph.core.errors import PlacementError
 
 Array = npt.NDArray[Any]
 Devices = Sequence[int] | Array  # node -> device

@@ -127,7 +127,7 @@ def _homes(
     return last + first
 
 
-def glue(core: Elements, bound: float) -> Elements:
+def join_uncuttable(core: Elements, bound: float) -> Elements:
     """Join what no placement below the bound can cut.
 
     Two devices or more hold parts of a net that is cut, and each pays for it and for one of its

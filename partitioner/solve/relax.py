@@ -41,9 +41,14 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
         for s in range(1 << i):
             times[:, g, s | 1 << i] = times[:, g, s] + core.times[:, v]
     found = replace(
-        weights(core), times=np.ascontiguousarray(core.times[:, kept]), memory=core.memory[kept],
-        nets=tuple(nets), groups=tuple(groups), masks=tuple(masks), free=times,
-    )  # fmt: skip
+        weights(core),
+        times=np.ascontiguousarray(core.times[:, kept]),
+        memory=core.memory[kept],
+        nets=tuple(nets),
+        groups=tuple(groups),
+        masks=tuple(masks),
+        free=times,
+    )
     arcs = frozenset((number[a], number[b]) for a, b in core.arcs if a in number and b in number)
     return found, arcs, kept
 

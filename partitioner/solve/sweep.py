@@ -84,18 +84,25 @@ def sweep(
     kinds, left = _kinds(w, family, nets)
     size = (len(family), states(w))
     table = Table(
-        np.full(size, math.inf), np.full(size, -1, dtype=np.int32),
-        np.full(len(family), -1, dtype=np.int32), left, np.array([bound]),
-        goal, np.zeros(1, dtype=np.int64),
-    )  # fmt: skip
+        np.full(size, math.inf),
+        np.full(size, -1, dtype=np.int32),
+        np.full(len(family), -1, dtype=np.int32),
+        left,
+        np.array([bound]),
+        goal,
+        np.zeros(1, dtype=np.int64),
+    )
     table.best[0, 0] = 0.0
     for start in range(0, len(family), SLICE):
         before = int(table.steps[0])
         _sweep(
             np.arange(start, min(start + SLICE, len(family))),
             (family.starts, family.steps, family.added, family.bits),
-            (w.times, w.memory), nets, table, kinds,
-        )  # fmt: skip
+            (w.times, w.memory),
+            nets,
+            table,
+            kinds,
+        )
         budget.take(int(table.steps[0]) - before)
     last = int(np.argmin(table.best[-1]))
     if not table.best[-1, last] < (bound if math.isinf(goal) else goal):
@@ -125,9 +132,13 @@ def _kinds(w: Weights, family: Family, nets: Nets) -> tuple[Kinds, Array]:
     sets = list(range(1, every + 1)) if k <= FEW else [every]
     row = np.array([sets.index(s if s in sets else every) for s in range(1 << min(k, FEW))])
     found = Kinds(
-        np.array(w.counts), np.array(w.limits, dtype=np.float64),
-        np.array(strides, dtype=np.int64), np.array(own, dtype=np.int64), w.prices, row,
-    )  # fmt: skip
+        np.array(w.counts),
+        np.array(w.limits, dtype=np.float64),
+        np.array(strides, dtype=np.int64),
+        np.array(own, dtype=np.int64),
+        w.prices,
+        row,
+    )
     left = [_left(w, family, nets, [g for g in range(k) if s >> g & 1]) for s in sets]
     return found, np.stack([*left, _unplaced(family, w.memory)])
 

@@ -38,10 +38,16 @@ class Weights:
 def weights(core: Elements) -> Weights:
     """The costs of a problem's own elements."""
     return Weights(
-        core.times, core.memory, tuple(kind.count for kind in core.kinds), core.limits,
-        core.prices, core.nets, (-1,) * len(core.nets), (0,) * len(core.nets),
+        core.times,
+        core.memory,
+        tuple(kind.count for kind in core.kinds),
+        core.limits,
+        core.prices,
+        core.nets,
+        (-1,) * len(core.nets),
+        (0,) * len(core.nets),
         np.zeros((len(core.kinds), 0, 1 << MOST)),
-    )  # fmt: skip
+    )
 
 
 class Nets(NamedTuple):
@@ -75,9 +81,15 @@ def nets_of(w: Weights) -> Nets:
     taken = _taken(w)
     opened = _opened(w, costs, sizes, taken)
     return Nets(
-        *rows(held), costs, sizes, np.array(w.groups, dtype=np.int32), taken,
-        w.free + opened, opened, np.zeros(len(sizes), dtype=np.int32),
-    )  # fmt: skip
+        *rows(held),
+        costs,
+        sizes,
+        np.array(w.groups, dtype=np.int32),
+        taken,
+        w.free + opened,
+        opened,
+        np.zeros(len(sizes), dtype=np.int32),
+    )
 
 
 def _taken(w: Weights) -> Array:

@@ -8,7 +8,7 @@ pins, memory and what must stay together, or raise PlacementError.
 
 from __future__ import annotations
 
-from partitioner.cost import Costs
+from partitioner.costs.cost import Costs
 from partitioner.strategies.chain import place_chain
 from partitioner.strategies.group2ctx import place_by_groups
 from partitioner.strategies.noncontiguous import place_noncontiguous
@@ -17,7 +17,7 @@ from partitioner.strategies.parameters import place_by_parameters
 from partitioner.strategies.refine import place_refined
 from partitioner.strategies.types import OBJECTIVES, Constraints, Placed, Strategy
 from partitioner.strategies.uniform import place_uniform
-from symgraph.errors import PlacementError, nearest
+from symgraph.core.errors import PlacementError, nearest
 
 STRATEGIES: dict[str, Strategy] = {
     "group2ctx": place_by_groups,

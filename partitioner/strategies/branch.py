@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from partitioner.machine import Machine
+from partitioner.costs.machine import Machine
 from partitioner.solve.lattice import rows
 from partitioner.solve.prices import best_prices, priced
 from partitioner.strategies.coarse import Coarse, limits, parts
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.types import Constraints
-from symgraph.types import Array
+from symgraph.core.types import Array
 
 STEPS = 1_000_000  # parts put on a device
 MOST = 60  # devices: sets of them are bits of an integer
@@ -93,12 +93,21 @@ def _task(coarse: Coarse, machine: Machine, constraints: Constraints, contiguous
     least = priced(coarse.times, price)
     weight = [float(least[part].sum()) for part in held]
     return Task(
-        *rows(held), coarse.times, coarse.memory.astype(np.float64), given, allowed,
-        costs.reshape(-1, k, k), rows(centre), rows(other), rows([list(a) for a in arcs]),
+        *rows(held),
+        coarse.times,
+        coarse.memory.astype(np.float64),
+        given,
+        allowed,
+        costs.reshape(-1, k, k),
+        rows(centre),
+        rows(other),
+        rows([list(a) for a in arcs]),
         np.array([into for a in arcs for into in a.values()], dtype=np.bool_),
-        _twins(coarse, given, latency, rate), price,
-        np.append(np.cumsum(weight[::-1])[::-1], 0.0), contiguous,
-    )  # fmt: skip
+        _twins(coarse, given, latency, rate),
+        price,
+        np.append(np.cumsum(weight[::-1])[::-1], 0.0),
+        contiguous,
+    )
 
 
 def _twins(coarse: Coarse, given: Array, latency: Array, rate: Array) -> Array:
@@ -110,10 +119,12 @@ def _twins(coarse: Coarse, given: Array, latency: Array, rate: Array) -> Array:
         order = np.arange(k)
         order[[a, b]] = b, a
         return (
-            a not in pinned and b not in pinned and given[a] == given[b]
+            a not in pinned
+            and b not in pinned
+            and given[a] == given[b]
             and np.array_equal(coarse.times[a], coarse.times[b])
             and all(np.array_equal(x, x[np.ix_(order, order)]) for x in (latency, rate))
-        )  # fmt: skip
+        )
 
     return np.array([max((a for a in range(b) if alike(a, b)), default=-1) for b in range(k)])
 

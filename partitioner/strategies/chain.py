@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import solved
 from partitioner.strategies.refine import swapped
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 
 def place_chain(graph: Graph, costs: Costs, machine: Machine, constraints: Constraints) -> Placed:

@@ -16,20 +16,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from partitioner.cost import Costs, KindCosts, Speed
-from partitioner.machine import Device, Machine
-from partitioner.sharing import is_view, made_by
+from partitioner.base.aliasing import is_view, made_by
+from partitioner.costs.cost import Costs, KindCosts, Speed
+from partitioner.costs.machine import Device, Machine
 from partitioner.strategies.contract import Classes, Flow, acyclic, contract
-from partitioner.strategies.traffic import Star, traffic
+from partitioner.strategies.traffic import Broadcast, traffic
 from partitioner.strategies.types import Constraints
-from symgraph.attribute import lookup
-from symgraph.components import connected
-from symgraph.errors import PlacementError, nearest
-from symgraph.graph import Graph, Node
-from symgraph.ops.registry import find
-from symgraph.pieces import place_of
-from symgraph.precision import is_parameter_cast
-from symgraph.types import Array, Value
+from symgraph.core.connected import connected
+from symgraph.core.errors import PlacementError, nearest
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import find
+from symgraph.core.tags import lookup
+from symgraph.core.types import Array, Value
+from symgraph.passes.precision import is_parameter_cast
+from symgraph.passes.shards import place_of
 
 Pairs = list[tuple[int, int]]  # of nodes that stay together
 
@@ -49,7 +49,7 @@ class Coarse:
     times: Array
     memory: Array
     parameters: Array
-    stars: tuple[Star, ...]
+    stars: tuple[Broadcast, ...]
     colours: tuple[int, ...]
     pins: tuple[int, ...]
     contiguous: bool
@@ -92,9 +92,15 @@ def coarsen(
     colour = np.full(classes.count, -1)
     np.maximum.at(colour, classes.of, classes.colours)
     return weighed(
-        graph, costs, machine, constraints, _homes(graph, index, classes, readers, constraints),
-        tuple(colour.tolist()), _pinned(nodes, classes, pins), contiguous,
-    )  # fmt: skip
+        graph,
+        costs,
+        machine,
+        constraints,
+        _homes(graph, index, classes, readers, constraints),
+        tuple(colour.tolist()),
+        _pinned(nodes, classes, pins),
+        contiguous,
+    )
 
 
 def _readers(nodes: list[Node], casts: Collection[str]) -> dict[str, list[tuple[int, int]]]:
@@ -222,9 +228,11 @@ def _classes(
 ) -> Classes:
     """Every node alone; what it weighs as shares of what one device has to do and may hold."""
     rows = [
-        (index[v.node], i, v) for i, n in enumerate(nodes) for v in dict.fromkeys(n.inputs)
+        (index[v.node], i, v)
+        for i, n in enumerate(nodes)
+        for v in dict.fromkeys(n.inputs)
         if v.node in index
-    ]  # fmt: skip
+    ]
     number: dict[Value, int] = {}
     flow = Flow(
         np.array([a for a, _, _ in rows], dtype=np.int64),
@@ -303,9 +311,16 @@ def weighed(
             parameters[of[node.name]] += size
             memory[of[node.name]] += size + gradient + learnt * constraints.slots * size
     return Coarse(
-        of, tuple(names), node_times(graph, costs, machine, home, n), memory, parameters,
-        stars, colours, pins, contiguous,
-    )  # fmt: skip
+        of,
+        tuple(names),
+        node_times(graph, costs, machine, home, n),
+        memory,
+        parameters,
+        stars,
+        colours,
+        pins,
+        contiguous,
+    )
 
 
 def node_times(

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symgraph.components import connected
-from symgraph.types import Array
+from symgraph.core.connected import connected
+from symgraph.core.types import Array
 
 FEW = 40  # classes: no need to join light ones
 MANY = 1000  # classes: too many to look for ancestors, and to place

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.machine import Machine
-from partitioner.stages import form_stages
+from partitioner.base.stages import form_stages
+from partitioner.base.types import Placement
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import Coarse, limits
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.problem import too_small
 from partitioner.strategies.types import Constraints, Placed
-from partitioner.types import Placement
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 
 def finish(
@@ -34,9 +34,12 @@ def finish(
     stage_of, rank_of = form_stages(graph, rank_of_node)
     load = max(loads.seconds)
     return Placed(
-        Placement(stage_of, rank_of, machine.contexts), load, min(load, lower_bound), strategy,
+        Placement(stage_of, rank_of, machine.contexts),
+        load,
+        min(load, lower_bound),
+        strategy,
         tuple(loads.memory),
-    )  # fmt: skip
+    )
 
 
 def _in_a_row(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
-from partitioner.place import Groups, group2ctx
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
+from partitioner.placement.group2ctx import Groups, group2ctx
 from partitioner.solve.prices import priced
 from partitioner.strategies.coarse import node_times, weighed
 from partitioner.strategies.finish import finish
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.attribute import lookup
-from symgraph.errors import PlacementError
-from symgraph.graph import Graph
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
+from symgraph.core.tags import lookup
 
 
 def place_by_groups(
@@ -22,8 +22,8 @@ def place_by_groups(
     """Every group on the device that the user maps it to, and all else near it.
 
     Without groups, those that are pinned; the first device is the default. The bound is of all
-    placements of single nodes. PlacementError as partitioner.place.group2ctx, and for devices
-    that the machine has not.
+    placements of single nodes. PlacementError as partitioner.placement.group2ctx.group2ctx, and for
+    devices that the machine has not.
     """
     first, *_ = machine.contexts
     placement = group2ctx(graph, _groups(graph, machine, constraints), first, machine.contexts)

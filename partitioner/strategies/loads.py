@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.machine import Machine
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import Coarse
 
 
@@ -73,8 +73,10 @@ class Loads:
         """Whether the devices can be put in a row that all forward values follow."""
         arcs = {
             (self.devices[s.centre], self.devices[c])
-            for s in self.coarse.stars if not s.backward for c in s.others
-        }  # fmt: skip
+            for s in self.coarse.stars
+            if not s.backward
+            for c in s.others
+        }
         before = {d: {a for a, b in arcs if b == d and a != d} for d in range(len(self.seconds))}
         while ready := [d for d, sources in before.items() if not sources & before.keys()]:
             for d in ready:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.optimal import place_optimal
 from partitioner.strategies.problem import solved
 from partitioner.strategies.refine import proven
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.errors import PlacementError
-from symgraph.graph import Graph
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
 
 
 def place_noncontiguous(

@@ -12,14 +12,14 @@ limits are counted in steps, so plans are the same every time.
 
 from __future__ import annotations
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import is_narrow, solved
 from partitioner.strategies.refine import proven
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 WIDEST = 1_000_000  # down-sets, times sets of devices: some ten seconds of search
 

@@ -6,14 +6,14 @@ as can be; where devices differ, for the speed of its device. How long they take
 
 from __future__ import annotations
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.solve import Kind, Problem, Transfer, solve
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import floor, slowness
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 
 def place_by_parameters(
@@ -27,9 +27,11 @@ def place_by_parameters(
         Kind("device", int((slow == s).sum()), s * coarse.parameters) for s in dict.fromkeys(slow)
     )
     row = Problem(
-        coarse.names, kinds, 0.0 * coarse.parameters,
+        coarse.names,
+        kinds,
+        0.0 * coarse.parameters,
         tuple(Transfer(c, (c + 1,), 0.0) for c in range(n - 1)),
-    )  # fmt: skip
+    )
     order = [d for s in dict.fromkeys(slow) for d in range(len(slow)) if slow[d] == s]
     found = [order[d] for d in solve(row, "chain").assignment]
     devices = [pin if pin >= 0 else d for d, pin in zip(found, coarse.pins, strict=True)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.machine import Machine
+from partitioner.costs.machine import Machine
 from partitioner.solve import STRATEGIES as SOLVERS
 from partitioner.solve import Budget, Kind, Problem, Transfer
 from partitioner.solve.bounds import lower_bound, memory_problem
@@ -27,14 +27,14 @@ from partitioner.solve.weights import weights
 from partitioner.strategies.coarse import Coarse, limits
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.types import Constraints
-from symgraph.errors import LimitError, PlacementError
-from symgraph.types import Array
-from symgraph.units import bytes_text
+from symgraph.core.errors import LimitError, PlacementError
+from symgraph.core.types import Array
+from symgraph.core.units import bytes_text
 
 STATES = 1024  # sets of devices that a solver may tell apart
 
 
-class Fleet(NamedTuple):
+class CoarseProblem(NamedTuple):
     """A problem on a machine. devices: of the problem -> of the machine."""
 
     problem: Problem
@@ -47,7 +47,7 @@ class Fleet(NamedTuple):
 
 def as_fleet(
     coarse: Coarse, machine: Machine, constraints: Constraints, *, cheapest: bool = False
-) -> Fleet:
+) -> CoarseProblem:
     """The problem; nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts.
 
     cheapest: a message takes what it takes over the device's best link, not the mean of all.
@@ -61,23 +61,28 @@ def as_fleet(
     best, most = (np.min, max) if cheapest else (np.max, min)  # of those taken as alike
     kinds = tuple(
         Kind(
-            "device", len(held),
+            "device",
+            len(held),
             np.concatenate([best([times[d] for d in held], axis=0), np.zeros(n)]),
-            best([moves[d] for d in held], axis=0), most(rooms[d] for d in held),
+            best([moves[d] for d in held], axis=0),
+            most(rooms[d] for d in held),
         )
         for held in groups
-    )  # fmt: skip
+    )
     transfers = tuple(
         Transfer(s.centre + n * s.backward, tuple(c + n * s.backward for c in s.others), 0.0)
         for s in coarse.stars
     )
     colours = _colours(coarse)
     problem = Problem(
-        (*coarse.names, *(f"{name} (backward)" for name in coarse.names)), kinds,
-        np.concatenate([coarse.memory, np.zeros(n)]), transfers, (*colours, *colours),
+        (*coarse.names, *(f"{name} (backward)" for name in coarse.names)),
+        kinds,
+        np.concatenate([coarse.memory, np.zeros(n)]),
+        transfers,
+        (*colours, *colours),
         (*[False] * n, *[True] * n),
-    )  # fmt: skip
-    return Fleet(problem, tuple(d for held in groups for d in held))
+    )
+    return CoarseProblem(problem, tuple(d for held in groups for d in held))
 
 
 def _alike(
@@ -167,10 +172,12 @@ def solved(
 def _same(a: Problem, b: Problem) -> bool:
     """Whether two problems of one coarse graph have the same kinds of devices."""
     return len(a.kinds) == len(b.kinds) and all(
-        x.count == y.count and x.memory_limit == y.memory_limit
-        and np.array_equal(x.times, y.times) and np.array_equal(x.moves, y.moves)  # type: ignore[arg-type]  # as_fleet gives them
+        x.count == y.count
+        and x.memory_limit == y.memory_limit
+        and np.array_equal(x.times, y.times)
+        and np.array_equal(x.moves, y.moves)  # type: ignore[arg-type]  # as_fleet gives them
         for x, y in zip(a.kinds, b.kinds, strict=True)
-    )  # fmt: skip
+    )
 
 
 def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: int) -> bool:

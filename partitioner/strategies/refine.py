@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.strategies.branch import searched
 from partitioner.strategies.coarse import Coarse, coarsen, limits, parts
 from partitioner.strategies.finish import finish
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.problem import solved
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 ROUNDS = 200  # improvements, at most
 TRIALS = 20_000  # moves looked at for one improvement, at most

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partitioner.owners import SUM
-from symgraph.graph import Graph, Node
-from symgraph.types import Value
+from partitioner.base.node_bodies import SUM
+from symgraph.core.graph import Graph, Node
+from symgraph.core.types import Value
 
 
 @dataclass(frozen=True)
-class Star:
+class Broadcast:
     """Messages between a centre and each other class, merged over all alike.
 
     messages, nbytes: for one of the others, a micro-batch. backward: of gradients.
@@ -34,7 +34,7 @@ class Star:
     nbytes: int
 
 
-def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[Star, ...]]:
+def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[Broadcast, ...]]:
     """The class in which every node of the graph runs, and all stars between classes.
 
     of: forward node -> class.
@@ -72,7 +72,7 @@ def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[
                 readers = users.get(Value(node.name, index), ())
                 others = {home[r] for r in readers if r not in sums}
                 star(home[node.name], others, node.origin is not None, type_.nbytes)
-    return home, tuple(Star(*key, *entry) for key, entry in found.items())
+    return home, tuple(Broadcast(*key, *entry) for key, entry in found.items())
 
 
 def _sums(graph: Graph, users: Mapping[Value, list[str]]) -> dict[str, bool]:

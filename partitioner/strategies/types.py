@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
-from partitioner.place import Groups
-from partitioner.types import Placement
-from symgraph.graph import Graph
-from symgraph.types import Value
+from partitioner.base.types import Placement
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
+from partitioner.placement.group2ctx import Groups
+from symgraph.core.graph import Graph
+from symgraph.core.types import Value
 
 STEP, THROUGHPUT, LATENCY = "step", "throughput", "latency"
 OBJECTIVES = {

@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
-from partitioner.cost import Costs
-from partitioner.machine import Machine
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.finish import finish
 from partitioner.strategies.problem import floor, slowness
 from partitioner.strategies.types import Constraints, Placed
-from symgraph.graph import Graph
+from symgraph.core.graph import Graph
 
 
 def place_uniform(graph: Graph, costs: Costs, machine: Machine, constraints: Constraints) -> Placed:

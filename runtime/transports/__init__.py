@@ -14,9 +14,9 @@ from runtime.transports.base import (
     launched_by_mpi,
     wrong_size,
 )
-from runtime.transports.threads import ThreadCluster
-from symgraph.context import Context, gpu
-from symgraph.errors import ConfigError, nearest
+from runtime.transports.threads.cluster import ThreadCluster
+from symgraph.core.context import Context, gpu
+from symgraph.core.errors import ConfigError, nearest
 
 __all__ = [
     "GRACE_SECONDS",
@@ -37,7 +37,7 @@ def _threads(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
 
 
 def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    from runtime.transports.mpi import MpiCluster  # on demand: mpi4py is optional
+    from runtime.transports.mpi.cluster import MpiCluster  # on demand: mpi4py is optional
 
     cluster = MpiCluster(timeout)
     if cluster.size != size:
@@ -48,7 +48,9 @@ def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
 
 
 def _nccl(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    from runtime.transports.nccl import NcclCluster  # on demand: mpi4py and cupy are optional
+    from runtime.transports.nccl.cluster import (
+        NcclCluster,  # on demand: mpi4py and cupy are optional
+    )
 
     return NcclCluster(timeout, devices or [gpu(i) for i in range(size)])
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from symgraph.command import FAILED, exit_status
-from symgraph.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
-from symgraph.types import BFLOAT16, DTYPES
+from symgraph.app.exit_status import FAILED, exit_status
+from symgraph.core.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
+from symgraph.core.types import BFLOAT16, DTYPES
 
 T = TypeVar("T")
 
@@ -36,8 +36,12 @@ def is_carried(dtype: np.dtype[Any]) -> bool:
 
 # What the launchers of MPICH and Intel MPI, Open MPI, and PMIx managers (srun, prterun) set.
 LAUNCHER_VARIABLES = (
-    "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK",
-)  # fmt: skip
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK",
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Ticket(Protocol):
         ...
 
 
-class Lent(Ticket, Protocol):
+class CollectiveTicket(Ticket, Protocol):
     """A collective under way."""
 
     def returned(self) -> bool:
@@ -78,7 +82,7 @@ class Lent(Ticket, Protocol):
 Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
 
 
-class Blocks(NamedTuple):
+class CollectiveLayout(NamedTuple):
     """What some ranks give each other in a collective, as bytes.
 
     kind: bcast, scatter, gather, allgather or alltoall. ranks: who takes part, rising. sizes[i][j]:
@@ -134,8 +138,8 @@ class Collectives(Protocol):
         ...
 
     def start(
-        self, blocks: Blocks, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
-    ) -> Lent:
+        self, blocks: CollectiveLayout, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
+    ) -> CollectiveTicket:
         """Start a collective, which every rank of it starts in one order, and return at once.
 
         out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
@@ -317,7 +321,7 @@ def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
     )
 
 
-def joined_by(blocks: Blocks) -> str:
+def joined_by(blocks: CollectiveLayout) -> str:
     """What a rank of a collective awaits."""
     return f"{blocks.kind} with ranks {', '.join(map(str, blocks.ranks))}"
 

@@ -59,7 +59,7 @@ class Wait(NamedTuple):
 
 
 @dataclass
-class Stand:
+class RankStatus:
     """Where a process stands: written by it, read by its helper thread."""
 
     runs: int = 0  # begun
@@ -73,7 +73,7 @@ class Stand:
         return {"runs": self.runs, "inside": self.inside, "wait": wait, "met": dict(self.met)}
 
     @classmethod
-    def heard(cls, told: Mapping[str, Any]) -> Stand:
+    def heard(cls, told: Mapping[str, Any]) -> RankStatus:
         stand = cls(**told)
         if stand.wait is not None:
             number, text, needs, run, (group, meeting) = stand.wait
@@ -81,11 +81,11 @@ class Stand:
         return stand
 
 
-class Judge:
+class StallDetector:
     """Finds stalls in what processes tell of themselves."""
 
     def __init__(self) -> None:
-        self.stands: dict[int, Stand] = {}
+        self.stands: dict[int, RankStatus] = {}
         self.question = 0  # the last one
         self._suspects: dict[int, Wait] = {}
         self._since = 0.0
@@ -94,7 +94,7 @@ class Judge:
 
     def hear(self, rank: int, told: Mapping[str, Any], answer: int) -> None:
         """A rank tells its stand, after it heard this question."""
-        self.stands[rank] = Stand.heard(told)
+        self.stands[rank] = RankStatus.heard(told)
         self._answers[rank] = answer
 
     def look(self, closed: Collection[int], now: float) -> str | None:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
+    Layout,
+    Layouts,
+    Split,
+    bilinear,
+    refuse_mixing,
+)
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import LOW, Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.shapes import unify
+from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Layouts, Split, bilinear, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import LOW, Call, Env, OpDef, Partial, Shapes, Site, Types, register
-from symgraph.ops.shapes import unify
-from symgraph.types import Array, Shape
 
 
 def turned(shape: Shape, transposed: bool) -> Shape:
@@ -86,36 +94,38 @@ def batch_dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> L
     if x_axis is None and y_axis is None:
         return bilinear(site, ins, [outs[0]] * 2, outs)
     if PARTIAL in ins:
-        mixes(site, "multiplies a sum over the batch with samples")
+        refuse_mixing(site, "multiplies a sum over the batch with samples")
     if isinstance(x, Split) and isinstance(y, Split):
         if (x.outer, x.inner) == (y.outer, y.inner):
             if x_axis == y_axis and x.axis < rank - 2:
                 return [x]
             if (x_axis, y_axis) == (rank - 1, rank - 2):
                 return [PARTIAL]
-        mixes(site, "multiplies samples with one another")
+        refuse_mixing(site, "multiplies samples with one another")
     split, axis, free = (x, x_axis, rank - 2) if y is WHOLE else (y, y_axis, rank - 1)
     assert isinstance(split, Split)
     if axis != free:
-        mixes(site, "multiplies samples with values that do not depend on them, one by one")
+        refuse_mixing(site, "multiplies samples with values that do not depend on them, one by one")
     return [Split(free, split.outer, split.inner)]
 
 
-register(OpDef(
-    name="batch_dot",
-    inputs=("lhs", "rhs"),
-    shape=batch_dot_shape,
-    compute=batch_dot,
-    grad=batch_dot_grad,
-    flops=batch_dot_flops,
-    dtype=floats,
-    batch=batch_dot_batch,
-    params={
-        "transpose_a": params.boolean(False),
-        "transpose_b": params.boolean(False),
-        "forward_stype": params.ignored(),
-    },
-    precision=LOW,
-    doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
-    "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="batch_dot",
+        inputs=("lhs", "rhs"),
+        shape=batch_dot_shape,
+        compute=batch_dot,
+        grad=batch_dot_grad,
+        flops=batch_dot_flops,
+        dtype=floats,
+        batch=batch_dot_batch,
+        params={
+            "transpose_a": params.boolean(False),
+            "transpose_b": params.boolean(False),
+            "forward_stype": params.ignored(),
+        },
+        precision=LOW,
+        doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
+        "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
+    )
+)

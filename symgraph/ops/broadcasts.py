@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, Layout, Split, refuse_mixing
+from symgraph.core.build import apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
+from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import numbers
-from symgraph.ops.layout import PARTIAL, Layout, Split, mixes
-from symgraph.ops.params import Attrs
 from symgraph.ops.reduce import reduce_flops, total
-from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import axes_of, expect, reduced_shape, unify
-from symgraph.types import Array, Shape
 
 Layouts = Sequence[Layout]
 
@@ -62,22 +62,25 @@ def repeated_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> La
         return [layout]
     axis = layout.axis + len(outs[0].shape) - len(in_types[0].shape)
     if in_types[0].shape[layout.axis] != outs[0].shape[axis]:
-        mixes(site, "repeats along the batch axis")
+        refuse_mixing(site, "repeats along the batch axis")
     return [Split(axis, layout.outer, layout.inner)]
 
 
-register(OpDef(
-    name="broadcast_to",
-    inputs=("data",),
-    shape=broadcast_to_shape,
-    compute=lambda env, a, x: spread(env.xp, x, target(x.shape, a["shape"])),
-    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=repeated_batch,
-    params={"shape": params.integers()},
-    doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; missing "
-    "leading axes count as 1. MXNet broadcast_to.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="broadcast_to",
+        inputs=("data",),
+        shape=broadcast_to_shape,
+        compute=lambda env, a, x: spread(env.xp, x, target(x.shape, a["shape"])),
+        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=repeated_batch,
+        params={"shape": params.integers()},
+        doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; "
+        "missing "
+        "leading axes count as 1. MXNet broadcast_to.",
+    )
+)
 
 
 def sized(attrs: Attrs, data: Shape) -> Shape:
@@ -102,19 +105,21 @@ def broadcast_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes,
     return [tuple(d or o for d, o in zip(data, out, strict=True))], [out]
 
 
-register(OpDef(
-    name="broadcast_axis",
-    inputs=("data",),
-    shape=broadcast_axis_shape,
-    compute=lambda env, a, x: spread(env.xp, x, sized(a, x.shape)),
-    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=repeated_batch,
-    params={"axis": params.integers(()), "size": params.integers(())},
-    aliases=("broadcast_axes",),
-    doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
-    "broadcast_axis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="broadcast_axis",
+        inputs=("data",),
+        shape=broadcast_axis_shape,
+        compute=lambda env, a, x: spread(env.xp, x, sized(a, x.shape)),
+        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=repeated_batch,
+        params={"axis": params.integers(()), "size": params.integers(())},
+        aliases=("broadcast_axes",),
+        doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
+        "broadcast_axis.",
+    )
+)
 
 
 def broadcast_axes_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -130,28 +135,31 @@ def broadcast_axes_batch(site: Site, ins: Layouts, in_types: Types, outs: Types)
     rank = len(outs[0].shape)
     kept = [a for a in range(rank) if a not in axes or site.attrs["keepdims"]]
     if not kept or kept[layout.axis] in axes:
-        mixes(site, "repeats along the batch axis")
+        refuse_mixing(site, "repeats along the batch axis")
     return [Split(kept[layout.axis], layout.outer, layout.inner)]
 
 
-register(OpDef(
-    name="_broadcast_axes",
-    inputs=("data",),
-    shape=broadcast_axes_shape,
-    compute=lambda env, a, x: spread(
-        env.xp, x.reshape(reduced_shape(a["shape"], a["axes"], True)), a["shape"]
-    ),
-    grad=lambda c: (apply("sum", c.gy, axis=c.attrs["axes"], keepdims=c.attrs["keepdims"]),),
-    flops=no_flops,
-    batch=broadcast_axes_batch,
-    params={
-        "axes": params.integers(),
-        "shape": params.integers(),
-        "keepdims": params.boolean(False),
-    },
-    doc="The value that was reduced over `axes` (non-negative, at least one) repeated to `shape`. "
-    "Gradient of sum.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_broadcast_axes",
+        inputs=("data",),
+        shape=broadcast_axes_shape,
+        compute=lambda env, a, x: spread(
+            env.xp, x.reshape(reduced_shape(a["shape"], a["axes"], True)), a["shape"]
+        ),
+        grad=lambda c: (apply("sum", c.gy, axis=c.attrs["axes"], keepdims=c.attrs["keepdims"]),),
+        flops=no_flops,
+        batch=broadcast_axes_batch,
+        params={
+            "axes": params.integers(),
+            "shape": params.integers(),
+            "keepdims": params.boolean(False),
+        },
+        doc="The value that was reduced over `axes` (non-negative, at least one) repeated to "
+        "`shape`. "
+        "Gradient of sum.",
+    )
+)
 
 
 def sum_to_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -182,15 +190,18 @@ def sum_to_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
     return [Split(axis, layout.outer, layout.inner)]
 
 
-register(OpDef(
-    name="_sum_to",
-    inputs=("data",),
-    shape=sum_to_shape,
-    compute=sum_to,
-    grad=lambda c: (apply("broadcast_to", c.gy, shape=c.x[0].shape),),
-    flops=reduce_flops,
-    dtype=numbers,
-    batch=sum_to_batch,
-    params={"shape": params.integers()},
-    doc="Data summed over the axes along which `shape` broadcasts to it. Gradient of broadcasts.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sum_to",
+        inputs=("data",),
+        shape=sum_to_shape,
+        compute=sum_to,
+        grad=lambda c: (apply("broadcast_to", c.gy, shape=c.x[0].shape),),
+        flops=reduce_flops,
+        dtype=numbers,
+        batch=sum_to_batch,
+        params={"shape": params.integers()},
+        doc="Data summed over the axes along which `shape` broadcasts to it. Gradient of "
+        "broadcasts.",
+    )
+)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.elementwise import DTypes
-from symgraph.ops.index import integers
-from symgraph.ops.layout import WHOLE, Layouts, elementwise, linear
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layouts, elementwise, linear
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     Call,
     Env,
     OpDef,
@@ -22,8 +20,10 @@ from symgraph.ops.registry import (
     register,
     same_dtype,
 )
-from symgraph.ops.shapes import expect, same, unify
-from symgraph.types import Array
+from symgraph.core.shapes import expect, same, unify
+from symgraph.core.types import Array
+from symgraph.ops.elementwise import DTypes
+from symgraph.ops.index import integers
 
 
 def one_hot_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -45,23 +45,26 @@ def one_hot(env: Env, a: Attrs, ids: Array) -> Any:
     return env.xp.where(hot, on, off)
 
 
-register(OpDef(
-    name="one_hot",
-    inputs=("indices",),
-    shape=one_hot_shape,
-    compute=one_hot,
-    flops=no_flops,
-    dtype=lambda site, ins: ([ins[0] or "float32"], [site.attrs["dtype"]]),
-    batch=one_hot_batch,
-    params={
-        "depth": params.integer(),
-        "on_value": params.number(1.0),
-        "off_value": params.number(0.0),
-        "dtype": params.dtype("float32"),
-    },
-    doc="A new last axis of length depth with on_value at the index and off_value elsewhere; an "
-    "index out of range is off everywhere. MXNet one_hot.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="one_hot",
+        inputs=("indices",),
+        shape=one_hot_shape,
+        compute=one_hot,
+        flops=no_flops,
+        dtype=lambda site, ins: ([ins[0] or "float32"], [site.attrs["dtype"]]),
+        batch=one_hot_batch,
+        params={
+            "depth": params.integer(),
+            "on_value": params.number(1.0),
+            "off_value": params.number(0.0),
+            "dtype": params.dtype("float32"),
+        },
+        doc="A new last axis of length depth with on_value at the index and off_value elsewhere; "
+        "an "
+        "index out of range is off everywhere. MXNet one_hot.",
+    )
+)
 
 
 def where_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -98,16 +101,19 @@ def where_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
     return elementwise(site, ins, [in_types[1]] * 3, outs)  # a condition by row is on axis 0 too
 
 
-register(OpDef(
-    name="where",
-    inputs=("condition", "x", "y"),
-    shape=where_shape,
-    compute=where,
-    grad=where_grad,
-    flops=no_flops,
-    dtype=where_dtype,
-    batch=where_batch,
-    full_inputs=("condition",),
-    doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
-    "entry a row of axis 0. MXNet where.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="where",
+        inputs=("condition", "x", "y"),
+        shape=where_shape,
+        compute=where,
+        grad=where_grad,
+        flops=no_flops,
+        dtype=where_dtype,
+        batch=where_batch,
+        full_inputs=("condition",),
+        doc="x where condition is not 0, else y; condition has their shape, or is a vector with "
+        "one "
+        "entry a row of axis 0. MXNet where.",
+    )
+)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.ops import params
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, linear
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, linear
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     Env,
     OpDef,
     Shapes,
@@ -18,7 +18,7 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import same, unify
+from symgraph.core.shapes import same, unify
 
 Layouts = Sequence[Layout]
 SOURCE = {
@@ -55,19 +55,21 @@ for name, alias, spec, compute, doc in (
         "The number `value`",
     ),
 ):
-    register(OpDef(
-        name=name,
-        inputs=(),
-        shape=given_shape,
-        compute=compute,
-        flops=no_flops,
-        dtype=given_dtype,
-        batch=source_batch,
-        params={**SOURCE, **spec, "axis": params.integer(-1)},
-        aliases=(alias,),
-        doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
-        f"`axis` then. MXNet {name}.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=(),
+            shape=given_shape,
+            compute=compute,
+            flops=no_flops,
+            dtype=given_dtype,
+            batch=source_batch,
+            params={**SOURCE, **spec, "axis": params.integer(-1)},
+            aliases=(alias,),
+            doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
+            f"`axis` then. MXNet {name}.",
+        )
+    )
 
 
 def arange_length(site: Site) -> int:
@@ -76,8 +78,10 @@ def arange_length(site: Site) -> int:
     span = start if stop is None else stop - start
     count = math.ceil(span / step) if step else 0
     if count < 1 or site.attrs["repeat"] < 1:
-        site.fail(f"start={start}, stop={stop}, step={step}, repeat={site.attrs['repeat']} makes "
-                  "no elements")  # fmt: skip
+        site.fail(
+            f"start={start}, stop={stop}, step={step}, repeat={site.attrs['repeat']} makes "
+            "no elements"
+        )
     return count * int(site.attrs["repeat"])
 
 
@@ -88,28 +92,32 @@ def arange(env: Env, a: Attrs) -> Any:
     return env.xp.repeat(numbers, a["repeat"]).astype(a["dtype"])
 
 
-register(OpDef(
-    name="_arange",
-    inputs=(),
-    shape=lambda site, ins, outs: (
-        ins, [unify(site, (arange_length(site),), outs[0], "output shapes")]
-    ),
-    compute=arange,
-    flops=no_flops,
-    dtype=given_dtype,
-    params={
-        "start": params.number(0.0),
-        "stop": params.optional(params.number()),
-        "step": params.number(1.0),
-        "repeat": params.integer(1),
-        "infer_range": params.only(False),
-        "ctx": params.ignored(),
-        "dtype": params.dtype("float32"),
-    },
-    aliases=("arange",),
-    doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop is "
-    "None. MXNet _arange.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_arange",
+        inputs=(),
+        shape=lambda site, ins, outs: (
+            ins,
+            [unify(site, (arange_length(site),), outs[0], "output shapes")],
+        ),
+        compute=arange,
+        flops=no_flops,
+        dtype=given_dtype,
+        params={
+            "start": params.number(0.0),
+            "stop": params.optional(params.number()),
+            "step": params.number(1.0),
+            "repeat": params.integer(1),
+            "infer_range": params.only(False),
+            "ctx": params.ignored(),
+            "dtype": params.dtype("float32"),
+        },
+        aliases=("arange",),
+        doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop "
+        "is "
+        "None. MXNet _arange.",
+    )
+)
 
 
 def ones_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -117,22 +125,26 @@ def ones_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     return [WHOLE if layout is PARTIAL else layout for layout in ins]
 
 
-register(OpDef(
-    name="zeros_like",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
-    flops=no_flops,
-    batch=linear,
-    doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="zeros_like",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
+        flops=no_flops,
+        batch=linear,
+        doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
+    )
+)
 
-register(OpDef(
-    name="ones_like",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: env.xp.ones(x.shape, x.dtype),
-    flops=no_flops,
-    batch=ones_batch,
-    doc="Ones of the data's shape and dtype. MXNet ones_like.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="ones_like",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: env.xp.ones(x.shape, x.dtype),
+        flops=no_flops,
+        batch=ones_batch,
+        doc="Ones of the data's shape and dtype. MXNet ones_like.",
+    )
+)

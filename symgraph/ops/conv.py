@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs, Param
+from symgraph.core.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array, Shape
 from symgraph.ops.conv_compute import convolve, data_gradient, weight_gradient
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.linear import fc_inputs, grad_data_shape
-from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import expect, unify
 from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
-from symgraph.types import Array, Shape
 
 FORM = {**WINDOW, "num_group": params.count(1)}
 
@@ -109,31 +109,36 @@ def window_flops(attrs: Attrs, values: int, weight: Shape) -> int:
 def conv_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data, *rest = ins
     if any(layout is not WHOLE for layout in rest):
-        mixes(site, "has weights that depend on the samples")
+        refuse_mixing(site, "has weights that depend on the samples")
     if data is PARTIAL and len(ins) == 3:
-        mixes(site, "adds a constant to a sum over the batch")
+        refuse_mixing(site, "adds a constant to a sum over the batch")
     if isinstance(data, Split) and data.axis > 0:
-        mixes(site, f"sums over axis {data.axis}, where the batch lies")
+        refuse_mixing(site, f"sums over axis {data.axis}, where the batch lies")
     return [data]
 
 
-register(OpDef(
-    name="Convolution",
-    inputs=fc_inputs,
-    shape=conv_shape,
-    compute=conv_compute,
-    grad=conv_grad,
-    flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
-    dtype=floats,
-    batch=conv_batch,
-    params=layer_params(1024, False),
-    precision=LOW,
-    doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
-    "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis becomes "
-    "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
-    "part of the filters reads its part of the channels. workspace and cudnn_* are accepted and "
-    "change nothing. MXNet Convolution.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Convolution",
+        inputs=fc_inputs,
+        shape=conv_shape,
+        compute=conv_compute,
+        grad=conv_grad,
+        flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
+        dtype=floats,
+        batch=conv_batch,
+        params=layer_params(1024, False),
+        precision=LOW,
+        doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / "
+        "num_group, "
+        "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis "
+        "becomes "
+        "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
+        "part of the filters reads its part of the channels. workspace and cudnn_* are accepted "
+        "and "
+        "change nothing. MXNet Convolution.",
+    )
+)
 
 
 # -- the forms of its gradients ------------------------------------------------------------------
@@ -151,35 +156,39 @@ def again(c: Call, x: Ref, w: Ref) -> Ref:
     return apply("Convolution", x, w, num_filter=w.shape[0], no_bias=True, **form(c.attrs))
 
 
-register(OpDef(
-    name="_conv_grad_data",
-    inputs=("grad", "weight"),
-    shape=grad_data_shape,
-    compute=lambda env, a, g, w: data_gradient(
-        env.xp, g, w, windows_of(a), a["num_group"], a["shape"]
-    ),
-    grad=lambda c: (
-        again(c, c.gy, c.x[1]),
-        apply("_conv_grad_weight", c.x[0], c.gy, **form(c.attrs)),
-    ),
-    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
-    params={**FORM, "shape": params.integers()},
-    doc="Gradient of Convolution's data, which has this shape.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_conv_grad_data",
+        inputs=("grad", "weight"),
+        shape=grad_data_shape,
+        compute=lambda env, a, g, w: data_gradient(
+            env.xp, g, w, windows_of(a), a["num_group"], a["shape"]
+        ),
+        grad=lambda c: (
+            again(c, c.gy, c.x[1]),
+            apply("_conv_grad_weight", c.x[0], c.gy, **form(c.attrs)),
+        ),
+        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+        params={**FORM, "shape": params.integers()},
+        doc="Gradient of Convolution's data, which has this shape.",
+    )
+)
 
-register(OpDef(
-    name="_conv_grad_weight",
-    inputs=("grad", "data"),
-    shape=grad_weight_shape,
-    compute=lambda env, a, g, x: weight_gradient(env.xp, g, x, windows_of(a), a["num_group"]),
-    grad=lambda c: (
-        again(c, c.x[1], c.gy),
-        apply("_conv_grad_data", c.x[0], c.gy, shape=c.x[1].shape, **form(c.attrs)),
-    ),
-    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
-    params=FORM,
-    doc="Gradient of Convolution's weight from that of its output and the data.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_conv_grad_weight",
+        inputs=("grad", "data"),
+        shape=grad_weight_shape,
+        compute=lambda env, a, g, x: weight_gradient(env.xp, g, x, windows_of(a), a["num_group"]),
+        grad=lambda c: (
+            again(c, c.x[1], c.gy),
+            apply("_conv_grad_data", c.x[0], c.gy, shape=c.x[1].shape, **form(c.attrs)),
+        ),
+        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
+        params=FORM,
+        doc="Gradient of Convolution's weight from that of its output and the data.",
+    )
+)
 
 
 # -- Deconvolution -----------------------------------------------------------------------------
@@ -204,16 +213,20 @@ def check_output(site: Site, windows: Windows, data: Shape) -> Shape:
     target, more = site.attrs["target_shape"], site.attrs["adj"]
     for key in ("target_shape", "adj"):
         if len(site.attrs[key]) not in (0, len(windows.kernel)):
-            site.fail(f"{key}={site.attrs[key]} does not have one value for each axis of "
-                      f"kernel={windows.kernel}")  # fmt: skip
+            site.fail(
+                f"{key}={site.attrs[key]} does not have one value for each axis of "
+                f"kernel={windows.kernel}"
+            )
     if any(a < 0 or a >= s for a, s in zip(more, windows.stride, strict=False)):
         site.fail(f"adj={more} must be 0 or more and less than stride={windows.stride}")
     resolved, lengths = widened(site.attrs, data)
     for known, length, pad in zip(data[2:], lengths, resolved.pad, strict=True):
         if known and (length < 1 or pad < 0):
             wanted = f"target_shape={target}" if any(target) else f"pad={windows.pad}"
-            site.fail(f"{wanted} does not fit data of shape {data} with kernel={windows.kernel}, "
-                      f"stride={windows.stride}")  # fmt: skip
+            site.fail(
+                f"{wanted} does not fit data of shape {data} with kernel={windows.kernel}, "
+                f"stride={windows.stride}"
+            )
     return tuple(
         n if known or any(target) else 0 for known, n in zip(data[2:], lengths, strict=True)
     )
@@ -251,21 +264,23 @@ def deconv_grad(c: Call) -> Sequence[Ref]:
     return [of_x, apply("_conv_grad_weight", x, c.gy, **same), *bias_gradient(c)]
 
 
-register(OpDef(
-    name="Deconvolution",
-    inputs=fc_inputs,
-    shape=deconv_shape,
-    compute=deconv_compute,
-    grad=deconv_grad,
-    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
-    dtype=floats,
-    batch=conv_batch,
-    params=layer_params(
-        512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
-    ),
-    precision=LOW,
-    doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
-    "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
-    "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
-    "Deconvolution.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Deconvolution",
+        inputs=fc_inputs,
+        shape=deconv_shape,
+        compute=deconv_compute,
+        grad=deconv_grad,
+        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+        dtype=floats,
+        batch=conv_batch,
+        params=layer_params(
+            512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
+        ),
+        precision=LOW,
+        doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
+        "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
+        "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
+        "Deconvolution.",
+    )
+)

@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.windows import Windows
-from symgraph.types import Array, Shape, wide
 
 BLOCK_BYTES = 1 << 20  # of columns: about what one core's cache holds
 FEW_COLUMNS = 512  # a product with fewer is slower than one whose columns leave the cache

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     Call,
     Env,
     OpDef,
@@ -22,15 +21,16 @@ from symgraph.ops.registry import (
     register,
     same_dtype,
 )
-from symgraph.ops.shapes import axes_of, same, unify
-from symgraph.types import Array, Shape
+from symgraph.core.shapes import axes_of, same, unify
+from symgraph.core.types import Array, Shape
+from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
 
 Layouts = Sequence[Layout]
 
 
 def beside(site: Site, layout: Layout, axes: Sequence[int]) -> None:
     if isinstance(layout, Split) and layout.axis in axes:
-        mixes(site, f"works along axis {layout.axis}, where the batch lies")
+        refuse_mixing(site, f"works along axis {layout.axis}, where the batch lies")
 
 
 # -- tile --------------------------------------------------------------------------------------
@@ -74,18 +74,21 @@ def tile_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     return [Split(axis, layout.outer, layout.inner)]
 
 
-register(OpDef(
-    name="tile",
-    inputs=("data",),
-    shape=tile_shape,
-    compute=lambda env, a, x: env.xp.tile(x, a["reps"]),
-    grad=tile_grad,
-    flops=no_flops,
-    batch=tile_batch,
-    params={"reps": params.integers()},
-    doc="The whole of data reps[i] times along axis i; reps and axes align from the right. MXNet "
-    "tile.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="tile",
+        inputs=("data",),
+        shape=tile_shape,
+        compute=lambda env, a, x: env.xp.tile(x, a["reps"]),
+        grad=tile_grad,
+        flops=no_flops,
+        batch=tile_batch,
+        params={"reps": params.integers()},
+        doc="The whole of data reps[i] times along axis i; reps and axes align from the right. "
+        "MXNet "
+        "tile.",
+    )
+)
 
 
 # -- repeat ------------------------------------------------------------------------------------
@@ -118,18 +121,21 @@ def repeat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
     return [ins[0]]
 
 
-register(OpDef(
-    name="repeat",
-    inputs=("data",),
-    shape=repeat_shape,
-    compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
-    grad=repeat_grad,
-    flops=no_flops,
-    batch=repeat_batch,
-    params={"repeats": params.integer(), "axis": params.optional(params.integer())},
-    doc="Every element `repeats` times in a row along an axis; of the flattened data if axis is "
-    "None. MXNet repeat.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="repeat",
+        inputs=("data",),
+        shape=repeat_shape,
+        compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
+        grad=repeat_grad,
+        flops=no_flops,
+        batch=repeat_batch,
+        params={"repeats": params.integer(), "axis": params.optional(params.integer())},
+        doc="Every element `repeats` times in a row along an axis; of the flattened data if axis "
+        "is "
+        "None. MXNet repeat.",
+    )
+)
 
 
 # -- reverse -----------------------------------------------------------------------------------
@@ -147,18 +153,20 @@ def reverse_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
     return [ins[0]]
 
 
-register(OpDef(
-    name="reverse",
-    inputs=("data",),
-    shape=reverse_shape,
-    compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
-    grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
-    flops=no_flops,
-    batch=reverse_batch,
-    params={"axis": params.integers()},
-    aliases=("flip",),
-    doc="The elements in reverse order along the axes. MXNet reverse, flip.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="reverse",
+        inputs=("data",),
+        shape=reverse_shape,
+        compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
+        grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
+        flops=no_flops,
+        batch=reverse_batch,
+        params={"axis": params.integers()},
+        aliases=("flip",),
+        doc="The elements in reverse order along the axes. MXNet reverse, flip.",
+    )
+)
 
 
 # -- broadcast_like ----------------------------------------------------------------------------
@@ -181,19 +189,21 @@ def like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     if isinstance(data, Split):
         return repeated_batch(site, [data], in_types[:1], outs)
     if isinstance(other, Split) and data is PARTIAL:
-        mixes(site, "repeats a sum over the batch for each sample")
+        refuse_mixing(site, "repeats a sum over the batch for each sample")
     return [other if data is WHOLE and isinstance(other, Split) else data]
 
 
-register(OpDef(
-    name="broadcast_like",
-    inputs=("lhs", "rhs"),
-    shape=like_shape,
-    compute=like,
-    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape), None),
-    flops=no_flops,
-    dtype=lambda site, ins: ([same_dtype(site, ins[:1])[1][0], ins[1]], [ins[0] or "float32"]),
-    batch=like_batch,
-    params={"lhs_axes": params.only(None), "rhs_axes": params.only(None)},
-    doc="lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="broadcast_like",
+        inputs=("lhs", "rhs"),
+        shape=like_shape,
+        compute=like,
+        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape), None),
+        flops=no_flops,
+        dtype=lambda site, ins: ([same_dtype(site, ins[:1])[1][0], ins[1]], [ins[0] or "float32"]),
+        batch=like_batch,
+        params={"lhs_axes": params.only(None), "rhs_axes": params.only(None)},
+        doc="lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like.",
+    )
+)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.shapes import unify
+from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import arg_names
-from symgraph.ops.layout import Layouts, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import unify
-from symgraph.types import Array, Shape
 
 
 def begins(site: Site, data: Shape, out: Shape) -> Shape:
@@ -31,8 +31,9 @@ def begins(site: Site, data: Shape, out: Shape) -> Shape:
 def crop_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     a, data = site.attrs, ins[0]
     if a["num_args"] not in (1, 2) or len(a["h_w"]) != 2:
-        site.fail(f"takes one input or two and h_w of two numbers, not {a['num_args']} and "
-                  f"{a['h_w']}")  # fmt: skip
+        site.fail(
+            f"takes one input or two and h_w of two numbers, not {a['num_args']} and {a['h_w']}"
+        )
     if a["num_args"] == 1 and 0 in a["h_w"]:
         site.fail("needs h_w, or a second input that has the height and width to crop to")
     window = a["h_w"] if a["num_args"] == 1 else (ins[1] or (0,) * 4)[2:]
@@ -69,25 +70,27 @@ def crop_grad(c: Call) -> Sequence[Ref | None]:
 def crop_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     for layout in ins:
         if isinstance(layout, Split) and layout.axis > 1:
-            mixes(site, f"works along axis {layout.axis}, where the batch lies")
+            refuse_mixing(site, f"works along axis {layout.axis}, where the batch lies")
     return [ins[0]]
 
 
-register(OpDef(
-    name="Crop",
-    inputs=arg_names,
-    shape=crop_shape,
-    compute=crop,
-    grad=crop_grad,
-    flops=no_flops,
-    batch=crop_batch,
-    params={
-        "num_args": params.integer(1),
-        "offset": params.integers((0, 0)),
-        "h_w": params.integers((0, 0)),
-        "center_crop": params.boolean(False),
-    },
-    variadic="num_args",
-    doc="The part of (batch, channel, height, width) that has the height and width of a second "
-    "input, or of h_w, from `offset` on or in the middle. MXNet Crop.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Crop",
+        inputs=arg_names,
+        shape=crop_shape,
+        compute=crop,
+        grad=crop_grad,
+        flops=no_flops,
+        batch=crop_batch,
+        params={
+            "num_args": params.integer(1),
+            "offset": params.integers((0, 0)),
+            "h_w": params.integers((0, 0)),
+            "center_crop": params.boolean(False),
+        },
+        variadic="num_args",
+        doc="The part of (batch, channel, height, width) that has the height and width of a second "
+        "input, or of h_w, from `offset` on or in the middle. MXNet Crop.",
+    )
+)

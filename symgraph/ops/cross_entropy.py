@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.build import Ref, apply
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array, wide
 from symgraph.ops.index import checked
-from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
 from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype, targets
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import expect, unify
 from symgraph.ops.softmax import flops_per_element, log_softmax
-from symgraph.types import Array, wide
 
 
 def figures_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -33,7 +33,7 @@ def figures_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
     if data is WHOLE and label is WHOLE:
         return [WHOLE] * len(outs)
     if not isinstance(data, Split) or data != label:
-        mixes(site, "needs data and labels whose batch lies alike")
+        refuse_mixing(site, "needs data and labels whose batch lies alike")
     return [PARTIAL] * len(outs)
 
 
@@ -55,20 +55,23 @@ def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
     return apply("broadcast_mul", apply("softmax", data) - hot, c.gy), None
 
 
-register(OpDef(
-    name="softmax_cross_entropy",
-    inputs=("data", "label"),
-    shape=cross_entropy_shape,
-    compute=cross_entropy,
-    grad=cross_entropy_grad,
-    flops=flops_per_element(4),
-    dtype=labelled_dtype,
-    batch=figures_batch,
-    precision=FULL,
-    looks=True,
-    doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
-    "Not a head by itself. MXNet softmax_cross_entropy.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="softmax_cross_entropy",
+        inputs=("data", "label"),
+        shape=cross_entropy_shape,
+        compute=cross_entropy,
+        grad=cross_entropy_grad,
+        flops=flops_per_element(4),
+        dtype=labelled_dtype,
+        batch=figures_batch,
+        precision=FULL,
+        reads_on_host=True,
+        doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output "
+        "(1,). "
+        "Not a head by itself. MXNet softmax_cross_entropy.",
+    )
+)
 
 
 def nll(env: Env, a: Attrs, prob: Array, label: Array) -> tuple[Any, Any]:
@@ -85,21 +88,23 @@ def picked_nll(env: Env, a: Attrs, picked: Array, label: Array) -> tuple[Any, An
     return total.reshape(1), counted.sum(dtype="float64").reshape(1)
 
 
-register(OpDef(
-    name="_nll",
-    inputs=("prob", "label"),
-    outputs=("nll", "count"),
-    shape=figures_shape,
-    compute=nll,
-    flops=lambda attrs, ins, outs: 2 * ins[1].size,
-    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
-    batch=figures_batch,
-    params=IGNORE,
-    aliases=("nll_stats",),
-    precision=FULL,
-    looks=True,
-    doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
-    "probability (last axis) of the label, and their number. exp of their quotient is the "
-    "perplexity. A probability below the smallest normal number counts as that number. No "
-    "gradient flows, so it may stand beside a loss.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_nll",
+        inputs=("prob", "label"),
+        outputs=("nll", "count"),
+        shape=figures_shape,
+        compute=nll,
+        flops=lambda attrs, ins, outs: 2 * ins[1].size,
+        dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+        batch=figures_batch,
+        params=IGNORE,
+        aliases=("nll_stats",),
+        precision=FULL,
+        reads_on_host=True,
+        doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
+        "probability (last axis) of the label, and their number. exp of their quotient is the "
+        "perplexity. A probability below the smallest normal number counts as that number. No "
+        "gradient flows, so it may stand beside a loss.",
+    )
+)

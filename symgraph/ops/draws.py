@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.params import Attrs, Param
+from symgraph.core.rand import key, normal, uniform
+from symgraph.core.registry import Env, OpDef, register
+from symgraph.core.shapes import same
+from symgraph.core.types import Shape
 from symgraph.ops.constants import SOURCE, given_dtype, given_shape, source_batch
 from symgraph.ops.elementwise import floats
-from symgraph.ops.params import Attrs, Param
 from symgraph.ops.random import PLACE, counters
-from symgraph.ops.registry import Env, OpDef, register
-from symgraph.ops.shapes import same
-from symgraph.rand import key, normal, uniform
-from symgraph.types import Shape
 
 Draw = Callable[[Any, int, Any, Attrs], Any]  # (array module, stream, counters, parameters)
 
@@ -40,31 +40,35 @@ def register_draw(name: str, draw: Draw, spec: dict[str, Param], doc: str) -> No
         "The numbers are a function of seed, step, `stream` (the node's name) and the sample; "
         "axis, outer, inner and first as in Dropout. "
     )
-    register(OpDef(
-        name=f"_random_{name}",
-        inputs=(),
-        shape=given_shape,
-        compute=lambda env, a: drawn(env, a, a["shape"], a["dtype"]),
-        flops=lambda attrs, ins, outs: 20 * outs[0].size,
-        dtype=given_dtype,
-        batch=source_batch,
-        params={**spec, **SOURCE, **PLACE},
-        aliases=(f"random_{name}", name),
-        random=True,
-        doc=f"{doc} of the given shape, in which one 0 may stand for the batch. {rest}MXNet "
-        f"_random_{name}.",
-    ))  # fmt: skip
-    register(OpDef(
-        name=f"_random_{name}_like",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: drawn(env, a, x.shape, x.dtype),
-        flops=lambda attrs, ins, outs: 20 * outs[0].size,
-        dtype=floats,
-        params={**spec, **PLACE},
-        random=True,
-        doc=f"{doc} of the shape and dtype of data. {rest}MXNet _random_{name}_like.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=f"_random_{name}",
+            inputs=(),
+            shape=given_shape,
+            compute=lambda env, a: drawn(env, a, a["shape"], a["dtype"]),
+            flops=lambda attrs, ins, outs: 20 * outs[0].size,
+            dtype=given_dtype,
+            batch=source_batch,
+            params={**spec, **SOURCE, **PLACE},
+            aliases=(f"random_{name}", name),
+            random=True,
+            doc=f"{doc} of the given shape, in which one 0 may stand for the batch. {rest}MXNet "
+            f"_random_{name}.",
+        )
+    )
+    register(
+        OpDef(
+            name=f"_random_{name}_like",
+            inputs=("data",),
+            shape=same,
+            compute=lambda env, a, x: drawn(env, a, x.shape, x.dtype),
+            flops=lambda attrs, ins, outs: 20 * outs[0].size,
+            dtype=floats,
+            params={**spec, **PLACE},
+            random=True,
+            doc=f"{doc} of the shape and dtype of data. {rest}MXNet _random_{name}_like.",
+        )
+    )
 
 
 register_draw(

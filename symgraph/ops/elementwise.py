@@ -10,12 +10,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from symgraph.build import Ref, apply
-from symgraph.errors import DTypeError
-from symgraph.ops import params
-from symgraph.ops.layout import PARTIAL, Layout, bilinear, elementwise, linear, mixes, quotient
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    Layout,
+    bilinear,
+    elementwise,
+    linear,
+    quotient,
+    refuse_mixing,
+)
+from symgraph.core.build import Ref, apply
+from symgraph.core.errors import DTypeError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     FOLLOWS,
     FULL,
     BatchRule,
@@ -29,9 +37,9 @@ from symgraph.ops.registry import (
     Types,
     register,
     same_dtype,
-)  # fmt: skip
-from symgraph.ops.shapes import broadcast, same
-from symgraph.types import Array, is_float
+)
+from symgraph.core.shapes import broadcast, same
+from symgraph.core.types import Array, is_float
 
 DTypes = tuple[list[str | None], list[str]]
 
@@ -188,18 +196,20 @@ def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) ->
         return [apply("_sum_to", g, shape=x.shape) for g, x in zip(pair, c.x, strict=True)]
 
     shapes = "shapes broadcast" if shape is broadcast else "both of one shape"
-    register(OpDef(
-        name=name,
-        inputs=("lhs", "rhs"),
-        shape=shape,
-        compute=compute,
-        grad=grad if row.grad else None,
-        dtype=row.dtype,
-        batch=row.batch,
-        aliases=aliases,
-        precision=row.precision,
-        doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=("lhs", "rhs"),
+            shape=shape,
+            compute=compute,
+            grad=grad if row.grad else None,
+            dtype=row.dtype,
+            batch=row.batch,
+            aliases=aliases,
+            precision=row.precision,
+            doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
+        )
+    )
 
 
 for key, row in BINARY.items():
@@ -211,7 +221,7 @@ for key, row in BINARY.items():
 def shifted(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
     """A number is added: a sum over the batch would get it once a micro-batch."""
     if PARTIAL in ins:
-        mixes(site, "adds a constant to a sum over the batch")
+        refuse_mixing(site, "adds a constant to a sum over the batch")
     return elementwise(site, ins, in_types, outs)
 
 
@@ -283,11 +293,16 @@ SCALAR: Mapping[str, Scalar] = {
         lambda c, s: c.gy * apply("_lesser_equal_scalar", c.x[0], scalar=s),
     ),
     **{
-        key: Scalar(f"1 where data {sign} scalar, else 0, in the data's dtype,", f, None,
-                    dtype=same_dtype, convert=False)
+        key: Scalar(
+            f"1 where data {sign} scalar, else 0, in the data's dtype,",
+            f,
+            None,
+            dtype=same_dtype,
+            convert=False,
+        )
         for key, (sign, f) in COMPARISONS.items()
     },
-}  # fmt: skip
+}
 
 
 def register_scalar(key: str, row: Scalar) -> None:
@@ -299,19 +314,21 @@ def register_scalar(key: str, row: Scalar) -> None:
 
     reverse = key in ("rminus", "rdiv", "rpower", "rmod")
     word = capitals(key[1:] if reverse else key)
-    register(OpDef(
-        name=f"_{key}_scalar",
-        inputs=("data",),
-        shape=same,
-        compute=compute,
-        grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
-        dtype=row.dtype,
-        batch=row.batch,
-        params={"scalar": params.number(), "is_int": params.ignored()},
-        aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
-        precision=row.precision,
-        doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=f"_{key}_scalar",
+            inputs=("data",),
+            shape=same,
+            compute=compute,
+            grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
+            dtype=row.dtype,
+            batch=row.batch,
+            params={"scalar": params.number(), "is_int": params.ignored()},
+            aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
+            precision=row.precision,
+            doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
+        )
+    )
 
 
 for name, scalar_row in SCALAR.items():
@@ -332,17 +349,19 @@ def add_n(env: Env, a: Attrs, first: Array, *rest: Array) -> Any:
     return total
 
 
-register(OpDef(
-    name="add_n",
-    inputs=arg_names,
-    shape=same,
-    compute=add_n,
-    grad=lambda c: [c.gy] * len(c.x),
-    flops=lambda attrs, ins, outs: outs[0].size * (len(ins) - 1),
-    dtype=numbers,
-    batch=linear,
-    params={"num_args": params.integer()},
-    variadic="num_args",
-    aliases=("ElementWiseSum",),
-    doc="arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="add_n",
+        inputs=arg_names,
+        shape=same,
+        compute=add_n,
+        grad=lambda c: [c.gy] * len(c.x),
+        flops=lambda attrs, ins, outs: outs[0].size * (len(ins) - 1),
+        dtype=numbers,
+        batch=linear,
+        params={"num_args": params.integer()},
+        variadic="num_args",
+        aliases=("ElementWiseSum",),
+        doc="arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n.",
+    )
+)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import linear
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import FULL, Call, Env, OpDef, register
+from symgraph.core.shapes import same
+from symgraph.core.types import Array
 from symgraph.ops.elementwise import floats, numbers
-from symgraph.ops.layout import linear
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import FULL, Call, Env, OpDef, register
-from symgraph.ops.shapes import same
 from symgraph.ops.unary import Unary, register_unary
-from symgraph.types import Array
 
 
 def away_from_zero(xp: Any, x: Array) -> Any:
@@ -49,27 +49,26 @@ FUNCTIONS: Mapping[str, Unary] = {
     "round": whole("The nearest whole number, halves away from zero", away_from_zero),
     "rint": whole("The nearest whole number, halves down", halves_down),
     "logical_not": Unary(
-        "1 where data is 0, else 0, in the data's dtype", lambda xp, x: (x == 0).astype(x.dtype),
-        None, numbers,
+        "1 where data is 0, else 0, in the data's dtype",
+        lambda xp, x: (x == 0).astype(x.dtype),
+        None,
+        numbers,
     ),
-    "log2": Unary(
-        "log2", lambda xp, x: xp.log2(x), lambda c: c.gy / c.x[0] * (1 / math.log(2))
-    ),
+    "log2": Unary("log2", lambda xp, x: xp.log2(x), lambda c: c.gy / c.x[0] * (1 / math.log(2))),
     "log10": Unary(
         "log10", lambda xp, x: xp.log10(x), lambda c: c.gy / c.x[0] * (1 / math.log(10))
     ),
     "log1p": Unary("log(1 + data)", lambda xp, x: xp.log1p(x), lambda c: c.gy / (c.x[0] + 1.0)),
     "expm1": Unary("exp(data) - 1", lambda xp, x: xp.expm1(x), lambda c: c.gy * (c.y[0] + 1.0)),
     "cbrt": Unary(
-        "The cube root", lambda xp, x: xp.cbrt(x),
+        "The cube root",
+        lambda xp, x: xp.cbrt(x),
         lambda c: c.gy / apply("square", c.y[0]) * (1 / 3),
     ),
     "rcbrt": Unary(
         "1 / cbrt(data)", lambda xp, x: 1 / xp.cbrt(x), lambda c: c.gy * c.y[0] / c.x[0] * (-1 / 3)
     ),
-    "tan": Unary(
-        "tan", lambda xp, x: xp.tan(x), lambda c: c.gy * (apply("square", c.y[0]) + 1.0)
-    ),
+    "tan": Unary("tan", lambda xp, x: xp.tan(x), lambda c: c.gy * (apply("square", c.y[0]) + 1.0)),
     "arcsin": Unary(
         "arcsin", lambda xp, x: xp.arcsin(x), lambda c: c.gy * inverse_root(c.x[0], -1.0, 1.0)
     ),
@@ -91,14 +90,20 @@ FUNCTIONS: Mapping[str, Unary] = {
         "arctanh", lambda xp, x: xp.arctanh(x), lambda c: c.gy / (1.0 - apply("square", c.x[0]))
     ),
     "degrees": Unary(
-        "data * 180 / pi", lambda xp, x: xp.degrees(x), lambda c: c.gy * (180 / math.pi),
-        floats, linear,
+        "data * 180 / pi",
+        lambda xp, x: xp.degrees(x),
+        lambda c: c.gy * (180 / math.pi),
+        floats,
+        linear,
     ),
     "radians": Unary(
-        "data * pi / 180", lambda xp, x: xp.radians(x), lambda c: c.gy * (math.pi / 180),
-        floats, linear,
+        "data * pi / 180",
+        lambda xp, x: xp.radians(x),
+        lambda c: c.gy * (math.pi / 180),
+        floats,
+        linear,
     ),
-}  # fmt: skip
+}
 
 for name, row in FUNCTIONS.items():
     register_unary(name, row._replace(precision=FULL))
@@ -115,16 +120,18 @@ def hard_sigmoid_grad(c: Call) -> tuple[Ref]:
     return (c.gy * rising * c.attrs["alpha"],)
 
 
-register(OpDef(
-    name="hard_sigmoid",
-    inputs=("data",),
-    shape=same,
-    compute=hard_sigmoid,
-    grad=hard_sigmoid_grad,
-    dtype=floats,
-    params={"alpha": params.number(0.2), "beta": params.number(0.5)},
-    doc="alpha * data + beta limited to [0, 1], element by element. MXNet hard_sigmoid.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="hard_sigmoid",
+        inputs=("data",),
+        shape=same,
+        compute=hard_sigmoid,
+        grad=hard_sigmoid_grad,
+        dtype=floats,
+        params={"alpha": params.number(0.2), "beta": params.number(0.5)},
+        doc="alpha * data + beta limited to [0, 1], element by element. MXNet hard_sigmoid.",
+    )
+)
 
 
 def smooth_l1(env: Env, a: Attrs, x: Array) -> Any:
@@ -133,17 +140,20 @@ def smooth_l1(env: Env, a: Attrs, x: Array) -> Any:
     return env.xp.where(size < edge, x * x / (2 * edge), size - edge / 2).astype(x.dtype)
 
 
-register(OpDef(
-    name="smooth_l1",
-    inputs=("data",),
-    shape=same,
-    compute=smooth_l1,
-    grad=lambda c: (
-        c.gy * apply("clip", c.x[0] * c.attrs["scalar"] ** 2, a_min=-1.0, a_max=1.0),
-    ),
-    dtype=floats,
-    params={"scalar": params.number(1.0), "is_int": params.ignored()},
-    precision=FULL,
-    doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** 2 "
-    "beyond. MXNet smooth_l1.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="smooth_l1",
+        inputs=("data",),
+        shape=same,
+        compute=smooth_l1,
+        grad=lambda c: (
+            c.gy * apply("clip", c.x[0] * c.attrs["scalar"] ** 2, a_min=-1.0, a_max=1.0),
+        ),
+        dtype=floats,
+        params={"scalar": params.number(1.0), "is_int": params.ignored()},
+        precision=FULL,
+        doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** "
+        "2 "
+        "beyond. MXNet smooth_l1.",
+    )
+)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from symgraph.build import Ref, apply, apply_all
-from symgraph.errors import DTypeError
-from symgraph.ops import params
-from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, elementwise, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, elementwise, refuse_mixing
+from symgraph.core.build import Ref, apply, apply_all
+from symgraph.core.errors import DTypeError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     LOW,
     BatchRule,
     Call,
@@ -30,10 +29,11 @@ from symgraph.ops.registry import (
     Types,
     find,
     register,
-)  # fmt: skip
-from symgraph.ops.shapes import expect
+)
+from symgraph.core.shapes import expect
+from symgraph.core.types import Array, is_float, wide
+from symgraph.ops.elementwise import floats
 from symgraph.ops.unary import sigmoid
-from symgraph.types import Array, is_float, wide
 
 
 def blocks(counts: Mapping[str, int]) -> ShapeRule:
@@ -63,7 +63,7 @@ def blocks(counts: Mapping[str, int]) -> ShapeRule:
 def by_rows(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """Each row of the outputs follows from the same row of the inputs, not linearly."""
     if any(isinstance(layout, Split) and layout.axis != 0 for layout in ins):
-        mixes(site, "takes rows as samples, but the batch lies along axis 1")
+        refuse_mixing(site, "takes rows as samples, but the batch lies along axis 1")
     return elementwise(site, ins, in_types, outs)
 
 
@@ -158,25 +158,29 @@ def lstm_gates_grad(c: Call) -> Sequence[Ref | None]:
     return d_pre, d_pre, d_c
 
 
-register(OpDef(
-    name="_lstm_gates",
-    inputs=("i2h", "h2h", "c"),
-    outputs=("output", "state", "gates"),
-    visible=2,
-    shape=blocks({"i2h": 4, "h2h": 4, "gates": 4}),
-    compute=lstm_gates,
-    grad=lstm_gates_grad,
-    flops=lambda attrs, ins, outs: 13 * outs[0].size,
-    dtype=with_cells("c", "state"),
-    batch=by_rows,
-    precision=LOW,
-    full_inputs=("c",),
-    doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates "
-    "i, f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * "
-    "tanh(c gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, 4H) "
-    "are a hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
-    "FullyConnected layers.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_lstm_gates",
+        inputs=("i2h", "h2h", "c"),
+        outputs=("output", "state", "gates"),
+        visible=2,
+        shape=blocks({"i2h": 4, "h2h": 4, "gates": 4}),
+        compute=lstm_gates,
+        grad=lstm_gates_grad,
+        flops=lambda attrs, ins, outs: 13 * outs[0].size,
+        dtype=with_cells("c", "state"),
+        batch=by_rows,
+        precision=LOW,
+        full_inputs=("c",),
+        doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the "
+        "gates "
+        "i, f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * "
+        "tanh(c gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, "
+        "4H) "
+        "are a hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
+        "FullyConnected layers.",
+    )
+)
 
 
 def lstm_grad_inputs(attrs: Attrs) -> Names:
@@ -223,20 +227,23 @@ def lstm_second_grad(c: Call) -> Sequence[Ref]:
     return *of_grads, of_gates, whole * of_sigmoid(af, f), of_state
 
 
-register(OpDef(
-    name="_lstm_gates_grad",
-    inputs=lstm_grad_inputs,
-    outputs=("d_pre", "d_c"),
-    shape=blocks({"gates": 4, "d_pre": 4}),
-    compute=lstm_grad,
-    grad=lstm_second_grad,
-    flops=lambda attrs, ins, outs: (13 + 10 * attrs["has_dh"]) * outs[1].size,
-    dtype=with_cells("dc", "c", "state", "d_c"),
-    batch=linear_in("dh", "dc"),
-    params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
-    doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not there "
-    "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_lstm_gates_grad",
+        inputs=lstm_grad_inputs,
+        outputs=("d_pre", "d_c"),
+        shape=blocks({"gates": 4, "d_pre": 4}),
+        compute=lstm_grad,
+        grad=lstm_second_grad,
+        flops=lambda attrs, ins, outs: (13 + 10 * attrs["has_dh"]) * outs[1].size,
+        dtype=with_cells("dc", "c", "state", "d_c"),
+        batch=linear_in("dh", "dc"),
+        params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
+        doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not "
+        "there "
+        "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
+    )
+)
 
 
 # -- GRU -----------------------------------------------------------------------------------------
@@ -266,24 +273,28 @@ def gru_gates_grad(c: Call) -> Sequence[Ref | None]:
     return d_i2h, d_h2h, d_h
 
 
-register(OpDef(
-    name="_gru_gates",
-    inputs=("i2h", "h2h", "h"),
-    outputs=("output", "gates", "inner"),
-    visible=1,
-    shape=blocks({"i2h": 3, "h2h": 3, "gates": 3}),
-    compute=gru_gates,
-    grad=gru_gates_grad,
-    flops=lambda attrs, ins, outs: 11 * outs[0].size,
-    dtype=floats,
-    batch=by_rows,
-    precision=LOW,
-    doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the pre-activations "
-    "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
-    "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "
-    "gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell between its FullyConnected "
-    "layers.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_gru_gates",
+        inputs=("i2h", "h2h", "h"),
+        outputs=("output", "gates", "inner"),
+        visible=1,
+        shape=blocks({"i2h": 3, "h2h": 3, "gates": 3}),
+        compute=gru_gates,
+        grad=gru_gates_grad,
+        flops=lambda attrs, ins, outs: 11 * outs[0].size,
+        dtype=floats,
+        batch=by_rows,
+        precision=LOW,
+        doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the "
+        "pre-activations "
+        "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
+        "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "
+        "gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell between its "
+        "FullyConnected "
+        "layers.",
+    )
+)
 
 
 def gru_grad(
@@ -318,15 +329,18 @@ def gru_second_grad(c: Call) -> Sequence[Ref]:
     return of_dh, of_gates, d_new * of_sigmoid(of_dr, r), dh * part
 
 
-register(OpDef(
-    name="_gru_gates_grad",
-    inputs=("dh", "gates", "inner", "h"),
-    outputs=("d_i2h", "d_h2h", "d_h"),
-    shape=blocks({"gates": 3, "d_i2h": 3, "d_h2h": 3}),
-    compute=gru_grad,
-    grad=gru_second_grad,
-    flops=lambda attrs, ins, outs: 16 * outs[2].size,
-    dtype=floats,
-    batch=linear_in("dh"),
-    doc="Gradients of _gru_gates from that of its output: of i2h and h2h (B, 3H), and of h (B, H).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_gru_gates_grad",
+        inputs=("dh", "gates", "inner", "h"),
+        outputs=("d_i2h", "d_h2h", "d_h"),
+        shape=blocks({"gates": 3, "d_i2h": 3, "d_h2h": 3}),
+        compute=gru_grad,
+        grad=gru_second_grad,
+        flops=lambda attrs, ins, outs: 16 * outs[2].size,
+        dtype=floats,
+        batch=linear_in("dh"),
+        doc="Gradients of _gru_gates from that of its output: of i2h and h2h (B, 3H), and of h (B, "
+        "H).",
+    )
+)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.elementwise import DTypes
-from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     INSIDE,
     Call,
     Env,
@@ -22,8 +21,9 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import axes_of, expect, reduced_shape, unify
-from symgraph.types import Array
+from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
+from symgraph.core.types import Array
+from symgraph.ops.elementwise import DTypes
 
 
 def integers(ids: Array) -> Array:
@@ -87,9 +87,9 @@ def embedding_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
 
 def embedding_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     if ins[1] is not WHOLE:
-        mixes(site, "has weights that depend on the samples")
+        refuse_mixing(site, "has weights that depend on the samples")
     if ins[0] is PARTIAL:
-        mixes(site, "looks up a sum over the batch")
+        refuse_mixing(site, "looks up a sum over the batch")
     return [ins[0]]
 
 
@@ -97,28 +97,31 @@ def embedding_grad(c: Call) -> Sequence[Ref | None]:
     return None, apply("_embedding_grad", c.x[0], c.gy, input_dim=c.attrs["input_dim"])
 
 
-register(OpDef(
-    name="Embedding",
-    inputs=("data", "weight"),
-    shape=embedding_shape,
-    compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
-    grad=embedding_grad,
-    flops=no_flops,
-    dtype=ids_first_dtype,
-    batch=embedding_batch,
-    params={
-        "input_dim": params.count(),
-        "output_dim": params.count(),
-        "dtype": params.dtype("float32"),
-        "sparse_grad": params.boolean(False),
-    },
-    precision=INSIDE,
-    looks=True,
-    doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints "
-    "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
-    "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
-    "Embedding.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Embedding",
+        inputs=("data", "weight"),
+        shape=embedding_shape,
+        compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
+        grad=embedding_grad,
+        flops=no_flops,
+        dtype=ids_first_dtype,
+        batch=embedding_batch,
+        params={
+            "input_dim": params.count(),
+            "output_dim": params.count(),
+            "dtype": params.dtype("float32"),
+            "sparse_grad": params.boolean(False),
+        },
+        precision=INSIDE,
+        reads_on_host=True,
+        doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as "
+        "ints "
+        "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
+        "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
+        "Embedding.",
+    )
+)
 
 
 def embedding_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -133,21 +136,23 @@ def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
     return scatter_rows(env.xp, ids, g.reshape(ids.size, -1), a["input_dim"])
 
 
-register(OpDef(
-    name="_embedding_grad",
-    inputs=("data", "grad"),
-    shape=embedding_grad_shape,
-    compute=embedding_grad_compute,
-    grad=lambda c: (
-        None,
-        apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
-    ),
-    flops=lambda attrs, ins, outs: ins[1].size,
-    dtype=ids_first_dtype,
-    params={"input_dim": params.integer()},
-    looks=True,
-    doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_embedding_grad",
+        inputs=("data", "grad"),
+        shape=embedding_grad_shape,
+        compute=embedding_grad_compute,
+        grad=lambda c: (
+            None,
+            apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
+        ),
+        flops=lambda attrs, ins, outs: ins[1].size,
+        dtype=ids_first_dtype,
+        params={"input_dim": params.integer()},
+        reads_on_host=True,
+        doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
+    )
+)
 
 
 def take_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -173,35 +178,38 @@ def take_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     data, ids = ins
     axis = site.attrs["axis"] % len(in_types[0].shape)
     if ids is PARTIAL:
-        mixes(site, "looks up a sum over the batch")
+        refuse_mixing(site, "looks up a sum over the batch")
     if isinstance(ids, Split):
         if data is not WHOLE:
-            mixes(site, "takes from values that depend on the samples")
+            refuse_mixing(site, "takes from values that depend on the samples")
         return [Split(axis + ids.axis, ids.outer, ids.inner)]
     if not isinstance(data, Split):
         return [data]
     if data.axis == axis:
-        mixes(site, f"takes along axis {axis}, where the batch lies")
+        refuse_mixing(site, f"takes along axis {axis}, where the batch lies")
     shift = len(in_types[1].shape) - 1 if data.axis > axis else 0
     return [Split(data.axis + shift, data.outer, data.inner)]
 
 
 MODE = params.choice("clip", "wrap", "raise", default="clip")
 
-register(OpDef(
-    name="take",
-    inputs=("a", "indices"),
-    shape=take_shape,
-    compute=take,
-    grad=take_grad,
-    flops=no_flops,
-    dtype=indexed_dtype,
-    batch=take_batch,
-    params={"axis": params.integer(0), "mode": MODE},
-    full_inputs=("indices",),
-    doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
-    "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="take",
+        inputs=("a", "indices"),
+        shape=take_shape,
+        compute=take,
+        grad=take_grad,
+        flops=no_flops,
+        dtype=indexed_dtype,
+        batch=take_batch,
+        params={"axis": params.integer(0), "mode": MODE},
+        full_inputs=("indices",),
+        doc="Slices of a along an axis by index: the shape of indices takes the place of that "
+        "axis. "
+        "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
+    )
+)
 
 
 def take_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -221,20 +229,23 @@ def take_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Any:
     return env.xp.moveaxis(found, 0, axis)
 
 
-register(OpDef(
-    name="_take_grad",
-    inputs=("indices", "grad"),
-    shape=take_grad_shape,
-    compute=take_grad_compute,
-    grad=lambda c: (
-        None, apply("take", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"])
-    ),
-    flops=lambda attrs, ins, outs: ins[1].size,
-    dtype=ids_first_dtype,
-    params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
-    looks=True,
-    doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_take_grad",
+        inputs=("indices", "grad"),
+        shape=take_grad_shape,
+        compute=take_grad_compute,
+        grad=lambda c: (
+            None,
+            apply("take", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"]),
+        ),
+        flops=lambda attrs, ins, outs: ins[1].size,
+        dtype=ids_first_dtype,
+        params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
+        reads_on_host=True,
+        doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
+    )
+)
 
 
 def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -270,33 +281,39 @@ def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     if index is WHOLE and not isinstance(data, Split):
         return [data]
     if not isinstance(data, Split) or not isinstance(index, Split):
-        mixes(site, "has data and indices of which one alone depends on the samples")
+        refuse_mixing(site, "has data and indices of which one alone depends on the samples")
     if data.axis == axis:
-        mixes(site, f"picks along axis {axis}, where the batch lies")
+        refuse_mixing(site, f"picks along axis {axis}, where the batch lies")
     kept, flat = data, Split(data.axis - (data.axis > axis), data.outer, data.inner)
     if index != (kept if len(in_types[1].shape) == rank else flat):
-        mixes(site, f"has data and indices whose batch lies differently ({data} and {index})")
+        refuse_mixing(
+            site, f"has data and indices whose batch lies differently ({data} and {index})"
+        )
     return [kept if site.attrs["keepdims"] else flat]
 
 
-register(OpDef(
-    name="pick",
-    inputs=("data", "index"),
-    shape=pick_shape,
-    compute=pick,
-    grad=pick_grad,
-    flops=no_flops,
-    dtype=indexed_dtype,
-    batch=pick_batch,
-    params={
-        "axis": params.integer(-1),
-        "keepdims": params.boolean(False),
-        "mode": params.choice("clip", "wrap", default="clip"),
-    },
-    full_inputs=("index",),
-    doc="One element along an axis for each index; index has the shape of data without that axis, "
-    "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="pick",
+        inputs=("data", "index"),
+        shape=pick_shape,
+        compute=pick,
+        grad=pick_grad,
+        flops=no_flops,
+        dtype=indexed_dtype,
+        batch=pick_batch,
+        params={
+            "axis": params.integer(-1),
+            "keepdims": params.boolean(False),
+            "mode": params.choice("clip", "wrap", default="clip"),
+        },
+        full_inputs=("index",),
+        doc="One element along an axis for each index; index has the shape of data without that "
+        "axis, "
+        "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet "
+        "pick.",
+    )
+)
 
 
 def pick_grad_compute(env: Env, a: Attrs, index: Array, g: Array) -> Any:
@@ -309,18 +326,26 @@ def pick_grad_compute(env: Env, a: Attrs, index: Array, g: Array) -> Any:
     return out.reshape(shape)
 
 
-register(OpDef(
-    name="_pick_grad",
-    inputs=("index", "grad"),
-    shape=lambda site, ins, outs: (ins, [site.attrs["shape"]]),
-    compute=pick_grad_compute,
-    grad=lambda c: (
-        None,
-        apply("pick", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"],
-              keepdims=len(c.x[1].shape) == len(c.gy.shape)),
-    ),
-    flops=no_flops,
-    dtype=ids_first_dtype,
-    params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
-    doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_pick_grad",
+        inputs=("index", "grad"),
+        shape=lambda site, ins, outs: (ins, [site.attrs["shape"]]),
+        compute=pick_grad_compute,
+        grad=lambda c: (
+            None,
+            apply(
+                "pick",
+                c.gy,
+                c.x[0],
+                axis=c.attrs["axis"],
+                mode=c.attrs["mode"],
+                keepdims=len(c.x[1].shape) == len(c.gy.shape),
+            ),
+        ),
+        flops=no_flops,
+        dtype=ids_first_dtype,
+        params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
+        doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
+    )
+)

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from symgraph.build import Ref, apply, apply_all
-from symgraph.ops import params
-from symgraph.ops.elementwise import arg_names
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, merge, mixes
-from symgraph.ops.movement import inserted, one_axis
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, merge, refuse_mixing
+from symgraph.core.build import Ref, apply, apply_all
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     Call,
     Env,
     Names,
@@ -24,8 +22,10 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import unify
-from symgraph.types import Array, Shape
+from symgraph.core.shapes import unify
+from symgraph.core.types import Array, Shape
+from symgraph.ops.elementwise import arg_names
+from symgraph.ops.movement import inserted, one_axis
 
 Layouts = Sequence[Layout]
 
@@ -57,8 +57,10 @@ def part_shape(site: Site, data: Shape, axis: int) -> Shape:
     if not site.attrs["squeeze_axis"]:
         return resized(data, axis, length // count)
     if length not in (0, count):
-        site.fail(f"squeeze_axis needs parts of length 1, but axis {axis} of shape {data} is cut "
-                  f"into {count} parts")  # fmt: skip
+        site.fail(
+            f"squeeze_axis needs parts of length 1, but axis {axis} of shape {data} is cut "
+            f"into {count} parts"
+        )
     return (*data[:axis], *data[axis + 1 :])
 
 
@@ -102,30 +104,33 @@ def split_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
     axis, count = site.attrs["axis"] % rank, site.attrs["num_outputs"]
     if axis == layout.axis:
         if layout.outer % count or site.attrs["squeeze_axis"]:
-            mixes(site, "cuts the batch axis")
+            refuse_mixing(site, "cuts the batch axis")
         return [Split(axis, layout.outer // count, layout.inner)] * count
     shift = site.attrs["squeeze_axis"] and axis < layout.axis
     return [Split(layout.axis - shift, layout.outer, layout.inner)] * count
 
 
-register(OpDef(
-    name="SliceChannel",
-    inputs=("data",),
-    outputs=part_names,
-    shape=split_shape,
-    compute=split,
-    grad=split_grad,
-    flops=no_flops,
-    batch=split_batch,
-    params={
-        "num_outputs": params.count(),
-        "axis": params.integer(1),
-        "squeeze_axis": params.boolean(False),
-    },
-    aliases=("split",),
-    doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
-    "parts have length 1. MXNet SliceChannel.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SliceChannel",
+        inputs=("data",),
+        outputs=part_names,
+        shape=split_shape,
+        compute=split,
+        grad=split_grad,
+        flops=no_flops,
+        batch=split_batch,
+        params={
+            "num_outputs": params.count(),
+            "axis": params.integer(1),
+            "squeeze_axis": params.boolean(False),
+        },
+        aliases=("split",),
+        doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if "
+        "the "
+        "parts have length 1. MXNet SliceChannel.",
+    )
+)
 
 
 # -- _cut --------------------------------------------------------------------------------------
@@ -161,25 +166,27 @@ def cut_grad(c: Call) -> Sequence[Ref]:
 def cut_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     layout, rank = ins[0], len(in_types[0].shape)
     if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % rank:
-        mixes(site, "cuts the batch axis")
+        refuse_mixing(site, "cuts the batch axis")
     return [layout] * len(outs)
 
 
-register(OpDef(
-    name="_cut",
-    inputs=("data",),
-    outputs=cut_names,
-    shape=cut_shape,
-    compute=lambda env, a, x: tuple(
-        env.xp.split(x, [sum(a["sizes"][:i]) for i in range(1, len(a["sizes"]))], a["axis"])
-    ),
-    grad=cut_grad,
-    flops=no_flops,
-    batch=cut_batch,
-    params={"sizes": params.integers(), "axis": params.integer(0)},
-    doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
-    "transpose is Concat.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_cut",
+        inputs=("data",),
+        outputs=cut_names,
+        shape=cut_shape,
+        compute=lambda env, a, x: tuple(
+            env.xp.split(x, [sum(a["sizes"][:i]) for i in range(1, len(a["sizes"]))], a["axis"])
+        ),
+        grad=cut_grad,
+        flops=no_flops,
+        batch=cut_batch,
+        params={"sizes": params.integers(), "axis": params.integer(0)},
+        doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
+        "transpose is Concat.",
+    )
+)
 
 
 # -- Concat ------------------------------------------------------------------------------------
@@ -234,7 +241,7 @@ def cut_off(c: Call) -> Sequence[Ref]:
 def joined(site: Site, ins: Layouts, in_types: Types, shape: Shape) -> Layout:
     """The layout that values share which are put side by side."""
     if PARTIAL in ins and WHOLE in ins:
-        mixes(site, "joins constants with sums over the batch")
+        refuse_mixing(site, "joins constants with sums over the batch")
     return merge(site, ins, in_types, shape)
 
 
@@ -246,32 +253,37 @@ def concat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
         return [joined(site, ins, in_types, outs[0].shape)]
     inner = {(layout.axis, layout.inner) for layout in splits}
     if len(splits) < len(ins) or len(inner) > 1:
-        mixes(site, "joins samples with other values along the batch axis")
+        refuse_mixing(site, "joins samples with other values along the batch axis")
     return [Split(axis, sum(layout.outer for layout in splits), splits[0].inner)]
 
 
-CONCAT = register(OpDef(
-    name="Concat",
-    inputs=arg_names,
-    shape=concat_shape,
-    compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
-    grad=concat_grad,
-    flops=no_flops,
-    batch=concat_batch,
-    params={"num_args": params.integer(), "dim": params.integer(1)},
-    variadic="num_args",
-    aliases=("concat",),
-    doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
-))  # fmt: skip
+CONCAT = register(
+    OpDef(
+        name="Concat",
+        inputs=arg_names,
+        shape=concat_shape,
+        compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
+        grad=concat_grad,
+        flops=no_flops,
+        batch=concat_batch,
+        params={"num_args": params.integer(), "dim": params.integer(1)},
+        variadic="num_args",
+        aliases=("concat",),
+        doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
+    )
+)
 
-register(replace(
-    CONCAT,
-    name="_join_shares",
-    grad=cut_off,
-    aliases=(),
-    doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares as "
-    "for others: micro-batches of all sizes must have them.",
-))  # fmt: skip
+register(
+    replace(
+        CONCAT,
+        name="_join_shares",
+        grad=cut_off,
+        aliases=(),
+        doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares "
+        "as "
+        "for others: micro-batches of all sizes must have them.",
+    )
+)
 
 
 # -- stack -------------------------------------------------------------------------------------
@@ -299,15 +311,17 @@ def stack_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
     return [inserted(joined(site, ins, in_types, in_types[0].shape), axis)]
 
 
-register(OpDef(
-    name="stack",
-    inputs=arg_names,
-    shape=stack_shape,
-    compute=lambda env, a, *xs: env.xp.stack(xs, a["axis"]),
-    grad=stack_grad,
-    flops=no_flops,
-    batch=stack_batch,
-    params={"num_args": params.integer(), "axis": params.integer(0)},
-    variadic="num_args",
-    doc="Values of one shape joined along a new axis. MXNet stack.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="stack",
+        inputs=arg_names,
+        shape=stack_shape,
+        compute=lambda env, a, *xs: env.xp.stack(xs, a["axis"]),
+        grad=stack_grad,
+        flops=no_flops,
+        batch=stack_batch,
+        params={"num_args": params.integer(), "axis": params.integer(0)},
+        variadic="num_args",
+        doc="Values of one shape joined along a new axis. MXNet stack.",
+    )
+)

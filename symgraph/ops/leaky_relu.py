@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from symgraph.arrays import special_functions
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layouts, Split, bilinear, elementwise, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Call, Env, Names, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import expect, same
+from symgraph.core.types import Array
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import WHOLE, Layouts, Split, bilinear, elementwise, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, Names, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import expect, same
-from symgraph.types import Array
+from symgraph.ops.special import special_functions
 
 SELU_ALPHA = 1.6732632423543772  # Klambauer et al. 2017: mean 0 and variance 1 stay
 SELU_SCALE = 1.0507009873554805
@@ -24,27 +24,31 @@ def erf(env: Env, a: Attrs, x: Array) -> Any:
     return special_functions(x).erf(x).astype(x.dtype, copy=False)
 
 
-register(OpDef(
-    name="erf",
-    inputs=("data",),
-    shape=same,
-    compute=erf,
-    grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
-    dtype=floats,
-    doc="The error function, element by element. MXNet erf.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="erf",
+        inputs=("data",),
+        shape=same,
+        compute=erf,
+        grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
+        dtype=floats,
+        doc="The error function, element by element. MXNet erf.",
+    )
+)
 
-register(OpDef(
-    name="_leaky_relu_grad",
-    inputs=("grad", "data"),
-    shape=same,
-    compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
-    grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
-    dtype=floats,
-    batch=bilinear,
-    params={"slope": params.number()},
-    doc="Gradient of leaky: grad where data > 0, else slope * grad.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_leaky_relu_grad",
+        inputs=("grad", "data"),
+        shape=same,
+        compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
+        grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
+        dtype=floats,
+        batch=bilinear,
+        params={"slope": params.number()},
+        doc="Gradient of leaky: grad where data > 0, else slope * grad.",
+    )
+)
 
 
 class Kind(NamedTuple):
@@ -134,28 +138,33 @@ def leaky_grad(c: Call) -> Sequence[Ref]:
 def leaky_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data, *gamma = ins
     if any(layout is not WHOLE for layout in gamma):
-        mixes(site, "has slopes that depend on the samples")
+        refuse_mixing(site, "has slopes that depend on the samples")
     if gamma and in_types[1].shape != (1,) and isinstance(data, Split) and data.axis == 1:
-        mixes(site, "has a slope for each position of axis 1, where the batch lies")
+        refuse_mixing(site, "has a slope for each position of axis 1, where the batch lies")
     return elementwise(site, ins[:1], in_types[:1], outs)
 
 
-register(OpDef(
-    name="LeakyReLU",
-    inputs=inputs,
-    shape=leaky_shape,
-    compute=leaky,
-    grad=leaky_grad,
-    dtype=floats,
-    batch=leaky_batch,
-    params={
-        "act_type": params.choice(*KINDS, "prelu", default="leaky"),
-        "slope": params.number(0.25),
-        "lower_bound": params.number(0.125),
-        "upper_bound": params.number(0.334),
-    },
-    doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of shape "
-    "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: elu "
-    "with constants that keep mean and variance. gelu: data times the normal distribution's cdf "
-    "at data. The bounds are rrelu's, which is not offered. MXNet LeakyReLU.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="LeakyReLU",
+        inputs=inputs,
+        shape=leaky_shape,
+        compute=leaky,
+        grad=leaky_grad,
+        dtype=floats,
+        batch=leaky_batch,
+        params={
+            "act_type": params.choice(*KINDS, "prelu", default="leaky"),
+            "slope": params.number(0.25),
+            "lower_bound": params.number(0.125),
+            "upper_bound": params.number(0.334),
+        },
+        doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of "
+        "shape "
+        "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: "
+        "elu "
+        "with constants that keep mean and variance. gelu: data times the normal distribution's "
+        "cdf "
+        "at data. The bounds are rrelu's, which is not offered. MXNet LeakyReLU.",
+    )
+)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import expect, unify
-from symgraph.types import Array
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array
 
 
 def fc_inputs(attrs: Attrs) -> tuple[str, ...]:
@@ -62,52 +62,62 @@ def fc_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
 def fc_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
     data, *rest = ins
     if any(layout is not WHOLE for layout in rest):
-        mixes(site, "has weights that depend on the samples")
+        refuse_mixing(site, "has weights that depend on the samples")
     if data is PARTIAL and len(ins) == 3:
-        mixes(site, "adds a constant to a sum over the batch")
+        refuse_mixing(site, "adds a constant to a sum over the batch")
     rows = 1 if site.attrs["flatten"] else len(in_types[0].shape) - 1
     if isinstance(data, Split) and data.axis >= rows:
-        mixes(site, "sums over the batch axis")
+        refuse_mixing(site, "sums over the batch axis")
     return [data]
 
 
-register(OpDef(
-    name="FullyConnected",
-    inputs=fc_inputs,
-    shape=fc_shape,
-    compute=fc_compute,
-    grad=fc_grad,
-    flops=fc_flops,
-    batch=fc_batch,
-    params={
-        "num_hidden": params.count(),
-        "no_bias": params.boolean(False),
-        "flatten": params.boolean(True),
-    },
-    precision=LOW,
-    doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
-    "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="FullyConnected",
+        inputs=fc_inputs,
+        shape=fc_shape,
+        compute=fc_compute,
+        grad=fc_grad,
+        flops=fc_flops,
+        batch=fc_batch,
+        params={
+            "num_hidden": params.count(),
+            "no_bias": params.boolean(False),
+            "flatten": params.boolean(True),
+        },
+        precision=LOW,
+        doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
+        "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
+    )
+)
 
 
 def grad_data_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return ins, [site.attrs["shape"]]
 
 
-register(OpDef(
-    name="_fc_grad_data",
-    inputs=("grad", "weight"),
-    shape=grad_data_shape,
-    compute=lambda env, a, g, w: (g.reshape(-1, w.shape[0]) @ w).reshape(a["shape"]),
-    grad=lambda c: (
-        apply("FullyConnected", c.gy, c.x[1], num_hidden=c.x[1].shape[0], no_bias=True,
-              flatten=c.x[0].shape[:-1] != c.gy.shape[:-1]),
-        apply("_fc_grad_weight", c.x[0], c.gy),
-    ),
-    flops=lambda attrs, ins, outs: 2 * ins[0].size * ins[1].shape[1],
-    params={"shape": params.integers()},
-    doc="Gradient of FullyConnected's data: grad (..., num_hidden) times weight.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_fc_grad_data",
+        inputs=("grad", "weight"),
+        shape=grad_data_shape,
+        compute=lambda env, a, g, w: (g.reshape(-1, w.shape[0]) @ w).reshape(a["shape"]),
+        grad=lambda c: (
+            apply(
+                "FullyConnected",
+                c.gy,
+                c.x[1],
+                num_hidden=c.x[1].shape[0],
+                no_bias=True,
+                flatten=c.x[0].shape[:-1] != c.gy.shape[:-1],
+            ),
+            apply("_fc_grad_weight", c.x[0], c.gy),
+        ),
+        flops=lambda attrs, ins, outs: 2 * ins[0].size * ins[1].shape[1],
+        params={"shape": params.integers()},
+        doc="Gradient of FullyConnected's data: grad (..., num_hidden) times weight.",
+    )
+)
 
 
 def grad_weight_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -122,39 +132,51 @@ def grad_weight(env: Env, a: Attrs, g: Array, x: Array) -> Array:
     return g.T @ x.reshape(g.shape[0], -1)
 
 
-register(OpDef(
-    name="_fc_grad_weight",
-    inputs=("grad", "data"),
-    shape=grad_weight_shape,
-    compute=grad_weight,
-    grad=lambda c: (
-        apply("FullyConnected", c.x[1], c.gy, num_hidden=c.gy.shape[0], no_bias=True,
-              flatten=c.x[0].shape[:-1] != c.x[1].shape[:-1]),
-        apply("_fc_grad_data", c.x[0], c.gy, shape=c.x[1].shape),
-    ),
-    flops=lambda attrs, ins, outs: 2 * ins[0].size * outs[0].shape[1],
-    doc="Gradient of FullyConnected's weight: grad^T times data, both as rows.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_fc_grad_weight",
+        inputs=("grad", "data"),
+        shape=grad_weight_shape,
+        compute=grad_weight,
+        grad=lambda c: (
+            apply(
+                "FullyConnected",
+                c.x[1],
+                c.gy,
+                num_hidden=c.gy.shape[0],
+                no_bias=True,
+                flatten=c.x[0].shape[:-1] != c.x[1].shape[:-1],
+            ),
+            apply("_fc_grad_data", c.x[0], c.gy, shape=c.x[1].shape),
+        ),
+        flops=lambda attrs, ins, outs: 2 * ins[0].size * outs[0].shape[1],
+        doc="Gradient of FullyConnected's weight: grad^T times data, both as rows.",
+    )
+)
 
-register(OpDef(
-    name="_sum_rows",
-    inputs=("data",),
-    shape=lambda site, ins, outs: (ins, [None if ins[0] is None else ins[0][-1:]]),
-    compute=lambda env, a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
-    grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
-    flops=lambda attrs, ins, outs: ins[0].size,
-    doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sum_rows",
+        inputs=("data",),
+        shape=lambda site, ins, outs: (ins, [None if ins[0] is None else ins[0][-1:]]),
+        compute=lambda env, a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
+        grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
+        flops=lambda attrs, ins, outs: ins[0].size,
+        doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
+    )
+)
 
-register(OpDef(
-    name="_broadcast_rows",
-    inputs=("data",),
-    shape=grad_data_shape,
-    compute=lambda env, a, x: env.xp.broadcast_to(x, a["shape"]).copy(),
-    grad=lambda c: (apply("_sum_rows", c.gy),),
-    params={"shape": params.integers()},
-    doc="One row repeated: (N,) to (..., N).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_broadcast_rows",
+        inputs=("data",),
+        shape=grad_data_shape,
+        compute=lambda env, a, x: env.xp.broadcast_to(x, a["shape"]).copy(),
+        grad=lambda c: (apply("_sum_rows", c.gy),),
+        params={"shape": params.integers()},
+        doc="One row repeated: (N,) to (..., N).",
+    )
+)
 
 
 def dot_dims(site: Site, shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
@@ -217,42 +239,46 @@ def dot_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -
     free = {WHOLE: 0, PARTIAL: 1}
     if not isinstance(x, Split) and not isinstance(y, Split):
         if free[x] + free[y] > 1:
-            mixes(site, "multiplies sums over the batch")
+            refuse_mixing(site, "multiplies sums over the batch")
         return [PARTIAL if free[x] + free[y] else WHOLE]
     if PARTIAL in (x, y):
-        mixes(site, "multiplies a sum over the batch with samples")
+        refuse_mixing(site, "multiplies a sum over the batch with samples")
     ranks = [len(t.shape) for t in in_types]
-    inner = (0 if site.attrs["transpose_a"] else ranks[0] - 1,
-             ranks[1] - 1 if site.attrs["transpose_b"] else 0)  # fmt: skip
+    inner = (
+        0 if site.attrs["transpose_a"] else ranks[0] - 1,
+        ranks[1] - 1 if site.attrs["transpose_b"] else 0,
+    )
     if isinstance(x, Split) and isinstance(y, Split):
         if (x.axis, y.axis) == inner and (x.outer, x.inner) == (y.outer, y.inner):
             return [PARTIAL]
-        mixes(site, "multiplies samples with one another")
+        refuse_mixing(site, "multiplies samples with one another")
     if isinstance(x, Split):
         if x.axis == inner[0]:
-            mixes(site, "sums samples with constant weights")
+            refuse_mixing(site, "sums samples with constant weights")
         axis = 0 if site.attrs["transpose_a"] else x.axis
         return [Split(axis, x.outer, x.inner)]
     assert isinstance(y, Split)
     if y.axis == inner[1]:
-        mixes(site, "sums samples with constant weights")
+        refuse_mixing(site, "sums samples with constant weights")
     axis = ranks[0] - 1 + (0 if site.attrs["transpose_b"] else y.axis - 1)
     return [Split(axis, y.outer, y.inner)]
 
 
-register(OpDef(
-    name="dot",
-    inputs=("lhs", "rhs"),
-    shape=dot_shape,
-    compute=dot_compute,
-    grad=dot_grad,
-    flops=dot_flops,
-    batch=dot_batch,
-    params={
-        "transpose_a": params.boolean(False),
-        "transpose_b": params.boolean(False),
-        "forward_stype": params.ignored(),
-    },
-    precision=LOW,
-    doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="dot",
+        inputs=("lhs", "rhs"),
+        shape=dot_shape,
+        compute=dot_compute,
+        grad=dot_grad,
+        flops=dot_flops,
+        batch=dot_batch,
+        params={
+            "transpose_a": params.boolean(False),
+            "transpose_b": params.boolean(False),
+            "forward_stype": params.ignored(),
+        },
+        precision=LOW,
+        doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
+    )
+)

@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from symgraph.build import Ref, apply
-from symgraph.errors import DTypeError, GraphError
-from symgraph.ops import params
-from symgraph.ops.elementwise import DTypes, floats
-from symgraph.ops.index import checked
-from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.errors import DTypeError, GraphError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     FULL,
     Call,
     Env,
@@ -25,10 +23,12 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import expect, same, unify
+from symgraph.core.shapes import expect, same, unify
+from symgraph.core.types import Array, Shape, is_float
+from symgraph.ops.elementwise import DTypes, floats
+from symgraph.ops.index import checked
 from symgraph.ops.softmax import flops_per_element, softmax
 from symgraph.ops.unary import sigmoid
-from symgraph.types import Array, Shape, is_float
 
 NORMALIZATION = params.choice("null", "batch", "valid", default="null")
 IGNORE = {"ignore_label": params.number(-1.0), "use_ignore": params.boolean(False)}
@@ -88,22 +88,24 @@ def valid_count(env: Env, a: Attrs, label: Array) -> Any:
 
 def whole_only(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     if ins[0] is not WHOLE:
-        mixes(site, "counts the valid labels of the batch")
+        refuse_mixing(site, "counts the valid labels of the batch")
     return [WHOLE]
 
 
-register(OpDef(
-    name="_valid_count",
-    inputs=("label",),
-    shape=lambda site, ins, outs: (ins, [(1,)]),
-    compute=valid_count,
-    flops=no_flops,
-    dtype=lambda site, ins: ([ins[0] or "float32"], ["float64"]),
-    batch=whole_only,
-    whole_batch=True,
-    params=IGNORE,
-    doc="The number of labels that are not ignored, at least 1: shape (1,), float64.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_valid_count",
+        inputs=("label",),
+        shape=lambda site, ins, outs: (ins, [(1,)]),
+        compute=valid_count,
+        flops=no_flops,
+        dtype=lambda site, ins: ([ins[0] or "float32"], ["float64"]),
+        batch=whole_only,
+        whole_batch=True,
+        params=IGNORE,
+        doc="The number of labels that are not ignored, at least 1: shape (1,), float64.",
+    )
+)
 
 
 def class_axis(a: Attrs) -> int:
@@ -178,16 +180,18 @@ def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     if data is WHOLE and label is WHOLE:
         return [WHOLE]
     if not isinstance(data, Split) or not isinstance(label, Split):
-        mixes(site, "needs data and labels that both lie along the batch")
+        refuse_mixing(site, "needs data and labels that both lie along the batch")
     if a["normalization"] == "valid" and valid != [WHOLE]:
-        mixes(site, "divides by a count of labels that is not the whole batch's")
+        refuse_mixing(site, "divides by a count of labels that is not the whole batch's")
     classes = class_axis(a) % len(in_types[0].shape)
     if data.axis == classes:
-        mixes(site, f"works along axis {classes}, where the batch lies")
+        refuse_mixing(site, f"works along axis {classes}, where the batch lies")
     if a["multi_output"] and a["normalization"] == "null" and data.axis:
-        mixes(site, "divides by the number of positions, along which the batch lies")
+        refuse_mixing(site, "divides by the number of positions, along which the batch lies")
     if label != Split(data.axis - (data.axis > classes), data.outer, data.inner):
-        mixes(site, f"has data and labels whose batch lies differently ({data} and {label})")
+        refuse_mixing(
+            site, f"has data and labels whose batch lies differently ({data} and {label})"
+        )
     return [data]
 
 
@@ -201,27 +205,32 @@ HEAD = {
 }
 SMOOTH = {"smooth_alpha": params.number(0.0), "count": params.integer(0)}
 
-register(OpDef(
-    name="SoftmaxOutput",
-    inputs=("data", "label"),
-    shape=head_shape,
-    compute=lambda env, a, x, *_: softmax(env.xp, x, class_axis(a)),
-    grad=head_grad,
-    flops=flops_per_element(4),
-    dtype=labelled_dtype,
-    batch=head_batch,
-    params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
-    count=lambda attrs, ins: ins[1].size,
-    loss=True,
-    aliases=("Softmax",),
-    precision=FULL,
-    doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
-    "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
-    "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
-    "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
-    "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
-    "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SoftmaxOutput",
+        inputs=("data", "label"),
+        shape=head_shape,
+        compute=lambda env, a, x, *_: softmax(env.xp, x, class_axis(a)),
+        grad=head_grad,
+        flops=flops_per_element(4),
+        dtype=labelled_dtype,
+        batch=head_batch,
+        params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
+        count=lambda attrs, ins: ins[1].size,
+        loss=True,
+        aliases=("Softmax",),
+        precision=FULL,
+        doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward "
+        "pass: "
+        "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
+        "class numbers of any dtype in the data's shape without the class axis. Data of more than "
+        "2 "
+        "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
+        "comes back from operators behind it or from out_grads, which is ignored otherwise. A "
+        "third, "
+        "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
+    )
+)
 
 
 def head_divisor(a: Attrs, label: Array) -> int:
@@ -254,20 +263,23 @@ def softmax_output_grad(
     return grad
 
 
-register(OpDef(
-    name="_softmax_output_grad",
-    inputs=("prob", "label"),
-    shape=head_shape,
-    compute=softmax_output_grad,
-    dtype=labelled_dtype,
-    params={**HEAD, **SMOOTH},
-    looks=True,
-    doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
-    "1 (or the number of positions with multi_output) for normalization 'null', the number of "
-    "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
-    "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
-    "classes. A label that is neither a class nor ignored raises IndexError.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_softmax_output_grad",
+        inputs=("prob", "label"),
+        shape=head_shape,
+        compute=softmax_output_grad,
+        dtype=labelled_dtype,
+        params={**HEAD, **SMOOTH},
+        reads_on_host=True,
+        doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. "
+        "divisor: "
+        "1 (or the number of positions with multi_output) for normalization 'null', the number of "
+        "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
+        "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
+        "classes. A label that is neither a class nor ignored raises IndexError.",
+    )
+)
 
 
 def regression_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -289,9 +301,11 @@ def regression_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
     if data is WHOLE and label is WHOLE:
         return [WHOLE]
     if not isinstance(data, Split) or data != label:
-        mixes(site, "needs data and labels whose batch lies alike")
+        refuse_mixing(site, "needs data and labels whose batch lies alike")
     if data.axis != 0:
-        mixes(site, "divides by the number of elements behind axis 0, where the batch lies too")
+        refuse_mixing(
+            site, "divides by the number of elements behind axis 0, where the batch lies too"
+        )
     return [data]
 
 
@@ -303,38 +317,47 @@ def regression_grad(env: Env, a: Attrs, y: Array, label: Array) -> Any:
     return grad
 
 
-register(OpDef(
-    name="_regression_grad",
-    inputs=("output", "label"),
-    shape=regression_shape,
-    compute=regression_grad,
-    dtype=labelled_dtype,
-    params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
-    doc="(output - label), or its sign, times grad_scale / the number of elements a row of axis 0.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_regression_grad",
+        inputs=("output", "label"),
+        shape=regression_shape,
+        compute=regression_grad,
+        dtype=labelled_dtype,
+        params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
+        doc="(output - label), or its sign, times grad_scale / the number of elements a row of "
+        "axis 0.",
+    )
+)
 
 
 def register_regression(name: str, formula: str, loss: str, *, sign: bool = False) -> None:
     logistic = name == "LogisticRegressionOutput"
-    register(OpDef(
-        name=name,
-        inputs=("data", "label"),
-        shape=regression_shape,
-        compute=lambda env, a, x, label: sigmoid(env.xp, x) if logistic else x,
-        grad=lambda c: (
-            apply("_regression_grad", c.y[0], c.x[1], grad_scale=c.attrs["grad_scale"], sign=sign),
-            None,
-        ),
-        flops=flops_per_element(4) if logistic else no_flops,
-        dtype=labelled_dtype,
-        batch=regression_batch,
-        params={"grad_scale": params.number(1.0)},
-        loss=True,
-        precision=FULL,
-        doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed over "
-        "samples and averaged over the elements of a sample, times grad_scale. label: any dtype, "
-        f"as many elements a row of axis 0 as the data. MXNet {name}.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=("data", "label"),
+            shape=regression_shape,
+            compute=lambda env, a, x, label: sigmoid(env.xp, x) if logistic else x,
+            grad=lambda c: (
+                apply(
+                    "_regression_grad", c.y[0], c.x[1], grad_scale=c.attrs["grad_scale"], sign=sign
+                ),
+                None,
+            ),
+            flops=flops_per_element(4) if logistic else no_flops,
+            dtype=labelled_dtype,
+            batch=regression_batch,
+            params={"grad_scale": params.number(1.0)},
+            loss=True,
+            precision=FULL,
+            doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed "
+            f"over "
+            "samples and averaged over the elements of a sample, times grad_scale. label: any "
+            "dtype, "
+            f"as many elements a row of axis 0 as the data. MXNet {name}.",
+        )
+    )
 
 
 register_regression("LinearRegressionOutput", "The data", "(data - label) ** 2 / 2")
@@ -345,9 +368,11 @@ register_regression("LogisticRegressionOutput", "sigmoid(data)", "the cross entr
 def make_loss_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data, normalization = ins[0], site.attrs["normalization"]
     if data is not WHOLE and normalization == "valid":
-        mixes(site, "divides by a count of valid elements of the batch")
+        refuse_mixing(site, "divides by a count of valid elements of the batch")
     if isinstance(data, Split) and data.axis and normalization == "batch":
-        mixes(site, f"divides by the length of axis 0, but the batch lies along axis {data.axis}")
+        refuse_mixing(
+            site, f"divides by the length of axis 0, but the batch lies along axis {data.axis}"
+        )
     return [data]
 
 
@@ -368,33 +393,38 @@ MAKE_LOSS = {
     "share": params.number(1.0),
 }
 
-register(OpDef(
-    name="_make_loss_grad",
-    inputs=("data",),
-    shape=same,
-    compute=make_loss_grad,
-    dtype=floats,
-    params=MAKE_LOSS,
-    doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
-    "`count`), or the number of elements above valid_thresh, at least 1.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_make_loss_grad",
+        inputs=("data",),
+        shape=same,
+        compute=make_loss_grad,
+        dtype=floats,
+        params=MAKE_LOSS,
+        doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
+        "`count`), or the number of elements above valid_thresh, at least 1.",
+    )
+)
 
-register(OpDef(
-    name="MakeLoss",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: x,
-    grad=lambda c: (apply("_make_loss_grad", c.x[0], **c.attrs),),
-    flops=no_flops,
-    dtype=floats,
-    batch=make_loss_batch,
-    params=MAKE_LOSS,
-    count=lambda attrs, ins: ins[0].shape[0],
-    loss=True,
-    aliases=("make_loss",),
-    precision=FULL,
-    doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
-    "by the length of axis 0 (normalization 'batch') or by the number of elements above "
-    "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
-    "answers for. MXNet MakeLoss.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="MakeLoss",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: x,
+        grad=lambda c: (apply("_make_loss_grad", c.x[0], **c.attrs),),
+        flops=no_flops,
+        dtype=floats,
+        batch=make_loss_batch,
+        params=MAKE_LOSS,
+        count=lambda attrs, ins: ins[0].shape[0],
+        loss=True,
+        aliases=("make_loss",),
+        precision=FULL,
+        doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, "
+        "divided "
+        "by the length of axis 0 (normalization 'batch') or by the number of elements above "
+        "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
+        "answers for. MXNet MakeLoss.",
+    )
+)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import Layouts, Split, elementwise, linear, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
+    INSIDE,
+    BatchRule,
+    Call,
+    Env,
+    OpDef,
+    Shapes,
+    Site,
+    Types,
+    register,
+)
+from symgraph.core.shapes import same
+from symgraph.core.types import Array, wide
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import Layouts, Split, elementwise, linear, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import INSIDE, BatchRule, Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import same
-from symgraph.types import Array, wide
 
 
 def lrn_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -29,7 +39,7 @@ def beside_channels(rule: BatchRule) -> BatchRule:
 
     def own(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
         if isinstance(ins[0], Split) and ins[0].axis == 1:
-            mixes(site, "works along axis 1, where the batch lies")
+            refuse_mixing(site, "works along axis 1, where the batch lies")
         return rule(site, ins, in_types, outs)
 
     return own
@@ -44,18 +54,20 @@ def neighbours(x: Array, size: int) -> Array:
     return total
 
 
-register(OpDef(
-    name="_sum_neighbours",
-    inputs=("data",),
-    shape=lrn_shape,
-    compute=lambda env, a, x: neighbours(x, a["nsize"]),
-    grad=lambda c: (apply("_sum_neighbours", c.gy, nsize=c.attrs["nsize"]),),
-    flops=lambda attrs, ins, outs: outs[0].size * attrs["nsize"],
-    dtype=floats,
-    batch=beside_channels(linear),
-    params={"nsize": params.integer()},
-    doc="The sum over nsize channels (axis 1) around each.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sum_neighbours",
+        inputs=("data",),
+        shape=lrn_shape,
+        compute=lambda env, a, x: neighbours(x, a["nsize"]),
+        grad=lambda c: (apply("_sum_neighbours", c.gy, nsize=c.attrs["nsize"]),),
+        flops=lambda attrs, ins, outs: outs[0].size * attrs["nsize"],
+        dtype=floats,
+        batch=beside_channels(linear),
+        params={"nsize": params.integer()},
+        doc="The sum over nsize channels (axis 1) around each.",
+    )
+)
 
 
 def lrn(env: Env, a: Attrs, x: Array) -> tuple[Array, ...]:
@@ -79,24 +91,27 @@ def lrn_grad(c: Call) -> Sequence[Ref]:
     return (of_x + gy * apply("_power_scalar", norm, scalar=-c.attrs["beta"]),)
 
 
-register(OpDef(
-    name="LRN",
-    inputs=("data",),
-    outputs=("output", "tmp_norm"),
-    visible=1,
-    shape=lrn_shape,
-    compute=lrn,
-    grad=lrn_grad,
-    flops=lambda attrs, ins, outs: outs[0].size * (attrs["nsize"] + 5),
-    dtype=floats,
-    batch=beside_channels(elementwise),
-    params={
-        "alpha": params.number(1e-4),
-        "beta": params.number(0.75),
-        "knorm": params.number(2.0),
-        "nsize": params.integer(),
-    },
-    precision=INSIDE,
-    doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** beta; "
-    "channels are axis 1. MXNet LRN.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="LRN",
+        inputs=("data",),
+        outputs=("output", "tmp_norm"),
+        visible=1,
+        shape=lrn_shape,
+        compute=lrn,
+        grad=lrn_grad,
+        flops=lambda attrs, ins, outs: outs[0].size * (attrs["nsize"] + 5),
+        dtype=floats,
+        batch=beside_channels(elementwise),
+        params={
+            "alpha": params.number(1e-4),
+            "beta": params.number(0.75),
+            "knorm": params.number(2.0),
+            "nsize": params.integer(),
+        },
+        precision=INSIDE,
+        doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** "
+        "beta; "
+        "channels are axis 1. MXNet LRN.",
+    )
+)

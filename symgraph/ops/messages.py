@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symgraph.build import apply
-from symgraph.errors import DTypeError
-from symgraph.ops import params
-from symgraph.ops.layout import Layout
-from symgraph.ops.params import Param
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import Layout
+from symgraph.core.build import apply
+from symgraph.core.errors import DTypeError
+from symgraph.core.params import Param
+from symgraph.core.registry import (
     COPY,
     FULL,
     OpDef,
@@ -20,7 +20,7 @@ from symgraph.ops.registry import (
     register,
     same_dtype,
 )
-from symgraph.ops.shapes import expect, same
+from symgraph.core.shapes import expect, same
 
 
 def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -46,37 +46,42 @@ def first_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types)
 
 
 # Its gradient is a copy as well, so that what goes back is known by the copy it belongs to.
-register(OpDef(
-    name=COPY,
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: x,
-    grad=lambda c: (apply(COPY, c.gy),),
-    flops=no_flops,
-    dtype=same_dtype,
-    batch=first_batch,
-    doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
-))  # fmt: skip
+register(
+    OpDef(
+        name=COPY,
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: x,
+        grad=lambda c: (apply(COPY, c.gy),),
+        flops=no_flops,
+        dtype=same_dtype,
+        batch=first_batch,
+        doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
+    )
+)
 
 
-register(OpDef(
-    name="_receive",
-    inputs=("data",),
-    shape=receive_shape,
-    compute=lambda env, a, x: x,
-    grad=lambda c: (c.gy,),
-    flops=no_flops,
-    dtype=receive_dtype,
-    batch=first_batch,
-    params={
-        "shape": params.integers(),
-        "dtype": params.dtype(),
-        "source": Param(str, kind="name"),
-    },
-    precision=FULL,
-    doc="Data, which must be of this shape (0: any length) and dtype. source: the node that sends "
-    "it, for errors.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_receive",
+        inputs=("data",),
+        shape=receive_shape,
+        compute=lambda env, a, x: x,
+        grad=lambda c: (c.gy,),
+        flops=no_flops,
+        dtype=receive_dtype,
+        batch=first_batch,
+        params={
+            "shape": params.integers(),
+            "dtype": params.dtype(),
+            "source": Param(str, kind="name"),
+        },
+        precision=FULL,
+        doc="Data, which must be of this shape (0: any length) and dtype. source: the node that "
+        "sends "
+        "it, for errors.",
+    )
+)
 
 
 def connect_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -91,14 +96,16 @@ def connect_dtype(
     return [data, ins[1]], [data]
 
 
-register(OpDef(
-    name="_pseudo_connect",
-    inputs=("data", "token"),
-    shape=connect_shape,
-    compute=lambda env, a, x, token: x,
-    grad=lambda c: (c.gy, None),
-    flops=no_flops,
-    dtype=connect_dtype,
-    batch=first_batch,
-    doc="Data; what the token stands for becomes part of the network too.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_pseudo_connect",
+        inputs=("data", "token"),
+        shape=connect_shape,
+        compute=lambda env, a, x, token: x,
+        grad=lambda c: (c.gy, None),
+        flops=no_flops,
+        dtype=connect_dtype,
+        batch=first_batch,
+        doc="Data; what the token stands for becomes part of the network too.",
+    )
+)

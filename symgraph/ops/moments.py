@@ -1,17 +1,21 @@
 """Moments: the parts of a batch normalisation whose batch lies on several devices.
 
 BatchNorm takes statistics, moves its averages and normalises in one; here each is an operator, so
-that sums over devices fit in between. `symgraph/multi_node_norm.py` puts them together.
+that sums over devices fit in between. `symgraph/chainermn/multi_node_norm.py` puts them together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symgraph.build import Ref, apply, apply_all
-from symgraph.errors import DTypeError
-from symgraph.ops import params
-from symgraph.ops.layout import WHOLE, Layouts, mixes
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layouts, refuse_mixing
+from symgraph.core.build import Ref, apply, apply_all
+from symgraph.core.errors import DTypeError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import axes_of, same
+from symgraph.core.types import Array, is_float, wide
 from symgraph.ops.nn import (
     batch_norm_dtype,
     column,
@@ -20,11 +24,7 @@ from symgraph.ops.nn import (
     normalized,
     other_axes,
 )
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import axes_of, same
 from symgraph.ops.softmax import flops_per_element
-from symgraph.types import Array, is_float, wide
 
 AXIS = {"axis": params.integer(1)}
 SCALED = {**AXIS, "eps": params.number(1e-3), "fix_gamma": params.boolean(True)}
@@ -33,7 +33,7 @@ SCALED = {**AXIS, "eps": params.number(1e-3), "fix_gamma": params.boolean(True)}
 def one_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """Statistics are those of the whole batch."""
     if any(layout is not WHOLE for layout in ins):
-        mixes(site, "normalises by statistics of the batch")
+        refuse_mixing(site, "normalises by statistics of the batch")
     return [WHOLE] * len(outs)
 
 
@@ -70,19 +70,21 @@ def moments_grad(c: Call) -> Sequence[Ref | None]:
     return (apply("_moments_grad", c.x[0], c.y[0], of_mean, of_var, axis=c.attrs["axis"]),)
 
 
-register(OpDef(
-    name="_moments",
-    inputs=("data",),
-    outputs=("mean", "var", "count"),
-    shape=moments_shape,
-    compute=moments,
-    grad=moments_grad,
-    flops=lambda attrs, ins, outs: 4 * ins[0].size,
-    dtype=moments_dtype,
-    batch=one_batch,
-    params=AXIS,
-    doc="Mean and (biased) variance over all axes but `axis`, and of how many elements (1,).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_moments",
+        inputs=("data",),
+        outputs=("mean", "var", "count"),
+        shape=moments_shape,
+        compute=moments,
+        grad=moments_grad,
+        flops=lambda attrs, ins, outs: 4 * ins[0].size,
+        dtype=moments_dtype,
+        batch=one_batch,
+        params=AXIS,
+        doc="Mean and (biased) variance over all axes but `axis`, and of how many elements (1,).",
+    )
+)
 
 
 def moments_gradient(
@@ -94,17 +96,19 @@ def moments_gradient(
     return of_x.astype(x.dtype, copy=False)
 
 
-register(OpDef(
-    name="_moments_grad",
-    inputs=("data", "mean", "mean_grad", "var_grad"),
-    shape=lambda site, ins, outs: (ins, [ins[0]]),
-    compute=moments_gradient,
-    grad=first_order_only,
-    flops=flops_per_element(4),
-    dtype=lambda site, ins: (ins, [str(ins[0])]),
-    params=AXIS,
-    doc="Gradient of _moments' data from those of mean and variance.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_moments_grad",
+        inputs=("data", "mean", "mean_grad", "var_grad"),
+        shape=lambda site, ins, outs: (ins, [ins[0]]),
+        compute=moments_gradient,
+        grad=first_order_only,
+        flops=flops_per_element(4),
+        dtype=lambda site, ins: (ins, [str(ins[0])]),
+        params=AXIS,
+        doc="Gradient of _moments' data from those of mean and variance.",
+    )
+)
 
 
 # -- moving averages -------------------------------------------------------------------------------
@@ -125,30 +129,35 @@ def moved(env: Env, a: Attrs, batch: Array, moving: Array) -> tuple[Array, Array
     return chosen(env, batch, moving), after.astype(moving.dtype, copy=False)
 
 
-register(OpDef(
-    name="_batch_or_moving",
-    inputs=("batch", "moving"),
-    shape=same,
-    compute=lambda env, a, batch, moving: chosen(env, batch, moving),
-    grad=chosen_grad,
-    batch=one_batch,
-    doc="A statistic of the batch in training, its moving average in evaluation.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_batch_or_moving",
+        inputs=("batch", "moving"),
+        shape=same,
+        compute=lambda env, a, batch, moving: chosen(env, batch, moving),
+        grad=chosen_grad,
+        batch=one_batch,
+        doc="A statistic of the batch in training, its moving average in evaluation.",
+    )
+)
 
-register(OpDef(
-    name="_moving_average",
-    inputs=("batch", "moving"),
-    outputs=("output", "moving"),
-    visible=1,
-    aux=("moving",),
-    aux_outputs=(1,),
-    shape=same,
-    compute=moved,
-    grad=chosen_grad,
-    batch=one_batch,
-    params={"momentum": params.number(0.9)},
-    doc="_batch_or_moving; training moves moving to momentum * moving + (1 - momentum) * batch.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_moving_average",
+        inputs=("batch", "moving"),
+        outputs=("output", "moving"),
+        visible=1,
+        aux=("moving",),
+        aux_outputs=(1,),
+        shape=same,
+        compute=moved,
+        grad=chosen_grad,
+        batch=one_batch,
+        params={"momentum": params.number(0.9)},
+        doc="_batch_or_moving; training moves moving to momentum * moving + (1 - momentum) * "
+        "batch.",
+    )
+)
 
 
 # -- normalisation -----------------------------------------------------------------------------
@@ -159,20 +168,22 @@ def normalize_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
     return [data, *vectors], [data]
 
 
-register(OpDef(
-    name="_normalize",
-    inputs=("data", "gamma", "beta", "mean", "var"),
-    shape=normalize_shape,
-    compute=normalized,
-    grad=lambda c: apply_all("_normalize_grad", c.x[0], c.x[1], *c.x[3:], c.gy, **c.attrs),
-    flops=flops_per_element(3),
-    dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
-    batch=lambda site, ins, in_types, outs: [ins[0]],
-    params=SCALED,
-    full_inputs=("gamma", "beta", "mean", "var"),
-    doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "
-    "gamma is 1 and its gradient 0.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_normalize",
+        inputs=("data", "gamma", "beta", "mean", "var"),
+        shape=normalize_shape,
+        compute=normalized,
+        grad=lambda c: apply_all("_normalize_grad", c.x[0], c.x[1], *c.x[3:], c.gy, **c.attrs),
+        flops=flops_per_element(3),
+        dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
+        batch=lambda site, ins, in_types, outs: [ins[0]],
+        params=SCALED,
+        full_inputs=("gamma", "beta", "mean", "var"),
+        doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "
+        "gamma is 1 and its gradient 0.",
+    )
+)
 
 
 def normalize_gradient(
@@ -190,15 +201,17 @@ def normalize_gradient(
     return of_x, own, of_beta, -of_beta * scale, of_var
 
 
-register(OpDef(
-    name="_normalize_grad",
-    inputs=("data", "gamma", "mean", "var", "grad"),
-    outputs=("data_grad", "gamma_grad", "beta_grad", "mean_grad", "var_grad"),
-    shape=lambda site, ins, outs: (ins, [ins[0], *[ins[1]] * 4]),
-    compute=normalize_gradient,
-    grad=first_order_only,
-    flops=flops_per_element(7),
-    dtype=lambda site, ins: (ins, [str(ins[0]), *[str(ins[1])] * 4]),
-    params=SCALED,
-    doc="Gradients of _normalize.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_normalize_grad",
+        inputs=("data", "gamma", "mean", "var", "grad"),
+        outputs=("data_grad", "gamma_grad", "beta_grad", "mean_grad", "var_grad"),
+        shape=lambda site, ins, outs: (ins, [ins[0], *[ins[1]] * 4]),
+        compute=normalize_gradient,
+        grad=first_order_only,
+        flops=flops_per_element(7),
+        dtype=lambda site, ins: (ins, [str(ins[0]), *[str(ins[1])] * 4]),
+        params=SCALED,
+        doc="Gradients of _normalize.",
+    )
+)

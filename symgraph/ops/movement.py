@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.errors import MicroBatchError, ShapeError
-from symgraph.ops import params
-from symgraph.ops.layout import Layout, Split, mixes, reshaped
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import Layout, Split, refuse_mixing, reshaped
+from symgraph.core.build import Ref, apply
+from symgraph.core.errors import MicroBatchError, ShapeError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     BatchRule,
     Call,
     Env,
@@ -24,8 +24,8 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import axes_of, unify
-from symgraph.types import Array, Shape
+from symgraph.core.shapes import axes_of, unify
+from symgraph.core.types import Array, Shape
 
 Layouts = Sequence[Layout]
 TRIAL = 1_000_003  # a prime that no real axis has as a factor
@@ -121,8 +121,9 @@ def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
     if complete(data):
         dims = by_size(dims, data)
         if 0 in dims or math.prod(dims) != math.prod(data):
-            site.fail(f"cannot reshape {data} ({math.prod(data)} elements) to "
-                      f"shape={codes_of(site)}")  # fmt: skip
+            site.fail(
+                f"cannot reshape {data} ({math.prod(data)} elements) to shape={codes_of(site)}"
+            )
     return dims, links
 
 
@@ -157,33 +158,37 @@ def reshape_layout(
     try:
         return reshaped(site, layout, many, new)
     except MicroBatchError:
-        mixes(site, f"reshapes {old} to {rule(old)} across the batch")
+        refuse_mixing(site, f"reshapes {old} to {rule(old)} across the batch")
 
 
 def reshape_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     return [reshape_layout(site, ins[0], in_types[0].shape, lambda x: new_shape(site, x)[0])]
 
 
-register(OpDef(
-    name="Reshape",
-    inputs=("data",),
-    shape=reshape_shape,
-    compute=lambda env, a, x: x.reshape(new_shape(Site("Reshape", "", a), x.shape)[0]),
-    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=reshape_batch,
-    params={
-        "shape": params.optional(params.integers()),
-        "reverse": params.boolean(False),
-        "target_shape": params.integers(()),
-        "keep_highest": params.boolean(False),
-    },
-    aliases=("reshape",),
-    doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
-    "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
-    "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 is "
-    "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Reshape",
+        inputs=("data",),
+        shape=reshape_shape,
+        compute=lambda env, a, x: x.reshape(new_shape(Site("Reshape", "", a), x.shape)[0]),
+        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=reshape_batch,
+        params={
+            "shape": params.optional(params.integers()),
+            "reverse": params.boolean(False),
+            "target_shape": params.integers(()),
+            "keep_highest": params.boolean(False),
+        },
+        aliases=("reshape",),
+        doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
+        "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be "
+        "-1); "
+        "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 "
+        "is "
+        "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
+    )
+)
 
 
 def flat(data: Shape) -> Shape:
@@ -206,17 +211,19 @@ def flatten_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
     return [reshape_layout(site, ins[0], in_types[0].shape, flat)]
 
 
-register(OpDef(
-    name="Flatten",
-    inputs=("data",),
-    shape=flatten_shape,
-    compute=lambda env, a, x: x.reshape(flat(x.shape)),
-    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=flatten_batch,
-    aliases=("flatten",),
-    doc="All axes but the first merged into one. MXNet Flatten.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Flatten",
+        inputs=("data",),
+        shape=flatten_shape,
+        compute=lambda env, a, x: x.reshape(flat(x.shape)),
+        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=flatten_batch,
+        aliases=("flatten",),
+        doc="All axes but the first merged into one. MXNet Flatten.",
+    )
+)
 
 
 # -- permutations ------------------------------------------------------------------------------
@@ -272,30 +279,34 @@ def transpose_grad(c: Call) -> Sequence[Ref]:
     return (apply("transpose", c.gy, axes=back),)
 
 
-register(OpDef(
-    name="transpose",
-    inputs=("data",),
-    shape=permute_shape(transpose_order),
-    compute=lambda env, a, x: x.transpose(a["axes"] or None),
-    grad=transpose_grad,
-    flops=no_flops,
-    batch=permute_batch(transpose_order),
-    params={"axes": params.integers(())},
-    doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="transpose",
+        inputs=("data",),
+        shape=permute_shape(transpose_order),
+        compute=lambda env, a, x: x.transpose(a["axes"] or None),
+        grad=transpose_grad,
+        flops=no_flops,
+        batch=permute_batch(transpose_order),
+        params={"axes": params.integers(())},
+        doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
+    )
+)
 
-register(OpDef(
-    name="SwapAxis",
-    inputs=("data",),
-    shape=permute_shape(swap_order),
-    compute=lambda env, a, x: env.xp.swapaxes(x, a["dim1"], a["dim2"]),
-    grad=lambda c: (apply("SwapAxis", c.gy, **c.attrs),),
-    flops=no_flops,
-    batch=permute_batch(swap_order),
-    params={"dim1": params.integer(0), "dim2": params.integer(0)},
-    aliases=("swapaxes",),
-    doc="Two axes exchanged. MXNet SwapAxis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SwapAxis",
+        inputs=("data",),
+        shape=permute_shape(swap_order),
+        compute=lambda env, a, x: env.xp.swapaxes(x, a["dim1"], a["dim2"]),
+        grad=lambda c: (apply("SwapAxis", c.gy, **c.attrs),),
+        flops=no_flops,
+        batch=permute_batch(swap_order),
+        params={"dim1": params.integer(0), "dim2": params.integer(0)},
+        aliases=("swapaxes",),
+        doc="Two axes exchanged. MXNet SwapAxis.",
+    )
+)
 
 
 # -- axes of length 1 --------------------------------------------------------------------------
@@ -324,17 +335,19 @@ def expand_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
     return [inserted(ins[0], one_axis(site, site.attrs["axis"], len(outs[0].shape)))]
 
 
-register(OpDef(
-    name="expand_dims",
-    inputs=("data",),
-    shape=expand_shape,
-    compute=lambda env, a, x: env.xp.expand_dims(x, a["axis"]),
-    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=expand_batch,
-    params={"axis": params.integer()},
-    doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="expand_dims",
+        inputs=("data",),
+        shape=expand_shape,
+        compute=lambda env, a, x: env.xp.expand_dims(x, a["axis"]),
+        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=expand_batch,
+        params={"axis": params.integer()},
+        doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
+    )
+)
 
 
 def squeezed(site: Site, data: Shape) -> tuple[int, ...]:
@@ -366,7 +379,7 @@ def squeeze_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
         return [layout]
     axes = squeezed(site, in_types[0].shape)
     if layout.axis in axes:
-        mixes(site, "drops the batch axis of a single sample (say which axis to squeeze)")
+        refuse_mixing(site, "drops the batch axis of a single sample (say which axis to squeeze)")
     return [Split(layout.axis - sum(a < layout.axis for a in axes), layout.outer, layout.inner)]
 
 
@@ -375,15 +388,17 @@ def squeeze(env: Env, a: Attrs, x: Array) -> Any:
     return x.reshape(tuple(d for i, d in enumerate(x.shape) if i not in axes) or (1,))
 
 
-register(OpDef(
-    name="squeeze",
-    inputs=("data",),
-    shape=squeeze_shape,
-    compute=squeeze,
-    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-    flops=no_flops,
-    batch=squeeze_batch,
-    params={"axis": params.optional(params.integers())},
-    doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
-    "squeeze.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="squeeze",
+        inputs=("data",),
+        shape=squeeze_shape,
+        compute=squeeze,
+        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+        flops=no_flops,
+        batch=squeeze_batch,
+        params={"axis": params.optional(params.integers())},
+        doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
+        "squeeze.",
+    )
+)

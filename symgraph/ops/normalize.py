@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.shapes import same, unify
+from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import Layouts, Split, elementwise, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
-from symgraph.ops.shapes import same, unify
-from symgraph.types import Array, Shape, wide
 
 
 def normal_axes(a: Attrs, rank: int) -> tuple[int, ...]:
     """The axes over which L2Normalization sums."""
     return {
-        "instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank)),
-    }[a["mode"]]  # fmt: skip
+        "instance": tuple(range(1, rank)),
+        "channel": (1,),
+        "spatial": tuple(range(2, rank)),
+    }[a["mode"]]
 
 
 def summed(a: Attrs, data: Shape) -> Shape:
@@ -33,8 +35,10 @@ def l2_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     norm: Partial = None
     if data[0] is not None:
         if len(data[0]) < least:
-            site.fail(f"data of shape {data[0]} has fewer than the {least} axes that mode="
-                      f"{site.attrs['mode']!r} needs")  # fmt: skip
+            site.fail(
+                f"data of shape {data[0]} has fewer than the {least} axes that mode="
+                f"{site.attrs['mode']!r} needs"
+            )
         norm = unify(site, summed(site.attrs, data[0]), outs[1])
     return data, [*out, norm]
 
@@ -59,26 +63,28 @@ def l2_grad(c: Call) -> Sequence[Ref]:
 
 def l2_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     if isinstance(ins[0], Split) and ins[0].axis in normal_axes(site.attrs, len(outs[0].shape)):
-        mixes(site, f"works along axis {ins[0].axis}, where the batch lies")
+        refuse_mixing(site, f"works along axis {ins[0].axis}, where the batch lies")
     return elementwise(site, ins, in_types, outs)
 
 
-register(OpDef(
-    name="L2Normalization",
-    inputs=("data",),
-    outputs=("output", "norm"),
-    visible=1,
-    shape=l2_shape,
-    compute=l2,
-    grad=l2_grad,
-    flops=lambda attrs, ins, outs: 3 * outs[0].size,
-    dtype=floats,
-    batch=l2_batch,
-    params={
-        "eps": params.number(1e-10),
-        "mode": params.choice("channel", "instance", "spatial", default="instance"),
-    },
-    precision=INSIDE,
-    doc="data / sqrt(sum(data ** 2) + eps) with the sum over all axes but the first (mode "
-    "instance), axis 1 (channel), or all but the first two (spatial). MXNet L2Normalization.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="L2Normalization",
+        inputs=("data",),
+        outputs=("output", "norm"),
+        visible=1,
+        shape=l2_shape,
+        compute=l2,
+        grad=l2_grad,
+        flops=lambda attrs, ins, outs: 3 * outs[0].size,
+        dtype=floats,
+        batch=l2_batch,
+        params={
+            "eps": params.number(1e-10),
+            "mode": params.choice("channel", "instance", "spatial", default="instance"),
+        },
+        precision=INSIDE,
+        doc="data / sqrt(sum(data ** 2) + eps) with the sum over all axes but the first (mode "
+        "instance), axis 1 (channel), or all but the first two (spatial). MXNet L2Normalization.",
+    )
+)

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import unify
+from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import PARTIAL, Layouts, Split, mixes
 from symgraph.ops.linear import grad_data_shape
-from symgraph.ops.params import Attrs
 from symgraph.ops.pool_compute import (
     Line,
     at_maxima,
@@ -22,10 +25,7 @@ from symgraph.ops.pool_compute import (
     sums_gradient,
     window_sizes,
 )
-from symgraph.ops.registry import Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import unify
 from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
-from symgraph.types import Array, Shape, wide
 
 FORM = {
     "kernel": params.integers(()),
@@ -83,9 +83,11 @@ def check_windows(site: Site, data: Shape) -> None:
     counts_of(site, windows, data)
     for line in pool_lines(site.attrs, data):
         if line.length and (line.windows - 1) * line.stride - line.pad >= line.length:
-            site.fail(f"the last window along axis {line.axis} of data of shape {data} lies in the "
-                      f"padding alone (kernel={windows.kernel}, stride={windows.stride}, "
-                      f"pad={windows.pad}, pooling_convention='full')")  # fmt: skip
+            site.fail(
+                f"the last window along axis {line.axis} of data of shape {data} lies in the "
+                f"padding alone (kernel={windows.kernel}, stride={windows.stride}, "
+                f"pad={windows.pad}, pooling_convention='full')"
+            )
 
 
 def pool_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -148,31 +150,36 @@ def pool_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
 def pool_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data = ins[0]
     if isinstance(data, Split) and data.axis > 1:
-        mixes(site, f"pools along axis {data.axis}, where the batch lies")
+        refuse_mixing(site, f"pools along axis {data.axis}, where the batch lies")
     if data is PARTIAL and site.attrs["pool_type"] in ("max", "lp"):
-        mixes(site, "applies a nonlinear function to a sum over the batch")
+        refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
     return [data]
 
 
-register(OpDef(
-    name="Pooling",
-    inputs=("data",),
-    shape=pool_shape,
-    compute=pooling,
-    grad=pool_grad,
-    flops=pool_flops,
-    dtype=floats,
-    batch=pool_batch,
-    params=POOLING,
-    looks=True,
-    doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
-    "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
-    "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
-    "last windows may reach over the end), or ceil(n / stride) (same, without pad). global_pool: "
-    "one window over everything. An average divides by the elements of the window, those of pad "
-    "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
-    "elements. MXNet Pooling.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Pooling",
+        inputs=("data",),
+        shape=pool_shape,
+        compute=pooling,
+        grad=pool_grad,
+        flops=pool_flops,
+        dtype=floats,
+        batch=pool_batch,
+        params=POOLING,
+        reads_on_host=True,
+        doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm "
+        "(the "
+        "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
+        "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
+        "last windows may reach over the end), or ceil(n / stride) (same, without pad). "
+        "global_pool: "
+        "one window over everything. An average divides by the elements of the window, those of "
+        "pad "
+        "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
+        "elements. MXNet Pooling.",
+    )
+)
 
 
 def pool_gradient(env: Env, a: Attrs, g: Array) -> Array:
@@ -183,28 +190,32 @@ def pool_gradient(env: Env, a: Attrs, g: Array) -> Array:
     return sums_gradient(env.xp, each, lines).astype(g.dtype, copy=False)
 
 
-register(OpDef(
-    name="_pool_grad",
-    inputs=("grad",),
-    shape=grad_data_shape,
-    compute=pool_gradient,
-    grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
-    flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
-    params={**FORM, "shape": params.integers()},
-    looks=True,
-    doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_pool_grad",
+        inputs=("grad",),
+        shape=grad_data_shape,
+        compute=pool_gradient,
+        grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
+        flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
+        params={**FORM, "shape": params.integers()},
+        reads_on_host=True,
+        doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
+    )
+)
 
-register(OpDef(
-    name="_max_pool_grad",
-    inputs=("grad", "data"),
-    shape=lambda site, ins, outs: (ins, [ins[1]]),
-    compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
-    grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
-    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
-    params=FORM,
-    doc="Gradient of a maximum's data: each window's gradient at its first maximum.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_max_pool_grad",
+        inputs=("grad", "data"),
+        shape=lambda site, ins, outs: (ins, [ins[1]]),
+        compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
+        grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
+        flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
+        params=FORM,
+        doc="Gradient of a maximum's data: each window's gradient at its first maximum.",
+    )
+)
 
 
 def at_maxima_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -212,13 +223,15 @@ def at_maxima_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
     return ins, made
 
 
-register(OpDef(
-    name="_at_maxima",
-    inputs=("values", "data"),
-    shape=at_maxima_shape,
-    compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
-    grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
-    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
-    params=FORM,
-    doc="The values where each window of the data has its first maximum.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_at_maxima",
+        inputs=("values", "data"),
+        shape=at_maxima_shape,
+        compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
+        grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
+        flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
+        params=FORM,
+        doc="The values where each window of the data has its first maximum.",
+    )
+)

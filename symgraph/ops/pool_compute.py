@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from symgraph.types import Array, Shape
+from symgraph.core.types import Array, Shape
 
 Part = tuple[slice, ...]
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs, Param, literal
+from symgraph.core.rand import key, uniform
+from symgraph.core.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.shapes import axes_of, same
+from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import Layouts, Split, elementwise, mixes
-from symgraph.ops.params import Attrs, Param, literal
-from symgraph.ops.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
-from symgraph.ops.shapes import axes_of, same
-from symgraph.rand import key, uniform
-from symgraph.types import Array, Shape
 
 PLACE = {  # in the whole batch's random stream
     "stream": Param(str, "", "str"),
@@ -51,7 +51,7 @@ def dropout_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
     if isinstance(ins[0], Split) and ins[0].axis in (
         a % len(in_types[0].shape) for a in site.attrs["axes"]
     ):
-        mixes(site, f"has one mask for all of axis {ins[0].axis}, where the batch lies")
+        refuse_mixing(site, f"has one mask for all of axis {ins[0].axis}, where the batch lies")
     return elementwise(site, ins, in_types, outs)
 
 
@@ -90,28 +90,32 @@ def dropout_grad(c: Call) -> Sequence[Ref | None]:
     return (apply("broadcast_mul", c.gy, c.y[1]) if c.attrs["axes"] else c.gy * c.y[1],)
 
 
-register(OpDef(
-    name="Dropout",
-    inputs=("data",),
-    outputs=("output", "mask"),
-    visible=1,
-    shape=dropout_shape,
-    compute=dropout,
-    grad=dropout_grad,
-    dtype=floats,
-    batch=dropout_batch,
-    params={
-        "p": Param(fraction, 0.5, "float from 0 to 1"),
-        "mode": params.choice("training", "always", default="training"),
-        "axes": params.integers(()),
-        "cudnn_off": params.boolean(False),
-        **PLACE,
-    },
-    random=True,
-    doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
-    "training (or always). axes: one draw for all elements along them. The mask is a function of "
-    "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where the "
-    "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
-    "before these. cudnn_off is accepted and changes "
-    "nothing. MXNet Dropout.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Dropout",
+        inputs=("data",),
+        outputs=("output", "mask"),
+        visible=1,
+        shape=dropout_shape,
+        compute=dropout,
+        grad=dropout_grad,
+        dtype=floats,
+        batch=dropout_batch,
+        params={
+            "p": Param(fraction, 0.5, "float from 0 to 1"),
+            "mode": params.choice("training", "always", default="training"),
+            "axes": params.integers(()),
+            "cudnn_off": params.boolean(False),
+            **PLACE,
+        },
+        random=True,
+        doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
+        "training (or always). axes: one draw for all elements along them. The mask is a function "
+        "of "
+        "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where "
+        "the "
+        "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
+        "before these. cudnn_off is accepted and changes "
+        "nothing. MXNet Dropout.",
+    )
+)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.elementwise import floats, numbers
-from symgraph.ops.layout import PARTIAL, Layout, mixes, reduced
-from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, Layout, reduced, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs, Param
+from symgraph.core.registry import (
     FOLLOWS,
     FULL,
     BatchRule,
@@ -27,8 +26,9 @@ from symgraph.ops.registry import (
     Types,
     register,
 )
-from symgraph.ops.shapes import axes_of, reduced_shape, unify
-from symgraph.types import Array, wide
+from symgraph.core.shapes import axes_of, reduced_shape, unify
+from symgraph.core.types import Array, wide
+from symgraph.ops.elementwise import floats, numbers
 
 Layouts = Sequence[Layout]
 
@@ -82,10 +82,10 @@ def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts
 def nonlinear_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """Reductions that cannot be put together from those of the micro-batches by adding."""
     if ins[0] is PARTIAL:
-        mixes(site, "applies a nonlinear function to a sum over the batch")
+        refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
     found = sum_batch(site, ins, in_types, outs)
     if PARTIAL in found:
-        mixes(site, "reduces over the batch axis")
+        refuse_mixing(site, "reduces over the batch axis")
     return found
 
 
@@ -125,21 +125,23 @@ def register_reduction(
         shape = reduced_shape(x.shape, axes, a["keepdims"])
         return reduction(env.xp, x, a, axes).astype(x.dtype, copy=False).reshape(shape)
 
-    register(OpDef(
-        name=name,
-        inputs=("data",),
-        shape=reduce_shape,
-        compute=compute,
-        grad=None if grad is None else lambda c: (grad(c),),
-        flops=reduce_flops,
-        dtype=dtype,
-        batch=batch,
-        params=spec,
-        aliases=aliases,
-        count=count,
-        precision=precision,
-        doc=doc,
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=("data",),
+            shape=reduce_shape,
+            compute=compute,
+            grad=None if grad is None else lambda c: (grad(c),),
+            flops=reduce_flops,
+            dtype=dtype,
+            batch=batch,
+            params=spec,
+            aliases=aliases,
+            count=count,
+            precision=precision,
+            doc=doc,
+        )
+    )
 
 
 register_reduction(
@@ -251,18 +253,21 @@ def register_index(name: str, which: str) -> None:
         shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])
         return getattr(env.xp, name)(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
 
-    register(OpDef(
-        name=name,
-        inputs=("data",),
-        shape=reduce_shape,
-        compute=compute,
-        flops=reduce_flops,
-        dtype=numbers,
-        batch=nonlinear_batch,
-        params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
-        doc=f"Index of the first {which} element along an axis, or in the flattened data if axis "
-        f"is None, in the data's dtype. MXNet {name}.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=("data",),
+            shape=reduce_shape,
+            compute=compute,
+            flops=reduce_flops,
+            dtype=numbers,
+            batch=nonlinear_batch,
+            params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+            doc=f"Index of the first {which} element along an axis, or in the flattened data if "
+            f"axis "
+            f"is None, in the data's dtype. MXNet {name}.",
+        )
+    )
 
 
 register_index("argmax", "largest")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
+from symgraph.core.build import apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array
 from symgraph.ops.elementwise import arg_names, floats
-from symgraph.ops.layout import PARTIAL, Layouts, Split, mixes
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import expect, unify
-from symgraph.types import Array
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -22,8 +22,10 @@ Pairs = Sequence[tuple[int, int]]
 def upsampling_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     scale = site.attrs["scale"]
     if site.attrs["sample_type"] != "nearest":
-        site.fail("sample_type='bilinear' is not offered; use Deconvolution with a weight of "
-                  "initializer Bilinear")  # fmt: skip
+        site.fail(
+            "sample_type='bilinear' is not offered; use Deconvolution with a weight of "
+            "initializer Bilinear"
+        )
     if len(ins) != 1 or scale < 1:
         site.fail(f"takes one input and a scale of 1 or more, not {len(ins)} and {scale}")
     given = outs[0] if ins[0] is None else ins[0]
@@ -49,35 +51,42 @@ def upsampling(env: Env, a: Attrs, x: Array) -> Any:
 def beside_space(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """A linear function along spatial axes."""
     if isinstance(ins[0], Split) and ins[0].axis > 1:
-        mixes(site, f"works along axis {ins[0].axis}, where the batch lies")
+        refuse_mixing(site, f"works along axis {ins[0].axis}, where the batch lies")
     return ins
 
 
-register(OpDef(
-    name="UpSampling",
-    inputs=arg_names,
-    shape=upsampling_shape,
-    compute=upsampling,
-    grad=lambda c: (
-        apply("Pooling", c.gy, pool_type="sum", kernel=(c.attrs["scale"],) * 2,
-              stride=(c.attrs["scale"],) * 2),
-    ),
-    flops=no_flops,
-    dtype=floats,
-    batch=beside_space,
-    params={
-        "scale": params.integer(),
-        "num_filter": params.integer(0),
-        "sample_type": params.choice("nearest", "bilinear"),
-        "multi_input_mode": params.choice("concat", "sum", default="concat"),
-        "num_args": params.integer(1),
-        "workspace": params.integer(512),
-    },
-    variadic="num_args",
-    doc="Every element of (batch, channel, height, width) as a square of scale x scale; one "
-    "input, nearest neighbours. num_filter, multi_input_mode and workspace are accepted and "
-    "change nothing. MXNet UpSampling.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="UpSampling",
+        inputs=arg_names,
+        shape=upsampling_shape,
+        compute=upsampling,
+        grad=lambda c: (
+            apply(
+                "Pooling",
+                c.gy,
+                pool_type="sum",
+                kernel=(c.attrs["scale"],) * 2,
+                stride=(c.attrs["scale"],) * 2,
+            ),
+        ),
+        flops=no_flops,
+        dtype=floats,
+        batch=beside_space,
+        params={
+            "scale": params.integer(),
+            "num_filter": params.integer(0),
+            "sample_type": params.choice("nearest", "bilinear"),
+            "multi_input_mode": params.choice("concat", "sum", default="concat"),
+            "num_args": params.integer(1),
+            "workspace": params.integer(512),
+        },
+        variadic="num_args",
+        doc="Every element of (batch, channel, height, width) as a square of scale x scale; one "
+        "input, nearest neighbours. num_filter, multi_input_mode and workspace are accepted and "
+        "change nothing. MXNet UpSampling.",
+    )
+)
 
 # -- Pad ---------------------------------------------------------------------------------------
 
@@ -97,8 +106,9 @@ def pad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     if given is None:
         return ins, outs
     if len(given) != len(around):
-        site.fail(f"pad_width={widths} has {len(around)} pairs for a shape of {len(given)} axes: "
-                  f"{given}")  # fmt: skip
+        site.fail(
+            f"pad_width={widths} has {len(around)} pairs for a shape of {len(given)} axes: {given}"
+        )
     data = ins[0] or (0,) * len(around)
     if site.attrs["mode"] == "reflect" and any(
         n and max(both) >= n for n, both in zip(data, around, strict=True)
@@ -119,9 +129,9 @@ def pad(env: Env, a: Attrs, x: Array) -> Any:
 def pad_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data = ins[0]
     if isinstance(data, Split) and any(pairs(site.attrs)[data.axis]):
-        mixes(site, f"pads axis {data.axis}, where the batch lies")
+        refuse_mixing(site, f"pads axis {data.axis}, where the batch lies")
     if data is PARTIAL and site.attrs["constant_value"]:
-        mixes(site, "adds a constant to a sum over the batch")
+        refuse_mixing(site, "adds a constant to a sum over the batch")
     return ins
 
 
@@ -131,23 +141,25 @@ PAD = {
     "constant_value": params.number(0.0),
 }
 
-register(OpDef(
-    name="Pad",
-    inputs=("data",),
-    shape=pad_shape,
-    compute=pad,
-    grad=lambda c: (
-        apply("_pad_grad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),
-    ),
-    flops=no_flops,
-    dtype=floats,
-    batch=pad_batch,
-    params=PAD,
-    aliases=("pad",),
-    doc="More elements before and after those of each axis, pad_width=(before, after, ...): "
-    "constant_value, the outermost element (edge) or those within it mirrored (reflect). MXNet "
-    "Pad.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Pad",
+        inputs=("data",),
+        shape=pad_shape,
+        compute=pad,
+        grad=lambda c: (
+            apply("_pad_grad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),
+        ),
+        flops=no_flops,
+        dtype=floats,
+        batch=pad_batch,
+        params=PAD,
+        aliases=("pad",),
+        doc="More elements before and after those of each axis, pad_width=(before, after, ...): "
+        "constant_value, the outermost element (edge) or those within it mirrored (reflect). MXNet "
+        "Pad.",
+    )
+)
 
 
 def fold(g: Array, axis: int, before: int, after: int, mode: str) -> Array:
@@ -171,15 +183,21 @@ def pad_grad(env: Env, a: Attrs, g: Array) -> Array:
     return g.copy()
 
 
-register(OpDef(
-    name="_pad_grad",
-    inputs=("grad",),
-    shape=lambda site, ins, outs: (ins, [
-        None if ins[0] is None
-        else tuple(n - sum(both) for n, both in zip(ins[0], pairs(site.attrs), strict=True))
-    ]),
-    compute=pad_grad,
-    grad=lambda c: (apply("Pad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),),
-    params={"mode": PAD["mode"], "pad_width": PAD["pad_width"]},
-    doc="Gradient of Pad.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_pad_grad",
+        inputs=("grad",),
+        shape=lambda site, ins, outs: (
+            ins,
+            [
+                None
+                if ins[0] is None
+                else tuple(n - sum(both) for n, both in zip(ins[0], pairs(site.attrs), strict=True))
+            ],
+        ),
+        compute=pad_grad,
+        grad=lambda c: (apply("Pad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),),
+        params={"mode": PAD["mode"], "pad_width": PAD["pad_width"]},
+        doc="Gradient of Pad.",
+    )
+)

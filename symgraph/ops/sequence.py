@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.elementwise import DTypes
-from symgraph.ops.index import checked, integers
-from symgraph.ops.layout import PARTIAL, WHOLE, Layout, Layouts, Split, mixes
-from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs, Param
+from symgraph.core.registry import (
     BatchRule,
     Call,
     Env,
@@ -29,8 +27,10 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import expect, unify
-from symgraph.types import Array, Shape
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array, Shape
+from symgraph.ops.elementwise import DTypes
+from symgraph.ops.index import checked, integers
 
 
 def zero_or_one(raw: Any) -> int:
@@ -95,14 +95,16 @@ def sequence_batch(after: Callable[[Site, Layout], Layout], *, linear: bool = Tr
         data, *lengths = ins
         time = site.attrs["axis"]
         if isinstance(data, Split) and data.axis == time:
-            mixes(site, f"works along axis {time}, where the batch lies")
+            refuse_mixing(site, f"works along axis {time}, where the batch lies")
         wanted: Layout = WHOLE
         if isinstance(data, Split) and data.axis < 2:
             wanted = Split(0, data.outer, data.inner)
         if lengths not in ([], [wanted]):
-            mixes(site, f"has data and lengths whose batch lies differently ({data}, {lengths[0]})")
+            refuse_mixing(
+                site, f"has data and lengths whose batch lies differently ({data}, {lengths[0]})"
+            )
         if data is PARTIAL and not (linear or site.attrs["value"] == 0):
-            mixes(site, "puts a constant into a sum over the batch")
+            refuse_mixing(site, "puts a constant into a sum over the batch")
         return [after(site, data)]
 
     return rule
@@ -134,23 +136,25 @@ def mask_grad(c: Call) -> Sequence[Ref | None]:
     return [masked, *[None] * len(c.x[1:])]
 
 
-register(OpDef(
-    name="SequenceMask",
-    inputs=with_lengths,
-    shape=kept_shape,
-    compute=mask,
-    grad=mask_grad,
-    dtype=lengths_dtype,
-    batch=sequence_batch(lambda site, layout: layout, linear=False),
-    params={
-        "use_sequence_length": SEQUENCE["use_sequence_length"],
-        "value": params.number(0.0),
-        "axis": SEQUENCE["axis"],
-    },
-    full_inputs=("sequence_length",),
-    doc="The data with `value` in all time steps from a sample's sequence_length on. MXNet "
-    "SequenceMask.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SequenceMask",
+        inputs=with_lengths,
+        shape=kept_shape,
+        compute=mask,
+        grad=mask_grad,
+        dtype=lengths_dtype,
+        batch=sequence_batch(lambda site, layout: layout, linear=False),
+        params={
+            "use_sequence_length": SEQUENCE["use_sequence_length"],
+            "value": params.number(0.0),
+            "axis": SEQUENCE["axis"],
+        },
+        full_inputs=("sequence_length",),
+        doc="The data with `value` in all time steps from a sample's sequence_length on. MXNet "
+        "SequenceMask.",
+    )
+)
 
 
 def last_index(xp: Any, a: Attrs, lengths: Array, size: int) -> tuple[Any, ...]:
@@ -179,21 +183,23 @@ def without_time(site: Site, layout: Layout) -> Layout:
     return Split(layout.axis - (layout.axis > site.attrs["axis"]), layout.outer, layout.inner)
 
 
-register(OpDef(
-    name="SequenceLast",
-    inputs=with_lengths,
-    shape=last_shape,
-    compute=last,
-    grad=last_grad,
-    flops=no_flops,
-    dtype=lengths_dtype,
-    batch=sequence_batch(without_time),
-    params=SEQUENCE,
-    full_inputs=("sequence_length",),
-    looks=True,
-    doc="The last time step of each sample: (B, ...). A sequence_length outside 1..T raises "
-    "IndexError. MXNet SequenceLast.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SequenceLast",
+        inputs=with_lengths,
+        shape=last_shape,
+        compute=last,
+        grad=last_grad,
+        flops=no_flops,
+        dtype=lengths_dtype,
+        batch=sequence_batch(without_time),
+        params=SEQUENCE,
+        full_inputs=("sequence_length",),
+        reads_on_host=True,
+        doc="The last time step of each sample: (B, ...). A sequence_length outside 1..T raises "
+        "IndexError. MXNet SequenceLast.",
+    )
+)
 
 
 def last_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -211,21 +217,23 @@ def last_grad_compute(env: Env, a: Attrs, g: Array, lengths: Array | None = None
     return out
 
 
-register(OpDef(
-    name="_sequence_last_grad",
-    inputs=lambda attrs: ("grad", *with_lengths(attrs)[1:]),
-    shape=last_grad_shape,
-    compute=last_grad_compute,
-    grad=lambda c: [
-        apply("SequenceLast", c.gy, *c.x[1:], **{k: c.attrs[k] for k in SEQUENCE}),
-        *[None] * len(c.x[1:]),
-    ],
-    flops=no_flops,
-    dtype=lengths_dtype,
-    params={**SEQUENCE, "size": params.integer()},
-    looks=True,
-    doc="Gradient of SequenceLast's data: grad in the last time step, zero in the others.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sequence_last_grad",
+        inputs=lambda attrs: ("grad", *with_lengths(attrs)[1:]),
+        shape=last_grad_shape,
+        compute=last_grad_compute,
+        grad=lambda c: [
+            apply("SequenceLast", c.gy, *c.x[1:], **{k: c.attrs[k] for k in SEQUENCE}),
+            *[None] * len(c.x[1:]),
+        ],
+        flops=no_flops,
+        dtype=lengths_dtype,
+        params={**SEQUENCE, "size": params.integer()},
+        reads_on_host=True,
+        doc="Gradient of SequenceLast's data: grad in the last time step, zero in the others.",
+    )
+)
 
 
 def reverse(env: Env, a: Attrs, x: Array, lengths: Array | None = None) -> Any:
@@ -238,21 +246,26 @@ def reverse(env: Env, a: Attrs, x: Array, lengths: Array | None = None) -> Any:
     return env.xp.take_along_axis(x, integers(source), a["axis"])
 
 
-register(OpDef(
-    name="SequenceReverse",
-    inputs=with_lengths,
-    shape=kept_shape,
-    compute=reverse,
-    grad=lambda c: [
-        apply("SequenceReverse", c.gy, *c.x[1:], **c.attrs), *[None] * len(c.x[1:])
-    ],
-    flops=no_flops,
-    dtype=lengths_dtype,
-    batch=sequence_batch(lambda site, layout: layout),
-    params=SEQUENCE,
-    full_inputs=("sequence_length",),
-    looks=True,
-    doc="The first sequence_length time steps of each sample in reverse order; those behind them "
-    "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis is "
-    "always 0).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SequenceReverse",
+        inputs=with_lengths,
+        shape=kept_shape,
+        compute=reverse,
+        grad=lambda c: [
+            apply("SequenceReverse", c.gy, *c.x[1:], **c.attrs),
+            *[None] * len(c.x[1:]),
+        ],
+        flops=no_flops,
+        dtype=lengths_dtype,
+        batch=sequence_batch(lambda site, layout: layout),
+        params=SEQUENCE,
+        full_inputs=("sequence_length",),
+        reads_on_host=True,
+        doc="The first sequence_length time steps of each sample in reverse order; those behind "
+        "them "
+        "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis "
+        "is "
+        "always 0).",
+    )
+)

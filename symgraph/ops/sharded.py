@@ -4,7 +4,7 @@ Shard i has the classes [begin, begin + its length) of `classes`. A softmax over
 two numbers a row from each shard, its maximum and its sum of exponentials; brought together they
 let every shard make its own probabilities, and the whole row is nowhere. What the pieces of a
 value add up to, with their gradients, is what the operator on the whole gives, to rounding:
-`symgraph/shard.py` puts them together.
+`symgraph/passes/shard.py` puts them together.
 """
 
 from __future__ import annotations
@@ -12,23 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.errors import GraphError
-from symgraph.ops import params
-from symgraph.ops.elementwise import DTypes, arg_names, floats
-from symgraph.ops.joins import concat_grad, concat_shape
-from symgraph.ops.layout import WHOLE, Layouts, Split, mixes
-from symgraph.ops.loss import (
-    HEAD,
-    SMOOTH,
-    head_divisor,
-    ignored,
-    labelled,
-    labelled_dtype,
-    targets,
-)
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.errors import GraphError
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     FULL,
     Call,
     Env,
@@ -39,9 +28,20 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import expect, same
+from symgraph.core.shapes import expect, same
+from symgraph.core.types import Array, wide
+from symgraph.ops.elementwise import DTypes, arg_names, floats
+from symgraph.ops.joins import concat_grad, concat_shape
+from symgraph.ops.loss import (
+    HEAD,
+    SMOOTH,
+    head_divisor,
+    ignored,
+    labelled,
+    labelled_dtype,
+    targets,
+)
 from symgraph.ops.softmax import flops_per_element
-from symgraph.types import Array, wide
 
 SHARD = {"begin": params.integer(), "classes": params.integer()}
 BLOCK = 1 << 16  # elements whose exponentials are made at a time, so that they stay in cache
@@ -76,7 +76,7 @@ def row_figures_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) ->
     if data is WHOLE:
         return [WHOLE]
     if not isinstance(data, Split) or data.axis == len(in_types[0].shape) - 1:
-        mixes(site, "takes figures of rows that are not samples")
+        refuse_mixing(site, "takes figures of rows that are not samples")
     return [Split(data.axis + 1, data.outer, data.inner)]
 
 
@@ -94,18 +94,20 @@ def row_figures(env: Env, a: Attrs, x: Array) -> Array:
     return found.reshape(2, *x.shape[:-1])
 
 
-register(OpDef(
-    name="_shard_row_figures",
-    inputs=("data",),
-    shape=row_figures_shape,
-    compute=row_figures,
-    flops=flops_per_element(3),
-    dtype=row_figures_dtype,
-    batch=row_figures_batch,
-    precision=FULL,
-    doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
-    "No gradient flows: what reads it has the gradient of all shards' data.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_row_figures",
+        inputs=("data",),
+        shape=row_figures_shape,
+        compute=row_figures,
+        flops=flops_per_element(3),
+        dtype=row_figures_dtype,
+        batch=row_figures_batch,
+        precision=FULL,
+        doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
+        "No gradient flows: what reads it has the gradient of all shards' data.",
+    )
+)
 
 
 def joined_figures(env: Env, a: Attrs, *parts: Array) -> Array:
@@ -116,18 +118,20 @@ def joined_figures(env: Env, a: Attrs, *parts: Array) -> Array:
     return joined
 
 
-register(OpDef(
-    name="_shard_join_figures",
-    inputs=arg_names,
-    shape=same,
-    compute=joined_figures,
-    flops=lambda attrs, ins, outs: 4 * sum(t.size for t in ins),
-    dtype=floats,
-    params={"num_args": params.integer()},
-    variadic="num_args",
-    precision=FULL,
-    doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_join_figures",
+        inputs=arg_names,
+        shape=same,
+        compute=joined_figures,
+        flops=lambda attrs, ins, outs: 4 * sum(t.size for t in ins),
+        dtype=floats,
+        params={"num_args": params.integer()},
+        variadic="num_args",
+        precision=FULL,
+        doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
+    )
+)
 
 
 def with_figures_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -152,9 +156,9 @@ def with_figures_batch(site: Site, ins: Layouts) -> bool:
     if data is WHOLE and label is WHOLE and figures is WHOLE:
         return False
     if not isinstance(data, Split) or data != label:
-        mixes(site, "needs data and labels whose batch lies alike")
+        refuse_mixing(site, "needs data and labels whose batch lies alike")
     if figures != Split(data.axis + 1, data.outer, data.inner):
-        mixes(site, "needs data and figures whose batch lies alike")
+        refuse_mixing(site, "needs data and figures whose batch lies alike")
     return True
 
 
@@ -186,26 +190,29 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
 def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     split = with_figures_batch(site, ins)
     if split and site.attrs["normalization"] == "valid" and ins[3:] != [WHOLE]:
-        mixes(site, "divides by a count of labels that is not the whole batch's")
+        refuse_mixing(site, "divides by a count of labels that is not the whole batch's")
     return [ins[0]]
 
 
-register(OpDef(
-    name="_shard_softmax_output",
-    inputs=("data", "label", "figures"),
-    shape=with_figures_shape,
-    compute=lambda env, a, x, label, figures, *_: probabilities(env.xp, x, figures),
-    grad=head_grad,
-    flops=flops_per_element(3),
-    dtype=with_figures_dtype,
-    batch=head_batch,
-    params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
-    count=lambda attrs, ins: ins[1].size,
-    loss=True,
-    precision=FULL,
-    doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
-    "fourth input holds the count of valid labels.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_softmax_output",
+        inputs=("data", "label", "figures"),
+        shape=with_figures_shape,
+        compute=lambda env, a, x, label, figures, *_: probabilities(env.xp, x, figures),
+        grad=head_grad,
+        flops=flops_per_element(3),
+        dtype=with_figures_dtype,
+        batch=head_batch,
+        params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
+        count=lambda attrs, ins: ins[1].size,
+        loss=True,
+        precision=FULL,
+        doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. "
+        "A "
+        "fourth input holds the count of valid labels.",
+    )
+)
 
 
 def head_grad_compute(
@@ -228,16 +235,18 @@ def head_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
     return ins, [ins[0]]
 
 
-register(OpDef(
-    name="_shard_softmax_output_grad",
-    inputs=("prob", "label"),
-    shape=head_grad_shape,
-    compute=head_grad_compute,
-    dtype=labelled_dtype,
-    params={**HEAD, **SMOOTH, **SHARD},
-    looks=True,
-    doc="The shard's part of `_softmax_output_grad`.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_softmax_output_grad",
+        inputs=("prob", "label"),
+        shape=head_grad_shape,
+        compute=head_grad_compute,
+        dtype=labelled_dtype,
+        params={**HEAD, **SMOOTH, **SHARD},
+        reads_on_host=True,
+        doc="The shard's part of `_softmax_output_grad`.",
+    )
+)
 
 
 def join_grad(c: Call) -> Sequence[Ref | None]:
@@ -248,16 +257,19 @@ def join_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     return [ins[0]]  # that of every shard of one head
 
 
-register(OpDef(
-    name="_shard_join",
-    inputs=arg_names,
-    shape=concat_shape,
-    compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
-    grad=join_grad,
-    flops=no_flops,
-    batch=join_batch,
-    params={"num_args": params.integer(), "dim": params.integer(-1)},
-    variadic="num_args",
-    loss=True,
-    doc="The output of a loss from those of its shards; needs no gradient, as the loss needs none.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_join",
+        inputs=arg_names,
+        shape=concat_shape,
+        compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
+        grad=join_grad,
+        flops=no_flops,
+        batch=join_batch,
+        params={"num_args": params.integer(), "dim": params.integer(-1)},
+        variadic="num_args",
+        loss=True,
+        doc="The output of a loss from those of its shards; needs no gradient, as the loss needs "
+        "none.",
+    )
+)

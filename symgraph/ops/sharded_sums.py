@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.cross_entropy import figures_batch, picked_nll
-from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
-from symgraph.ops.layout import PARTIAL, WHOLE, Layouts, Split, mixes
-from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import (
     FULL,
     INSIDE,
     Call,
@@ -24,7 +21,11 @@ from symgraph.ops.registry import (
     no_flops,
     register,
 )
-from symgraph.ops.shapes import expect, same
+from symgraph.core.shapes import expect, same
+from symgraph.core.types import Array, wide
+from symgraph.ops.cross_entropy import figures_batch, picked_nll
+from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
+from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
 from symgraph.ops.sharded import (
     SHARD,
     inside,
@@ -35,7 +36,6 @@ from symgraph.ops.sharded import (
     with_figures_shape,
 )
 from symgraph.ops.softmax import flops_per_element
-from symgraph.types import Array, wide
 
 
 def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -58,21 +58,23 @@ def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
     return apply("broadcast_mul", residual, c.gy), None, None
 
 
-register(OpDef(
-    name="_shard_cross_entropy",
-    inputs=("data", "label", "figures"),
-    shape=cross_entropy_shape,
-    compute=cross_entropy,
-    grad=cross_entropy_grad,
-    flops=lambda attrs, ins, outs: 4 * ins[1].size,
-    dtype=with_figures_dtype,
-    batch=sum_batch,
-    params={**IGNORE, **SHARD},
-    precision=FULL,
-    looks=True,
-    doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
-    "Its gradient is that of the sum over all shards.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_cross_entropy",
+        inputs=("data", "label", "figures"),
+        shape=cross_entropy_shape,
+        compute=cross_entropy,
+        grad=cross_entropy_grad,
+        flops=lambda attrs, ins, outs: 4 * ins[1].size,
+        dtype=with_figures_dtype,
+        batch=sum_batch,
+        params={**IGNORE, **SHARD},
+        precision=FULL,
+        reads_on_host=True,
+        doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
+        "Its gradient is that of the sum over all shards.",
+    )
+)
 
 
 def residual(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Array:
@@ -82,17 +84,19 @@ def residual(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Arra
     return found
 
 
-register(OpDef(
-    name="_shard_residual",
-    inputs=("data", "label", "figures"),
-    shape=with_figures_shape,
-    compute=residual,
-    flops=flops_per_element(3),
-    dtype=with_figures_dtype,
-    params={**IGNORE, **SHARD},
-    looks=True,
-    doc="softmax(data) - onehot(label): the shard's part of them.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_residual",
+        inputs=("data", "label", "figures"),
+        shape=with_figures_shape,
+        compute=residual,
+        flops=flops_per_element(3),
+        dtype=with_figures_dtype,
+        params={**IGNORE, **SHARD},
+        reads_on_host=True,
+        doc="softmax(data) - onehot(label): the shard's part of them.",
+    )
+)
 
 
 def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -105,7 +109,7 @@ def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     prob, label = ins
     if prob is not WHOLE and (not isinstance(prob, Split) or prob != label):
-        mixes(site, "needs data and labels whose batch lies alike")
+        refuse_mixing(site, "needs data and labels whose batch lies alike")
     return [label]
 
 
@@ -116,39 +120,43 @@ def pick(env: Env, a: Attrs, prob: Array, label: Array) -> Array:
     return found
 
 
-register(OpDef(
-    name="_shard_pick",
-    inputs=("prob", "label"),
-    shape=pick_shape,
-    compute=pick,
-    flops=no_flops,
-    dtype=labelled_dtype,
-    batch=pick_batch,
-    params={**IGNORE, **SHARD},
-    precision=FULL,
-    looks=True,
-    doc="The probability of each label that is in the shard, 0 for the others: the sum over "
-    "shards is the probability of the label.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_pick",
+        inputs=("prob", "label"),
+        shape=pick_shape,
+        compute=pick,
+        flops=no_flops,
+        dtype=labelled_dtype,
+        batch=pick_batch,
+        params={**IGNORE, **SHARD},
+        precision=FULL,
+        reads_on_host=True,
+        doc="The probability of each label that is in the shard, 0 for the others: the sum over "
+        "shards is the probability of the label.",
+    )
+)
 
 
 def picked_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return same(site, ins, [])[0], [(1,)] * len(outs)
 
 
-register(OpDef(
-    name="_picked_nll",
-    inputs=("picked", "label"),
-    outputs=("nll", "count"),
-    shape=picked_shape,
-    compute=picked_nll,
-    flops=lambda attrs, ins, outs: 2 * ins[1].size,
-    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
-    batch=figures_batch,
-    params=IGNORE,
-    precision=FULL,
-    doc="nll_stats of probabilities that are picked already.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_picked_nll",
+        inputs=("picked", "label"),
+        outputs=("nll", "count"),
+        shape=picked_shape,
+        compute=picked_nll,
+        flops=lambda attrs, ins, outs: 2 * ins[1].size,
+        dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+        batch=figures_batch,
+        params=IGNORE,
+        precision=FULL,
+        doc="nll_stats of probabilities that are picked already.",
+    )
+)
 
 
 # -- Embedding ---------------------------------------------------------------------------------
@@ -171,20 +179,22 @@ def embedding_grad(c: Call) -> Sequence[Ref | None]:
     return None, apply("_shard_embedding_grad", c.x[0], c.gy, rows=rows, **c.attrs)
 
 
-register(OpDef(
-    name="_shard_embedding",
-    inputs=("data", "weight"),
-    shape=embedding_shape,
-    compute=embedding,
-    grad=embedding_grad,
-    flops=no_flops,
-    dtype=ids_first_dtype,
-    batch=embedding_batch,
-    params=SHARD,
-    precision=INSIDE,
-    looks=True,
-    doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_embedding",
+        inputs=("data", "weight"),
+        shape=embedding_shape,
+        compute=embedding,
+        grad=embedding_grad,
+        flops=no_flops,
+        dtype=ids_first_dtype,
+        batch=embedding_batch,
+        params=SHARD,
+        precision=INSIDE,
+        reads_on_host=True,
+        doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
+    )
+)
 
 
 def embedding_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -200,18 +210,20 @@ def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
     return scatter_rows(env.xp, at, g[places], a["rows"])
 
 
-register(OpDef(
-    name="_shard_embedding_grad",
-    inputs=("data", "grad"),
-    shape=embedding_grad_shape,
-    compute=embedding_grad_compute,
-    grad=lambda c: (
-        None,
-        apply("_shard_embedding", c.x[0], c.gy, **{k: c.attrs[k] for k in SHARD}),
-    ),
-    flops=lambda attrs, ins, outs: ins[1].size,
-    dtype=ids_first_dtype,
-    params={"rows": params.integer(), **SHARD},
-    looks=True,
-    doc="Gradient of `_shard_embedding`'s weight of that many rows.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_shard_embedding_grad",
+        inputs=("data", "grad"),
+        shape=embedding_grad_shape,
+        compute=embedding_grad_compute,
+        grad=lambda c: (
+            None,
+            apply("_shard_embedding", c.x[0], c.gy, **{k: c.attrs[k] for k in SHARD}),
+        ),
+        flops=lambda attrs, ins, outs: ins[1].size,
+        dtype=ids_first_dtype,
+        params={"rows": params.integer(), **SHARD},
+        reads_on_host=True,
+        doc="Gradient of `_shard_embedding`'s weight of that many rows.",
+    )
+)

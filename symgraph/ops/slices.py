@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.build import apply
-from symgraph.ops import params
-from symgraph.ops.layout import Layout, Split, mixes
+from symgraph.core import params
+from symgraph.core.batch_layout import Layout, Split, refuse_mixing
+from symgraph.core.build import apply
+from symgraph.core.params import Attrs, Param
+from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.shapes import expect, unify
+from symgraph.core.types import Array, Shape
 from symgraph.ops.movement import one_axis
-from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import expect, unify
-from symgraph.types import Array, Shape
 
 Layouts = Sequence[Layout]
 MaybeInts = tuple[int | None, ...]
@@ -34,8 +34,9 @@ def bounds(site: Site, length: int) -> tuple[int, int]:
     first = begin + length if begin < 0 else begin
     last = length if end is None else end + length if end < 0 else end
     if not 0 <= first < last <= length:
-        site.fail(f"begin={begin}, end={end} selects nothing or goes outside an axis of "
-                  f"length {length}")  # fmt: skip
+        site.fail(
+            f"begin={begin}, end={end} selects nothing or goes outside an axis of length {length}"
+        )
     return first, last
 
 
@@ -62,32 +63,37 @@ def slice_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
     if isinstance(layout, Split) and layout.axis == a["axis"] % len(in_types[0].shape):
         whole = (a["begin"], a["end"]) == (0, None)
         if not whole:
-            mixes(site, "takes fixed positions of the batch axis")
+            refuse_mixing(site, "takes fixed positions of the batch axis")
     return [layout]
 
 
-register(OpDef(
-    name="slice_axis",
-    inputs=("data",),
-    shape=slice_axis_shape,
-    compute=lambda env, a, x: x[along_axis(a, x.ndim, slice(a["begin"], a["end"]))],
-    grad=lambda c: (apply(
-        "_pad_axis",
-        c.gy,
-        axis=c.attrs["axis"],
-        begin=bounds(Site("slice_axis", "", c.attrs), c.x[0].shape[c.attrs["axis"]])[0],
-        size=c.x[0].shape[c.attrs["axis"]],
-    ),),
-    flops=no_flops,
-    batch=slice_axis_batch,
-    params={
-        "axis": params.integer(),
-        "begin": params.integer(),
-        "end": params.optional(params.integer()),
-    },
-    doc="The part [begin, end) of one axis; end None means to its end, negative positions count "
-    "from its end. MXNet slice_axis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="slice_axis",
+        inputs=("data",),
+        shape=slice_axis_shape,
+        compute=lambda env, a, x: x[along_axis(a, x.ndim, slice(a["begin"], a["end"]))],
+        grad=lambda c: (
+            apply(
+                "_pad_axis",
+                c.gy,
+                axis=c.attrs["axis"],
+                begin=bounds(Site("slice_axis", "", c.attrs), c.x[0].shape[c.attrs["axis"]])[0],
+                size=c.x[0].shape[c.attrs["axis"]],
+            ),
+        ),
+        flops=no_flops,
+        batch=slice_axis_batch,
+        params={
+            "axis": params.integer(),
+            "begin": params.integer(),
+            "end": params.optional(params.integer()),
+        },
+        doc="The part [begin, end) of one axis; end None means to its end, negative positions "
+        "count "
+        "from its end. MXNet slice_axis.",
+    )
+)
 
 
 def pad_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -111,28 +117,32 @@ def pad_axis(env: Env, a: Attrs, x: Array) -> Array:
 def pad_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     layout = ins[0]
     if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % len(in_types[0].shape):
-        mixes(site, "pads the batch axis")
+        refuse_mixing(site, "pads the batch axis")
     return [layout]
 
 
-register(OpDef(
-    name="_pad_axis",
-    inputs=("data",),
-    shape=pad_axis_shape,
-    compute=pad_axis,
-    grad=lambda c: (apply(
-        "slice_axis",
-        c.gy,
-        axis=c.attrs["axis"],
-        begin=c.attrs["begin"],
-        end=c.attrs["begin"] + c.x[0].shape[c.attrs["axis"]],
-    ),),
-    flops=no_flops,
-    batch=pad_axis_batch,
-    params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
-    doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
-    "slice_axis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_pad_axis",
+        inputs=("data",),
+        shape=pad_axis_shape,
+        compute=pad_axis,
+        grad=lambda c: (
+            apply(
+                "slice_axis",
+                c.gy,
+                axis=c.attrs["axis"],
+                begin=c.attrs["begin"],
+                end=c.attrs["begin"] + c.x[0].shape[c.attrs["axis"]],
+            ),
+        ),
+        flops=no_flops,
+        batch=pad_axis_batch,
+        params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
+        doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
+        "slice_axis.",
+    )
+)
 
 
 def parse_positions(raw: Any) -> MaybeInts:
@@ -156,8 +166,10 @@ def picked(site: Site, part: slice, length: int) -> int:
     """How many elements of an axis a slice takes; none raises ShapeError."""
     count = len(range(*part.indices(length)))
     if not count:
-        site.fail(f"begin={part.start}, end={part.stop}, step={part.step} selects nothing of an "
-                  f"axis of length {length}")  # fmt: skip
+        site.fail(
+            f"begin={part.start}, end={part.stop}, step={part.step} selects nothing of an "
+            f"axis of length {length}"
+        )
     return count
 
 
@@ -184,22 +196,24 @@ def slice_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
         for axis, cut in enumerate(parts(site.attrs)):
             whole = cut.start in (None, 0) and cut.stop is None and cut.step in (None, 1)
             if axis == layout.axis and not whole:
-                mixes(site, "takes fixed positions of the batch axis")
+                refuse_mixing(site, "takes fixed positions of the batch axis")
     return [layout]
 
 
-register(OpDef(
-    name="slice",
-    inputs=("data",),
-    shape=slice_shape,
-    compute=lambda env, a, x: x[parts(a)],
-    grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
-    flops=no_flops,
-    batch=slice_batch,
-    params=SLICE,
-    doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
-    "negative positions count from it. MXNet slice.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="slice",
+        inputs=("data",),
+        shape=slice_shape,
+        compute=lambda env, a, x: x[parts(a)],
+        grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
+        flops=no_flops,
+        batch=slice_batch,
+        params=SLICE,
+        doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
+        "negative positions count from it. MXNet slice.",
+    )
+)
 
 
 def slice_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -216,14 +230,16 @@ def slice_grad(env: Env, a: Attrs, x: Array) -> Array:
     return out
 
 
-register(OpDef(
-    name="_slice_grad",
-    inputs=("data",),
-    shape=slice_grad_shape,
-    compute=slice_grad,
-    grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
-    flops=no_flops,
-    batch=slice_batch,
-    params={**SLICE, "shape": params.integers()},
-    doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_slice_grad",
+        inputs=("data",),
+        shape=slice_grad_shape,
+        compute=slice_grad,
+        grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
+        flops=no_flops,
+        batch=slice_batch,
+        params={**SLICE, "shape": params.integers()},
+        doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
+    )
+)

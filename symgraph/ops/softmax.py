@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
+from symgraph.core import params
+from symgraph.core.batch_layout import along
+from symgraph.core.build import Ref, apply
+from symgraph.core.params import Attrs
+from symgraph.core.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.shapes import axes_of, same
+from symgraph.core.types import Array, wide
 from symgraph.ops.elementwise import floats
-from symgraph.ops.layout import along
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
-from symgraph.ops.shapes import axes_of, same
-from symgraph.types import Array, wide
 
 
 def flops_per_element(count: int) -> Callable[[Attrs, Types, Types], int]:
@@ -65,18 +65,20 @@ def softmax_second_grad(c: Call) -> Sequence[Ref]:
     return of_y, apply("_softmax_grad", y, h, axis=axis)
 
 
-register(OpDef(
-    name="_softmax_grad",
-    inputs=("output", "grad"),
-    shape=axis_shape,
-    compute=softmax_grad,
-    grad=softmax_second_grad,
-    flops=flops_per_element(4),
-    dtype=floats,
-    batch=along("axis"),
-    params={"axis": params.integer(-1)},
-    doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_softmax_grad",
+        inputs=("output", "grad"),
+        shape=axis_shape,
+        compute=softmax_grad,
+        grad=softmax_second_grad,
+        flops=flops_per_element(4),
+        dtype=floats,
+        batch=along("axis"),
+        params={"axis": params.integer(-1)},
+        doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
+    )
+)
 
 AXIS_AND_TEMPERATURE = {
     "axis": params.integer(-1),
@@ -85,21 +87,25 @@ AXIS_AND_TEMPERATURE = {
     "use_length": params.only(False),
 }
 
-register(OpDef(
-    name="softmax",
-    inputs=("data",),
-    shape=axis_shape,
-    compute=lambda env, a, x: softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
-    grad=lambda c: (
-        scaled(apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]),
-    ),
-    flops=flops_per_element(4),
-    dtype=floats,
-    batch=along("axis"),
-    params=AXIS_AND_TEMPERATURE,
-    precision=FULL,
-    doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="softmax",
+        inputs=("data",),
+        shape=axis_shape,
+        compute=lambda env, a, x: softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+        grad=lambda c: (
+            scaled(
+                apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]
+            ),
+        ),
+        flops=flops_per_element(4),
+        dtype=floats,
+        batch=along("axis"),
+        params=AXIS_AND_TEMPERATURE,
+        precision=FULL,
+        doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
+    )
+)
 
 
 def log_softmax_grad(env: Env, a: Attrs, y: Array, g: Array) -> Array:
@@ -116,37 +122,41 @@ def log_softmax_second_grad(c: Call) -> Sequence[Ref]:
     return of_y, apply("broadcast_sub", h, sum_along(weighted, axis))
 
 
-register(OpDef(
-    name="_log_softmax_grad",
-    inputs=("output", "grad"),
-    shape=axis_shape,
-    compute=log_softmax_grad,
-    grad=log_softmax_second_grad,
-    flops=flops_per_element(4),
-    dtype=floats,
-    batch=along("axis"),
-    params={"axis": params.integer(-1)},
-    doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_log_softmax_grad",
+        inputs=("output", "grad"),
+        shape=axis_shape,
+        compute=log_softmax_grad,
+        grad=log_softmax_second_grad,
+        flops=flops_per_element(4),
+        dtype=floats,
+        batch=along("axis"),
+        params={"axis": params.integer(-1)},
+        doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
+    )
+)
 
-register(OpDef(
-    name="log_softmax",
-    inputs=("data",),
-    shape=axis_shape,
-    compute=lambda env, a, x: log_softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
-    grad=lambda c: (
-        scaled(
-            apply("_log_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]),
-            c.attrs["temperature"],
+register(
+    OpDef(
+        name="log_softmax",
+        inputs=("data",),
+        shape=axis_shape,
+        compute=lambda env, a, x: log_softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+        grad=lambda c: (
+            scaled(
+                apply("_log_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]),
+                c.attrs["temperature"],
+            ),
         ),
-    ),
-    flops=flops_per_element(4),
-    dtype=floats,
-    batch=along("axis"),
-    params=AXIS_AND_TEMPERATURE,
-    precision=FULL,
-    doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
-))  # fmt: skip
+        flops=flops_per_element(4),
+        dtype=floats,
+        batch=along("axis"),
+        params=AXIS_AND_TEMPERATURE,
+        precision=FULL,
+        doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
+    )
+)
 
 
 def mode_axis(attrs: Attrs) -> int:
@@ -157,17 +167,19 @@ def with_axis(site: Site) -> Site:
     return site._replace(attrs={"axis": mode_axis(site.attrs)})
 
 
-register(OpDef(
-    name="SoftmaxActivation",
-    inputs=("data",),
-    shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
-    compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
-    grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
-    flops=flops_per_element(4),
-    dtype=floats,
-    batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
-    params={"mode": params.choice("instance", "channel", default="instance")},
-    precision=FULL,
-    doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
-    "SoftmaxActivation.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="SoftmaxActivation",
+        inputs=("data",),
+        shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
+        compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
+        grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
+        flops=flops_per_element(4),
+        dtype=floats,
+        batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
+        params={"mode": params.choice("instance", "channel", default="instance")},
+        precision=FULL,
+        doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
+        "SoftmaxActivation.",
+    )
+)

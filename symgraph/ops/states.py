@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.ops import params
-from symgraph.ops.layout import WHOLE, Layout, Split
-from symgraph.ops.params import Attrs
-from symgraph.ops.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
-from symgraph.ops.shapes import unify
-from symgraph.types import Array
+from symgraph.core import params
+from symgraph.core.batch_layout import WHOLE, Layout, Split
+from symgraph.core.params import Attrs
+from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.shapes import unify
+from symgraph.core.types import Array
 
 
 def begin_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -37,14 +37,17 @@ def begin_state(env: Env, a: Attrs, like: Array) -> Any:
     return env.xp.zeros((like.shape[0], *a["shape"][1:]), like.dtype)
 
 
-register(OpDef(
-    name="_begin_state",
-    inputs=("like",),
-    shape=begin_shape,
-    compute=begin_state,
-    flops=no_flops,
-    batch=begin_batch,
-    params={"shape": params.integers()},
-    doc="Zeros of `shape`, whose first dimension is 0 and stands for that of `like`, in the dtype "
-    "of `like`.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_begin_state",
+        inputs=("like",),
+        shape=begin_shape,
+        compute=begin_state,
+        flops=no_flops,
+        batch=begin_batch,
+        params={"shape": params.integers()},
+        doc="Zeros of `shape`, whose first dimension is 0 and stands for that of `like`, in the "
+        "dtype "
+        "of `like`.",
+    )
+)

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgraph.build import Ref, apply
-from symgraph.ops import params
-from symgraph.ops.elementwise import floats, numbers, numbers_with
-from symgraph.ops.layout import Layout, bilinear, elementwise, linear
-from symgraph.ops.registry import (
+from symgraph.core import params
+from symgraph.core.batch_layout import Layout, bilinear, elementwise, linear
+from symgraph.core.build import Ref, apply
+from symgraph.core.registry import (
     FOLLOWS,
     FULL,
     BatchRule,
@@ -23,9 +22,10 @@ from symgraph.ops.registry import (
     Types,
     register,
     same_dtype,
-)  # fmt: skip
-from symgraph.ops.shapes import same
-from symgraph.types import Array, is_float
+)
+from symgraph.core.shapes import same
+from symgraph.core.types import Array, is_float
+from symgraph.ops.elementwise import floats, numbers, numbers_with
 
 
 def sigmoid(xp: Any, x: Array) -> Any:
@@ -55,9 +55,7 @@ UNARY: Mapping[str, Unary] = {
         "|data|", lambda xp, x: xp.abs(x), lambda c: c.gy * apply("sign", c.x[0]), numbers
     ),
     "sign": Unary("-1, 0 or 1", lambda xp, x: xp.sign(x), None, numbers),
-    "exp": Unary(
-        "e ** data", lambda xp, x: xp.exp(x), lambda c: c.gy * c.y[0], precision=FULL
-    ),
+    "exp": Unary("e ** data", lambda xp, x: xp.exp(x), lambda c: c.gy * c.y[0], precision=FULL),
     "log": Unary(
         "the natural logarithm", lambda xp, x: xp.log(x), lambda c: c.gy / c.x[0], precision=FULL
     ),
@@ -69,11 +67,16 @@ UNARY: Mapping[str, Unary] = {
         precision=FULL,
     ),
     "square": Unary(
-        "data * data", lambda xp, x: x * x, lambda c: c.gy * c.x[0] * 2.0, numbers,
+        "data * data",
+        lambda xp, x: x * x,
+        lambda c: c.gy * c.x[0] * 2.0,
+        numbers,
         precision=FULL,
     ),
     "reciprocal": Unary(
-        "1 / data", lambda xp, x: 1 / x, lambda c: -(c.gy * apply("square", c.y[0])),
+        "1 / data",
+        lambda xp, x: 1 / x,
+        lambda c: -(c.gy * apply("square", c.y[0])),
         precision=FULL,
     ),
     "sin": Unary("the sine", lambda xp, x: xp.sin(x), lambda c: c.gy * apply("cos", c.x[0])),
@@ -102,25 +105,31 @@ UNARY: Mapping[str, Unary] = {
     ),
     "BlockGrad": Unary(
         "the same value, through which no gradient flows",
-        lambda xp, x: x, None, same_dtype, linear, ("stop_gradient",),
+        lambda xp, x: x,
+        None,
+        same_dtype,
+        linear,
+        ("stop_gradient",),
     ),
-}  # fmt: skip
+}
 
 
 def register_unary(name: str, row: Unary) -> None:
     rule = row.grad
-    register(OpDef(
-        name=name,
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: row.compute(env.xp, x),
-        grad=None if rule is None else lambda c: (rule(c),),
-        dtype=row.dtype,
-        batch=row.batch,
-        aliases=row.aliases,
-        precision=row.precision,
-        doc=f"{row.formula}, element by element. MXNet {name}.",
-    ))  # fmt: skip
+    register(
+        OpDef(
+            name=name,
+            inputs=("data",),
+            shape=same,
+            compute=lambda env, a, x: row.compute(env.xp, x),
+            grad=None if rule is None else lambda c: (rule(c),),
+            dtype=row.dtype,
+            batch=row.batch,
+            aliases=row.aliases,
+            precision=row.precision,
+            doc=f"{row.formula}, element by element. MXNet {name}.",
+        )
+    )
 
 
 for key, unary_row in UNARY.items():
@@ -129,46 +138,52 @@ for key, unary_row in UNARY.items():
 
 # One node instead of three for the gradients that unrolled networks hold thousands of.
 
-register(OpDef(
-    name="_tanh_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: g * (1 - y * y),
-    grad=lambda c: (
-        apply("_tanh_grad", c.gy, c.x[1]),
-        c.gy * c.x[0] * c.x[1] * -2.0,
-    ),
-    flops=lambda attrs, ins, outs: 3 * outs[0].size,
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of tanh from its output y: grad * (1 - y^2).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_tanh_grad",
+        inputs=("grad", "output"),
+        shape=same,
+        compute=lambda env, a, g, y: g * (1 - y * y),
+        grad=lambda c: (
+            apply("_tanh_grad", c.gy, c.x[1]),
+            c.gy * c.x[0] * c.x[1] * -2.0,
+        ),
+        flops=lambda attrs, ins, outs: 3 * outs[0].size,
+        dtype=floats,
+        batch=bilinear,
+        doc="Gradient of tanh from its output y: grad * (1 - y^2).",
+    )
+)
 
-register(OpDef(
-    name="_sigmoid_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: g * y * (1 - y),
-    grad=lambda c: (
-        apply("_sigmoid_grad", c.gy, c.x[1]),
-        c.gy * c.x[0] * (1.0 - c.x[1] * 2.0),
-    ),
-    flops=lambda attrs, ins, outs: 3 * outs[0].size,
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of sigmoid from its output y: grad * y * (1 - y).",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_sigmoid_grad",
+        inputs=("grad", "output"),
+        shape=same,
+        compute=lambda env, a, g, y: g * y * (1 - y),
+        grad=lambda c: (
+            apply("_sigmoid_grad", c.gy, c.x[1]),
+            c.gy * c.x[0] * (1.0 - c.x[1] * 2.0),
+        ),
+        flops=lambda attrs, ins, outs: 3 * outs[0].size,
+        dtype=floats,
+        batch=bilinear,
+        doc="Gradient of sigmoid from its output y: grad * y * (1 - y).",
+    )
+)
 
-register(OpDef(
-    name="_relu_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: env.xp.where(y > 0, g, 0),
-    grad=lambda c: (apply("_relu_grad", c.gy, c.x[1]), None),
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of relu from its output y: grad where y > 0, else 0.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="_relu_grad",
+        inputs=("grad", "output"),
+        shape=same,
+        compute=lambda env, a, g, y: env.xp.where(y > 0, g, 0),
+        grad=lambda c: (apply("_relu_grad", c.gy, c.x[1]), None),
+        dtype=floats,
+        batch=bilinear,
+        doc="Gradient of relu from its output y: grad where y > 0, else 0.",
+    )
+)
 
 
 ACTIVATIONS: Mapping[str, Unary] = {
@@ -187,16 +202,18 @@ def activation_grad(c: Call) -> Sequence[Ref]:
     return (rule(c),)
 
 
-register(OpDef(
-    name="Activation",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: ACTIVATIONS[a["act_type"]].compute(env.xp, x),
-    grad=activation_grad,
-    dtype=floats,
-    params={"act_type": params.choice(*ACTIVATIONS)},
-    doc="One of relu, sigmoid, tanh, softrelu, softsign, element by element. MXNet Activation.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Activation",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: ACTIVATIONS[a["act_type"]].compute(env.xp, x),
+        grad=activation_grad,
+        dtype=floats,
+        params={"act_type": params.choice(*ACTIVATIONS)},
+        doc="One of relu, sigmoid, tanh, softrelu, softsign, element by element. MXNet Activation.",
+    )
+)
 
 
 def clip_grad(c: Call) -> Sequence[Ref]:
@@ -207,19 +224,21 @@ def clip_grad(c: Call) -> Sequence[Ref]:
     return (c.gy * inside,)
 
 
-register(OpDef(
-    name="clip",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: env.xp.clip(
-        x, x.dtype.type(a["a_min"]), x.dtype.type(a["a_max"])
-    ),
-    grad=clip_grad,
-    dtype=numbers_with("a_min", "a_max"),
-    params={"a_min": params.number(), "a_max": params.number()},
-    doc="Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders "
-    "included. MXNet clip.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="clip",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: env.xp.clip(
+            x, x.dtype.type(a["a_min"]), x.dtype.type(a["a_max"])
+        ),
+        grad=clip_grad,
+        dtype=numbers_with("a_min", "a_max"),
+        params={"a_min": params.number(), "a_max": params.number()},
+        doc="Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders "
+        "included. MXNet clip.",
+    )
+)
 
 
 def cast_dtype(site: Site, ins: Sequence[str | None]) -> tuple[Sequence[str | None], Sequence[str]]:
@@ -237,15 +256,17 @@ def cast_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) 
     return (linear if between_floats else elementwise)(site, ins, in_types, outs)
 
 
-register(OpDef(
-    name="Cast",
-    inputs=("data",),
-    shape=same,
-    compute=lambda env, a, x: x.astype(a["dtype"], copy=False),
-    grad=cast_grad,
-    dtype=cast_dtype,
-    batch=cast_batch,
-    params={"dtype": params.dtype()},
-    aliases=("cast",),
-    doc="The same values in another dtype; gradients flow between floats only. MXNet Cast.",
-))  # fmt: skip
+register(
+    OpDef(
+        name="Cast",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: x.astype(a["dtype"], copy=False),
+        grad=cast_grad,
+        dtype=cast_dtype,
+        batch=cast_batch,
+        params={"dtype": params.dtype()},
+        aliases=("cast",),
+        doc="The same values in another dtype; gradients flow between floats only. MXNet Cast.",
+    )
+)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from symgraph.ops import params
-from symgraph.ops.params import Attrs, Param
-from symgraph.ops.registry import Partial, Site
-from symgraph.types import Shape
+from symgraph.core import params
+from symgraph.core.params import Attrs, Param
+from symgraph.core.registry import Partial, Site
+from symgraph.core.types import Shape
 
 WINDOW: Mapping[str, Param] = {
     "kernel": params.integers(),
@@ -88,14 +88,16 @@ def checked(site: Site) -> Windows:
         site.fail(f"kernel={found.kernel} has {rank} axes, not 1 to {len(LAYOUTS)}")
     for key, values in found._asdict().items():
         if len(values) != rank:
-            site.fail(f"{key}={values} does not have one value for each axis of "
-                      f"kernel={found.kernel}")  # fmt: skip
+            site.fail(
+                f"{key}={values} does not have one value for each axis of kernel={found.kernel}"
+            )
         if min(values) < (key != "pad"):
             site.fail(f"{key}={values} must be {'0' if key == 'pad' else '1'} or more")
     layout = site.attrs.get("layout")
     if layout is not None and layout != LAYOUTS[rank - 1]:
-        site.fail(f"layout={layout!r} does not go with kernel={found.kernel}; it is "
-                  f"{LAYOUTS[rank - 1]!r}")  # fmt: skip
+        site.fail(
+            f"layout={layout!r} does not go with kernel={found.kernel}; it is {LAYOUTS[rank - 1]!r}"
+        )
     return found
 
 
@@ -104,8 +106,10 @@ def with_rank(site: Site, what: str, shape: Partial, rank: int) -> Shape:
     if shape is None:
         return (0,) * (rank + 2)
     if len(shape) != rank + 2:
-        site.fail(f"{what} of shape {shape} needs {rank + 2} axes (batch, channel and one for "
-                  f"each of kernel={site.attrs['kernel']})")  # fmt: skip
+        site.fail(
+            f"{what} of shape {shape} needs {rank + 2} axes (batch, channel and one for "
+            f"each of kernel={site.attrs['kernel']})"
+        )
     return shape
 
 
@@ -114,9 +118,11 @@ def counts_of(site: Site, windows: Windows, data: Shape) -> Shape:
     lengths = windows.padded(data[2:])
     for length, known, extent in zip(lengths, data[2:], windows.extent, strict=True):
         if known and length < extent:
-            site.fail(f"a window of {windows.extent} (kernel={windows.kernel}, "
-                      f"dilate={windows.dilate}) does not fit into data of shape {data} with "
-                      f"pad={windows.pad}")  # fmt: skip
+            site.fail(
+                f"a window of {windows.extent} (kernel={windows.kernel}, "
+                f"dilate={windows.dilate}) does not fit into data of shape {data} with "
+                f"pad={windows.pad}"
+            )
     return tuple(
         (length - extent) // step + 1 if known else 0
         for length, known, extent, step in zip(

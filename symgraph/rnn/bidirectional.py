@@ -6,11 +6,11 @@ along time. An output needs both cells and carries the later of its two steps.
 
 from __future__ import annotations
 
-from symgraph import sym
-from symgraph.attribute import AttrScope
+from symgraph.frontend import sym
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.symbol import Symbol
 from symgraph.rnn.cells import BaseRNNCell, Inputs, States, Steps, merge_steps, split_steps
 from symgraph.rnn.stacks import CellGroup
-from symgraph.symbol import Symbol
 
 
 class BidirectionalCell(CellGroup):
@@ -35,9 +35,14 @@ class BidirectionalCell(CellGroup):
         raise AssertionError("a cell that cannot step was stepped")
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """An output is (B, the two cells' units together)."""
         steps = split_steps(length, inputs, layout, prefix)
         (l_cell, l_begin), (r_cell, r_begin) = self._shares(states)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from symgraph import sym
-from symgraph.attribute import AttrScope
-from symgraph.errors import GraphError, ShapeError, nearest
-from symgraph.init import LSTMBias
-from symgraph.symbol import Symbol
+from symgraph.core.errors import GraphError, ShapeError, nearest
+from symgraph.frontend import sym
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.init import LSTMBias
+from symgraph.frontend.symbol import Symbol
 
 States = list[Symbol]
 Steps = Symbol | list[Symbol]  # a sequence: one symbol with a time axis, or one a time step
@@ -158,9 +158,14 @@ class BaseRNNCell(ABC):
         return self._unroll(length, inputs, states, layout, merge_outputs, input_prefix)
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """`unroll` from these first states, which fit; cells that unroll otherwise override it."""
         outputs = []
         for step in split_steps(length, inputs, layout, prefix):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symgraph.params_file import load_checkpoint, save_checkpoint
+from symgraph.core.types import Array
+from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
+from symgraph.frontend.symbol import Symbol
 from symgraph.rnn.cells import BaseRNNCell
-from symgraph.symbol import Symbol
-from symgraph.types import Array
 
 Cells = BaseRNNCell | Sequence[BaseRNNCell]
 Epoch = Callable[[int, Symbol, Mapping[str, Any], Mapping[str, Any]], None]

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from symgraph import sym
-from symgraph.errors import GraphError, ShapeError, nearest
+from symgraph.core.errors import GraphError, ShapeError, nearest
+from symgraph.core.types import Array
+from symgraph.frontend import sym
+from symgraph.frontend.symbol import Symbol
 from symgraph.rnn.bidirectional import BidirectionalCell
 from symgraph.rnn.cells import (
     BaseRNNCell,
@@ -22,8 +24,6 @@ from symgraph.rnn.cells import (
     take,
 )
 from symgraph.rnn.stacks import DropoutCell, SequentialRNNCell
-from symgraph.symbol import Symbol
-from symgraph.types import Array
 
 Shape = tuple[int, ...]
 MODES: dict[str, Callable[..., LSTMCell | GRUCell | RNNCell]] = {
@@ -114,9 +114,14 @@ class FusedRNNCell(BaseRNNCell):
         raise AssertionError("a cell that cannot step was stepped")
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """As the stack's; outputs are merged unless merge_outputs is False."""
         assert self._stack is not None
         made = self._stack.unroll(length, inputs, states, layout, merge is not False, prefix)

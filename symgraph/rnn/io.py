@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from symgraph.errors import ConfigError, nearest
-from symgraph.io import DataBatch, DataDesc, DataIter
-from symgraph.types import Array
+from symgraph.core.errors import ConfigError, nearest
+from symgraph.core.types import Array
+from symgraph.frontend.io import DataBatch, DataDesc, DataIter
 
 LAYOUTS = ("NT", "TN")
 
@@ -159,8 +159,9 @@ class BucketSentenceIter(DataIter):
         self._orders = [np.arange(len(array)) for array in self.data]
         self._plan = [
             (bucket, at * self.batch_size)
-            for bucket, array in enumerate(self.data) for at in range(self._batches(len(array)))
-        ]  # fmt: skip
+            for bucket, array in enumerate(self.data)
+            for at in range(self._batches(len(array)))
+        ]
         if self._shuffle:
             for order in self._orders:
                 rng.shuffle(order)
@@ -196,10 +197,13 @@ class BucketSentenceIter(DataIter):
         if self.layout == "TN":
             data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
         return DataBatch(
-            [data], [label], self.batch_size - len(chosen), bucket_key=length,
+            [data],
+            [label],
+            self.batch_size - len(chosen),
+            bucket_key=length,
             provide_data=[self._describe(self.data_name, length)],
             provide_label=[self._describe(self.label_name, length)],
-        )  # fmt: skip
+        )
 
 
 def _whole(number: object) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from symgraph import sym
-from symgraph.attribute import AttrScope
-from symgraph.errors import GraphError
+from symgraph.core.errors import GraphError
+from symgraph.frontend import sym
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.symbol import Symbol
 from symgraph.rnn.cells import (
     BaseRNNCell,
     Inputs,
@@ -21,7 +22,6 @@ from symgraph.rnn.cells import (
     require_cell,
     split_steps,
 )
-from symgraph.symbol import Symbol
 
 
 class CellGroup(BaseRNNCell):
@@ -98,9 +98,14 @@ class SequentialRNNCell(CellGroup):
         return inputs, ends
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """Layer by layer: a whole layer's nodes come before the next one's."""
         steps: Any = inputs
         ends: States = []
@@ -126,9 +131,14 @@ class DropoutCell(BaseRNNCell):
         return (sym.Dropout(inputs, p=self.dropout) if self.dropout > 0 else inputs), states
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """A sequence in one symbol is dropped out as a whole."""
         if isinstance(inputs, Symbol) and merge is not False:
             return self._step("", inputs, states)
@@ -248,9 +258,14 @@ class ResidualCell(ModifierCell):
         return _plus(output, inputs), states
 
     def _unroll(
-        self, length: int, inputs: Inputs, states: States, layout: str, merge: bool | None,
+        self,
+        length: int,
+        inputs: Inputs,
+        states: States,
+        layout: str,
+        merge: bool | None,
         prefix: str,
-    ) -> tuple[Steps, States]:  # fmt: skip
+    ) -> tuple[Steps, States]:
         """With the base cell unrolled in its own way."""
         steps = split_steps(length, inputs, layout, prefix)
         with self._base() as base:

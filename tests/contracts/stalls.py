@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.transports import Cluster, Transport
-from symgraph.errors import PeerFailed, RunError
+from symgraph.core.errors import PeerFailed, RunError
 from tests.contracts.transport import PATIENT, WAITS, Make, Work, received
 
 SOON = 5.0  # seconds in which a stall is found

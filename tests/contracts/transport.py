@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from runtime.transports import Cluster, Failure, Transport
-from runtime.transports.base import Blocks
-from symgraph.errors import DTypeError, PeerFailed, RunError, TransportTimeout
-from symgraph.types import DTYPES
+from runtime.transports.base import CollectiveLayout
+from symgraph.core.errors import DTypeError, PeerFailed, RunError, TransportTimeout
+from symgraph.core.types import DTYPES
 
 Make = Callable[[float], Cluster]
 Work = Callable[[Transport], Any]
@@ -222,22 +222,28 @@ def check_allreduce(make: Make) -> None:
         cluster.run(work)
 
 
-def blocks_of(kind: str, ranks: tuple[int, ...]) -> Blocks:
+def blocks_of(kind: str, ranks: tuple[int, ...]) -> CollectiveLayout:
     """Ragged blocks: i gives j i + 2 j + 1 bytes, or i + 1 to all; the second rank is the root."""
     root = 1
     rows = []
     for i in range(len(ranks)):
-        row = [i + 1 if kind in ("bcast", "allgather") else i + 2 * j + 1
-               for j in range(len(ranks))]  # fmt: skip
-        rows.append([
-            0 if i == j or (kind in ("bcast", "scatter") and i != root)
-            or (kind == "gather" and j != root) else size
-            for j, size in enumerate(row)
-        ])  # fmt: skip
-    return Blocks(kind, ranks, tuple(map(tuple, rows)))
+        row = [
+            i + 1 if kind in ("bcast", "allgather") else i + 2 * j + 1 for j in range(len(ranks))
+        ]
+        rows.append(
+            [
+                0
+                if i == j
+                or (kind in ("bcast", "scatter") and i != root)
+                or (kind == "gather" and j != root)
+                else size
+                for j, size in enumerate(row)
+            ]
+        )
+    return CollectiveLayout(kind, ranks, tuple(map(tuple, rows)))
 
 
-def given_by(blocks: Blocks, i: int) -> np.ndarray:
+def given_by(blocks: CollectiveLayout, i: int) -> np.ndarray:
     return values((blocks.given(i),), "uint8", 50 * i)
 
 
@@ -258,8 +264,10 @@ def check_collectives(make: Make) -> None:
         for ticket, blocks, me, into in under_way[::-1]:
             ticket.wait()
             assert ticket.done()
-            want = [given_by(blocks, i)[blocks.to(i, me) :][:size]
-                    for i, size in enumerate(blocks.column(me))]  # fmt: skip
+            want = [
+                given_by(blocks, i)[blocks.to(i, me) :][:size]
+                for i, size in enumerate(blocks.column(me))
+            ]
             assert into.tobytes() == np.concatenate(want).tobytes()
         end.exchange(None)  # all have what is theirs
         for ticket, *_ in under_way:

@@ -15,26 +15,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import symgraph.sym as sym
-from runtime.pipeline import Options, plan
-from runtime.schedules import SCHEDULES
-from runtime.session import Session, initialize
+import symgraph.frontend.sym as sym
+from runtime.engine.session import Session, initialize
+from runtime.planning.plan import Options, plan
+from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import Cluster
-from symgraph.attribute import AttrScope
-from symgraph.batching import Feed
-from symgraph.context import Context, cpu
-from symgraph.init import Uniform
-from symgraph.name import NameManager
-from symgraph.optimizer import SGD
-from symgraph.symbol import Symbol
-from symgraph.types import TensorType
-from tests import mazur as published
-from tests.buckets import batch, lstm, make_buckets, start
-from tests.collectives import groups as participants
-from tests.collectives import network, tree
-from tests.networks import random_case, random_groups
-from tests.pipelines import Case, Result, make_plan, on_devices, run_step
-from tests.recurrent import lstm_case
+from symgraph.core.context import Context, cpu
+from symgraph.core.types import TensorType
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.init import Uniform
+from symgraph.frontend.name import NameManager
+from symgraph.frontend.optimizer import SGD
+from symgraph.frontend.symbol import Symbol
+from symgraph.passes.batching import Feed
+from tests.helpers import mazur as published
+from tests.helpers.buckets import batch, lstm, make_buckets, start
+from tests.helpers.collectives import groups as participants
+from tests.helpers.collectives import network, tree
+from tests.helpers.networks import random_case, random_groups
+from tests.helpers.pipelines import Case, Result, make_plan, on_devices, run_step
+from tests.helpers.recurrent import lstm_case
 
 Arrays = dict[str, np.ndarray]
 

@@ -9,14 +9,14 @@ import os
 
 import numpy as np
 
-from runtime.pipeline import Options
+from runtime.planning.plan import Options
 from runtime.transports import Cluster, ThreadCluster
-from runtime.transports.mpi import MpiCluster
-from symgraph.context import cpu
-from tests.chain_patterns import PATTERNS, case_of, point_to_point
-from tests.collectives import network, tree
+from runtime.transports.mpi.cluster import MpiCluster
+from symgraph.core.context import cpu
+from tests.helpers.chain_patterns import PATTERNS, case_of, point_to_point
+from tests.helpers.collectives import network, tree
+from tests.helpers.pipelines import Case, judge, make_plan, run_step
 from tests.mpi.cases import Training, alone, options, spread
-from tests.pipelines import Case, judge, make_plan, run_step
 
 
 def checked(case: Case, serial: Case, cluster: Cluster, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Program: `python -m symgraph.run` with the faults of `tests.faults`, telling how it ends.
+"""Program: `python -m symgraph.run` with the faults of `tests.helpers.faults`, telling how it ends.
 
 Prints the number of every process that it is, and of each rank that ends by itself its status.
 """
@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from symgraph.run import main
-from tests.faults import say
+from tests.helpers.faults import say
 
 RANK = os.environ.get("PMI_RANK", "?")
 leave = os._exit

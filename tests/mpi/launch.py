@@ -55,9 +55,14 @@ def launch_each(parts: Sequence[tuple[int, str, *tuple[str | Path, ...]]]) -> En
             command.append(":")
         command += ["-n", str(ranks), sys.executable, "-m", module, *map(str, arguments)]
     ended = subprocess.run(
-        command, cwd=ROOT, env=environment(os.environ), capture_output=True, text=True,
-        timeout=LIMIT, check=False,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env=environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
     return Ended(ended.returncode, ended.stdout, ended.stderr, time.time())
 
 

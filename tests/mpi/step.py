@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.transports.mpi import MpiCluster
+from runtime.transports.mpi.cluster import MpiCluster
 from tests.mpi.cases import runs
 
 

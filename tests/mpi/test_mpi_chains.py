@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.pipelines import judge
 from tests.mpi.chains import cases
 from tests.mpi.launch import launch, needs_mpi
-from tests.pipelines import judge
 
 pytestmark = needs_mpi
 
@@ -20,5 +20,12 @@ def test_patterns_are_the_serial_networks(ranks):
     serial = [judge(case) for _, case in cases(ranks).values()]
     assert sum(int(line[1]) for line in told) == sum(len(r.outputs) + len(r.grads) for r in serial)
     trained = sorted(name for line in told for name in line[2:])
-    assert trained == ["fc1_bias", "fc1_weight", "fc2_bias", "fc2_weight", "fc3_bias",
-                       "fc3_weight", "losses"]  # fmt: skip
+    assert trained == [
+        "fc1_bias",
+        "fc1_weight",
+        "fc2_bias",
+        "fc2_weight",
+        "fc3_bias",
+        "fc3_weight",
+        "losses",
+    ]

@@ -6,7 +6,7 @@ import json
 
 from symgraph.run import main
 from tests.mpi.launch import launch, needs_mpi
-from tests.runtime.test_checkpoint import checkpointed
+from tests.runtime.training.test_checkpoint import checkpointed
 
 pytestmark = needs_mpi
 
@@ -16,8 +16,10 @@ def test_a_run_begun_with_mpi_goes_on_with_threads(tmp_path, capsys):
     ended = launch(2, "symgraph.run", path, "train.steps=7")
     assert ended.status == 0, str(ended)
     assert [p.name for p in sorted((tmp_path / "saved" / "step-00000007").iterdir())] == [
-        "checkpoint.json", "rank-0.safetensors", "rank-1.safetensors",
-    ]  # fmt: skip
+        "checkpoint.json",
+        "rank-0.safetensors",
+        "rank-1.safetensors",
+    ]
     losses = []
     for folder in ("saved", "other"):
         assert main([str(path), f"checkpoint.directory={tmp_path / folder}", "--json"]) == 0

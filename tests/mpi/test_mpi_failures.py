@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.faults import GROUPS, PHASES, WAYS
+from tests.helpers.faults import GROUPS, PHASES, WAYS
 from tests.mpi.launch import Ended, launch, launch_each, left, needs_mpi
 
 pytestmark = needs_mpi
@@ -36,15 +36,19 @@ def write_config(folder: Path, name: str = "run.yaml", **changes: object) -> Pat
     text.write_text("the cat sat on the mat and the dog sat on the log\n" * 40)
     devices = [f"cpu({r})" for r in range(RANKS)]
     config: dict[str, object] = {
-        "model": "tests.faults:build",
+        "model": "tests.helpers.faults:build",
         "data": {
-            "kind": "text", "path": str(text), "batch_size": 4, "sequence_length": 3, "vocab": 20
+            "kind": "text",
+            "path": str(text),
+            "batch_size": 4,
+            "sequence_length": 3,
+            "vocab": 20,
         },
         "devices": devices,
         "group2ctx": dict(zip(GROUPS, devices, strict=True)),
         "pipeline": {"schedule": "1f1b", "micro_batches": 2},
         "train": TRAIN,
-    }  # fmt: skip
+    }
     path = folder / name
     path.write_text(yaml.safe_dump({**config, **changes}))
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.machine_files import load_machine
+from partitioner.costs.machine_files import load_machine
 from symgraph import cpu
 from tests.mpi.launch import launch, needs_mpi
 

@@ -10,9 +10,9 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from runtime.transports import ThreadCluster
+from tests.helpers.pipelines import judge
 from tests.mpi.cases import Arrays, Run, Step, alone, gathered, named, runs
 from tests.mpi.launch import launch, needs_mpi
-from tests.pipelines import judge
 
 pytestmark = [*needs_mpi, pytest.mark.filterwarnings("ignore:group2ctx maps groups")]
 

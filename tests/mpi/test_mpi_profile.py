@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from tests.helpers.small_lm import write_config
 from tests.mpi.launch import launch, needs_mpi
-from tests.small_lm import write_config
 
 pytestmark = needs_mpi
 

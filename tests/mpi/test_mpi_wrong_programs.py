@@ -1,4 +1,4 @@
-"""Wrong programs over MPI: some of the two hundred that tests/test_wrong_programs.py has."""
+"""Wrong programs over MPI: some of the two hundred that tests/system/test_wrong_programs.py has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from tests.helpers.wrong_programs import COUNT, name_of, wrong_program
 from tests.mpi.launch import launch, needs_mpi
-from tests.wrong_programs import COUNT, name_of, wrong_program
 
 pytestmark = needs_mpi
 

@@ -1,4 +1,4 @@
-"""Program: wrong programs of `tests.wrong_programs` on the ranks that mpiexec started.
+"""Program: wrong programs of `tests.helpers.wrong_programs` on the ranks that mpiexec started.
 
     for n in 2 3 4; do mpiexec -n $n python -m tests.mpi.wrong; done
 
@@ -14,11 +14,11 @@ import os
 import sys
 import time
 
-from runtime.chainermn.communicator import Communicator
-from runtime.chainermn.mpi_group import MpiGroup
-from runtime.transports.mpi import MpiCluster
-from symgraph.errors import SymgraphError
-from tests.wrong_programs import COUNT, name_of, wrong_program
+from runtime.frontends.chainermn.communicator import Communicator
+from runtime.frontends.chainermn.mpi_group import MpiGroup
+from runtime.transports.mpi.cluster import MpiCluster
+from symgraph.core.errors import SymgraphError
+from tests.helpers.wrong_programs import COUNT, name_of, wrong_program
 
 PATIENT = 60.0
 
@@ -35,8 +35,13 @@ def heard(number: int) -> dict[str, object]:
             error = caught
     seconds = time.monotonic() - begin
     kind = "" if error is None else type(error).__name__
-    return {"program": name_of(number), "rank": rank, "seconds": seconds, "kind": kind,
-            "error": "" if error is None else str(error)}  # fmt: skip
+    return {
+        "program": name_of(number),
+        "rank": rank,
+        "seconds": seconds,
+        "kind": kind,
+        "error": "" if error is None else str(error),
+    }
 
 
 def main(every: int) -> None:

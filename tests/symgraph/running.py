@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from symgraph import sym
-from symgraph.graph import Graph
-from symgraph.lower import lower
-from symgraph.ops.registry import Env
-from symgraph.reference import evaluate
-from symgraph.symbol import Symbol
-from symgraph.types import Array
+from symgraph.core.graph import Graph
+from symgraph.core.reference import evaluate
+from symgraph.core.registry import Env
+from symgraph.core.types import Array
+from symgraph.frontend import sym
+from symgraph.frontend.lower import lower
+from symgraph.frontend.symbol import Symbol
 
 
 def random_feeds(graph: Graph) -> dict[str, Array]:

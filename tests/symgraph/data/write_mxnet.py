@@ -74,9 +74,11 @@ def trained():
     data = rng.normal(size=(10, 4)).astype("float32")
     label = rng.randint(0, 3, 10).astype("float32")
     first = {
-        "fc1_weight": rng.normal(size=(8, 4)), "fc1_bias": rng.normal(size=8),
-        "fc2_weight": rng.normal(size=(3, 8)), "fc2_bias": rng.normal(size=3),
-    }  # fmt: skip
+        "fc1_weight": rng.normal(size=(8, 4)),
+        "fc1_bias": rng.normal(size=8),
+        "fc2_weight": rng.normal(size=(3, 8)),
+        "fc2_bias": rng.normal(size=3),
+    }
     arrays = {"data": data, "label": label} | {f"first/{n}": a for n, a in first.items()}
     optimizers = {
         "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
@@ -91,12 +93,16 @@ def trained():
         batches = mx.io.NDArrayIter(data, label, batch_size=4)
         figures = []
         module.fit(
-            batches, eval_metric=["acc", "ce"], optimizer=kind, optimizer_params=settings,
-            num_epoch=2, arg_params={n: mx.nd.array(a) for n, a in first.items()},
+            batches,
+            eval_metric=["acc", "ce"],
+            optimizer=kind,
+            optimizer_params=settings,
+            num_epoch=2,
+            arg_params={n: mx.nd.array(a) for n, a in first.items()},
             batch_end_callback=lambda p, figures=figures: figures.append(
                 [value for _, value in p.eval_metric.get_name_value()]
             ),
-        )  # fmt: skip
+        )
         arrays[f"{kind}/figures"] = np.array(figures)
         arrays[f"{kind}/settings"] = np.array(json.dumps(settings))
         arrays[f"{kind}/predicted"] = module.predict(batches).asnumpy()

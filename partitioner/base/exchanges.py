@@ -1,0 +1,63 @@
+"""Exchanges: the copies of one collective of the graph, whose messages go together.
+
+A collective can be one call only if all that it takes is made before anything that it gives is
+used. Where a part depends on another one's use (a gather of values that need each other, say), its
+copies are messages like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from symgraph.core.graph import Graph
+from symgraph.core.registry import COPY
+from symgraph.core.tags import lookup
+
+
+class Ends(NamedTuple):
+    """Forward nodes: giving make what the copies, taking, read."""
+
+    giving: set[str]
+    taking: set[str]
+
+
+Exchanges = Mapping[str, Ends]  # by a name that no node has
+
+
+def find_exchanges(graph: Graph, rank_of_node: Mapping[str, int]) -> Exchanges:
+    """The exchanges of a forward graph between several ranks that can be one call each."""
+    found: dict[str, Ends] = {}
+    for node in graph:
+        if node.op != COPY or node.origin is not None:
+            continue
+        if name := lookup(node.tags, "exchange"):
+            ends = found.setdefault(f"exchange {name}", Ends(set(), set()))
+            ends.giving.add(node.inputs[0].node)
+            ends.taking.add(node.name)
+    for name, ends in list(found.items()):
+        if len({rank_of_node[n] for n in ends.giving | ends.taking}) == 1:
+            del found[name]
+    while found:
+        try:
+            run_order(graph, found)
+        except CycleError as error:
+            del found[next(name for name in error.args[1] if name in found)]
+        else:
+            break
+    return found
+
+
+def run_order(graph: Graph, exchanges: Exchanges) -> Iterable[str]:
+    """Forward nodes and exchanges, each after what it waits for."""
+    if not exchanges:
+        return [n.name for n in graph if n.origin is None]
+    sorter = TopologicalSorter(
+        {n.name: [v.node for v in n.inputs] for n in graph if n.origin is None}
+    )
+    for name, ends in exchanges.items():
+        sorter.add(name, *ends.giving)
+        for copy in ends.taking:
+            sorter.add(copy, name)
+    return list(sorter.static_order())

@@ -1,0 +1,82 @@
+"""Owners: the body of every node, from its stage, its phase and its time segment.
+
+Gradient nodes belong to the stage of the node they serve. Only a sum of gradients that are both
+made on another stage is added up there, so that one message carries what would be two; the order
+of the additions, and so every bit, is the same.
+
+With a split backward phase, W has the gradients of variables and what serves nothing else: a node
+that only leads, through nodes of the same origin, to sums of a variable's gradient (a parameter in
+another dtype, which a node of its own casts, counts as the variable). I has the rest. So a weight
+that is used twice on one path (x@W@W, every unrolled network) has two W nodes and one path of I
+nodes, each of them once (PyTorch counts it twice, pytorch#180952).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitioner.base.segments import Segments
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, Placement
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
+from symgraph.core.types import Value
+from symgraph.passes.merge import home_of
+from symgraph.passes.precision import is_parameter_cast
+
+SUM = "elemwise_add"
+
+
+def owners(
+    graph: Graph, placement: Placement, segments: Segments, *, split: bool = False
+) -> dict[str, BodyKey]:
+    """The body of every node. Raises PlacementError for a node without a stage."""
+    weights = weight_nodes(graph) if split else frozenset()
+    back = INPUT if split else BACKWARD
+    owner: dict[str, BodyKey] = {}
+    for node in graph:
+        stage = placement.stage_of.get(home_of(node))
+        if stage is None:
+            raise PlacementError(f"node {node.name!r} is not placed on any stage")
+        if node.origin is not None and node.op == SUM:
+            left, right = (owner[v.node] for v in node.inputs)
+            if left.stage == right.stage and FORWARD not in (left.phase, right.phase):
+                stage = left.stage
+        phase = FORWARD if node.origin is None else WEIGHT if node.name in weights else back
+        owner[node.name] = BodyKey(stage, phase, segments.of[node.name])
+    return owner | _variables(graph, owner)
+
+
+def weight_nodes(graph: Graph) -> frozenset[str]:
+    """The gradient nodes that can wait: gradients of variables, and what is only for them."""
+    found: dict[str, str] = {}  # node -> its origin
+    users = graph.users()
+    for node in reversed(list(graph)):
+        if node.origin is None or node.is_variable:
+            continue
+        readers = [u for i in range(len(node.types)) for u in users.get(Value(node.name, i), ())]
+        waits = all(
+            r in found and (found[r] == node.origin or _is_parameter(graph, found[r]))
+            for r in readers
+        )
+        if graph[node.origin].is_variable or (readers and waits):
+            found[node.name] = node.origin
+    return frozenset(found)
+
+
+def _is_parameter(graph: Graph, name: str) -> bool:
+    return graph[name].is_variable or is_parameter_cast(graph, name)
+
+
+def _variables(graph: Graph, owner: Mapping[str, BodyKey]) -> dict[str, BodyKey]:
+    """Forward variables belong to their stage's body of the first segment that reads them."""
+    first: dict[str, int] = {}
+    for node in graph:
+        if node.origin is None:
+            for value in node.inputs:
+                segment = owner[node.name].segment
+                first[value.node] = min(segment, first.get(value.node, segment))
+    return {
+        node.name: owner[node.name]._replace(segment=first.get(node.name, 0))
+        for node in graph.variables
+        if node.origin is None
+    }

@@ -1,0 +1,215 @@
+"""The machine: its devices, where they stand, and the links between them.
+
+Places are nested: sockets in nodes, nodes in racks, racks in the network. Two devices talk over the
+link of the narrowest place that holds both; where the file has none, over that of the next wider
+one. A shared link is one wire in each such place, of which its channels take turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from typing import Any, NamedTuple, Self
+
+from partitioner.costs.cost import Speed
+from symgraph.core.context import Context
+from symgraph.core.errors import ConfigError, PlacementError, nearest
+from symgraph.core.units import aligned_columns, bytes_text, exact_text, seconds_text, si_text
+from symgraph.core.yaml_lines import KeyPath, dotted, written
+
+LEVELS = ("socket", "node", "rack", "network")  # from the narrowest
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one device does, and where it stands.
+
+    flops: operations a second. call: seconds of a small kernel. bandwidth: of its memory, bytes a
+    second. memory: bytes that it holds; None: any number.
+    """
+
+    context: Context
+    flops: float
+    call: float = 0.0
+    bandwidth: float = inf
+    memory: int | None = None
+    socket: str = "0"
+    node: str = "0"
+    rack: str = "0"
+
+    @property
+    def speed(self) -> Speed:
+        """The roofline, which tells seconds of nodes and bodies on this device."""
+        return Speed(self.flops, self.call, self.bandwidth)
+
+    def place(self, level: str) -> tuple[str, ...]:
+        """Which socket, node or rack it stands in, from the outside: socket 1 is one of a node."""
+        return (self.rack, self.node, self.socket)[: len(LEVELS) - 1 - LEVELS.index(level)]
+
+
+class Level(NamedTuple):
+    """The links inside places of one level: seconds, bytes a second, and whether a place has one
+    for all its pairs of devices or each pair and direction its own."""
+
+    latency: float = 0.0
+    bandwidth: float = inf
+    shared: bool = False
+
+
+class LinkSpec(NamedTuple):
+    """The link of two devices: seconds of latency, bytes a second.
+
+    All pairs whose links have the same name share one; "": the pair's own, each way.
+    """
+
+    latency: float = 0.0
+    bandwidth: float = inf
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices by number, and links by level. Raises PlacementError where they do not fit."""
+
+    devices: tuple[Device, ...]
+    links: Mapping[str, Level]
+
+    def __post_init__(self) -> None:
+        for path, message in mistakes(self.devices, self.links):
+            raise PlacementError(f"machine: {dotted(path)}: {message}")
+
+    @classmethod
+    def uniform(
+        cls, contexts: Iterable[Context], speed: Speed, latency: float, bandwidth: float
+    ) -> Self:
+        """Equal devices, each pair of them with a link of its own; any memory."""
+        devices = tuple(Device(c, speed.flops, speed.call, speed.bandwidth) for c in contexts)
+        return cls(devices, {"network": Level(latency, bandwidth)})
+
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        return tuple(d.context for d in self.devices)
+
+    def index(self, context: Context) -> int:
+        """The number of a device; ConfigError if the machine has none of that name."""
+        if context not in self.contexts:
+            known = nearest(str(context), map(str, self.contexts))
+            raise ConfigError(f"the machine has no device {context}: {known}")
+        return self.contexts.index(context)
+
+    def only(self, contexts: Iterable[Context]) -> Machine:
+        """The machine with these of its devices, in this order; ConfigError for unknown ones."""
+        return Machine(tuple(self.devices[self.index(c)] for c in contexts), self.links)
+
+    def link(self, a: int, b: int) -> LinkSpec:
+        """What carries messages from one device, by number, to another; nothing to itself."""
+        if a == b:
+            return LinkSpec()
+        first, second = self.devices[a], self.devices[b]
+        level = _level(_narrowest((first, second)), self.links)
+        assert level is not None
+        latency, bandwidth, shared = self.links[level]
+        name = f"{level} {'/'.join(first.place(level))}".strip() if shared else ""
+        return LinkSpec(latency, bandwidth, name)
+
+    def to_yaml(self) -> str:
+        """The machine as a file that `load_machine` reads as an equal one."""
+        devices = {str(d.context): _device_keys(d) for d in self.devices}
+        links = {n: _level_keys(self.links[n]) for n in LEVELS if n in self.links}
+        data = {"devices": devices} | ({"links": links} if links else {})
+        return written(data, width=1000)
+
+    def __str__(self) -> str:
+        """A table of the devices, and one of the links."""
+        head = ("device", "rack/node/socket", "operations", "memory bandwidth", "a call", "memory")
+        rows: list[tuple[str, ...]] = [head]
+        rows += [
+            (
+                str(d.context),
+                "/".join(d.place("socket")),
+                si_text(d.flops, "FLOP/s"),
+                _rate(d.bandwidth),
+                seconds_text(d.call),
+                "any" if d.memory is None else bytes_text(d.memory),
+            )
+            for d in self.devices
+        ]
+        if not self.links:
+            return "\n".join(aligned_columns(rows))
+        wires: list[tuple[str, ...]] = [("link inside a", "latency", "bandwidth", "shared")]
+        wires += [
+            (
+                name,
+                seconds_text(wire.latency),
+                _rate(wire.bandwidth),
+                "yes" if wire.shared else "no",
+            )
+            for name in LEVELS
+            if (wire := self.links.get(name))
+        ]
+        return "\n".join([*aligned_columns(rows), "", *aligned_columns(wires)])
+
+
+def _rate(bandwidth: float) -> str:
+    return si_text(bandwidth, "B/s") if isfinite(bandwidth) else "any"
+
+
+def _narrowest(devices: Iterable[Device]) -> str:
+    """The level of the narrowest place that holds all these devices."""
+    return next(level for level in LEVELS if len({d.place(level) for d in devices}) == 1)
+
+
+def _level(narrowest: str, links: Mapping[str, Level]) -> str | None:
+    """The level whose link is used inside a place of that level."""
+    return next((n for n in LEVELS[LEVELS.index(narrowest) :] if n in links), None)
+
+
+def mistakes(
+    devices: tuple[Device, ...], links: Mapping[str, Level]
+) -> Iterator[tuple[KeyPath, str]]:
+    """What is wrong with devices and links that are right one by one."""
+    if not devices:
+        yield ("devices",), "needs at least 1 entry"
+    for context, count in Counter(d.context for d in devices).items():
+        if count > 1:
+            yield ("devices", str(context)), f"{context} is listed {count} times"
+    for name in sorted(links.keys() - set(LEVELS)):
+        yield ("links", name), f"unknown level: {nearest(name, LEVELS)}"
+    if len(devices) > 1:
+        # The widest place that two devices may have in common is what holds all of them.
+        level = _narrowest(devices)
+        if _level(level, links) is None:
+            yield ("links",), f"{_apart(devices, level)}, but no link joins them: add {level}"
+
+
+def _apart(devices: tuple[Device, ...], level: str) -> str:
+    """Two devices that have no narrower place in common than one of that level."""
+    first, *others = devices
+    if level == "socket":
+        return f"{first.context} and {others[0].context} are in one socket"
+    inner = LEVELS[LEVELS.index(level) - 1]
+    other = next(d for d in others if d.place(inner) != first.place(inner))
+    return f"{first.context} and {other.context} are in different {inner}s"
+
+
+def _device_keys(device: Device) -> dict[str, Any]:
+    keys: dict[str, Any] = {"flops": exact_text(device.flops, "FLOP/s")}
+    if isfinite(device.bandwidth):
+        keys["bandwidth"] = exact_text(device.bandwidth, "B/s")
+    if device.call:
+        keys["call"] = exact_text(device.call, "s")
+    if device.memory is not None:
+        mebi, rest = divmod(device.memory, 1 << 20)
+        keys["memory"] = device.memory if rest else f"{mebi} MiB"
+    places = {"socket": device.socket, "node": device.node, "rack": device.rack}
+    return keys | {level: place for level, place in places.items() if place != "0"}
+
+
+def _level_keys(level: Level) -> dict[str, Any]:
+    keys: dict[str, Any] = {"latency": exact_text(level.latency, "s") if level.latency else 0}
+    if isfinite(level.bandwidth):
+        keys["bandwidth"] = exact_text(level.bandwidth, "B/s")
+    return keys | {"shared": level.shared}

@@ -1,0 +1,172 @@
+"""The cut: a placed graph becomes one body for each stage, phase and segment, joined by edges.
+
+Each value that another stage reads is sent there once, whoever reads it how often; what a later
+body of a stage reads again is kept by that stage. Edges are found from the values, never from
+stage numbers, so skip connections and several stages on one rank need nothing special. Tags
+number the edges in the order of their producers, the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from partitioner.base.exchanges import find_exchanges
+from partitioner.base.node_bodies import SUM, owners
+from partitioner.base.segments import time_segments
+from partitioner.base.types import (
+    AGAIN,
+    FORWARD,
+    INPUT,
+    PHASES,
+    WEIGHT,
+    Body,
+    BodyKey,
+    CommEdge,
+    Partition,
+    Placement,
+)
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import COPY, VARIABLE
+from symgraph.core.types import Value
+
+Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that read it, in order
+
+
+def cut(
+    graph: Graph, placement: Placement, *, split: bool = False, time_segment: int | None = None
+) -> Partition:
+    """Cut a forward, or forward and backward, graph.
+
+    split: cut the backward phase into gradients of inputs (I) and of parameters (W).
+    time_segment: time steps a segment; None: do not cut along time. Raises PlacementError for
+    unplaced nodes, GraphError for time steps that are no numbers.
+    """
+    owner = owners(graph, placement, time_segments(graph, time_segment), split=split)
+    readers = _readers(graph, owner)
+    found = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in owner.items()})
+    taking = {copy: name for name, ends in found.items() for copy in ends.taking}
+    edges = _edges(graph, owner, readers, taking)
+    keys = sorted({*owner.values(), *(e.dst for e in edges)}, key=run_order)
+    nodes: dict[BodyKey, list[Node]] = {key: [] for key in keys}
+    for node in graph:
+        nodes[owner[node.name]].append(node)
+    sent = {e.value for e in edges}
+    lasts = _lasts(owner, readers, edges)
+    bodies = {k: _body(k, nodes[k], graph, owner, lasts, sent) for k in keys}
+    return Partition(graph, placement, MappingProxyType(bodies), tuple(edges))
+
+
+def run_order(key: BodyKey) -> tuple[int, int, int]:
+    """Sorts a stage's bodies in an order in which they can run."""
+    place = PHASES.index(key.phase)
+    return key.stage, place, key.segment if key.phase == FORWARD else -key.segment
+
+
+def runs_before(a: BodyKey, b: BodyKey) -> bool:
+    """Whether a precedes b in every schedule, both of one stage."""
+    if a.phase == b.phase or FORWARD in (a.phase, b.phase):
+        return run_order(a) < run_order(b)
+    return (a.phase, b.phase) == (INPUT, WEIGHT) and a.segment >= b.segment
+
+
+def _readers(graph: Graph, owner: Mapping[str, BodyKey]) -> Readers:
+    found: Readers = {}
+    for node in graph:
+        for value in node.inputs:
+            if owner[value.node] != owner[node.name]:
+                found.setdefault(value, {})[owner[node.name]] = None
+    return found
+
+
+def _edges(
+    graph: Graph, owner: Mapping[str, BodyKey], readers: Readers, taking: Mapping[str, str]
+) -> list[CommEdge]:
+    """All edges. taking: a copy in the forward phase -> the exchange by which it gets its value."""
+    edges: list[CommEdge] = []
+    copied = {(graph[n].inputs[0], owner[n].stage): name for n, name in taking.items()}
+    returned: dict[str, str] = {}  # a gradient node -> the exchange that its outputs go back by
+    for node in graph:
+        src, back = owner[node.name], _returned(node, returned, taking)
+        if back:
+            returned[node.name] = back
+        for index, type_ in enumerate(node.types):
+            value = Value(node.name, index)
+            by_stage: dict[int, list[BodyKey]] = {}
+            for key in readers.get(value, ()):
+                by_stage.setdefault(key.stage, []).append(key)
+            for stage in sorted(by_stage):
+                if stage != src.stage:
+                    first, name = _first(by_stage[stage]), back or copied.get((value, stage), "")
+                    edges.append(CommEdge(len(edges), value, type_, src, first, name))
+    return edges
+
+
+def _returned(node: Node, returned: Mapping[str, str], taking: Mapping[str, str]) -> str:
+    """The exchange, told from its forward one, that the outputs of a gradient node go back by.
+
+    returned: of the nodes before it. A sum goes as its terms do.
+    """
+    if node.origin is None or AGAIN in node.tags:
+        return ""
+    if node.op == SUM:
+        return next((returned[v.node] for v in node.inputs if v.node in returned), "")
+    return f"{taking[node.origin]} back" if node.op == COPY and node.origin in taking else ""
+
+
+def _first(readers: Iterable[BodyKey]) -> BodyKey:
+    """The body that takes a message which these bodies of one stage read: no later than any."""
+    first = min(readers, key=run_order)
+    if first.phase == INPUT:
+        latest = max(k.segment for k in readers)  # a W of a later segment may run before first
+        return first._replace(segment=latest)
+    return first
+
+
+def _lasts(
+    owner: Mapping[str, BodyKey], readers: Readers, edges: Iterable[CommEdge]
+) -> dict[tuple[int, Value], BodyKey | None]:
+    """(stage, value) -> the body after which the stage never reads it; None: its last one.
+
+    For values that several bodies of the stage touch.
+    """
+    touching: dict[tuple[int, Value], list[BodyKey]] = {}
+    for value, keys in readers.items():
+        for key in (owner[value.node], *keys):
+            touching.setdefault((key.stage, value), []).append(key)
+    for edge in edges:
+        touching[edge.dst.stage, edge.value].append(edge.dst)
+    found: dict[tuple[int, Value], BodyKey | None] = {}
+    for at, bodies in touching.items():
+        last = max(bodies, key=run_order)
+        known = all(k == last or runs_before(k, last) for k in bodies)
+        found[at] = last if known else None
+    return found
+
+
+def _body(
+    key: BodyKey,
+    nodes: list[Node],
+    graph: Graph,
+    owner: Mapping[str, BodyKey],
+    lasts: Mapping[tuple[int, Value], BodyKey | None],
+    sent: set[Value],
+) -> Body:
+    imports: dict[str, Value] = {}
+    inside: list[Node] = []
+    for node in nodes:
+        for value in node.inputs:
+            if owner[value.node] != key and str(value) not in imports:
+                imports[str(value)] = value
+                inside.append(Node(str(value), VARIABLE, types=(graph.type_of(value),)))
+        inputs = tuple([v if owner[v.node] == key else Value(str(v)) for v in node.inputs])
+        if node.origin is not None or inputs != node.inputs:
+            node = Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags)
+        inside.append(node)
+    made = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
+    kept = tuple([v for v in (*imports.values(), *made) if lasts.get((key.stage, v), key) != key])
+    asked = dict.fromkeys(graph.outputs)
+    results = tuple([v for v in asked if owner[v.node] == key])
+    outside = {*kept, *sent, *asked}
+    body = Graph.of(inside, [v for v in made if v in outside])
+    return Body(key, body, MappingProxyType(imports), kept, results)

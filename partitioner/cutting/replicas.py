@@ -1,0 +1,144 @@
+"""Copies of parameters: where they live, and what the sums of their gradients send and hold.
+
+A gradient of n copies is cut into n pieces. Copy i's rank gets piece i of all copies, adds them up
+in the order of the copies, and gives the sum to all: each rank sends 2 (n - 1) / n of the gradient,
+which no algorithm does with less (Patarasuk and Yuan, 2009), and the bits do not depend on n's
+placement. Gradients that are complete at the same time go together, in buckets of some size, so
+that messages are large and the first ones go while later gradients are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from partitioner.base.types import BodyKey, Partition
+from symgraph.passes.replicate import copies_of
+
+BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
+UNDER_WAY = 2  # buckets that a rank has begun and not ended, at most
+T = TypeVar("T")
+
+
+class Copies(NamedTuple):
+    """The copies of one parameter, in order.
+
+    names: their variables. ranks: of each. nbytes, size: of one copy.
+    """
+
+    parameter: str
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    nbytes: int
+    size: int
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.nbytes // max(1, self.size)
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        """Where the elements of each copy's piece begin and end."""
+        count = len(self.names)
+        return list(pairwise([self.size * i // count for i in range(count + 1)]))
+
+
+class Bucket(NamedTuple):
+    """Gradients that are summed together. bodies: that complete them, of all copies."""
+
+    copies: tuple[Copies, ...]
+    bodies: frozenset[BodyKey]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Who has copies, rising."""
+        return tuple(sorted({rank for copies in self.copies for rank in copies.ranks}))
+
+    def pieces(self, rank: int) -> Iterator[tuple[Copies, slice]]:
+        """What a rank adds up: of which parameter, which elements."""
+        for copies in self.copies:
+            for (begin, end), at in zip(copies.pieces, copies.ranks, strict=True):
+                if at == rank:
+                    yield copies, slice(begin, end)
+
+    def given(self, source: int, target: int) -> int:
+        """Bytes of a rank's pieces in all copies of another one."""
+        return sum(
+            copies.ranks.count(source) * (at.stop - at.start) * copies.itemsize
+            for copies, at in self.pieces(target)
+        )
+
+    def summed(self, rank: int) -> int:
+        """Bytes of the sums that a rank makes."""
+        return sum((at.stop - at.start) * copies.itemsize for copies, at in self.pieces(rank))
+
+    def rooms(self, rank: int) -> tuple[int, int, int, int]:
+        """Bytes that a rank with copies needs besides the gradients: for the pieces that it gives
+        and gets, its sums, and the sums of all."""
+        others = [r for r in self.ranks if r != rank]
+        return (
+            sum(self.given(rank, r) for r in others),
+            sum(self.given(r, rank) for r in others),
+            self.summed(rank),
+            sum(map(self.summed, self.ranks)),
+        )
+
+
+def all_copies(partition: Partition) -> list[Copies]:
+    """The parameters of a partition that have copies."""
+    graph, place = partition.graph, partition.placement
+    found = []
+    for parameter, names in copies_of(graph).items():
+        (type_,) = graph[names[0]].types
+        ranks = tuple([place.rank_of[place.stage_of[n]] for n in names])
+        found.append(Copies(parameter, names, ranks, type_.nbytes, type_.size))
+    return found
+
+
+def filled(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Runs of items whose bytes together are at most `limit` (a larger one is alone)."""
+    run: list[T] = []
+    held = 0
+    for item in items:
+        if run and held + nbytes(item) > limit:
+            yield run
+            run, held = [], 0
+        run.append(item)
+        held += nbytes(item)
+    if run:
+        yield run
+
+
+def buckets(partition: Partition) -> tuple[Bucket, ...]:
+    """The sums of the gradients of copies, in the order in which all ranks make them.
+
+    Parameters of the same stages share buckets; those of later stages come first, since their
+    gradients do. The elements of a bucket have one size, so that each piece begins at a multiple
+    of it, as GPUs want.
+    """
+    found = all_copies(partition)
+    if not found:
+        return ()
+    graph, stage_of = partition.graph, partition.placement.stage_of
+    makers = {graph[v.node].origin: key for key, b in partition.bodies.items() for v in b.results}
+    together: dict[tuple[tuple[int, ...], int], list[Copies]] = {}
+    for copies in found:
+        if copies.names[0] in makers:  # else nobody asks for its gradient
+            stages = tuple([stage_of[n] for n in copies.names])
+            together.setdefault((stages, copies.itemsize), []).append(copies)
+    return tuple(
+        [
+            Bucket(tuple(bucket), frozenset(makers[n] for c in bucket for n in c.names))
+            for stages, size in sorted(together, key=lambda s: (-max(s[0]), s))
+            for bucket in filled(together[stages, size], lambda c: c.nbytes, BUCKET_BYTES)
+        ]
+    )
+
+
+def scratch_bytes(partition: Partition) -> list[int]:
+    """What each rank needs to sum the gradients of copies: rooms that fit all of its buckets."""
+    found = buckets(partition)
+    needs = [[b.rooms(rank) for b in found if rank in b.ranks] for rank in range(partition.ranks)]
+    return [UNDER_WAY * sum(map(max, zip(*own, strict=True))) for own in needs]

@@ -1,0 +1,404 @@
+"""The layout: where in memory the values of a rank's micro-batch lie, beside and upon each other.
+
+Values lie in roots, pieces of memory that come and go as a whole. A view lies in its input's root.
+What a join puts side by side is written there at once, so that time steps are joined and taken
+apart for nothing:
+
+    h0 h1 h2 h3 h4      one root; the joins (h0 h1 h2 h3) and (h1 h2 h3 h4) are windows of it
+
+An output may take the place of an input that nobody reads any more. What only one body touches is
+scratch: its roots are packed by when the body's calls need them, and gone when it has run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from operator import itemgetter
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from partitioner.base.aliasing import IN_PLACE, is_join, is_view, view_offset
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Body, BodyKey, Partition
+from partitioner.cutting.cut import run_order, runs_before
+from partitioner.memory.packing import Need, pack, to_cache_lines
+from symgraph.core.graph import Node
+from symgraph.core.registry import find
+from symgraph.core.types import TensorType, Value
+
+TURN = {FORWARD: 0, BACKWARD: 1, INPUT: 1, WEIGHT: 2}  # phases by when they come
+Key = tuple[int, Value]  # a value as a stage has it
+
+
+class Place(NamedTuple):
+    """A root, and the bytes before the value in it."""
+
+    root: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Root:
+    """A piece of memory. fixed: the variable whose own array it is; it is not ours, then.
+
+    bodies: that make or read what is in it. messages: tags of the edges that are received into
+    it. sends: bodies whose messages lie in it. lasts: whether it is held to the step's end.
+    """
+
+    nbytes: int
+    fixed: str | None = None
+    bodies: tuple[BodyKey, ...] = ()
+    messages: tuple[int, ...] = ()
+    sends: tuple[BodyKey, ...] = ()
+    lasts: bool = False
+
+    @property
+    def scratch(self) -> bool:
+        """Whether only one body's run needs it."""
+        outside = self.fixed is not None or self.messages or self.sends or self.lasts
+        return not outside and len(self.bodies) == 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a rank's values lie. scratch: body -> bytes; scratch_at: scratch root -> its offset."""
+
+    places: Mapping[Key, Place]
+    roots: tuple[Root, ...]
+    scratch: Mapping[BodyKey, int]
+    scratch_at: Mapping[int, int]
+
+    @cached_property
+    def touched(self) -> Mapping[BodyKey, tuple[int, ...]]:
+        """The roots that each body makes or reads something in; scratch and fixed ones aside."""
+        found: dict[BodyKey, list[int]] = {key: [] for key in self.scratch}
+        for number, root in enumerate(self.roots):
+            if root.fixed is None and not root.scratch:
+                for key in root.bodies:
+                    found[key].append(number)
+        return {key: tuple(numbers) for key, numbers in found.items()}
+
+
+_KNOWN: WeakKeyDictionary[Partition, dict[object, Layout]] = WeakKeyDictionary()
+
+
+def lay_out(
+    partition: Partition,
+    rank: int,
+    fixed: Collection[str] = (),
+    lasting: Collection[Value] = (),
+) -> Layout:
+    """The layout of one rank.
+
+    fixed: variables that have arrays of their own; other variables are copied in. lasting: values
+    that are read after the last run. Remembered as long as the partition is there: the memory
+    plan's layout is the worker's.
+    """
+    own = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
+    here = {n.name for b in own for n in b.graph.variables if n.name not in b.imports}
+    key = rank, frozenset(here.intersection(fixed)), frozenset(lasting)
+    known = _KNOWN.setdefault(partition, {})
+    if key not in known:
+        bodies = sorted(own, key=lambda b: turn(b.key))
+        builder = _Builder(partition, bodies, *key[1:])
+        builder.make_places()
+        builder.join()
+        builder.write_over()
+        known[key] = builder.finish()
+    return known[key]
+
+
+def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:
+    """Sorts bodies so that makers come before readers."""
+    phase = TURN[key.phase]
+    return phase, -key.stage if phase else key.stage, run_order(key)
+
+
+class _Use(NamedTuple):
+    """A body and the place of one of its calls; -1: before the first."""
+
+    body: BodyKey
+    at: int
+
+
+class _Inside:
+    """The keys in one root, to be found by where they lie: of each size, sorted by their begin.
+
+    A root has a value a time step and a few of all steps, so it has few sizes and many keys.
+    """
+
+    def __init__(self) -> None:
+        self._of_size: dict[int, list[tuple[int, int, Key]]] = {}
+        self._count = 0  # so that keys are never compared
+
+    def add(self, key: Key, begin: int, size: int) -> None:
+        self._count += 1
+        insort(self._of_size.setdefault(size, []), (begin, self._count, key))
+
+    def __iter__(self) -> Iterator[Key]:
+        return (key for found in self._of_size.values() for _, _, key in found)
+
+    def forget(self, begin: int, end: int) -> None:
+        """Drop those that lie in [begin, end)."""
+        for size, found in self._of_size.items():
+            first = bisect_left(found, begin, key=itemgetter(0))
+            last = bisect_left(found, end - size + 1, key=itemgetter(0))
+            del found[first:last]
+
+    def within(self, begin: int, end: int) -> Iterator[Key]:
+        """Those that share a byte with [begin, end)."""
+        for size, found in self._of_size.items():
+            first = bisect_left(found, begin - size + 1, key=itemgetter(0))
+            for start, _, key in islice(found, first, None):
+                if start >= end:
+                    break
+                yield key
+
+
+class _Builder:
+    """A layout in the making.
+
+    Roots that are joined become parts of another: `parent` names it, and how far in they begin.
+    cells: of a root that is no part, the intervals that are written, by their begin.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        bodies: list[Body],
+        fixed: frozenset[str],
+        lasting: frozenset[Value],
+    ) -> None:
+        self.partition, self.bodies, self.fixed, self.lasting = partition, bodies, fixed, lasting
+        self.edges = {(e.dst.stage, e.value): e for e in partition.edges}
+        self.parent: list[tuple[int, int] | None] = []
+        self.name: list[str | None] = []  # the variable of a fixed root
+        self.cells: list[dict[int, int]] = []
+        self.places: dict[Key, Place] = {}
+        self.made: dict[Key, _Use] = {}
+        self.reads: dict[Key, list[_Use]] = {}
+        self.messages: dict[Key, int] = {}
+        self.joins: list[tuple[Key, list[Key]]] = []
+        self.type = partition.graph.type_of
+
+    # -- a place for every value ---------------------------------------------------------------
+
+    def make_places(self) -> None:
+        for body in self.bodies:
+            at = -1
+            for node in body.graph:
+                if node.is_variable:
+                    self._variable(body, node)
+                    continue
+                at += 1
+                keys = [(body.key.stage, body.imports.get(v.node, v)) for v in node.inputs]
+                for key in keys:
+                    self.reads.setdefault(key, []).append(_Use(body.key, at))
+                self._call(body, node, keys, _Use(body.key, at))
+
+    def _variable(self, body: Body, node: Node) -> None:
+        stage = body.key.stage
+        value = body.imports.get(node.name, Value(node.name))
+        key = stage, value
+        if key in self.places:
+            return
+        edge = self.edges.get(key)
+        if edge is not None and self.partition.crosses(edge):
+            self.messages[key] = edge.tag
+            self._new(key, self.type(value))
+        elif edge is not None:
+            self.places[key] = self.places[edge.src.stage, value]
+        else:
+            self._new(key, self.type(value), value.node if value.node in self.fixed else None)
+        self.made[key] = _Use(body.key, -1)
+
+    def _call(self, body: Body, node: Node, keys: list[Key], use: _Use) -> None:
+        view = is_view(node, body.graph)
+        for index, type_ in enumerate(node.types):
+            key = body.key.stage, Value(node.name, index)
+            self.made[key] = use
+            if view:
+                root, offset = self.places[keys[0]]
+                self.places[key] = Place(root, offset + view_offset(node, index, body.graph))
+            else:
+                self._new(key, type_)
+        if is_join(node):
+            self.joins.append(((body.key.stage, Value(node.name)), keys))
+
+    def _new(self, key: Key, type_: TensorType, fixed: str | None = None) -> None:
+        self.places[key] = Place(len(self.parent), 0)
+        self.parent.append(None)
+        self.name.append(fixed)
+        self.cells.append({0: type_.nbytes})
+
+    def where(self, key: Key) -> Place:
+        """The root that is no part of another, and the offset in it."""
+        root, offset = self.places[key]
+        while (up := self.parent[root]) is not None:
+            root, offset = up[0], offset + up[1]
+        self.places[key] = Place(root, offset)
+        return self.places[key]
+
+    def size(self, key: Key) -> int:
+        return self.type(key[1]).nbytes
+
+    # -- joins -----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Lay the inputs of joins side by side where no two joins want them otherwise."""
+        for key, inputs in self.joins:
+            moves = self._moves(key, inputs)
+            if moves:
+                target = next(iter(moves))
+                cells = {s + d: e + d for r, d in moves.items() for s, e in self.cells[r].items()}
+                self.cells[target] = {
+                    s - moves[target]: e - moves[target] for s, e in sorted(cells.items())
+                }
+                for root, shift in moves.items():
+                    if root != target:
+                        self.parent[root] = target, shift - moves[target]
+                whole = self.where(key).root
+                self.parent[whole] = target, -moves[target]
+
+    def _moves(self, key: Key, inputs: Iterable[Key]) -> dict[int, int]:
+        """By how far each input's root has to be moved to lie in the join's; {} if it cannot be."""
+        whole = self.where(key)
+        if self.cells[whole.root] != {0: self.size(key)} or whole.offset:
+            return {}
+        moves: dict[int, int] = {}
+        begin = 0
+        for source in inputs:
+            root, offset = self.where(source)
+            shift = begin - offset
+            if moves.setdefault(root, shift) != shift or self.name[root] is not None:
+                return {}
+            begin += self.size(source)
+        moved = sorted((s + d, e + d) for r, d in moves.items() for s, e in self.cells[r].items())
+        clash = any(end > start for (_, end), (start, _) in pairwise(moved))
+        return {} if clash or whole.root in moves else moves
+
+    # -- in place --------------------------------------------------------------------------------
+
+    def write_over(self) -> None:
+        """Let outputs take the places of inputs that nobody reads any more."""
+        found = [
+            (body, at, node, pair)
+            for body in self.bodies
+            for at, node in enumerate(n for n in body.graph if not n.is_variable)
+            for pair in IN_PLACE.get(node.op, ())
+        ]
+        if not found:
+            return
+        sent = {(e.src.stage, e.value) for e in self.partition.edges if self.partition.crosses(e)}
+        inside: defaultdict[int, _Inside] = defaultdict(_Inside)
+        for key in self.places:
+            root, offset = self.where(key)
+            inside[root].add(key, offset, self.size(key))
+        placed: set[Key] = set()
+        for body, at, node, (out, source) in found:
+            over = node.inputs[source]
+            old = body.key.stage, body.imports.get(over.node, over)
+            new = body.key.stage, Value(node.name, out)
+            if new not in placed and self._may_take(body, at, old, new, inside, sent):
+                (root, offset), (mine, _) = self.where(old), self.where(new)
+                self.parent[mine] = root, offset
+                # Their uses come before the new value's, so before whatever takes its place.
+                inside[root].forget(offset, offset + self.size(new))
+                for key in inside.pop(mine):
+                    inside[root].add(key, self.where(key).offset, self.size(key))
+                placed.add(new)
+
+    def _may_take(
+        self,
+        body: Body,
+        at: int,
+        old: Key,
+        new: Key,
+        inside: Mapping[int, _Inside],
+        sent: Collection[Key],
+    ) -> bool:
+        (root, begin), (mine, offset) = self.where(old), self.where(new)
+        size = self.size(new)
+        alone = self.cells[mine] == {0: size} and offset == 0 and mine != root
+        if not alone or self.size(old) != size or self.name[root] is not None:
+            return False
+        stage = body.key.stage
+        for key in inside[root].within(begin, begin + size):
+            stays = key[1] in body.results or key[1] in self.lasting
+            if key in sent or stays or key[0] != stage:
+                return False
+            uses = (*self.reads.get(key, ()), self.made[key])
+            if not all(_before(use, body.key, at) for use in uses):
+                return False
+        return True
+
+    # -- the result ------------------------------------------------------------------------------
+
+    def finish(self) -> Layout:
+        sent: dict[Key, BodyKey] = {
+            (e.src.stage, e.value): e.src for e in self.partition.edges if self.partition.crosses(e)
+        }
+        inside: dict[int, list[Key]] = {}
+        for key in self.places:
+            inside.setdefault(self.where(key).root, []).append(key)
+        number = {root: i for i, root in enumerate(inside)}
+        low = {r: min(self.where(k).offset for k in keys) for r, keys in inside.items()}
+        roots = tuple([self._root(r, keys, low[r], sent) for r, keys in inside.items()])
+        places = {
+            key: Place(number[root], offset - low[root])
+            for key in self.places
+            for root, offset in [self.where(key)]
+        }
+        scratch, scratch_at = self._scratch(roots, inside.values())
+        return Layout(places, roots, scratch, scratch_at)
+
+    def _root(self, root: int, keys: list[Key], low: int, sent: Mapping[Key, BodyKey]) -> Root:
+        size = max(self.where(k).offset + self.size(k) for k in keys) - low
+        uses = [u.body for k in keys for u in (*self.reads.get(k, ()), self.made.get(k)) if u]
+        return Root(
+            to_cache_lines(size),
+            self.name[root],
+            tuple(dict.fromkeys(uses)),
+            tuple([self.messages[k] for k in keys if k in self.messages]),
+            tuple(dict.fromkeys([sent[k] for k in keys if k in sent])),
+            any(k[1] in self.lasting for k in keys),
+        )
+
+    def _scratch(
+        self, roots: tuple[Root, ...], inside: Iterable[list[Key]]
+    ) -> tuple[dict[BodyKey, int], dict[int, int]]:
+        ends = {b.key: len(b.graph) for b in self.bodies}
+        results = {b.key: {*b.results, *_next_states(b)} for b in self.bodies}
+        needs: dict[BodyKey, list[Need]] = {b.key: [] for b in self.bodies}
+        numbers: dict[BodyKey, list[int]] = {b.key: [] for b in self.bodies}
+        for number, (root, keys) in enumerate(zip(roots, inside, strict=True)):
+            if root.scratch:
+                (body,) = root.bodies
+                times = [u.at for k in keys for u in (*self.reads.get(k, ()), self.made[k])]
+                stays = any(k[1] in results[body] for k in keys)
+                needs[body].append(
+                    Need(min(times), ends[body] if stays else max(times), root.nbytes)
+                )
+                numbers[body].append(number)
+        total: dict[BodyKey, int] = {}
+        at: dict[int, int] = {}
+        for body, wanted in needs.items():
+            offsets, total[body] = pack(wanted)
+            at.update(zip(numbers[body], offsets, strict=True))
+        return total, at
+
+
+def _before(use: _Use, body: BodyKey, at: int) -> bool:
+    """Whether something happens before call `at` of a body is done, whatever the schedule."""
+    if use.body == body:
+        return use.at <= at
+    return use.body.stage == body.stage and runs_before(use.body, body)
+
+
+def _next_states(body: Body) -> list[Value]:
+    calls = (n for n in body.graph if not n.is_variable)
+    return [Value(n.name, i) for n in calls for i in find(n.op).aux_outputs]

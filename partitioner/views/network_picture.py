@@ -1,0 +1,283 @@
+"""Pictures of a network, a box an operator: as DOT, as SVG, or as the program dot draws them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+from partitioner.base.types import Partition, Placement
+from partitioner.placement.group2ctx import Groups, group2ctx
+from partitioner.views.picture import COLOURS, quoted
+from symgraph.core.context import cpu
+from symgraph.core.errors import ConfigError, GraphError
+from symgraph.core.types import Shape
+from symgraph.frontend.lower import lower
+from symgraph.frontend.symbol import Symbol
+from symgraph.frontend.symnode import SymNode, walk
+
+WEIGHTS = (
+    "_weight",
+    "_bias",
+    "_beta",
+    "_gamma",
+    "_moving_var",
+    "_moving_mean",
+    "_running_var",
+    "_running_mean",
+)
+KINDS = {  # operator -> which of COLOURS, as in MXNet's pictures; other operators have OTHER
+    "null": 0,
+    "Convolution": 3,
+    "FullyConnected": 3,
+    "BatchNorm": 2,
+    "Activation": 7,
+    "LeakyReLU": 7,
+    "Pooling": 4,
+    "Concat": 1,
+    "Flatten": 1,
+    "Reshape": 1,
+    "SoftmaxOutput": 5,
+}
+OTHER = 6
+DETAILS: dict[str, Callable[[Mapping[str, Any]], str]] = {  # operator -> a second line of its box
+    "Activation": lambda a: str(a["act_type"]),
+    "LeakyReLU": lambda a: str(a["act_type"]),
+    "FullyConnected": lambda a: str(a["num_hidden"]),
+    "Convolution": lambda a: f"{_size(a['kernel'])}/{_size(a['stride']) or 1}, {a['num_filter']}",
+    "Pooling": lambda a: f"{a['pool_type']}, {_size(a['kernel'])}/{_size(a['stride']) or 1}",
+}
+WIDTH, HEIGHT, GAP, STEP = 150, 40, 20, 90  # of boxes in an SVG; between neighbours and layers
+
+
+class Planned(Protocol):
+    """What is read of a plan."""
+
+    @property
+    def partition(self) -> Partition: ...
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator or an input. place: its device's number, None if it is not known."""
+
+    name: str
+    kind: str
+    label: str
+    place: int | None
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A value from one box to another, by number; label: its shape and dtype."""
+
+    source: int
+    target: int
+    label: str
+    crosses: bool
+
+
+@dataclass(frozen=True)
+class NetworkPicture:
+    """A drawn network. devices: what its colours stand for; without any, kinds of operators."""
+
+    title: str
+    save_format: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    devices: tuple[str, ...]
+    node_attrs: Mapping[str, str]
+
+    @property
+    def source(self) -> str:
+        """The text for Graphviz."""
+        common = {"shape": "box", "style": "filled", **self.node_attrs}
+        shown = ", ".join(f"{key}={quoted(value)}" for key, value in common.items())
+        lines = [f"digraph {quoted(self.title)} {{", f"  node [{shown}];"]
+        for i, device in enumerate(self.devices):
+            lines.append(f"  d{i} [label={quoted(device)}, shape=note, fillcolor={_fill(i)}];")
+        for i, box in enumerate(self.boxes):
+            shape = "shape=oval, " if box.kind == "null" else ""
+            colour = _fill(self._colour(box))
+            lines.append(f"  n{i} [label={quoted(box.label)}, {shape}fillcolor={colour}];")
+        for arrow in self.arrows:
+            label = f"label={quoted(arrow.label)}" + (", penwidth=3" if arrow.crosses else "")
+            lines.append(f"  n{arrow.source} -> n{arrow.target} [{label}];")
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def svg(self) -> str:
+        """A drawing in layers, the outputs lowest; what is sent between devices is black."""
+        places = self._layers()
+        right = max((x for x, _ in places), default=0) + WIDTH + GAP
+        low = max((y for _, y in places), default=0) + HEIGHT + GAP
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{low}" '
+            f'viewBox="0 0 {right} {low}" font-family="sans-serif" font-size="11">',
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" '
+            'markerHeight="6" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
+            f"<title>{escape(self.title)}</title>",
+        ]
+        for i, device in enumerate(self.devices):
+            x = GAP + i * 90
+            parts.append(
+                f'<rect x="{x}" y="6" width="12" height="12" fill={_fill(i)}/>'
+                f'<text x="{x + 16}" y="16">{escape(device)}</text>'
+            )
+        parts += [_line(arrow, places) for arrow in self.arrows]
+        parts += [
+            _rect(box, self._colour(box), *place)
+            for box, place in zip(self.boxes, places, strict=True)
+        ]
+        return "\n".join([*parts, "</svg>"]) + "\n"
+
+    def render(self, filename: str | None = None) -> str:
+        """Write `<filename or title>.<save_format>`; its path. ConfigError if dot is needed."""
+        path = Path(f"{filename or self.title}.{self.save_format}")
+        if self.save_format == "dot":
+            path.write_text(self.source, encoding="utf-8")
+        elif self.save_format == "svg":
+            path.write_text(self.svg(), encoding="utf-8")
+        else:
+            program = shutil.which("dot")
+            if program is None:
+                raise ConfigError(
+                    f"save_format={self.save_format!r} needs Graphviz's program dot, which is not "
+                    "installed; use save_format='svg' or 'dot'"
+                )
+            command = [program, f"-T{self.save_format}", "-o", str(path)]
+            subprocess.run(command, input=self.source, text=True, check=True)
+        return str(path)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _colour(self, box: Box) -> int | None:
+        return box.place if self.devices else KINDS.get(box.kind, OTHER)
+
+    def _layers(self) -> list[tuple[int, int]]:
+        """The corner of each box: just above what reads it, in the order of the network."""
+        height = [0] * len(self.boxes)  # above the lowest layer
+        for arrow in reversed(self.arrows):  # in run order, so readers come before what they read
+            height[arrow.source] = max(height[arrow.source], height[arrow.target] + 1)
+        top = max(height, default=0)
+        depth = [top - h for h in height]
+        filled = Counter[int]()
+        corners = []
+        for layer in depth:
+            corners.append((GAP + filled[layer] * (WIDTH + GAP), GAP + 16 + layer * STEP))
+            filled[layer] += 1
+        return corners
+
+
+def picture(
+    symbol: Symbol,
+    title: str,
+    save_format: str,
+    shape: Mapping[str, Shape] | None,
+    dtype: Mapping[str, Any] | None,
+    node_attrs: Mapping[str, str],
+    hide_weights: bool,
+    groups: Groups | None,
+    plan: Planned | None,
+) -> NetworkPicture:
+    """The picture of a symbol; see symgraph.frontend.viz.plot_network."""
+    placement = _placement(symbol, shape, dtype, groups, plan)
+    nodes = [
+        n
+        for n in walk(symbol.entries)
+        if not (hide_weights and n.op is None and n.name.endswith(WEIGHTS))
+    ]
+    sizes = _sizes(symbol, shape, dtype)
+    ranks = (
+        {}
+        if placement is None
+        else {name: placement.rank_of[stage] for name, stage in placement.stage_of.items()}
+    )
+    boxes = tuple([_box(n, ranks.get(n.name)) for n in nodes])
+    number = {id(n): i for i, n in enumerate(nodes)}
+    arrows = []
+    for node in nodes:
+        for entry in node.inputs:
+            if id(entry.node) in number:
+                here, there = ranks.get(entry.node.name), ranks.get(node.name)
+                label = sizes.get(entry.node.outputs[entry.port], "")
+                pair = number[id(entry.node)], number[id(node)]
+                arrows.append(Arrow(*pair, label, here != there and None not in (here, there)))
+    devices = () if placement is None else tuple(map(str, placement.devices))
+    return NetworkPicture(title, save_format, boxes, tuple(arrows), devices, node_attrs)
+
+
+def _placement(
+    symbol: Symbol,
+    shape: Mapping[str, Shape] | None,
+    dtype: Mapping[str, Any] | None,
+    groups: Groups | None,
+    plan: Planned | None,
+) -> Placement | None:
+    if plan is not None:
+        return plan.partition.placement
+    if groups is None:
+        return None
+    if shape is None:
+        raise GraphError("plot_network: group2ctx needs shape, the shapes of the inputs")
+    return group2ctx(lower(symbol, shape, dtype), groups, cpu())
+
+
+def _sizes(
+    symbol: Symbol, shape: Mapping[str, Shape] | None, dtype: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """What to write on the arrow of a value, by its name: the shape without the batch."""
+    internals = symbol.get_internals()
+    names = internals.list_outputs()
+    sizes = dict.fromkeys(names, "")
+    if shape is not None:
+        found = zip(names, internals.infer_shape(**shape)[1], strict=True)
+        sizes = {name: "x".join(map(str, s[1:])) for name, s in found}
+    if dtype is not None:
+        kinds = zip(names, internals.infer_type(**dtype)[1], strict=True)
+        sizes = {name: f"{sizes[name]}({kind})" for name, kind in kinds}
+    return sizes
+
+
+def _box(node: SymNode, place: int | None) -> Box:
+    kind = node.op.name if node.op else "null"
+    label = node.name if node.op is None else f"{node.name}\n{kind}"
+    detail = DETAILS.get(kind)
+    return Box(node.name, kind, f"{label} {detail(node.params)}" if detail else label, place)
+
+
+def _size(lengths: tuple[int, ...]) -> str:
+    return "x".join(map(str, lengths))
+
+
+def _fill(number: int | None) -> str:
+    return '"#ffffff"' if number is None else f'"{COLOURS[number % len(COLOURS)]}"'
+
+
+def _rect(box: Box, colour: int | None, x: int, y: int) -> str:
+    first, _, second = box.label.partition("\n")
+    round_ = HEIGHT // 2 if box.kind == "null" else 4
+    return (
+        f"<g><title>{escape(box.label)}</title>"
+        f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="{round_}" stroke="black" '
+        f'fill={_fill(colour)}/><text x="{x + 10}" y="{y + 16}">{escape(first[:22])}</text>'
+        f'<text x="{x + 10}" y="{y + 31}" fill="#444">{escape(second[:24])}</text></g>'
+    )
+
+
+def _line(arrow: Arrow, places: list[tuple[int, int]]) -> str:
+    (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+    x, to_x, y = x + WIDTH // 2, to_x + WIDTH // 2, y + HEIGHT
+    middle = (y + to_y) // 2
+    bow = 3 * WIDTH // 4 if x == to_x and to_y - y > STEP else 0  # past the boxes between
+    look = 'stroke="black" stroke-width="2.5"' if arrow.crosses else 'stroke="#999"'
+    text = ""
+    if arrow.label:
+        text = f'<text x="{(x + to_x + bow) // 2 + 4}" y="{middle}">{escape(arrow.label)}</text>'
+    curve = f"M{x} {y}C{x + bow} {middle} {to_x + bow} {middle} {to_x} {to_y}"
+    return f'<path d="{curve}" fill="none" {look} marker-end="url(#tip)"/>{text}'

@@ -1,0 +1,277 @@
+"""Bound bodies: every call of a body with its arrays, ready to be made.
+
+Arrays are views of a rank's arena, at places that the layout and the programs give, so a body is
+bound once for each set of places that its micro-batches use, and a run makes one Python call a
+node. Nodes whose outputs already lie where they belong (views, joined time steps) have no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.base.aliasing import is_join, is_view
+from partitioner.base.types import AGAIN, Body, BodyKey
+from partitioner.memory.memory_layout import Layout
+from runtime.backends import cuda
+from runtime.backends.cpu import KERNELS
+from runtime.backends.cpu.chains import Chain
+from runtime.backends.cpu.flat import BY_ELEMENT
+from runtime.backends.cpu.gemm import pack, packed_shape
+from runtime.backends.device.arrays import HOST, Device, address
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Maker, noop
+from symgraph.core.graph import Node
+from symgraph.core.registry import computation, find
+from symgraph.core.types import Array, TensorType, Value
+
+Key = tuple[int, Value]
+
+
+class NodeFailed(Exception):
+    """A node's computation raised; carries the node's name for the rank's error."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.node = node
+
+
+class Call(NamedTuple):
+    """A node's call: function(*args) fills its outputs.
+
+    fixed: whether it does the same with the same memory in every run that trains, or does not.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    fixed: bool = True
+
+
+def make(steps: Sequence[Call]) -> None:
+    """Make all calls; NodeFailed, from the node's own error, names one that cannot be made."""
+    name = ""
+    try:
+        for name, function, args, _ in steps:  # noqa: B007
+            function(*args)
+    except NodeFailed:
+        raise
+    except Exception as error:
+        raise NodeFailed(name) from error
+
+
+class BoundBody(NamedTuple):
+    """A body on its arrays.
+
+    fed: variables to be copied in before it runs. results: outputs of the whole graph. states:
+    auxiliary states and their next values.
+    """
+
+    key: BodyKey
+    fed: tuple[tuple[str, Array], ...]
+    steps: tuple[Call, ...]
+    results: tuple[tuple[Value, Array], ...]
+    states: tuple[tuple[str, Array], ...]
+
+    def run(self) -> None:
+        """See `make`."""
+        make(self.steps)
+
+
+class Packs:
+    """Parameters in the form that skinny products want, made anew at the start of every step.
+
+    A parameter that comes as a message is packed when the body that reads it runs.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: dict[object, tuple[Array, Array, bool]] = {}
+
+    def refresh(self) -> None:
+        """Pack what lives here."""
+        for weight, buffer, transposed in self.buffers.values():
+            pack(weight, buffer, transposed)
+
+    def resident(self, name: str, weight: Array, transposed: bool) -> Array:
+        """The buffer of a parameter of this rank."""
+        key = name, transposed
+        if key not in self.buffers:
+            self.buffers[key] = weight, packed_buffer(weight, transposed), transposed
+        return self.buffers[key][1]
+
+
+def packed_buffer(weight: Array, transposed: bool) -> Array:
+    """Memory for a packed weight."""
+    units, inner = weight.shape if transposed else weight.shape[::-1]
+    type_ = TensorType(packed_shape(inner, units), str(weight.dtype))
+    return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
+
+
+class Binder:
+    """Binds the bodies of one rank and micro-batch size.
+
+    arrays: of variables that live here, by name. parameters: names whose values change between
+    steps only. memory: the arena.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        arrays: Mapping[str, Array],
+        parameters: frozenset[str],
+        memory: Array,
+        packs: Packs,
+        clock: CallContext,
+        device: Device = HOST,
+    ) -> None:
+        self.layout, self.arrays, self.parameters = layout, arrays, parameters
+        self.memory, self.packs, self.clock = memory, packs, clock
+        self.device = device
+        self.makers = KERNELS if device.is_host else cuda.KERNELS
+
+    def array(self, key: Key, type_: TensorType, bases: Mapping[int, int], scratch: int) -> Array:
+        """The array of a value. bases: root -> its first byte; scratch: that of the run."""
+        root, offset = self.layout.places[key]
+        name = self.layout.roots[root].fixed
+        if name is not None:
+            whole = self.arrays[name]
+            if type_.shape == whole.shape:
+                return whole
+            return self.device.view(whole.reshape(-1).view(np.uint8), offset, type_)
+        inside = self.layout.scratch_at.get(root)
+        base = bases[root] if inside is None else scratch + inside
+        return self.device.view(self.memory, base + offset, type_)
+
+    def bind(self, body: Body, bases: Mapping[int, int], scratch: int) -> BoundBody:
+        """A body on the arrays at these places."""
+        stage = body.key.stage
+        found: dict[str, list[Array]] = {}
+        for node in body.graph:
+            outside = body.imports.get(node.name)
+            values = [outside] if outside else [Value(node.name, i) for i in range(len(node.types))]
+            found[node.name] = [
+                self.array((stage, value), type_, bases, scratch)
+                for value, type_ in zip(values, node.types, strict=True)
+            ]
+
+        def arrays_of(values: Sequence[Value]) -> tuple[Array, ...]:
+            return tuple([found[v.node][v.index] for v in values])
+
+        fed = [
+            (n.name, found[n.name][0])
+            for n in body.graph.variables
+            if n.name not in body.imports and n.name not in self.arrays
+        ]
+        steps: list[Call] = []
+        for node in body.graph:
+            if not node.is_variable:
+                steps += self._steps(body, node, arrays_of(node.inputs), tuple(found[node.name]))
+        return BoundBody(
+            body.key,
+            tuple(fed),
+            chained(steps),
+            tuple([(v, found[v.node][v.index]) for v in body.results]),
+            tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
+        )
+
+    def _steps(
+        self, body: Body, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]
+    ) -> Iterator[Call]:
+        if is_view(node, body.graph) or (is_join(node) and _side_by_side(ins, outs[0])):
+            return
+        named = [body.imports.get(v.node, v) for v in node.inputs]
+        weights = tuple([v.node in self.parameters for v in named])
+        packing: list[Call] = []
+
+        def packed(index: int, transposed: bool) -> Array:
+            place = self.layout.places[body.key.stage, named[index]]
+            name = self.layout.roots[place.root].fixed
+            if name is not None:
+                return self.packs.resident(name, ins[index], transposed)
+            buffer = packed_buffer(ins[index], transposed)
+            packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
+            return buffer
+
+        task = KernelCall(node.attrs, ins, outs, self.clock, weights, packed)
+        bound = bind_call(node.op, task, self.makers)
+        yield from packing
+        if bound.function is not noop:
+            computed, op = bound.function is _compute, find(node.op)
+            if computed and not self.device.is_host:
+                bound = BoundCall(_making, (self.device, *bound))
+            yield Call(node.name, *bound, not (computed and (op.random or op.reads_on_host)))
+
+
+def chained(steps: Sequence[Call]) -> tuple[Call, ...]:
+    """The steps, with neighbours that go element by element over large arrays as one."""
+    found: list[Call] = []
+    chain, names = Chain(BY_ELEMENT), list[str]()
+
+    def end() -> None:
+        if chain.calls:
+            found.append(Call(names[0], *chain.bound()))
+
+    for step in steps:
+        call = BoundCall(step.function, step.args)
+        if not chain.takes(call):
+            end()
+            chain, names = Chain(BY_ELEMENT), []
+            if not chain.takes(call):
+                found.append(step)
+                continue
+        names.append(step.name)
+    end()
+    return tuple(found)
+
+
+def bind_call(op: str, task: KernelCall, makers: Mapping[str, Maker] = KERNELS) -> BoundCall:
+    """A call by its kernel, or by the operator's own computation and a copy."""
+    maker = makers.get(find(op).name)
+    bound = None if maker is None else maker(task)
+    if bound is not None:
+        return bound
+    compute = computation(find(op), task.ins)
+    return BoundCall(_compute, (compute, task.clock, task.attrs, task.ins, task.outs))
+
+
+def _compute(
+    compute: Callable[..., Any],
+    clock: CallContext,
+    attrs: Mapping[str, Any],
+    ins: tuple[Array, ...],
+    outs: tuple[Array, ...],
+) -> None:
+    result = compute(clock.env, attrs, *ins)
+    if not isinstance(result, tuple):
+        result = (result,)
+    for out, made in zip(outs, result, strict=True):
+        if made is not out:
+            out[...] = made
+
+
+def _making(device: Device, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """An own computation on a GPU, whose arrays on the way lie where there is room for them."""
+    with device.making():
+        function(*args)
+
+
+def _side_by_side(ins: Sequence[Array], out: Array) -> bool:
+    """Whether a join's inputs lie in its output already."""
+    at = address(out)
+    for array in ins:
+        if address(array) != at:
+            return False
+        at += array.nbytes
+    return True
+
+
+def next_states(body: Body) -> Iterator[tuple[str, Value]]:
+    """Auxiliary states of a body's calls and the values they take after a training run."""
+    for node in body.graph:
+        if not node.is_variable and AGAIN not in node.tags:
+            op = find(node.op)
+            if op.aux:
+                states = node.inputs[-len(op.aux) :]
+                for v, index in zip(states, op.aux_outputs, strict=True):
+                    yield body.imports.get(v.node, v).node, Value(node.name, index)

@@ -1,0 +1,29 @@
+"""Native: operators as compiled loops on arrays that are given, without the interpreter's lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
+    conv,
+    flat,
+    gates,
+    gemm,
+    labels,
+    leaky_relu,
+    normalize,
+    pool,
+    rows,
+    softmax,
+)
+from runtime.backends.device.table import KERNELS
+
+__all__ = ["KERNELS", "Bound", "Clock", "Task", "cached", "nothing"]
+
+
+def cached() -> tuple[bool, Path]:
+    """Whether kernels have been compiled for this tree before, and the folder that keeps them."""
+    compiled: Any = rows.gather  # any of them
+    folder = Path(compiled.stats.cache_path)
+    return any(folder.glob("*.nbi")), folder

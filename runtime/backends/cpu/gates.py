@@ -1,0 +1,271 @@
+"""Gate kernels: an LSTM or GRU step's arithmetic and its gradient, row by row.
+
+Every kernel works in place on the rows of gates that it returns, which may be the memory of its
+pre-activation (or, backward, of the gates): each inner loop then has few arrays, so that LLVM,
+which wants to check that they do not overlap, makes vector code of it. Otherwise the rows are
+copied first. A row stays in the first-level cache over its loops. Formulas: symgraph/ops/gates.py.
+"""
+
+from __future__ import annotations
+
+from runtime.backends.cpu.vector import sigmoid, tanh
+from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from symgraph.core.types import Array
+
+COMPILED = ("float32", "float64")
+
+
+def one_place(a: Array, b: Array) -> bool:
+    """Whether two arrays of one size begin at the same address."""
+    return bool(a.ctypes.data == b.ctypes.data)
+
+
+@jit
+def copy(source: Array, target: Array) -> None:
+    for j in range(target.shape[0]):
+        target[j] = source[j]
+
+
+@jit
+def clear(target: Array) -> None:
+    for j in range(target.shape[0]):
+        target[j] = 0
+
+
+@jit
+def add_sigmoid(gates: Array, other: Array) -> None:
+    for j in range(gates.shape[0]):
+        gates[j] = sigmoid(gates[j] + other[j])
+
+
+@jit
+def add_tanh(gates: Array, other: Array) -> None:
+    for j in range(gates.shape[0]):
+        gates[j] = tanh(gates[j] + other[j])
+
+
+# -- LSTM ----------------------------------------------------------------------------------------
+
+
+@jit
+def next_state(i: Array, f: Array, new: Array, c: Array, state: Array) -> None:
+    for j in range(state.shape[0]):
+        state[j] = f[j] * c[j] + i[j] * new[j]
+
+
+@jit
+def lstm_output(o: Array, state: Array, output: Array) -> None:
+    for j in range(output.shape[0]):
+        output[j] = o[j] * tanh(state[j])
+
+
+@jit
+def lstm(
+    pre: Array, other: Array, c: Array, output: Array, state: Array, gates: Array, apart: bool
+) -> None:
+    size = c.shape[1]
+    for row in range(c.shape[0]):
+        g, more = gates[row], other[row]
+        if apart:
+            copy(pre[row], g)
+        add_sigmoid(g[: 2 * size], more[: 2 * size])
+        add_tanh(g[2 * size : 3 * size], more[2 * size : 3 * size])
+        add_sigmoid(g[3 * size :], more[3 * size :])
+        next_state(g[:size], g[size : 2 * size], g[2 * size : 3 * size], c[row], state[row])
+        lstm_output(g[3 * size :], state[row], output[row])
+
+
+@kernel("_lstm_gates")
+def lstm_kernel(task: KernelCall) -> BoundCall | None:
+    """`gates` may be i2h or h2h."""
+    i2h, h2h, c = task.ins
+    output, state, gates = task.outs
+    if gates.dtype not in COMPILED:
+        return None
+    pre, other = (h2h, i2h) if one_place(gates, h2h) else (i2h, h2h)
+    apart = not one_place(gates, pre)
+    return BoundCall(lstm, (pre, other, c, output, state, gates, apart))
+
+
+@jit
+def from_output(dh: Array, state: Array, o: Array, dc: Array) -> None:
+    """o becomes its gradient; that of the state is added to dc."""
+    one = o.dtype.type(1)
+    for j in range(o.shape[0]):
+        t = tanh(state[j])
+        gate = o[j]
+        part = dh[j] * gate
+        dc[j] += part * (one - t * t)
+        o[j] = part * t * (one - gate)
+
+
+@jit
+def to_new(i: Array, new: Array, dc: Array) -> None:
+    """i and new become their gradients."""
+    one = i.dtype.type(1)
+    for j in range(i.shape[0]):
+        gate, fresh = i[j], new[j]
+        part = dc[j] * gate
+        i[j] = part * fresh * (one - gate)
+        new[j] = part * (one - fresh * fresh)
+
+
+@jit
+def to_old(f: Array, c: Array, dc: Array) -> None:
+    """f becomes its gradient, and dc, the state's, that of c."""
+    one = f.dtype.type(1)
+    for j in range(f.shape[0]):
+        gate = f[j]
+        part = dc[j] * gate
+        f[j] = part * c[j] * (one - gate)
+        dc[j] = part
+
+
+@jit
+def lstm_grad(
+    dh: Array,
+    dc: Array,
+    gates: Array,
+    c: Array,
+    state: Array,
+    d_pre: Array,
+    d_c: Array,
+    has_dh: bool,
+    has_dc: bool,
+    copy_gates: bool,
+    copy_dc: bool,
+) -> None:
+    size = c.shape[1]
+    for row in range(c.shape[0]):
+        g, d = d_pre[row], d_c[row]
+        if copy_gates:
+            copy(gates[row], g)
+        if not has_dc:
+            clear(d)
+        elif copy_dc:
+            copy(dc[row], d)
+        if has_dh:
+            from_output(dh[row], state[row], g[3 * size :], d)
+        else:
+            clear(g[3 * size :])
+        to_new(g[:size], g[2 * size : 3 * size], d)
+        to_old(g[size : 2 * size], c[row], d)
+
+
+@kernel("_lstm_gates_grad")
+def lstm_grad_kernel(task: KernelCall) -> BoundCall | None:
+    """`d_pre` may be the gates, and `d_c` may be dc."""
+    *grads, gates, c, state = task.ins
+    d_pre, d_c = task.outs
+    if gates.dtype not in COMPILED:
+        return None
+    has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
+    dh = grads[0] if has_dh else c  # not read
+    dc = grads[-1] if has_dc else c
+    how = (has_dh, has_dc, not one_place(d_pre, gates), not one_place(d_c, dc))
+    return BoundCall(lstm_grad, (dh, dc, gates, c, state, d_pre, d_c, *how))
+
+
+# -- GRU -----------------------------------------------------------------------------------------
+
+
+@jit
+def reset_new(r: Array, inner: Array, new: Array) -> None:
+    for j in range(new.shape[0]):
+        new[j] = tanh(new[j] + r[j] * inner[j])
+
+
+@jit
+def mix(z: Array, new: Array, h: Array, output: Array) -> None:
+    one = z.dtype.type(1)
+    for j in range(output.shape[0]):
+        output[j] = (one - z[j]) * new[j] + z[j] * h[j]
+
+
+IN_I2H, IN_H2H, APART = 0, 1, 2  # where the gates are
+
+
+@jit
+def gru(
+    i2h: Array, h2h: Array, h: Array, output: Array, gates: Array, inner: Array, where: int
+) -> None:
+    size = h.shape[1]
+    for row in range(h.shape[0]):
+        g, other, own = gates[row], h2h[row], inner[row]
+        copy(other[2 * size :], own)
+        if where == IN_H2H:
+            other = i2h[row]
+            copy(other[2 * size :], g[2 * size :])
+        elif where == APART:
+            copy(i2h[row], g)
+        add_sigmoid(g[: 2 * size], other[: 2 * size])
+        reset_new(g[:size], own, g[2 * size :])
+        mix(g[size : 2 * size], g[2 * size :], h[row], output[row])
+
+
+@kernel("_gru_gates")
+def gru_kernel(task: KernelCall) -> BoundCall | None:
+    """`gates` may be i2h or h2h."""
+    i2h, h2h, h = task.ins
+    output, gates, inner = task.outs
+    if h.dtype not in COMPILED:
+        return None
+    where = IN_I2H if one_place(gates, i2h) else IN_H2H if one_place(gates, h2h) else APART
+    return BoundCall(gru, (i2h, h2h, h, output, gates, inner, where))
+
+
+@jit
+def unmix(z: Array, new: Array, h: Array, dh: Array) -> None:
+    """z and new become their gradients, and dh that of h."""
+    one = z.dtype.type(1)
+    for j in range(z.shape[0]):
+        d, gate, fresh = dh[j], z[j], new[j]
+        part = d * (one - gate)
+        z[j] = part * gate * (h[j] - fresh)
+        new[j] = part * (one - fresh * fresh)
+        dh[j] = d * gate
+
+
+@jit
+def unreset(r: Array, inner: Array, d_new: Array, d_inner: Array) -> None:
+    """r becomes its gradient; d_inner is that of inner."""
+    one = r.dtype.type(1)
+    for j in range(r.shape[0]):
+        part = d_new[j] * r[j]
+        r[j] = part * inner[j] * (one - r[j])
+        d_inner[j] = part
+
+
+@jit
+def gru_grad(
+    dh: Array,
+    gates: Array,
+    inner: Array,
+    h: Array,
+    d_i2h: Array,
+    d_h2h: Array,
+    d_h: Array,
+    copy_gates: bool,
+    copy_dh: bool,
+) -> None:
+    size = h.shape[1]
+    for row in range(h.shape[0]):
+        g, other, d = d_i2h[row], d_h2h[row], d_h[row]
+        if copy_gates:
+            copy(gates[row], g)
+        if copy_dh:
+            copy(dh[row], d)
+        unmix(g[size : 2 * size], g[2 * size :], h[row], d)
+        unreset(g[:size], inner[row], g[2 * size :], other[2 * size :])
+        copy(g[: 2 * size], other[: 2 * size])
+
+
+@kernel("_gru_gates_grad")
+def gru_grad_kernel(task: KernelCall) -> BoundCall | None:
+    """`d_i2h` may be the gates, and `d_h` may be dh."""
+    dh, gates, inner, h = task.ins
+    d_i2h, d_h2h, d_h = task.outs
+    if h.dtype not in COMPILED:
+        return None
+    how = (not one_place(d_i2h, gates), not one_place(d_h, dh))
+    return BoundCall(gru_grad, (dh, gates, inner, h, d_i2h, d_h2h, d_h, *how))

@@ -1,0 +1,181 @@
+"""Matrix products: packed weights where rows are few, BLAS elsewhere.
+
+BLAS packs a weight anew in every product. With the few rows of a time step that takes as long as
+the product itself, so a parameter is packed once a step instead (`Task.pack`). Which way a call
+goes depends on its shapes and on which of its inputs are parameters, so bits do not change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.cpu.micro import (
+    available,
+    multiply,
+    pack_as_is,
+    pack_transposed,
+    packed_shape,
+)
+from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from symgraph.core.graph import Graph, Node
+from symgraph.core.types import Array
+
+__all__ = ["available", "matmul_packed", "pack", "packed_shape"]
+
+DTYPES = (np.float32, np.float64)
+PACKED = range(2, 257)  # rows: one reads every weight once either way, for many BLAS is as fast
+SLOW = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate of x W^T
+
+
+def pack(weight: Array, out: Array, transposed: bool) -> None:
+    """Lay out a weight as right operand: W (inner, units), or transposed W (units, inner).
+
+    weight is C-contiguous; out has its dtype and packed_shape(inner, units).
+    """
+    inner, units = weight.shape[::-1] if transposed else weight.shape
+    assert weight.flags.c_contiguous
+    assert out.dtype == weight.dtype
+    assert out.shape == packed_shape(inner, units)
+    (pack_transposed if transposed else pack_as_is)(weight, out)
+
+
+def matmul_packed(x: Array, packed: Array, out: Array, accumulate: bool = False) -> None:
+    """out (M, N) = x (M, K) times a packed operand (K, N), or out plus that if `accumulate`.
+
+    Elements of a row lie side by side; rows may lie apart.
+    """
+    product = _product(x, packed, out, out if accumulate else None)
+    product.function(*product.args)
+
+
+def _product(x: Array, packed: Array, out: Array, add: Array | None) -> BoundCall:
+    """The packed product, plus a matrix or a row that is added to every row."""
+    inner, units = x.shape[1], out.shape[1]
+    assert x.dtype == packed.dtype == out.dtype
+    assert packed.shape == packed_shape(inner, units)
+    assert len(x) == len(out)
+    assert inner == 1 or x.strides[1] == x.itemsize
+    assert units == 1 or out.strides[1] == out.itemsize
+    more = (0, 0) if add is None else (add.ctypes.data, add.strides[0] if add.ndim == 2 else 0)
+    steps = x.strides[0], more[1], out.strides[0]
+    sizes = len(x), inner, units
+    return BoundCall(multiply, (packed, x.ctypes.data, more[0], out.ctypes.data, sizes, steps))
+
+
+def _packed(
+    task: KernelCall, weight: int, transposed: bool, x: Array, add: Array | None = None
+) -> BoundCall | None:
+    """The product of x's rows with a packed weight, where that is wanted and to be had."""
+    few = len(x) in PACKED and available()
+    if not few or not any(task.weights[weight : weight + 1]) or task.pack is None:
+        return None
+    units = task.ins[weight].shape[0 if transposed else 1]
+    return _product(x, task.pack(weight, transposed), task.outs[0].reshape(len(x), units), add)
+
+
+def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
+    """The weight, and whether it is transposed, that a call wants packed if it is a parameter."""
+    if node.op not in ("FullyConnected", "_fc_grad_data", "dot") or not available():
+        return None
+    if node.op == "dot" and node.attrs["transpose_a"]:
+        return None
+    turned = node.attrs["transpose_b"] if node.op == "dot" else node.op == "FullyConnected"
+    name = node.inputs[1].node
+    data, weight = graph.types_of(node.inputs[:2])
+    inner = weight.shape[1 if turned else 0]
+    few = len(weight.shape) == 2 and np.dtype(data.dtype) in DTYPES and data.size // inner in PACKED
+    return (name, turned) if few and graph[name].is_variable else None
+
+
+def _handled(task: KernelCall) -> bool:
+    """Whether all arrays have one dtype that products are written for."""
+    found = {array.dtype for array in (*task.ins, *task.outs)}
+    return len(found) == 1 and found <= set(map(np.dtype, DTYPES))
+
+
+@jit
+def add_row(rows: Array, row: Array) -> None:
+    """Add row (N,) to every row of rows (M, N)."""
+    for i in range(rows.shape[0]):
+        to = rows[i]
+        for j in range(row.size):
+            to[j] += row[j]
+
+
+def _dot_plus(x: Array, y: Array, out: Array, row: Array) -> None:
+    np.dot(x, y, out)
+    add_row(out, row)
+
+
+@kernel("FullyConnected")
+def fully_connected(task: KernelCall) -> BoundCall | None:
+    """x W^T + b; left to the operator's own computation where BLAS is slow at it."""
+    if not _handled(task):
+        return None
+    data, weight, *bias = task.ins
+    units, inner = weight.shape
+    x, out = data.reshape(-1, inner), task.outs[0].reshape(-1, units)
+    bound = _packed(task, 1, True, x, bias[0] if bias else None)
+    if bound is not None or len(x) in SLOW:
+        return bound
+    if bias:
+        return BoundCall(_dot_plus, (x, weight.T, out, bias[0]))
+    return BoundCall(np.dot, (x, weight.T, out))
+
+
+@kernel("_fc_grad_data")
+def grad_data(task: KernelCall) -> BoundCall | None:
+    """g W."""
+    if not _handled(task):
+        return None
+    units, inner = task.ins[1].shape
+    g, out = task.ins[0].reshape(-1, units), task.outs[0].reshape(-1, inner)
+    return _packed(task, 1, False, g) or BoundCall(np.dot, (g, task.ins[1], out))
+
+
+@kernel("_fc_grad_weight")
+def grad_weight(task: KernelCall) -> BoundCall | None:
+    """g^T x."""
+    if not _handled(task):
+        return None
+    units, inner = task.outs[0].shape
+    g, x = task.ins[0].reshape(-1, units), task.ins[1].reshape(-1, inner)
+    return BoundCall(np.dot, (g.T, x, task.outs[0]))
+
+
+@kernel("dot")
+def dot(task: KernelCall) -> BoundCall | None:
+    """Products of two matrices, either transposed."""
+    x, y = task.ins
+    if not _handled(task) or x.ndim != 2 or y.ndim != 2:
+        return None
+    turned = task.attrs["transpose_b"]
+    if task.attrs["transpose_a"]:
+        bound, x = None, x.T
+    else:
+        bound = _packed(task, 1, turned, x)
+    return bound or BoundCall(np.dot, (x, y.T if turned else y, task.outs[0]))
+
+
+@jit
+def add_rows(rows: Array, out: Array) -> None:
+    """out (N,) = the sum of rows (M, N), in their order; four at a time, to come from memory."""
+    out[:] = 0
+    fours = rows.shape[0] // 4 * 4
+    for i in range(0, fours, 4):
+        a, b, c, d = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        for j in range(out.size):
+            out[j] = out[j] + a[j] + b[j] + c[j] + d[j]
+    for i in range(fours, rows.shape[0]):
+        add_row(out.reshape(1, -1), rows[i])
+
+
+@kernel("_sum_rows")
+def sum_rows(task: KernelCall) -> BoundCall | None:
+    """The sum of all axes but the last."""
+    if not _handled(task):
+        return None
+    out: Any = task.outs[0]
+    return BoundCall(add_rows, (task.ins[0].reshape(-1, out.size), out))

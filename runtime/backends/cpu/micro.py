@@ -1,0 +1,353 @@
+"""The packed operand: products of matrices of few rows with a weight that is laid out for them.
+
+The right operand B (inner, units) is cut into panels of two vectors' columns, and every DEPTH
+rows into blocks. They lie in the order in which the product reads them:
+
+    for each block of B's rows          B  a b c d e f      with two columns in a panel
+      for each panel                       g h i j k l      and blocks of two rows:
+        for each row: the columns          m n o p q r      a b g h, c d i j, e f k l, m n o p q r
+
+A tile of the product, up to ROWS rows of one panel, stays in registers while the panel goes by.
+An element is the sum over the blocks of sums in the order of B's rows: it has the same bits
+whatever the other rows are and however many.
+
+Compiled code that knows these constants is all in this file: numba's cache on disk notices a
+change of the file in which a function stands, not of what the function uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import extending, types
+from numba.core.registry import cpu_target
+
+from runtime.backends.device.table import jit
+from symgraph.core.types import Array
+
+# What numba compiles for; its cache is keyed by the same words.
+FEATURES = frozenset(cpu_target.target_context.codegen().magic_tuple()[2].split(","))
+AVX512 = "+avx512f" in FEATURES
+VECTOR = 64 if AVX512 else 32  # bytes
+PANEL = 2 * VECTOR  # bytes
+ROWS = 12 if AVX512 else 6  # of 32 or 16 registers: two a row, two for B, one for A
+DEPTH = 512  # rows of B in a block: a tile's rows of A stay in the L1 cache
+CHUNK = 20 * ROWS  # rows of A that are done in turn: they stay in the L2 cache
+LINE = 64  # bytes; a packed operand begins at a multiple
+AHEAD = 8192  # bytes of B to fetch ahead: the hardware stops at the end of a page
+RUN = 512  # bytes to fetch ahead in rows that are transposed: more than the hardware follows
+FEW = 8  # rows to copy at once: whole lines, and not too many pages
+
+I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+VOID = ir.VoidType()
+intrinsic: Any = extending.intrinsic  # numba types the rule that is given, not what becomes of it
+integers: Any = types.UniTuple
+
+
+def available() -> bool:
+    """Whether this CPU has the vectors that packed products are written for."""
+    return AVX512 or {"+avx2", "+fma"} <= FEATURES
+
+
+def packed_shape(inner: int, units: int) -> tuple[int]:
+    """Shape of the buffer that `pack` fills for an operand (inner, units) of its dtype.
+
+    The operand begins at the buffer's first multiple of 64 bytes, so do not copy the buffer.
+    """
+    columns = PANEL // 4
+    return (-(-units // columns) * columns * inner + LINE // 4,)
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """A call of the compiler's own function of this name."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = builder.module.globals.get(f"llvm.{name}")
+    return builder.call(function or ir.Function(builder.module, kind, f"llvm.{name}"), args)
+
+
+class Vectors:
+    """Instructions on the vectors of one element type; addresses are 64-bit integers."""
+
+    def __init__(self, context: Any, builder: Any, array: Any) -> None:
+        self.builder = builder
+        self.element = context.get_value_type(array.dtype)
+        self.size = array.dtype.bitwidth // 8
+        self.lanes = VECTOR // self.size
+        self.type = ir.VectorType(self.element, self.lanes)
+        self.zero = ir.Constant(self.type, [0.0] * self.lanes)
+        self.align = I32(self.size)
+        self.suffix = f".v{self.lanes}f{8 * self.size}"
+
+    def call(self, name: str, result: Any, *args: Any) -> Any:
+        return call(self.builder, name, result, *args)
+
+    def at(self, address: Any, count: Any, step: Any = 1) -> Any:
+        """The address `count` times `step` bytes further on."""
+        count, step = (I64(n) if isinstance(n, int) else n for n in (count, step))
+        return self.builder.add(address, self.builder.mul(count, step))
+
+    def pointer(self, address: Any, kind: Any = None) -> Any:
+        return self.builder.inttoptr(address, (kind or self.type).as_pointer())
+
+    def load(self, address: Any) -> Any:
+        return self.builder.load(self.pointer(address), align=self.size)
+
+    def load_some(self, address: Any, mask: Any) -> Any:
+        """Zeros where the mask is false; nothing is read there."""
+        args = self.pointer(address), self.align, mask, self.zero
+        return self.call(f"masked.load{self.suffix}.p0", self.type, *args)
+
+    def store_some(self, vector: Any, address: Any, mask: Any) -> None:
+        args = vector, self.pointer(address), self.align, mask
+        self.call(f"masked.store{self.suffix}.p0", VOID, *args)
+
+    def stream(self, vector: Any, address: Any) -> None:
+        """Store a whole vector at a multiple of its size, past the caches: what was there is
+        not read first."""
+        store = self.builder.store(vector, self.pointer(address), align=VECTOR)
+        store.set_metadata("nontemporal", self.builder.module.add_metadata([I32(1)]))
+
+    def fetch(self, address: Any) -> None:
+        """Bring the line into the L2 cache."""
+        self.call("prefetch.p0", VOID, self.pointer(address, I8), I32(0), I32(2), I32(1))
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        return self.call(f"fma{self.suffix}", self.type, x, y, z)
+
+    def splat(self, scalar: Any) -> Any:
+        empty = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(empty, scalar, I32(0))
+        every = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(first, empty, every)
+
+    def below(self, count: Any) -> Any:
+        """The mask of the lanes whose index is less than a 64-bit integer."""
+        lanes = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
+        return self.builder.icmp_signed("<", lanes, self.splat(count))
+
+    def transposed(self, rows: list[Any]) -> list[Any]:
+        """A square, its halves of halves swapped from single elements up."""
+        lanes, half = self.lanes, 1
+        rows = list(rows)
+        while half < lanes:
+            upper = [lanes + j - half if j & half else j for j in range(lanes)]
+            lower = [lanes + j if j & half else j + half for j in range(lanes)]
+            orders = [ir.Constant(ir.VectorType(I32, lanes), order) for order in (upper, lower)]
+            for i in (i for i in range(lanes) if not i & half):
+                x, y = rows[i], rows[i + half]
+                for n, order in zip((i, i + half), orders, strict=True):
+                    rows[n] = self.builder.shuffle_vector(x, y, order)
+            half *= 2
+        return rows
+
+
+def sums(v: Vectors, rows: int, across: int, ends: Any, step: Any) -> list[list[Any]]:
+    """The loop of a tile of so many rows and vectors: a times the panel, in registers."""
+    b = v.builder
+    a, panel, _, _, depth, _ = ends
+    starts = [v.at(a, row, step) for row in range(rows)]
+    before, loop, done = b.block, b.append_basic_block(), b.append_basic_block()
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    old = [[b.phi(v.type) for _ in range(across)] for _ in range(rows)]
+    at = v.at(panel, k, PANEL)
+    right = [v.load(v.at(at, n, VECTOR)) for n in range(across)]
+    for line in range(0, across * VECTOR, LINE):
+        v.fetch(v.at(at, AHEAD + line))
+    new = []
+    for start, row in zip(starts, old, strict=True):
+        x = v.splat(b.load(v.pointer(v.at(start, k, v.size), v.element), align=v.size))
+        new.append([v.fma(x, y, z) for y, z in zip(right, row, strict=True)])
+    after = b.add(k, I64(1))
+    k.add_incoming(I64(0), before)
+    k.add_incoming(after, loop)
+    for row, then in zip(old, new, strict=True):
+        for phi, vector in zip(row, then, strict=True):
+            phi.add_incoming(v.zero, before)
+            phi.add_incoming(vector, loop)
+    b.cbranch(b.icmp_signed("<", after, depth), loop, done)
+    b.position_at_end(done)
+    return new
+
+
+def finish(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
+    """Write a tile's columns, with what is to be added."""
+    b = v.builder
+    _, _, add, out, _, columns = ends
+    wanted = b.icmp_signed("!=", add, I64(0))
+    add = b.select(wanted, add, out)  # an address that exists, even for a load of nothing
+    for n in range(len(tile[0])):
+        mask = v.below(b.sub(columns, I64(n * v.lanes)))
+        read = b.and_(mask, v.splat(wanted))
+        for row, vectors in enumerate(tile):
+            more = v.load_some(v.at(v.at(add, row, steps[1]), n, VECTOR), read)
+            to = v.at(v.at(out, row, steps[2]), n, VECTOR)
+            v.store_some(b.fadd(vectors[n], more), to, mask)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> Any:
+    """out (rows, columns) = a (rows, depth) times one block's panel, plus add.
+
+    like: an array of the element type. rows: 1 to ROWS. ends: the addresses of a, the panel, add
+    (0: nothing) and out; depth; columns. steps: bytes from row to row in a, add and out.
+    """
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        ends = [b.extract_value(args[2], i) for i in range(6)]
+        steps = [b.extract_value(args[3], i) for i in range(3)]
+        end, never = b.append_basic_block(), b.append_basic_block()
+        wide = b.icmp_signed(">", ends[-1], I64(v.lanes))
+        switch = b.switch(b.add(b.mul(args[1], I64(2)), b.zext(wide, I64)), never)
+        for height in range(1, ROWS + 1):
+            for across in (1, 2):
+                case = b.append_basic_block()
+                switch.add_case(I64(2 * height + across - 1), case)
+                b.position_at_end(case)
+                finish(v, sums(v, height, across, ends, steps[0]), ends, steps)
+                b.branch(end)
+        b.position_at_end(never)
+        b.unreachable()
+        b.position_at_end(end)
+        return context.get_dummy_value()
+
+    tuples = integers(types.int64, 6), integers(types.int64, 3)
+    return types.void(like, types.int64, *tuples), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pack_square(
+    typing: Any, like: Any, start: Any, step: Any, target: Any, rows: Any, depth: Any
+) -> Any:
+    """Transpose the first vector of rows `step` bytes apart into half a panel.
+
+    rows, depth: how many rows and elements of each there are: at most a square is read, less
+    leaves zeros in a panel's row and does not touch the rows past depth.
+    """
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        start, step, target, rows, depth = args[1:]
+        sources = [v.at(start, i, step) for i in range(v.lanes)]
+        targets = [v.at(target, i, PANEL) for i in range(v.lanes)]
+        least = b.select(b.icmp_signed("<", rows, depth), rows, depth)
+        with b.if_else(b.icmp_signed(">=", least, I64(v.lanes))) as (whole, part):
+            with whole:
+                for source in sources:
+                    v.fetch(v.at(source, RUN))
+                vectors = v.transposed([v.load(source) for source in sources])
+                for to, vector in zip(targets, vectors, strict=True):
+                    v.stream(vector, to)
+            with part:
+                there = [v.splat(b.icmp_signed(">", rows, I64(i))) for i in range(v.lanes)]
+                masks = [b.and_(v.below(depth), row) for row in there]
+                some = [v.load_some(*pair) for pair in zip(sources, masks, strict=True)]
+                for i, vector in enumerate(v.transposed(some)):
+                    inside = v.splat(b.icmp_signed(">", depth, I64(i)))
+                    v.store_some(vector, targets[i], inside)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 5), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pack_row(typing: Any, like: Any, start: Any, target: Any, columns: Any) -> Any:
+    """Copy a panel's row: at most its width, zeros past `columns`."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        start, target, columns = args[1:]
+        for n in range(2):
+            mask = v.below(b.sub(columns, I64(n * v.lanes)))
+            v.stream(v.load_some(v.at(start, n, VECTOR), mask), v.at(target, n, VECTOR))
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 3), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def settle(typing: Any) -> Any:
+    """Let streamed stores be seen before later ones, as other stores are by themselves."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        call(b, "x86.sse.sfence", VOID)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@jit
+def first_line(packed: Array) -> Any:
+    """The address at which the packed operand begins."""
+    return (packed.ctypes.data + LINE - 1) // LINE * LINE
+
+
+@jit
+def pack_as_is(weight: Array, packed: Array) -> None:
+    """Pack W for a weight (inner, units)."""
+    inner, units = weight.shape
+    size = weight.itemsize
+    width = PANEL // size
+    panels = (units + width - 1) // width
+    source, start = weight.ctypes.data, first_line(packed)
+    for done in range(0, inner, DEPTH):
+        depth = min(DEPTH, inner - done)
+        for few in range(0, depth, FEW):
+            for p in range(panels):
+                for k in range(few, min(depth, few + FEW)):
+                    at = source + ((done + k) * units + p * width) * size
+                    to = start + (done * panels + p * depth + k) * PANEL
+                    pack_row(weight, at, to, units - p * width)
+    settle()
+
+
+@jit
+def pack_transposed(weight: Array, packed: Array) -> None:
+    """Pack W^T for a weight (units, inner)."""
+    units, inner = weight.shape
+    size = weight.itemsize
+    lanes, step = VECTOR // size, inner * size
+    panels = (units + 2 * lanes - 1) // (2 * lanes)
+    source, start = weight.ctypes.data, first_line(packed)
+    for done in range(0, inner, DEPTH):
+        depth = min(DEPTH, inner - done)
+        for p in range(panels):
+            for k in range(0, depth, lanes):
+                for half in range(2):
+                    row = (2 * p + half) * lanes
+                    at = source + row * step + (done + k) * size
+                    to = start + (done * panels + p * depth + k) * PANEL + half * VECTOR
+                    pack_square(weight, at, step, to, units - row, depth - k)
+    settle()
+
+
+@jit
+def multiply(packed: Array, a: Any, add: Any, out: Any, sizes: Any, steps: Any) -> None:
+    """out (rows, units) = a (rows, inner) times the packed operand, plus add; all by address.
+
+    sizes: rows, inner, units. steps: as for multiply_tile, of which add may be 0.
+    """
+    rows, inner, units = sizes
+    width = PANEL // packed.itemsize
+    panels = (units + width - 1) // width
+    start = first_line(packed)
+    for done in range(0, inner, DEPTH):
+        depth = min(DEPTH, inner - done)
+        for chunk in range(0, rows, CHUNK):
+            end = min(rows, chunk + CHUNK)
+            tiles = (end - chunk + ROWS - 1) // ROWS
+            for p in range(panels):
+                panel = start + (done * panels + p * depth) * PANEL
+                columns = min(width, units - p * width)
+                row = chunk
+                for t in range(tiles):
+                    x = a + row * steps[0] + done * packed.itemsize
+                    more = add + row * steps[1] + p * PANEL if add != 0 else 0
+                    y = out + row * steps[2] + p * PANEL
+                    height = (end - row) // (tiles - t)
+                    multiply_tile(packed, height, (x, panel, more, y, depth, columns), steps)
+                    row += height
+        add, steps = out, (steps[0], steps[2], steps[2])

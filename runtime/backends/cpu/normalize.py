@@ -1,0 +1,260 @@
+"""Normalisation by channels (BatchNorm) or rows (LayerNorm): what a pass reads, the next one finds.
+
+Sums are of runs, each in the data's dtype, that are added up in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.rows import by_row
+from runtime.backends.device.table import (
+    BoundCall,
+    CallContext,
+    KernelCall,
+    jit,
+    jit_reassoc,
+    kernel,
+)
+from symgraph.core.types import Array
+
+LEAST = 4  # elements side by side in a channel; of fewer numpy's way round is the faster one
+
+
+@jit_reassoc
+def run_sum(row: Array) -> float:
+    total = row.dtype.type(0)
+    for j in range(len(row)):
+        total += row[j]
+    return float(total)
+
+
+@jit_reassoc
+def run_squares(row: Array, mean: Any) -> float:
+    """The sum of (row - mean) ** 2."""
+    total = row.dtype.type(0)
+    for j in range(len(row)):
+        total += (row[j] - mean) * (row[j] - mean)
+    return float(total)
+
+
+@jit_reassoc
+def run_products(g: Array, row: Array, mean: Any) -> float:
+    """The sum of g * (row - mean)."""
+    total = row.dtype.type(0)
+    for j in range(len(row)):
+        total += g[j] * (row[j] - mean)
+    return float(total)
+
+
+# -- channels ----------------------------------------------------------------------------------
+
+
+@jit
+def moments(x: Array, c: int, mean: Array, var: Array) -> None:
+    """Of channel c of x (samples, channels, rest)."""
+    count = x.shape[0] * x.shape[2]
+    total = 0.0
+    for n in range(x.shape[0]):
+        total += run_sum(x[n, c])
+    mean[c] = total / count
+    total = 0.0
+    for n in range(x.shape[0]):
+        total += run_squares(x[n, c], mean[c])
+    var[c] = total / count
+
+
+@jit
+def normalize(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    eps: float,
+    fixed: bool,
+    of_batch: bool,
+    y: Array,
+    mean: Array,
+    var: Array,
+) -> None:
+    """of_batch: mean and var become those of x; else they are given."""
+    for c in range(x.shape[1]):
+        if of_batch:
+            moments(x, c, mean, var)
+        scale = 1 / math.sqrt(var[c] + eps)
+        factor = y.dtype.type(scale if fixed else scale * gamma[c])
+        center, shift = mean[c], beta[c]
+        for n in range(x.shape[0]):
+            row, to = x[n, c], y[n, c]
+            for j in range(len(to)):
+                to[j] = (row[j] - center) * factor + shift
+
+
+@jit
+def gradients(
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    var: Array,
+    g: Array,
+    eps: float,
+    fixed: bool,
+    of_batch: bool,
+    of_x: Array,
+    of_gamma: Array,
+    of_beta: Array,
+) -> None:
+    """of_batch: mean and var are those of x."""
+    count = x.shape[0] * x.shape[2]
+    for c in range(x.shape[1]):
+        rstd = 1 / math.sqrt(var[c] + eps)
+        total = along = 0.0
+        for n in range(x.shape[0]):
+            total += run_sum(g[n, c])
+            along += run_products(g[n, c], x[n, c], mean[c])
+        of_beta[c], of_gamma[c] = total, 0 if fixed else along * rstd
+        scale = rstd if fixed else rstd * gamma[c]
+        factor, center = of_x.dtype.type(scale), mean[c]
+        shift = slope = of_x.dtype.type(0)
+        if of_batch:
+            shift = of_x.dtype.type(total / count)
+            slope = of_x.dtype.type(along * rstd * rstd / count)
+        for n in range(x.shape[0]):
+            row, grad, to = x[n, c], g[n, c], of_x[n, c]
+            for j in range(len(to)):
+                to[j] = (grad[j] - shift - (row[j] - center) * slope) * factor
+
+
+def by_channel(x: Array, axis: int) -> Array:
+    """(before, channels, after) of an array with channels along `axis`."""
+    axis %= x.ndim
+    return x.reshape(math.prod(x.shape[:axis]), x.shape[axis], -1)
+
+
+class States(NamedTuple):
+    """The moving averages and the next ones, (mean, var) each, and the momentum."""
+
+    old: tuple[Array, ...]
+    after: tuple[Array, ...]
+    keep: float
+
+
+def normalize_by_clock(
+    clock: CallContext,
+    frozen: bool,
+    given: tuple[Any, ...],
+    states: States,
+    outs: tuple[Array, ...],
+) -> None:
+    """given: data, gamma, beta, eps and whether gamma is fixed. outs: output, mean and variance."""
+    of_batch, (y, *statistics) = clock.env.train and not frozen, outs
+    if not of_batch:
+        for to, moving in zip(statistics, states.old, strict=True):
+            to[...] = moving
+    normalize(*given, of_batch, y, *statistics)
+    keep = states.keep if of_batch else 1.0
+    for to, moving, batch in zip(states.after, states.old, statistics, strict=True):
+        to[...] = keep * moving + (1 - keep) * batch
+
+
+@kernel("BatchNorm")
+def batch_norm(task: KernelCall) -> BoundCall | None:
+    (x, gamma, beta, *old), (y, mean, var, *after), a = task.ins, task.outs, task.attrs
+    data, out = by_channel(x, a["axis"]), by_channel(y, a["axis"])
+    if not floating(x, gamma, y) or data.shape[2] < LEAST:
+        return None
+    given = data, gamma, beta, a["eps"], a["fix_gamma"]
+    states, outs = States(tuple(old), tuple(after), a["momentum"]), (out, mean, var)
+    return BoundCall(normalize_by_clock, (task.clock, a["use_global_stats"], given, states, outs))
+
+
+def gradients_by_clock(clock: CallContext, frozen: bool, args: tuple[Any, ...]) -> None:
+    *given, of_x, of_gamma, of_beta = args
+    gradients(*given, clock.env.train and not frozen, of_x, of_gamma, of_beta)
+
+
+@kernel("_batch_norm_grad")
+def batch_norm_grad(task: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, var, g), (of_x, of_gamma, of_beta), a = task.ins, task.outs, task.attrs
+    data, grad, out = (by_channel(v, a["axis"]) for v in (x, g, of_x))
+    if not floating(x, gamma, g) or data.shape[2] < LEAST:
+        return None
+    args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
+    return BoundCall(gradients_by_clock, (task.clock, a["use_global_stats"], args))
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+@jit
+def normalize_rows(
+    x: Array, gamma: Array, beta: Array, eps: float, y: Array, mean: Array, std: Array
+) -> None:
+    for i in range(len(x)):
+        row, to, count = x[i], y[i], x.shape[1]
+        mean[i] = run_sum(row) / count
+        center = mean[i]
+        width = math.sqrt(run_squares(row, center) / count + eps)
+        std[i] = width
+        narrow = to.dtype.type(1 / width)
+        for j in range(len(to)):
+            to[j] = (row[j] - center) * narrow * gamma[j] + beta[j]
+
+
+@kernel("LayerNorm")
+def layer_norm(task: KernelCall) -> BoundCall | None:
+    (x, gamma, beta), (y, mean, std), a = task.ins, task.outs, task.attrs
+    if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
+        return None
+    rows = mean.size
+    given = by_row(x, rows), gamma, beta, a["eps"]
+    return BoundCall(normalize_rows, (*given, by_row(y, rows), mean.reshape(-1), std.reshape(-1)))
+
+
+@jit_reassoc
+def run_slopes(g: Array, gamma: Array, row: Array, mean: Any) -> tuple[float, float]:
+    """The sums of g * gamma, and of that by (row - mean)."""
+    total = along = row.dtype.type(0)
+    for j in range(len(row)):
+        h = g[j] * gamma[j]
+        total += h
+        along += h * (row[j] - mean)
+    return float(total), float(along)
+
+
+@jit
+def gradients_of_rows(
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    std: Array,
+    g: Array,
+    of_x: Array,
+    of_gamma: Array,
+    of_beta: Array,
+) -> None:
+    of_gamma[:] = 0
+    of_beta[:] = 0
+    for i in range(len(x)):
+        row, grad, to, center, count = x[i], g[i], of_x[i], mean[i], x.shape[1]
+        total, along = run_slopes(grad, gamma, row, center)
+        rstd = 1 / float(std[i])
+        narrow, shift = to.dtype.type(rstd), to.dtype.type(total / count)
+        slope = to.dtype.type(along * rstd * rstd / count)
+        for j in range(len(to)):
+            to[j] = (grad[j] * gamma[j] - shift - (row[j] - center) * slope) * narrow
+        for j in range(len(of_gamma)):
+            of_gamma[j] += grad[j] * ((row[j] - center) * narrow)
+        for j in range(len(of_beta)):
+            of_beta[j] += grad[j]
+
+
+@kernel("_layer_norm_grad")
+def layer_norm_grad(task: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, std, g), (of_x, *vectors), a = task.ins, task.outs, task.attrs
+    if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
+        return None
+    data, grad, out = (by_row(v, mean.size) for v in (x, g, of_x))
+    figures = mean.reshape(-1), std.reshape(-1)
+    return BoundCall(gradients_of_rows, (data, gamma, *figures, grad, out, *vectors))

@@ -1,0 +1,84 @@
+"""Maxima of windows of 2x2, the pooling that halves an image, and their gradient."""
+
+from __future__ import annotations
+
+from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.softmax import greater
+from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from symgraph.core.types import Array
+from symgraph.ops.pool import windows_over
+
+
+@jit
+def maxima(x: Array, y: Array) -> None:
+    """y (images, rows, columns) of x (images, at least twice as many rows, columns)."""
+    for i in range(y.shape[0]):
+        for row in range(y.shape[1]):
+            upper, lower, to = x[i, 2 * row], x[i, 2 * row + 1], y[i, row]
+            for j in range(len(to)):
+                above = greater(upper[2 * j], upper[2 * j + 1])
+                to[j] = greater(above, greater(lower[2 * j], lower[2 * j + 1]))
+
+
+@jit
+def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
+    """The gradients of the windows whose first maximum is in their upper row."""
+    zero = out.dtype.type(0)
+    for j in range(len(grad)):
+        a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
+        top = greater(greater(a, b), greater(c, d))
+        out[2 * j] = grad[j] if a == top else zero
+        out[2 * j + 1] = grad[j] if (b == top) & (a != top) else zero
+
+
+@jit
+def to_lower(upper: Array, lower: Array, grad: Array, out: Array) -> None:
+    """Those of the others."""
+    zero = out.dtype.type(0)
+    for j in range(len(grad)):
+        a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
+        top = greater(greater(a, b), greater(c, d))
+        free = (a != top) & (b != top)
+        out[2 * j] = grad[j] if (c == top) & free else zero
+        out[2 * j + 1] = grad[j] if (d == top) & free & (c != top) else zero
+
+
+@jit
+def maxima_gradient(g: Array, x: Array, out: Array) -> None:
+    """Each window's gradient at its first maximum, row by row; nowhere if there is a NaN."""
+    rows, columns = g.shape[1:]
+    for i in range(len(g)):
+        for row in range(rows):
+            upper, lower = x[i, 2 * row], x[i, 2 * row + 1]
+            to_upper(upper, lower, g[i, row], out[i, 2 * row])
+            to_lower(upper, lower, g[i, row], out[i, 2 * row + 1])
+        out[i, : 2 * rows, 2 * columns :] = 0
+        out[i, 2 * rows :] = 0
+
+
+def halves(task: KernelCall, data: Array) -> bool:
+    """Whether windows of 2x2 lie side by side, all in the data."""
+    if task.attrs["pool_type"] != "max" or data.ndim != 4 or task.attrs["global_pool"]:
+        return False
+    windows, counts = windows_over(task.attrs, data.shape)
+    inside = all(2 * n <= length for n, length in zip(counts, data.shape[2:], strict=True))
+    plain = not any(windows.pad) and windows.kernel == windows.stride == (2, 2)
+    return plain and inside and floating(data)
+
+
+def images(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
+
+
+@kernel("Pooling")
+def pooling(task: KernelCall) -> BoundCall | None:
+    (x,), (y,) = task.ins, task.outs
+    return BoundCall(maxima, (images(x), images(y))) if halves(task, x) else None
+
+
+@kernel("_max_pool_grad")
+def max_pool_grad(task: KernelCall) -> BoundCall | None:
+    (g, x), (out,) = task.ins, task.outs
+    return (
+        BoundCall(maxima_gradient, (images(g), images(x), images(out))) if halves(task, x) else None
+    )

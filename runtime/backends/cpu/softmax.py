@@ -1,0 +1,216 @@
+"""Softmax and its gradients along rows: one row at a time, while it is in the cache.
+
+Where a row may be written over itself its loop stands twice, from one array to another and over
+one: of a loop over two arrays that are the same the compiler's vector form is not used. Both give
+the same bits. Sums are of blocks, each in the data's dtype, that are added up in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.extending import intrinsic
+
+from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.vector import exp
+from runtime.backends.device.table import BoundCall, KernelCall, jit, jit_reassoc, kernel
+from symgraph.core.types import Array
+from symgraph.ops.softmax import mode_axis
+
+BLOCK = 1024
+
+
+def _greater(context: Any, x: Any, y: Any) -> Any:
+    """The greater of two floats, NaN if one is; loops of it become vector instructions."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = args[0].type
+        wanted = ir.FunctionType(kind, [kind, kind])
+        function = builder.module.declare_intrinsic("llvm.maximum", [kind], wanted)
+        return builder.call(function, args)
+
+    return x(x, x), build
+
+
+greater: Any = intrinsic(_greater)
+
+
+# -- loops along a row -------------------------------------------------------------------------
+
+
+@jit_reassoc
+def greatest(row: Array) -> Any:
+    top = row[0]
+    for j in range(len(row)):
+        top = greater(top, row[j])
+    return top
+
+
+@jit_reassoc
+def exp_sum(row: Array, top: Any) -> float:
+    """The sum of exp(row - top)."""
+    total = 0.0
+    for start in range(0, len(row), BLOCK):
+        block = row[start : start + BLOCK]
+        part = row.dtype.type(0)
+        for j in range(len(block)):
+            part += exp(block[j] - top)
+        total += part
+    return total
+
+
+@jit_reassoc
+def exp_to(row: Array, to: Array, top: Any) -> float:
+    """`exp_sum`, whose terms are written to `to`."""
+    apart, total = row.ctypes.data != to.ctypes.data, 0.0
+    for start in range(0, len(row), BLOCK):
+        block, out = row[start : start + BLOCK], to[start : start + BLOCK]
+        part = row.dtype.type(0)
+        if apart:
+            for j in range(len(out)):
+                out[j] = exp(block[j] - top)
+        else:
+            for j in range(len(out)):
+                out[j] = exp(out[j] - top)
+        for j in range(len(out)):  # of one array: its order is the same wherever the rows lie
+            part += out[j]
+        total += part
+    return total
+
+
+@jit
+def scaled(row: Array, to: Array, scale: Any) -> None:
+    if row.ctypes.data != to.ctypes.data:
+        for j in range(len(to)):
+            to[j] = row[j] * scale
+    elif scale != 1:
+        for j in range(len(to)):
+            to[j] *= scale
+
+
+@jit
+def scaled_exp(row: Array, to: Array, top: Any, scale: Any) -> None:
+    """exp(row - top) * scale."""
+    if row.ctypes.data != to.ctypes.data:
+        for j in range(len(to)):
+            to[j] = exp(row[j] - top) * scale
+    else:
+        for j in range(len(to)):
+            to[j] = exp(to[j] - top) * scale
+
+
+# -- softmax -----------------------------------------------------------------------------------
+
+
+@jit
+def softmax_rows(x: Array, y: Array) -> None:
+    for i in range(len(x)):
+        total = exp_to(x[i], y[i], greatest(x[i]))
+        scaled(y[i], y[i], y.dtype.type(1 / total))
+
+
+@jit
+def log_softmax_rows(x: Array, y: Array) -> None:
+    for i in range(len(x)):
+        top = greatest(x[i])
+        rest = y.dtype.type(math.log(exp_sum(x[i], top)))
+        row, to = x[i], y[i]
+        for j in range(len(to)):
+            to[j] = row[j] - top - rest
+
+
+def by_last_axis(function: Any, task: KernelCall, ins: int = 1) -> BoundCall | None:
+    """A function of the first inputs' rows and the output's."""
+    arrays = (*task.ins[:ins], task.outs[0])
+    if not floating(*arrays):
+        return None
+    return BoundCall(function, tuple([x.reshape(-1, x.shape[-1]) for x in arrays]))
+
+
+def along_rows(task: KernelCall, axis: int) -> bool:
+    rank = task.ins[0].ndim
+    return axis % rank == rank - 1
+
+
+def plain(task: KernelCall) -> bool:
+    return along_rows(task, task.attrs["axis"]) and task.attrs["temperature"] is None
+
+
+@kernel("softmax")
+def softmax(task: KernelCall) -> BoundCall | None:
+    return by_last_axis(softmax_rows, task) if plain(task) else None
+
+
+@kernel("log_softmax")
+def log_softmax(task: KernelCall) -> BoundCall | None:
+    return by_last_axis(log_softmax_rows, task) if plain(task) else None
+
+
+@kernel("SoftmaxActivation")
+def softmax_activation(task: KernelCall) -> BoundCall | None:
+    there = along_rows(task, mode_axis(task.attrs))
+    return by_last_axis(softmax_rows, task) if there else None
+
+
+@kernel("SoftmaxOutput")
+def softmax_output(task: KernelCall) -> BoundCall | None:
+    return None if task.attrs["multi_output"] else by_last_axis(softmax_rows, task)
+
+
+# -- gradients ---------------------------------------------------------------------------------
+
+
+@jit_reassoc
+def product_sum(y: Array, g: Array) -> float:
+    total = 0.0
+    for start in range(0, len(y), BLOCK):
+        one, other = y[start : start + BLOCK], g[start : start + BLOCK]
+        part = y.dtype.type(0)
+        for j in range(len(one)):
+            part += one[j] * other[j]
+        total += part
+    return total
+
+
+@jit_reassoc
+def row_sum(g: Array) -> float:
+    total = 0.0
+    for start in range(0, len(g), BLOCK):
+        block = g[start : start + BLOCK]
+        part = g.dtype.type(0)
+        for j in range(len(block)):
+            part += block[j]
+        total += part
+    return total
+
+
+@jit
+def softmax_grad_rows(y: Array, g: Array, out: Array) -> None:
+    for i in range(len(y)):
+        row, grad, to = y[i], g[i], out[i]
+        total = out.dtype.type(product_sum(row, grad))
+        for j in range(len(to)):
+            to[j] = row[j] * (grad[j] - total)
+
+
+@jit
+def log_softmax_grad_rows(y: Array, g: Array, out: Array) -> None:
+    for i in range(len(y)):
+        row, grad, to = y[i], g[i], out[i]
+        total = out.dtype.type(row_sum(grad))
+        for j in range(len(to)):
+            to[j] = grad[j] - exp(row[j]) * total
+
+
+@kernel("_softmax_grad")
+def softmax_grad(task: KernelCall) -> BoundCall | None:
+    there = along_rows(task, task.attrs["axis"])
+    return by_last_axis(softmax_grad_rows, task, 2) if there else None
+
+
+@kernel("_log_softmax_grad")
+def log_softmax_grad(task: KernelCall) -> BoundCall | None:
+    there = along_rows(task, task.attrs["axis"])
+    return by_last_axis(log_softmax_grad_rows, task, 2) if there else None

@@ -1,0 +1,196 @@
+"""The kernel table of GPUs: CUDA sources beside this file, as functions that are launched.
+
+Makers are those of runtime/native: one sees one call with its arrays, once, and answers what does
+it. A source is compiled for the dtypes of its arrays when a kernel of it is first bound, and CuPy
+keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA graph can hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.device import arrays
+from runtime.backends.device import table as native
+from runtime.backends.device.table import BoundCall, Maker, noop
+from symgraph.core.types import Array, TensorType, wide
+
+FOLDER = Path(__file__).parent
+NAMES = {  # in CUDA
+    "float32": "float",
+    "float64": "double",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "int32": "i32",
+    "int64": "i64",
+}
+HEADERS = {"float16": "<cuda_fp16.h>", "bfloat16": "<cuda_bf16.h>"}
+FLOATS = ("float32", "float64", *HEADERS)
+NUMBERS = ("float32", "float64", "int32", "int64")  # dtypes of ids and labels
+WARP = 32
+BLOCK = 256  # threads that work apart
+WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
+TALLEST = 65535  # blocks of a grid along its second axis
+PACK = 4  # elements that a thread loads at once, see common.cuh
+
+KERNELS: dict[str, Maker] = {}
+kernel = partial(native.kernel, table=KERNELS)
+
+
+def floating(*values: Array, calc: Sequence[Array] = ()) -> bool:
+    """Whether all are of one float dtype that has kernels, and `calc` of what is computed with."""
+    kinds = {value.dtype.name for value in values}
+    wider = {wide(kind) for kind in kinds}
+    return len(kinds) == 1 and kinds <= set(FLOATS) and {a.dtype.name for a in calc} <= wider
+
+
+def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
+    """Whether there are kernels for ids or labels of this dtype with such values."""
+    return ids.dtype.name in NUMBERS and floating(*values, calc=calc)
+
+
+# -- plans -------------------------------------------------------------------------------------
+
+
+class Needs:
+    """What calls take besides their arrays: pieces of scratch, by size, and cuBLAS's workspace."""
+
+    def __init__(self) -> None:
+        self.pieces: set[int] = set()
+        self.workspace = 0
+
+
+# Where the needs of calls that are bound, and never made, are noted; None: they are to be made.
+PLANNED: ContextVar[Needs | None] = ContextVar("PLANNED", default=None)
+
+
+class Nowhere:
+    """The array module of calls that are never made: its arrays have no memory."""
+
+    add = copyto = staticmethod(noop)
+
+    @staticmethod
+    def empty(shape: int | tuple[int, ...], dtype: str) -> Array:
+        """An array that nobody may read or write."""
+        return absent(TensorType((shape,) if isinstance(shape, int) else shape, dtype))
+
+    zeros = empty
+
+    @staticmethod
+    def full(shape: int | tuple[int, ...], value: float, dtype: str) -> Array:
+        """See `empty`."""
+        return Nowhere.empty(shape, dtype)
+
+
+def absent(type_: TensorType) -> Array:
+    """An array of a type without the memory."""
+    dtype = np.dtype(type_.dtype)
+    steps = np.cumprod([dtype.itemsize, *type_.shape[:0:-1]])[: len(type_.shape)]
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), type_.shape, steps[::-1].tolist())
+
+
+def module() -> Any:
+    """CuPy, or what stands for it in a plan."""
+    return arrays.loaded() if PLANNED.get() is None else Nowhere
+
+
+# -- sources -----------------------------------------------------------------------------------
+
+
+WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file, if it has one
+
+
+def code_of(source: str) -> str:
+    """The text of a source with what all begin with."""
+    files = [FOLDER / "common.cuh", FOLDER / f"{source}.cu"]
+    texts = [file.read_text() for file in files if file.exists()]
+    return "\n".join([*texts, WRITTEN.get(source, "")])
+
+
+def options(**types: str) -> tuple[str, ...]:
+    """The compiler's options for these types; by name what dtype each is."""
+    headers = [f"-Dheader={HEADERS[dtype]}" for dtype in types.values() if dtype in HEADERS]
+    return "-std=c++17", *headers, *(f"-D{name}={NAMES[d]}" for name, d in types.items())
+
+
+@cache
+def _module(cupy: Any, source: str, given: tuple[str, ...]) -> Any:
+    return cupy.RawModule(code=code_of(source), options=given)
+
+
+@cache
+def _function(cupy: Any, source: str, name: str, given: tuple[str, ...]) -> Any:
+    return _module(cupy, source, given).get_function(name)
+
+
+def function(source: str, name: str, **types: str) -> Callable[..., None]:
+    """A kernel of a source on the card in use, to be called with (grid, block, arguments).
+
+    It is compiled and loaded now: to load one at its first launch would wait for all work of the
+    card, and so for messages that it is sending, which a peer may take only after what this rank
+    does next.
+    """
+    if PLANNED.get() is not None:
+        return noop
+    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types)).kernel
+    return found
+
+
+# -- launches ----------------------------------------------------------------------------------
+
+
+def launch(
+    kernel: Callable[..., None], grid: tuple[int, ...], block: tuple[int, ...], *args: Any
+) -> BoundCall:
+    """The call of a kernel: whole numbers are its i64, Python's floats its double."""
+    return BoundCall(kernel, (grid, block, tuple(map(_argument, args))))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (bool, int)):
+        return np.int64(value)
+    return np.float64(value) if type(value) is float else value
+
+
+def in_turn(*calls: BoundCall) -> BoundCall:
+    """Several calls as one."""
+    return BoundCall(_all, (calls,))
+
+
+def _all(calls: Sequence[BoundCall]) -> None:
+    for function, args in calls:
+        function(*args)
+
+
+Shape = tuple[tuple[int, ...], tuple[int, ...]]  # grid and block
+
+
+def warps(count: int, most: int) -> int:
+    """Threads for so many elements: whole warps, no more than `most`."""
+    return min(most, -(-count // WARP) * WARP)
+
+
+def packed(*values: Array) -> bool:
+    """Whether arrays of one size, without gaps, can be loaded by packs."""
+    return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
+
+
+def each(count: int) -> Shape:
+    """A thread an element."""
+    return (-(-count // BLOCK),), (BLOCK,)
+
+
+def each_of_rows(rows: int, columns: int) -> Shape:
+    """Threads along a row, blocks along both; a block may have several rows to do."""
+    threads = warps(columns, BLOCK)
+    return (-(-columns // threads), min(rows, TALLEST)), (threads,)
+
+
+def block_a_row(rows: int, columns: int) -> Shape:
+    """A row for each block's threads together."""
+    return (rows,), (warps(columns, WIDE),)

@@ -1,0 +1,172 @@
+"""Products by cuBLAS, called with everything ready, so that a CUDA graph can hold them.
+
+CuPy's own products are refused while a stream is captured, and ask about types, strides and handles
+at each call. Here a product is looked at once, when it is bound; then it is one call of the library
+that CuPy has loaded. Each stream has a handle of its own, with a workspace of its own: cuBLAS would
+otherwise allocate one in every graph. Sums are float32 for 16-bit numbers and float32, float64 for
+float64; `SYMGRAPH_PRODUCTS` lets those of float32 be less strict, see
+runtime/backends/device/arrays.py.
+
+Source: cuBLAS's documentation of cublasGemmStridedBatchedEx, and its notes on CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from runtime.backends.cuda.base import PLANNED
+from runtime.backends.device import arrays
+from runtime.backends.device.table import BoundCall, noop
+from symgraph.core.types import Array
+
+LIBRARIES = ("libcublas.so.13", "libcublas.so.12")
+WORKSPACE = 32 << 20  # bytes: what cuBLAS wants for itself on Hopper, and more than it does before
+TYPES = {"float64": 1, "float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
+PLAIN, TURNED = 0, 1  # cublasOperation_t
+SUMS_32, SUMS_64 = 68, 70  # cublasComputeType_t
+LOOSE = {"float32": SUMS_32, "tf32": 77, "bfloat16": 75}  # for products of float32
+ANY_ALGORITHM = -1
+POINTER, INT, WIDE = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+MATRIX = (POINTER, INT, INT)  # where, type, distance of rows; then that of matrices, if several
+GEMM = (POINTER, *[INT] * 5, POINTER, *MATRIX, *MATRIX, POINTER, *MATRIX, INT, INT)
+ALL = *MATRIX, WIDE
+GEMMS = (POINTER, *[INT] * 5, POINTER, *ALL, *ALL, POINTER, *ALL, INT, INT, INT)
+
+
+class BlasError(RuntimeError):
+    """cuBLAS has refused a call."""
+
+
+def _checked(status: int) -> None:
+    if status:
+        raise BlasError(f"cuBLAS status {status} (see cublasStatus_t)")
+
+
+@cache
+def _library(cublas: Any) -> Any:
+    """The library that CuPy's module cublas has loaded: functions with their types, which raise.
+
+    Handles are made by it as well, and not by the module: where another package has loaded a
+    cuBLAS of another version, this one may be that.
+    """
+    library = arrays.shared_library(*LIBRARIES)
+    for name, types in (
+        ("cublasCreate_v2", (POINTER,)),
+        ("cublasSetStream_v2", (POINTER, POINTER)),
+        ("cublasGemmEx", GEMM),
+        ("cublasGemmStridedBatchedEx", GEMMS),
+        ("cublasSetWorkspace_v2", (POINTER, POINTER, ctypes.c_size_t)),
+    ):
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, _checked
+    return library
+
+
+class Blas:
+    """cuBLAS on one stream."""
+
+    def __init__(self, cupy: Any, stream: int) -> None:
+        library, handle = _library(cupy.cuda.cublas), ctypes.c_void_p()
+        self.gemm: Callable[..., None] = library.cublasGemmEx
+        self.gemms: Callable[..., None] = library.cublasGemmStridedBatchedEx
+        library.cublasCreate_v2(ctypes.addressof(handle))
+        self.handle = handle.value
+        library.cublasSetStream_v2(self.handle, stream)  # takes the workspace away: comes first
+        self._workspace = cupy.empty(WORKSPACE, "uint8")
+        library.cublasSetWorkspace_v2(self.handle, arrays.address(self._workspace), WORKSPACE)
+
+
+_of_streams: dict[tuple[Any, int], Blas] = {}
+
+
+def _blas(cupy: Any) -> Blas:
+    """That of the stream in use."""
+    at = cupy, cupy.cuda.get_current_stream().ptr
+    if at not in _of_streams:
+        _of_streams[at] = Blas(*at)
+    return _of_streams[at]
+
+
+def workspace_held() -> int:
+    """Bytes of the workspace of the stream in use."""
+    cupy = arrays.loaded()
+    return WORKSPACE if (cupy, cupy.cuda.get_current_stream().ptr) in _of_streams else 0
+
+
+class Matrix(NamedTuple):
+    """Matrices (count, rows, columns) as cuBLAS takes them, which reads column after column."""
+
+    array: Array
+    operation: int  # what makes their transposes, as cuBLAS reads them, of what lies there
+    rows_apart: int  # numbers from one row, or column, to the next
+    apart: int  # numbers from one matrix to the next
+
+    @classmethod
+    def of(cls, array: Array) -> Matrix | None:
+        """None if neither rows nor columns lie without gaps. array: of 2 axes, or 3."""
+        *lead, rows, columns = (s // array.itemsize for s in array.strides)
+        height, width = array.shape[-2:]
+        apart = lead[0] if lead else 0
+        if columns == 1 or width == 1:
+            return cls(array, PLAIN, max(rows if height > 1 else width, width), apart)
+        if rows == 1 or height == 1:
+            return cls(array, TURNED, max(columns if width > 1 else height, height), apart)
+        return None
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """As `MATRIX` wants it, or `ALL` for several."""
+        kind, several = TYPES[self.array.dtype.name], self.array.ndim > 2
+        return arrays.address(self.array), kind, self.rows_apart, *([self.apart] * several)
+
+
+def product(x: Array, y: Array, out: Array) -> BoundCall | None:
+    """out (M, N) = x (M, K) y (K, N), or so for each of (count, ...), if all have 3 axes.
+
+    x and y may be transposed views; out is contiguous. All are of one dtype of `TYPES`; None if
+    they are not, or if cuBLAS cannot read them where they lie.
+    """
+    kind, inner = out.dtype.name, x.shape[-1]
+    if kind not in TYPES or {x.dtype, y.dtype} != {out.dtype} or not math.prod(out.shape) * inner:
+        return None
+    a, b, c = (Matrix.of(array) for array in (y, x, out))  # columns first: all is turned around
+    if a is None or b is None or c is None or c.operation == TURNED:
+        return None
+    needs = PLANNED.get()
+    if needs is not None:
+        needs.workspace = WORKSPACE
+        return BoundCall(noop, ())
+    blas = _blas(arrays.loaded())
+    number = ctypes.c_double if kind == "float64" else ctypes.c_float
+    sums = SUMS_64 if kind == "float64" else SUMS_32
+    if kind == "float32":
+        sums = LOOSE[arrays.products()]
+    one, zero = number(1), number(0)
+    rows, columns = out.shape[-2:]
+    args = (
+        blas.handle,
+        a.operation,
+        b.operation,
+        columns,
+        rows,
+        inner,
+        ctypes.addressof(one),
+        *a.place,
+        *b.place,
+        ctypes.addressof(zero),
+        *c.place,
+        *out.shape[:-2],
+        sums,
+        ANY_ALGORITHM,
+    )
+    kept = x, y, out, one, zero
+    return BoundCall(_call, (blas.gemm if out.ndim == 2 else blas.gemms, args, kept))
+
+
+def _call(gemm: Callable[..., None], args: tuple[Any, ...], kept: object) -> None:
+    """kept: what the arguments point to."""
+    gemm(*args)

@@ -1,0 +1,48 @@
+"""Gate kernels: an LSTM or GRU step's arithmetic, or its gradient, in one launch each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.backends.cuda.base import each_of_rows, floating, function, kernel, launch
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array
+
+
+def by_element(
+    name: str, arrays: Sequence[Array], state: Array, *more: Any, cells: Sequence[Array] = ()
+) -> BoundCall | None:
+    """A thread an element of the state (rows, units). cells: the arrays that are LSTM states."""
+    others = [a for a in arrays if all(a is not cell for cell in cells)]
+    if not floating(*others, calc=cells):
+        return None
+    run = function("gates", name, real=others[0].dtype.name)
+    return launch(run, *each_of_rows(*state.shape), *arrays, *state.shape, *more)
+
+
+@kernel("_lstm_gates")
+def lstm(task: KernelCall) -> BoundCall | None:
+    c, state = task.ins[2], task.outs[1]
+    return by_element("lstm", (*task.ins, *task.outs), c, cells=(c, state))
+
+
+@kernel("_lstm_gates_grad")
+def lstm_grad(task: KernelCall) -> BoundCall | None:
+    *grads, gates, c, state = task.ins
+    has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
+    dh = grads[0] if has_dh else gates  # not read
+    dc = grads[-1] if has_dc else c
+    arrays = dh, dc, gates, c, state, *task.outs
+    cells = dc, c, state, task.outs[1]
+    return by_element("lstm_grad", arrays, c, has_dh, has_dc, cells=cells)
+
+
+@kernel("_gru_gates")
+def gru(task: KernelCall) -> BoundCall | None:
+    return by_element("gru", (*task.ins, *task.outs), task.ins[2])
+
+
+@kernel("_gru_gates_grad")
+def gru_grad(task: KernelCall) -> BoundCall | None:
+    return by_element("gru_grad", (*task.ins, *task.outs), task.ins[3])

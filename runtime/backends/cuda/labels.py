@@ -1,0 +1,134 @@
+"""Kernels that read labels: heads' gradients, cross entropy and picks of probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.cuda.base import (
+    WIDE,
+    Shape,
+    by_id,
+    each,
+    each_of_rows,
+    function,
+    in_turn,
+    kernel,
+    launch,
+    module,
+)
+from runtime.backends.cuda.faults import place
+from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.softmax import figures_of
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array, TensorType, wide
+from symgraph.ops.loss import head_divisor
+
+ONE_BLOCK: Shape = ((1,), (WIDE,))
+
+
+def ignore_of(task: KernelCall, label: Array) -> float:
+    """The label to leave out, as labels of this dtype have it; NaN, which none equals, for none."""
+    if not task.attrs.get("use_ignore"):
+        return math.nan
+    ignore = task.attrs["ignore_label"]
+    return float(label.dtype.type(ignore) if label.dtype.kind == "f" else ignore)
+
+
+def run(name: str, values: Array, label: Array) -> Any:
+    return function("labels", name, real=values.dtype.name, number=label.dtype.name)
+
+
+def checked(
+    task: KernelCall, name: str, shape: Shape, given: tuple[Array, ...], out: Array
+) -> BoundCall:
+    """The call of a kernel for `given`: values (..., columns), their labels and maybe figures."""
+    values, label, a = given[0], given[1], task.attrs
+    columns = values.shape[-1]
+    classes = a.get("classes", columns)
+    wrong = place(task.clock, "label", classes)
+    sizes = label.size, columns, a.get("begin", 0), classes
+    call = run(name, values, label)
+    return launch(call, *shape, *given, out, wrong, *sizes, ignore_of(task, label))
+
+
+# -- heads -------------------------------------------------------------------------------------
+
+
+@kernel("_softmax_output_grad", "_shard_softmax_output_grad")
+def softmax_output_grad(task: KernelCall) -> BoundCall | None:
+    (prob, label, *valid), (out,), a = task.ins, task.outs, task.attrs
+    if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):
+        return None
+    divisor = valid[0] if valid else module().full(1, head_divisor(a, label), "float64")
+    shape = each_of_rows(label.size, prob.shape[-1])
+    bound = checked(task, "head_grad", shape, (prob, label, divisor), out)
+    grid, block, args = bound.args
+    return launch(bound.function, grid, block, *args, float(a["grad_scale"]))
+
+
+@kernel("_shard_residual")
+def residual(task: KernelCall) -> BoundCall | None:
+    (x, label, figures), (out,) = task.ins, task.outs
+    if not by_id(label, x, out, calc=[figures]):
+        return None
+    return checked(task, "residual", each_of_rows(label.size, x.shape[-1]), task.ins, out)
+
+
+# -- cross entropy -----------------------------------------------------------------------------
+
+
+@kernel("softmax_cross_entropy")
+def softmax_cross_entropy(task: KernelCall) -> BoundCall | None:
+    (x, label), (out,) = task.ins, task.outs
+    if not by_id(label, x, out):
+        return None
+    (figures,) = scratch(task.clock, [TensorType((2, label.size), wide(x.dtype.name))])
+    losses = checked(task, "sum_losses", ONE_BLOCK, (x, label, figures), out)
+    return in_turn(figures_of(x, figures), losses)
+
+
+@kernel("_shard_cross_entropy")
+def shard_cross_entropy(task: KernelCall) -> BoundCall | None:
+    (x, label, figures), (out,) = task.ins, task.outs
+    if not by_id(label, x, out, calc=[figures]):
+        return None
+    return checked(task, "sum_losses", ONE_BLOCK, task.ins, out)
+
+
+# -- picks -------------------------------------------------------------------------------------
+
+
+@kernel("_shard_pick")
+def pick(task: KernelCall) -> BoundCall | None:
+    (prob, label), (out,) = task.ins, task.outs
+    if not by_id(label, prob, out):
+        return None
+    return checked(task, "pick_rows", each(label.size), task.ins, out)
+
+
+@kernel("_picked_nll")
+def picked_nll(task: KernelCall) -> BoundCall | None:
+    picked, label = task.ins
+    return sum_picked(task, picked) if by_id(label, picked) else None
+
+
+@kernel("_nll")
+def nll(task: KernelCall) -> BoundCall | None:
+    prob, label = task.ins
+    if not by_id(label, prob):
+        return None
+    (picked,) = scratch(task.clock, [TensorType((label.size,), prob.dtype.name)])
+    picks = checked(task, "pick_rows", each(label.size), (prob, label), picked)
+    return in_turn(picks, sum_picked(task, picked))
+
+
+def sum_picked(task: KernelCall, picked: Array) -> BoundCall:
+    label = task.ins[1]
+    tiny = float(np.finfo(wide(picked.dtype)).tiny)
+    call = run("sum_picked", picked, label)
+    return launch(
+        call, *ONE_BLOCK, picked, label, *task.outs, label.size, ignore_of(task, label), tiny
+    )

@@ -1,0 +1,123 @@
+"""Normalisation of lines, rows or columns, on a GPU: LayerNorm, its gradients, L2Normalization."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from runtime.backends.cuda.base import (
+    WARP,
+    Shape,
+    block_a_row,
+    each,
+    floating,
+    function,
+    in_turn,
+    kernel,
+    launch,
+)
+from runtime.backends.cuda.scratch import scratch
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array, TensorType, wide
+from symgraph.ops.normalize import normal_axes
+
+LANES = 16  # threads of a sum that shares its block with others
+RUN = 128  # lines whose terms of gamma's and beta's gradients are added up together, at least
+RUNS = 32  # of them, at most
+
+
+class Lines(NamedTuple):
+    """Data as (before, length, after), whose lines go along the middle."""
+
+    before: int
+    length: int
+    after: int
+
+    @property
+    def number(self) -> int:
+        return self.before * self.after
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """As kernels have them."""
+        return self.number, self.length, self.after
+
+    @property
+    def along(self) -> Shape:
+        """The launch of a sum along each line."""
+        return sums(self.number, self.length, apart=self.after == 1)
+
+    @property
+    def run(self) -> int:
+        """How many lines are added up together for sums over all of them."""
+        return max(RUN, -(-self.number // RUNS))
+
+    @property
+    def runs(self) -> int:
+        return -(-self.number // self.run)
+
+    @property
+    def over(self) -> Shape:
+        """The launch of a sum over each run of lines, for each place in a line."""
+        (blocks,), threads = sums(self.length, self.run, apart=self.after > 1)
+        return (blocks, self.runs), threads
+
+
+def sums(count: int, terms: int, *, apart: bool) -> Shape:
+    """A block for each, or blocks of 32 beside one another."""
+    if apart:
+        return block_a_row(count, terms)
+    return (-(-count // WARP),), (WARP, LANES)
+
+
+def along(data: Array, axis: int, axes: int = 1) -> Lines:
+    """The lines of data along `axis`, or along so many axes from it on."""
+    axis %= data.ndim
+    shape = data.shape
+    before, after = math.prod(shape[:axis]), math.prod(shape[axis + axes :])
+    return Lines(before, math.prod(shape[axis : axis + axes]), after)
+
+
+def run(name: str, data: Array) -> Any:
+    return function("lines", name, real=data.dtype.name)
+
+
+@kernel("LayerNorm")
+def layer_norm(task: KernelCall) -> BoundCall | None:
+    if not floating(*task.ins, *task.outs):
+        return None
+    x, a = task.ins[0], task.attrs
+    found, call = along(x, a["axis"]), run("layer_norm", x)
+    return launch(call, *found.along, *task.ins, *task.outs, *found.sizes, float(a["eps"]))
+
+
+@kernel("_layer_norm_grad")
+def layer_norm_grad(task: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, std, g), (of_x, *vectors) = task.ins, task.outs
+    if not floating(*task.ins, *task.outs):
+        return None
+    found = along(x, task.attrs["axis"])
+    (parts,) = scratch(task.clock, [parts_of(found, x)])
+    of_data, of_lines, of_runs = (
+        run(name, x) for name in ("layer_norm_grad", "layer_norm_parts", "layer_norm_sums")
+    )
+    return in_turn(
+        launch(of_lines, *found.over, x, mean, std, g, parts, *found.sizes, found.run),
+        launch(of_runs, *each(found.length), parts, *vectors, found.length, found.runs),
+        launch(of_data, *found.along, x, gamma, mean, std, g, of_x, *found.sizes),
+    )
+
+
+def parts_of(lines: Lines, data: Array) -> TensorType:
+    """The type of the runs' sums for gamma and beta."""
+    return TensorType((2, lines.runs, lines.length), wide(data.dtype.name))
+
+
+@kernel("L2Normalization")
+def l2_normalization(task: KernelCall) -> BoundCall | None:
+    (x,), a = task.ins, task.attrs
+    if not floating(x, *task.outs):
+        return None
+    axes = normal_axes(a, x.ndim)
+    found, call = along(x, axes[0], len(axes)), run("l2_normalize", x)
+    return launch(call, *found.along, x, *task.outs, *found.sizes, float(a["eps"]))

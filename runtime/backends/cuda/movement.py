@@ -1,0 +1,96 @@
+"""Movement: numbers that are put elsewhere as they are, by CuPy's copies, right where they belong.
+
+An operator's own computation would make them in new memory, from which they are copied once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runtime.backends.cuda.base import PLANNED, in_turn, kernel, module
+from runtime.backends.device.table import BoundCall, KernelCall, noop
+from symgraph.core.registry import Env, find
+from symgraph.core.types import Array
+from symgraph.ops.slices import along_axis, parts
+
+VIEWS = (
+    "transpose",
+    "SwapAxis",
+    "reverse",
+    "slice",
+    "slice_axis",
+    "Crop",
+    "SliceChannel",
+    "_cut",
+)
+
+
+def copied(*pairs: tuple[Array, Array]) -> BoundCall:
+    """The copies of arrays to others of their shapes."""
+    copyto = module().copyto
+    calls = [BoundCall(copyto, pair) for pair in pairs]
+    return calls[0] if len(calls) == 1 else in_turn(*calls)
+
+
+def register(op: str) -> None:
+    """An operator whose outputs are its input's memory, seen in another way."""
+    compute: Callable[..., Any] = find(op).compute
+
+    @kernel(op)
+    def seen(task: KernelCall) -> BoundCall:
+        if PLANNED.get() is not None:
+            return BoundCall(noop, ())
+        found = compute(Env(module()), task.attrs, *task.ins)
+        made = found if isinstance(found, tuple) else (found,)
+        return copied(*zip(task.outs, made, strict=True))
+
+
+for name in VIEWS:
+    register(name)
+
+
+@kernel("Concat", "_join_shares")
+def concat(task: KernelCall) -> BoundCall:
+    return side_by_side(task, task.attrs["dim"] % task.outs[0].ndim)
+
+
+@kernel("stack")
+def stack(task: KernelCall) -> BoundCall:
+    axis = task.attrs["axis"] % task.outs[0].ndim
+    shape = task.outs[0].shape
+    ins = [x.reshape((*shape[:axis], 1, *shape[axis + 1 :])) for x in task.ins]
+    return side_by_side(task._replace(ins=tuple(ins)), axis)
+
+
+def side_by_side(task: KernelCall, axis: int) -> BoundCall:
+    """The inputs, one behind the other along an axis of the output."""
+    (out,), start = task.outs, 0
+    pairs = []
+    for x in task.ins:
+        stop = start + x.shape[axis]
+        pairs.append((out[(*[slice(None)] * axis, slice(start, stop))], x))
+        start = stop
+    return copied(*pairs)
+
+
+@kernel("_pad_axis")
+def pad_axis(task: KernelCall) -> BoundCall:
+    (x,), a = task.ins, task.attrs
+    begin = a["begin"]
+    return among_zeros(task, along_axis(a, x.ndim, slice(begin, begin + x.shape[a["axis"]])))
+
+
+@kernel("_slice_grad")
+def slice_grad(task: KernelCall) -> BoundCall:
+    return among_zeros(task, parts(task.attrs))
+
+
+def among_zeros(task: KernelCall, place: Any) -> BoundCall:
+    (x,), (out,) = task.ins, task.outs
+    return in_turn(BoundCall(out.fill, (0,)), copied((out[place], x)))
+
+
+@kernel("_begin_state")
+def begin_state(task: KernelCall) -> BoundCall:
+    return BoundCall(task.outs[0].fill, (0,))

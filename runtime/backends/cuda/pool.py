@@ -1,0 +1,49 @@
+"""Pooling of images, in windows of any size: maxima, sums and averages, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.backends.cuda.base import each_of_rows, floating, function, kernel, launch
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.params import Attrs
+from symgraph.core.types import Array
+from symgraph.ops.pool import windows_over
+
+
+def pooled(name: str, task: KernelCall, data: Array, pixels: Array, *more: Any) -> BoundCall | None:
+    """The call of a kernel with a thread for each of `pixels`, of the output or of its gradient."""
+    a = task.attrs
+    if data.ndim != 4 or not floating(*task.ins, *task.outs):
+        return None
+    windows, counts = windows_over(a, data.shape)
+    images = data.shape[0] * data.shape[1]
+    sizes = (*data.shape[2:], *counts, *windows.kernel, *windows.stride, *windows.pad)
+    shape = each_of_rows(images, pixels.size // images)
+    run = function("pool", name, real=data.dtype.name)
+    return launch(run, *shape, *task.ins, *task.outs, images, *sizes, *more)
+
+
+def average(a: Attrs) -> tuple[bool, bool]:
+    """Whether it is one, and whether the padding counts."""
+    return a["pool_type"] == "avg", a["count_include_pad"] is not False
+
+
+@kernel("Pooling")
+def pooling(task: KernelCall) -> BoundCall | None:
+    (x,), (y,), kind = task.ins, task.outs, task.attrs["pool_type"]
+    if kind == "lp":
+        return None
+    if kind == "max":
+        return pooled("maxima", task, x, y)
+    return pooled("sums", task, x, y, *average(task.attrs))
+
+
+@kernel("_max_pool_grad")
+def max_pool_grad(task: KernelCall) -> BoundCall | None:
+    return pooled("maxima_grad", task, task.ins[1], task.outs[0])
+
+
+@kernel("_pool_grad")
+def pool_grad(task: KernelCall) -> BoundCall | None:
+    return pooled("sums_grad", task, task.outs[0], task.outs[0], *average(task.attrs))

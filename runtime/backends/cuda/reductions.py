@@ -1,0 +1,55 @@
+"""Sums and means over axes that are beside one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from runtime.backends.cuda.base import floating, kernel, launch
+from runtime.backends.cuda.lines import Lines, run
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Shape
+from symgraph.ops.reduce import axes_in
+
+
+def together(shape: Shape, axes: Collection[int]) -> Lines | None:
+    """The lines along these axes; None if they are not beside one another."""
+    long = [axis for axis, length in enumerate(shape) if length > 1]
+    places = [place for place, axis in enumerate(long) if axis in axes]
+    if not places:
+        return Lines(math.prod(shape), 1, 1)
+    first, end = places[0], places[-1] + 1
+    if end - first > len(places):
+        return None
+    sizes = [shape[axis] for axis in long]
+    return Lines(*(math.prod(part) for part in (sizes[:first], sizes[first:end], sizes[end:])))
+
+
+def summed(task: KernelCall, axes: Collection[int], divisor: float = 1.0) -> BoundCall | None:
+    """The sum over axes, divided."""
+    (x,), (out,) = task.ins, task.outs
+    found = together(x.shape, axes)
+    if found is None or not floating(x, out):
+        return None
+    call = run("sum_lines", x)
+    return launch(call, *found.along, x, out, *found.sizes, float(divisor))
+
+
+@kernel("sum")
+def sum_(task: KernelCall) -> BoundCall | None:
+    return summed(task, axes_in(task.attrs, task.ins[0].ndim))
+
+
+@kernel("mean")
+def mean(task: KernelCall) -> BoundCall | None:
+    x, a = task.ins[0], task.attrs
+    axes = axes_in(a, x.ndim)
+    return summed(task, axes, a["count"] or math.prod(x.shape[i] for i in axes))
+
+
+@kernel("_sum_to")
+def sum_to(task: KernelCall) -> BoundCall | None:
+    x, shape = task.ins[0], task.attrs["shape"]
+    lead = x.ndim - len(shape)
+    kept = [axis for axis, length in enumerate(shape, lead) if length == x.shape[axis]]
+    return summed(task, [axis for axis in range(x.ndim) if axis not in kept])

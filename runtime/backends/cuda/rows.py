@@ -1,0 +1,122 @@
+"""Row kernels: look-ups by id, and their gradient, which adds up rows always in one order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.backends.cuda.base import (
+    BLOCK,
+    by_id,
+    each,
+    each_of_rows,
+    function,
+    in_turn,
+    kernel,
+    launch,
+    warps,
+)
+from runtime.backends.cuda.faults import place
+from runtime.backends.cuda.scratch import scratch
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array, TensorType
+
+
+def run(name: str, ids: Array, values: Array) -> Any:
+    return function("rows", name, real=values.dtype.name, number=ids.dtype.name)
+
+
+def look_up(
+    task: KernelCall, ids: Array, weight: Array, begin: int, classes: int, clip: bool
+) -> BoundCall | None:
+    (out,), count = task.outs, len(weight)
+    if not by_id(ids, weight, out):
+        return None
+    columns = weight.size // count
+    wrong = place(task.clock, "id", classes)
+    return launch(
+        run("gather", ids, weight),
+        *each_of_rows(ids.size, columns),
+        ids,
+        weight,
+        out,
+        wrong,
+        ids.size,
+        columns,
+        begin,
+        classes,
+        count,
+        clip,
+    )
+
+
+def add_up(
+    task: KernelCall, ids: Array, rows: Array, begin: int, classes: int, clip: bool
+) -> BoundCall | None:
+    (out,), count = task.outs, len(task.outs[0])
+    if not by_id(ids, rows, out):
+        return None
+    columns = out.size // count
+    numbers = [TensorType((ids.size,), "int32")] * 3
+    order, repeats, target = scratch(task.clock, numbers)
+    wrong = place(task.clock, "id", classes)
+    grid, block = each(ids.size)
+    sort = launch(
+        run("sort_ids", ids, rows),
+        grid,
+        block,
+        ids,
+        order,
+        repeats,
+        target,
+        wrong,
+        ids.size,
+        begin,
+        classes,
+        count,
+        clip,
+    )
+    threads = warps(columns, BLOCK)
+    add = launch(
+        run("sum_by_id", ids, rows),
+        (ids.size, -(-columns // threads)),
+        (threads,),
+        rows,
+        order,
+        repeats,
+        target,
+        out,
+        columns,
+    )
+    return in_turn(BoundCall(out.fill, (0,)), sort, add)
+
+
+@kernel("Embedding", "_shard_embedding")
+def embedding(task: KernelCall) -> BoundCall | None:
+    (ids, weight), a = task.ins, task.attrs
+    return look_up(task, ids, weight, a.get("begin", 0), classes_of(task), clip=False)
+
+
+@kernel("_embedding_grad", "_shard_embedding_grad")
+def embedding_grad(task: KernelCall) -> BoundCall | None:
+    (ids, grad), a = task.ins, task.attrs
+    return add_up(task, ids, grad, a.get("begin", 0), classes_of(task), clip=False)
+
+
+def classes_of(task: KernelCall) -> int:
+    return int(task.attrs.get("classes") or task.attrs["input_dim"])
+
+
+@kernel("take")
+def take(task: KernelCall) -> BoundCall | None:
+    (x, ids), a = task.ins, task.attrs
+    if a["axis"] % x.ndim or a["mode"] == "wrap":
+        return None
+    return look_up(task, ids, x, 0, len(x), clip=a["mode"] == "clip")
+
+
+@kernel("_take_grad")
+def take_grad(task: KernelCall) -> BoundCall | None:
+    (ids, grad), a = task.ins, task.attrs
+    if a["axis"] or a["mode"] == "wrap":
+        return None
+    return add_up(task, ids, grad, 0, len(task.outs[0]), clip=a["mode"] == "clip")

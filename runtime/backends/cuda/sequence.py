@@ -1,0 +1,85 @@
+"""Sequences of different lengths in one array: masked, reversed, and their last steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from runtime.backends.cuda.base import by_id, each_of_rows, function, in_turn, kernel, launch
+from runtime.backends.cuda.faults import place
+from runtime.backends.cuda.movement import copied
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array
+
+LENGTH, LAST = "sequence length", "last step of a sequence"
+
+
+def by_steps(
+    name: str, task: KernelCall, data: Array, rows: int, wrong: Sequence[Array], *more: float
+) -> BoundCall | None:
+    """The call of a kernel on the steps of data. wrong: where it leaves a wrong length, if it does.
+
+    rows: of the output. more: its further numbers.
+    """
+    (x, lengths), (out,), axis = task.ins, task.outs, task.attrs["axis"]
+    if not by_id(lengths, x, out):
+        return None
+    columns = math.prod(data.shape[2:])
+    run = function("sequence", name, real=x.dtype.name, number=lengths.dtype.name)
+    return launch(
+        run,
+        *each_of_rows(rows, columns),
+        x,
+        lengths,
+        out,
+        *wrong,
+        rows,
+        columns,
+        data.shape[1],
+        axis == 0,
+        *more,
+    )
+
+
+def last_of(data: Array, axis: int) -> Array:
+    found: Array = data[-1] if axis == 0 else data[:, -1]
+    return found
+
+
+@kernel("SequenceMask")
+def mask(task: KernelCall) -> BoundCall | None:
+    x, *lengths = task.ins
+    if not lengths:
+        return copied((task.outs[0], x))
+    return by_steps("mask_steps", task, x, math.prod(x.shape[:2]), [], float(task.attrs["value"]))
+
+
+@kernel("SequenceReverse")
+def reverse(task: KernelCall) -> BoundCall | None:
+    (x, *lengths), axis = task.ins, task.attrs["axis"]
+    if not lengths:
+        return copied((task.outs[0], x[::-1] if axis == 0 else x[:, ::-1]))
+    steps = x.shape[axis]
+    wrong = place(task.clock, LENGTH, steps + 1)
+    return by_steps("reverse_steps", task, x, math.prod(x.shape[:2]), [wrong], steps)
+
+
+@kernel("SequenceLast")
+def last(task: KernelCall) -> BoundCall | None:
+    (x, *lengths), axis = task.ins, task.attrs["axis"]
+    if not lengths:
+        return copied((task.outs[0], last_of(x, axis)))
+    steps = x.shape[axis]
+    wrong = place(task.clock, LAST, steps)
+    return by_steps("last_steps", task, x, x.shape[1 - axis], [wrong], steps)
+
+
+@kernel("_sequence_last_grad")
+def last_grad(task: KernelCall) -> BoundCall | None:
+    (grad, *lengths), (out,), axis = task.ins, task.outs, task.attrs["axis"]
+    if not lengths:
+        clear = BoundCall(out.fill, (0,))
+        return in_turn(clear, copied((last_of(out, axis), grad)))
+    steps = out.shape[axis]
+    wrong = place(task.clock, LAST, steps)
+    return by_steps("last_steps_grad", task, out, math.prod(out.shape[:2]), [wrong], steps)

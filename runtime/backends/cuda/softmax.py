@@ -1,0 +1,120 @@
+"""Softmax kernels: a block a row, for vocabularies of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.cuda import lines
+from runtime.backends.cuda.base import (
+    block_a_row,
+    each,
+    each_of_rows,
+    floating,
+    function,
+    kernel,
+    launch,
+)
+from runtime.backends.device.table import BoundCall, KernelCall
+from symgraph.core.types import Array, wide
+from symgraph.ops.softmax import mode_axis
+
+LINES = ("softmax", "softmax_grad")  # that have kernels for any axis
+
+
+def run(name: str, x: Array) -> Any:
+    return function("softmax", name, real=x.dtype.name)
+
+
+def lowest(x: Array) -> Any:
+    """The least finite number, which stands for the maximum of a row of -inf."""
+    calc = np.dtype(wide(x.dtype))
+    return calc.type(np.finfo(calc).min)
+
+
+# -- whole rows --------------------------------------------------------------------------------
+
+
+def on_rows(name: str, ins: tuple[Array, ...], out: Array) -> BoundCall | None:
+    if not floating(*ins, out):
+        return None
+    columns = out.shape[-1]
+    shape = block_a_row(out.size // columns, columns)
+    return launch(run(name, out), *shape, *ins, out, columns)
+
+
+def on_lines(name: str, ins: tuple[Array, ...], out: Array, axis: int) -> BoundCall | None:
+    """The same along another axis, by lines.cu."""
+    if not floating(*ins, out):
+        return None
+    found, call = lines.along(out, axis), lines.run(f"{name}_lines", out)
+    return launch(call, *found.along, *ins, out, *found.sizes)
+
+
+def register(op: str, name: str) -> None:
+    @kernel(op)
+    def along_axis(task: KernelCall) -> BoundCall | None:
+        axis, (out,) = task.attrs["axis"], task.outs
+        if task.attrs.get("temperature") is not None:
+            return None
+        if axis % out.ndim == out.ndim - 1:
+            return on_rows(f"{name}_rows", task.ins, out)
+        return on_lines(name, task.ins, out, axis) if name in LINES else None
+
+
+register("softmax", "softmax")
+register("log_softmax", "log_softmax")
+register("_softmax_grad", "softmax_grad")
+register("_log_softmax_grad", "log_softmax_grad")
+
+
+@kernel("SoftmaxActivation")
+def softmax_activation(task: KernelCall) -> BoundCall | None:
+    (out,), axis = task.outs, mode_axis(task.attrs)
+    if axis % out.ndim == out.ndim - 1:
+        return on_rows("softmax_rows", task.ins, out)
+    return on_lines("softmax", task.ins, out, axis)
+
+
+@kernel("SoftmaxOutput")
+def softmax_output(task: KernelCall) -> BoundCall | None:
+    if task.attrs["multi_output"]:
+        return None
+    return on_rows("softmax_rows", task.ins[:1], task.outs[0])
+
+
+# -- figures of rows ---------------------------------------------------------------------------
+
+
+def figures_of(x: Array, figures: Array) -> BoundCall:
+    """The figures (2, ...) of rows (..., columns), see `_shard_row_figures`."""
+    columns = x.shape[-1]
+    rows = x.size // columns
+    shape = block_a_row(rows, columns)
+    return launch(run("row_figures", x), *shape, x, figures, rows, columns, lowest(x))
+
+
+@kernel("_shard_row_figures")
+def row_figures(task: KernelCall) -> BoundCall | None:
+    (x,), (out,) = task.ins, task.outs
+    return figures_of(x, out) if floating(x, calc=[out]) else None
+
+
+@kernel("_shard_join_figures")
+def join_figures(task: KernelCall) -> BoundCall | None:
+    """For two shards; those of more are few numbers still."""
+    if len(task.ins) != 2 or not floating(*task.ins):
+        return None
+    rows = task.outs[0].size // 2
+    return launch(run("join_figures", task.outs[0]), *each(rows), *task.ins, *task.outs, rows)
+
+
+@kernel("_shard_softmax_output")
+def shard_softmax_output(task: KernelCall) -> BoundCall | None:
+    (x, _, figures, *_), (out,) = task.ins, task.outs
+    if not floating(x, out, calc=[figures]):
+        return None
+    columns = x.shape[-1]
+    shape = x.size // columns, columns
+    return launch(run("probability_rows", x), *each_of_rows(*shape), x, figures, out, *shape)

@@ -1,0 +1,88 @@
+"""CUDA graphs: a run's calls as a few launches.
+
+An unrolled network is thousands of short calls, and a GPU is done with one before the host has made
+the next. So from the second time on that a run is made, all that its neighbouring calls ask of the
+GPU is asked by one launch. What is at the same addresses in every run can be held so, and that is
+all but calls that do not do the same each time (`Step.fixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from runtime.backends.bodies import BoundBody, Call, make
+from runtime.backends.device.arrays import Device
+from runtime.backends.device.table import CallContext
+from symgraph.core.errors import LimitError
+
+
+class CapturedRun:
+    """The calls of a run, in order, as one.
+
+    What they do may hang on whether the run trains, so there are launches for both. The first run
+    makes the calls one by one: it compiles and loads what a capture may not. `apart` then has the
+    names of the nodes whose calls are still made each time.
+    """
+
+    def __init__(self, device: Device, clock: CallContext, steps: Sequence[Call]) -> None:
+        self._device, self._clock, self._steps = device, clock, steps
+        self._launches: dict[bool, Sequence[Call]] = {}
+        self.apart: list[str] = []
+
+    def __call__(self) -> None:
+        trains = self._clock.env.train
+        launches = self._launches.get(trains)
+        if launches is None:
+            self._launches[trains] = ()
+            launches = self._steps
+        elif not launches:
+            self.apart.clear()
+            launches = self._launches[trains] = [*self._captured()]
+        make(launches)
+
+    def _captured(self) -> Iterator[Call]:
+        for fixed, group in groupby(self._steps, lambda step: step.fixed):
+            steps = [*group]
+            yield from self._whole(steps) if fixed else self._each(steps)
+
+    def _whole(self, steps: Sequence[Call]) -> Iterator[Call]:
+        """One launch for all, or several around what cannot be captured."""
+        waiting = [steps]  # the next ones last
+        while waiting:
+            some = waiting.pop()
+            launch, done = self._tried(some) if len(some) > 1 else (None, len(some))
+            if launch is not None:
+                yield Call(f"{some[0].name} to {some[-1].name}", launch, ())
+            elif done == len(some):
+                yield from self._each(some)
+            else:
+                waiting += some[done + 1 :], some[done : done + 1], some[:done]
+
+    def _tried(self, steps: Sequence[Call]) -> tuple[Callable[[], None] | None, int]:
+        """One launch for all, if there can be, and else how many calls could be captured."""
+        done: list[Call] = []
+
+        def calls() -> None:
+            for step in steps:
+                step.function(*step.args)
+                done.append(step)
+
+        try:
+            return self._device.captured(calls), len(steps)
+        except LimitError:
+            raise
+        except Exception:  # whatever it is, the calls themselves were fine the first time
+            return None, len(done)
+
+    def _each(self, steps: Sequence[Call]) -> Iterator[Call]:
+        self.apart += [step.name for step in steps]
+        yield from steps
+
+
+def replayed(
+    device: Device, clock: CallContext, body: BoundBody, adding: Sequence[Call]
+) -> tuple[BoundBody, list[Call]]:
+    """A run that is the same but for how its calls are made; its sums are among them."""
+    replay = CapturedRun(device, clock, (*body.steps, *adding))
+    return body._replace(steps=(Call(str(body.key), replay, ()),)), []

@@ -1,0 +1,138 @@
+"""A card: what `runtime.backends.device.arrays` does on a GPU.
+
+Nothing here is imported from CuPy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.device.clocks import EventStamps, Stamps
+from runtime.backends.device.receive_stream import ReceiveStream
+from symgraph.core.context import Context
+from symgraph.core.errors import LimitError
+from symgraph.core.types import Array, TensorType
+from symgraph.core.units import bytes_text
+
+GRAPHS = "SYMGRAPH_CUDA_GRAPHS"
+
+
+class Gpu:
+    """A context on a GPU: streams of its own, beside those of others on the same card."""
+
+    is_host: bool = False
+
+    def __init__(self, cupy: Any, context: Context, card: int) -> None:
+        self.xp: Any = cupy
+        self.context = context
+        self._cuda, self._card = cupy.cuda, card
+        # What calls make on the way. In a CUDA graph it lies at the same places in every run, so
+        # nobody else may be given it once they have let go of it.
+        self._temporaries = self._cuda.MemoryPool(self._straight)
+        with self._cuda.Device(card):
+            self.stream = self._cuda.Stream(non_blocking=True)
+            self.receive_stream: ReceiveStream | None = ReceiveStream(self._cuda, self.stream)
+
+    def bytes(self, count: int) -> Array:
+        """See arrays.Device; one allocation of CuPy's pool, which begins at a multiple of 512.
+
+        LimitError if the card has not that much left.
+        """
+        try:
+            memory: Array = self.xp.zeros(count, np.uint8)
+        except self._cuda.memory.OutOfMemoryError as error:
+            needed = f"its part of the plan needs {bytes_text(count)} besides parameters"
+            raise self._full(needed) from error
+        return memory
+
+    def _full(self, needed: str) -> LimitError:
+        free, whole = self._cuda.runtime.memGetInfo()
+        return LimitError(
+            f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but {needed}: see "
+            "the table of --plan, and let `partition.memory` be what there is"
+        )
+
+    def _straight(self, count: int) -> Any:
+        """Memory from the card, for a pool that must not make room of what graphs write to.
+
+        CuPy's own pool may have room: it holds what the same calls took before they were captured.
+        """
+        refused = self._cuda.runtime.CUDARuntimeError
+        with suppress(refused):
+            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
+        self.xp.get_default_memory_pool().free_all_blocks()
+        try:
+            return self._cuda.MemoryPointer(self._cuda.Memory(count), 0)
+        except refused as error:
+            needed = f"operators need {bytes_text(count)} more while they run"
+            raise self._full(needed) from error
+
+    def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
+        """See arrays.Device."""
+        piece = memory[offset : offset + type_.nbytes]
+        return piece.view(type_.dtype).reshape(type_.shape)
+
+    def put(self, array: Array) -> Array:
+        """See arrays.Device."""
+        here: Array = self.xp.array(array, order="C")
+        return here
+
+    def holds(self, array: object) -> bool:
+        """See arrays.Device."""
+        return isinstance(array, self.xp.ndarray) and array.device.id == self._card
+
+    def catch_up(self) -> None:
+        """See arrays.Device."""
+        with self._cuda.Device(self._card):
+            self._cuda.get_current_stream().synchronize()
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """See arrays.Device."""
+        with self._cuda.Device(self._card), self.stream:
+            yield
+
+    def finish(self) -> None:
+        """See arrays.Device."""
+        self.stream.synchronize()
+
+    def stamps(self) -> Stamps:
+        """See arrays.Device."""
+        return EventStamps(self._cuda, self.stream)
+
+    def set_aside(self, count: int) -> None:
+        """See arrays.Device: one allocation, of which CuPy's pool then gives out pieces."""
+        with self.use():
+            if self._temporaries.total_bytes() < count:
+                self._temporaries.malloc(count)
+
+    @property
+    def set_aside_bytes(self) -> int:
+        """See arrays.Device; more than was asked for if that was not enough."""
+        with self.use():
+            return int(self._temporaries.total_bytes())
+
+    def making(self) -> AbstractContextManager[object]:
+        """See arrays.Device."""
+        allocator: AbstractContextManager[object] = self._cuda.using_allocator(
+            self._temporaries.malloc
+        )
+        return allocator
+
+    def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
+        """See arrays.Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
+        if os.environ.get(GRAPHS) == "0":
+            return None
+        with self.making():
+            self.stream.begin_capture()
+            try:
+                calls()
+            finally:
+                graph = self.stream.end_capture()
+        return partial(graph.launch, self.stream)

@@ -1,0 +1,151 @@
+"""Scratch: memory that is taken within calls, beside the arena, as planned and as held.
+
+Calls of a rank have it one after another: on a CPU as much as the largest needs. On a GPU it is a
+piece for each size that kernels ask for, the workspace of cuBLAS, and what operators make on the
+way that run by their own computation, whose memory is set aside in one piece. The kernels' is
+known exactly, since their calls are bound for the plan as for a run; an own computation's is
+estimated from its arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from partitioner.base.aliasing import is_view
+from partitioner.base.types import Partition
+from runtime.backends.cpu import conv as on_host
+from runtime.backends.cuda import KERNELS
+from runtime.backends.cuda import scratch as pieces
+from runtime.backends.cuda.base import PLANNED, Needs, absent
+from runtime.backends.cuda.blas import workspace_held
+from runtime.backends.device.arrays import Device
+from runtime.backends.device.table import CallContext, KernelCall
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import OpDef, find
+from symgraph.core.types import HALVES, Array, TensorType, wide
+from symgraph.ops.conv_compute import BLOCK_BYTES, FEW_COLUMNS
+
+CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
+ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
+    CONVOLUTIONS, on_host.scratch_bytes
+)
+UNIT = 512  # bytes: what CuPy's pool rounds up to
+ARRAYS = 3  # an own computation makes at most so many of the size of its inputs and outputs
+SMALL = 8 * UNIT  # and some of few numbers
+READERS = ("argmax", "argmin", "max", "min", "pick")  # they make nothing as large as their inputs
+COUNTERS = 8  # a random one so many more of its outputs, whose numbers have 64 bits in between
+
+
+def scratch_bytes(partition: Partition) -> tuple[int, ...]:
+    """What the calls of each rank take."""
+    calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
+    for key, body in partition.bodies.items():
+        calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
+    devices = partition.placement.devices
+    return tuple(
+        [
+            _on_host(own) if device.kind == "cpu" else sum(_on_card(own))
+            for device, own in zip(devices, calls, strict=True)
+        ]
+    )
+
+
+def set_aside(partition: Partition, rank: int, here: Device) -> None:
+    """Take what own computations of a rank need; LimitError if there is not as much."""
+    if not here.is_host:
+        bodies = [b.graph for key, b in partition.bodies.items() if partition.rank(key) == rank]
+        here.set_aside(_on_card([(node, graph) for graph in bodies for node in graph])[1])
+
+
+def scratch_held(device: Device, clock: CallContext) -> int:
+    """Bytes that a rank has taken so far; it is asked on the rank's own thread."""
+    if device.is_host:
+        return on_host.SCRATCH.held
+    with device.use():
+        return pieces.held(clock) + workspace_held() + device.set_aside_bytes
+
+
+def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
+    found = 0
+    for node, graph in calls:
+        op = "" if node.is_variable else find(node.op).name
+        if op in ON_HOST:
+            ins, outs = (tuple(map(_like, t)) for t in (graph.types_of(node.inputs), node.types))
+            found = max(found, ON_HOST[op](op, KernelCall(node.attrs, ins, outs, CallContext())))
+    return found
+
+
+def _like(type_: TensorType) -> Array:
+    return np.broadcast_to(np.zeros((), type_.dtype), type_.shape)
+
+
+# -- GPUs ----------------------------------------------------------------------------------------
+
+
+def _on_card(calls: Sequence[tuple[Node, Graph]]) -> tuple[int, int]:
+    """What kernels and cuBLAS take, and what own computations do."""
+    sizes: set[int] = set()
+    workspace = own = 0
+    for node, graph in calls:
+        if node.is_variable or is_view(node, graph):
+            continue
+        ins = tuple(graph.types_of(node.inputs))
+        needs = kernel_needs(find(node.op).name, tuple(node.attrs.items()), ins, node.types)
+        if needs is None:
+            own = max(own, own_bytes(find(node.op), node.attrs, ins, node.types))
+        else:
+            sizes |= needs.pieces
+            workspace = max(workspace, needs.workspace)
+    return sum(sizes) + workspace, own
+
+
+@lru_cache(maxsize=1 << 14)
+def kernel_needs(
+    op: str,
+    attrs: tuple[tuple[str, Hashable], ...],
+    ins: tuple[TensorType, ...],
+    outs: tuple[TensorType, ...],
+) -> Needs | None:
+    """What a call takes by its kernel on a GPU; None if there is none."""
+    maker = KERNELS.get(op)
+    if maker is None:
+        return None
+    needs = Needs()
+    told = PLANNED.set(needs)
+    try:
+        task = KernelCall(
+            dict(attrs), tuple(map(absent, ins)), tuple(map(absent, outs)), CallContext()
+        )
+        return None if maker(task) is None else needs
+    finally:
+        PLANNED.reset(told)
+
+
+def own_bytes(
+    op: OpDef, attrs: Mapping[str, Any], ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> int:
+    """About what an operator's own computation makes, the outputs included, that it copies."""
+    sizes = [_bytes(type_) for type_ in (*ins, *outs)]
+    found = ARRAYS * sum(sizes) + SMALL
+    if op.name in READERS:  # vocabularies are large
+        copies = [_bytes(t) for t in ins if t.dtype in HALVES]
+        found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL
+    if op.random:
+        found += COUNTERS * sum(map(_bytes, outs))
+    if "kernel" in op.params:  # columns, block by block
+        width = math.prod(attrs["kernel"])
+        depth = width * max((t.shape[1] for t in (*ins, *outs) if len(t.shape) > 1), default=1)
+        block = max(BLOCK_BYTES, FEW_COLUMNS * depth * 8)
+        found += ARRAYS * min(block, max(sizes) * width)
+    return found
+
+
+def _bytes(type_: TensorType) -> int:
+    """With 16 bits in float32."""
+    nbytes: int = type_.size * np.dtype(wide(type_.dtype)).itemsize
+    return -(-nbytes // UNIT) * UNIT

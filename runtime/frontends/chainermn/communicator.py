@@ -1,0 +1,349 @@
+"""Communicators: arrays and objects between ranks that run one program each (ChainerMN).
+
+    comm = create_communicator("flat")                         # under mpiexec
+    ThreadCluster(2).run(lambda end: work(create_communicator("flat", end)))     # in one process
+
+Every wait is bounded, and ends when another rank fails. Messages between two ranks arrive in the
+order sent; a tag is a check. Arrays are never pickled, in objects either.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.device.arrays import module_of, require
+from runtime.frontends.chainermn.group import COLLECTIVE, Group, PeerGroup, summed_as
+from runtime.frontends.chainermn.means import MEANS, Groups, mean
+from runtime.frontends.chainermn.messages import Message, pickled, unpickled
+from runtime.transports import TIMEOUT_SECONDS
+from symgraph.chainermn.rank_view import join
+from symgraph.core.context import gpu
+from symgraph.core.errors import ConfigError, GraphError, RunError, SymgraphError, nearest
+from symgraph.core.types import Array
+from symgraph.frontend.symbol import Symbol, from_json
+
+NAMES = (*MEANS, "pure_nccl")
+
+
+class Communicator:
+    """A rank's view of the ranks (chainermn.CommunicatorBase).
+
+    intra: among the ranks of one node (machine). inter: the nodes.
+    """
+
+    def __init__(self, name: str, group: Group, node: str) -> None:
+        self.name = name
+        self._group, self._node = group, node
+        self._nodes = [unpickled(m) for m in group.allgather(pickled(node))]
+        self._made: Groups | None = None
+        if name == "two_dimensional" and len(set(Counter(self._nodes).values())) > 1:
+            raise ConfigError(
+                "communicator 'two_dimensional' needs as many ranks on every node, but there are "
+                f"{dict(Counter(self._nodes))}; use 'hierarchical'"
+            )
+
+    # -- who is there ------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        return self._group.size
+
+    @property
+    def intra_rank(self) -> int:
+        return self._nodes[: self.rank].count(self._node)
+
+    @property
+    def intra_size(self) -> int:
+        return self._nodes.count(self._node)
+
+    @property
+    def inter_rank(self) -> int:
+        return [*dict.fromkeys(self._nodes)].index(self._node)
+
+    @property
+    def inter_size(self) -> int:
+        return len(set(self._nodes))
+
+    def split(self, color: int, key: int) -> Communicator:
+        """A communicator of the ranks that give the same colour (0 or more), ordered by key."""
+        self._check_color(color)
+        return Communicator(self.name, self._group.split(color, key), self._node)
+
+    # -- arrays ------------------------------------------------------------------------------
+
+    def send(self, data: Any, dest: int, tag: int = 0) -> None:
+        """Send an array, or a tuple of arrays; a large one waits until `dest` receives it."""
+        self._check_peer("send to", dest, tag)
+        self._group.send(Message.of(data), dest, tag)
+
+    def recv(self, source: int, tag: int = 0, out: Array | None = None) -> Any:
+        """The next array or tuple that `source` sent; sent with another tag, RunError.
+
+        out: an array to receive into, so that none is made; of another type, RunError.
+        """
+        self._check_peer("receive from", source, tag)
+        return self._group.recv(source, tag, _writable(out)).data
+
+    def bcast(self, data: Any = None, root: int = 0) -> Any:
+        """The root's array or tuple, on every rank."""
+        self._check_rank("bcast from", root)
+        return self._group.bcast(Message.of(data) if self.rank == root else None, root).data
+
+    def gather(self, data: Any, root: int = 0) -> tuple[Any, ...] | None:
+        """At the root, what each rank gives; None elsewhere. Shapes and dtypes may differ."""
+        self._check_rank("gather to", root)
+        found = self._group.gather(Message.of(data), root)
+        return None if found is None else tuple([m.data for m in found])
+
+    def allgather(self, data: Any) -> tuple[Any, ...]:
+        """What each rank gives, on every rank."""
+        return tuple([m.data for m in self._group.allgather(Message.of(data))])
+
+    def scatter(self, data: Sequence[Any] | None = None, root: int = 0) -> Any:
+        """Element `rank` of the root's sequence."""
+        return self._group.scatter(self._each("scatter", data, root), root).data
+
+    def alltoall(self, data: Sequence[Any]) -> tuple[Any, ...]:
+        """What each rank has for this one: element `rank` of its sequence."""
+        messages = self._each("alltoall", data, self.rank)
+        assert messages is not None
+        return tuple([m.data for m in self._group.alltoall(messages)])
+
+    def allreduce(self, data: Any, out: Array | None = None) -> Any:
+        """The sum of all ranks' arrays, which have one shape and dtype.
+
+        out: where it is put, which may be the array itself; by default a new array.
+        """
+        (array,) = Message.of((data,)).arrays
+        summed_as(array.dtype)  # before anybody waits
+        total = np.empty_like(array) if out is None else _writable(out)
+        assert total is not None
+        if (total.dtype, total.shape) != (array.dtype, array.shape):
+            raise RunError(
+                f"allreduce: the array is {array.dtype}{array.shape}, but `out` is "
+                f"{total.dtype}{total.shape}"
+            )
+        self._group.allreduce(array, total)
+        return total
+
+    # -- objects -----------------------------------------------------------------------------
+
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """`send` of any object that can be pickled."""
+        self._check_peer("send to", dest, tag)
+        self._group.send(pickled(obj), dest, tag)
+
+    def recv_obj(self, source: int, tag: int = 0) -> Any:
+        """`recv` of an object."""
+        self._check_peer("receive from", source, tag)
+        return unpickled(self._group.recv(source, tag))
+
+    def bcast_obj(self, obj: Any = None, root: int = 0) -> Any:
+        """`bcast` of an object."""
+        self._check_rank("bcast from", root)
+        return unpickled(self._group.bcast(pickled(obj) if self.rank == root else None, root))
+
+    def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """`gather` of objects."""
+        self._check_rank("gather to", root)
+        found = self._group.gather(pickled(obj), root)
+        return None if found is None else [unpickled(m) for m in found]
+
+    def allgather_obj(self, obj: Any) -> list[Any]:
+        """`allgather` of objects."""
+        return [unpickled(m) for m in self._group.allgather(pickled(obj))]
+
+    def scatter_obj(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
+        """`scatter` of objects."""
+        self._check_rank("scatter from", root)
+        messages = None
+        if self.rank == root:
+            self._check_count("scatter_obj", objs)
+            messages = [pickled(obj) for obj in objs or ()]
+        return unpickled(self._group.scatter(messages, root))
+
+    def allreduce_obj(self, obj: Any) -> Any:
+        """The sum, by `+` in the order of ranks, of what all ranks give."""
+        first, *rest = self.allgather_obj(obj)
+        for other in rest:
+            first = first + other
+        return first
+
+    # -- models ------------------------------------------------------------------------------
+
+    def bcast_data(self, params: Mapping[str, Array]) -> None:
+        """Overwrite every rank's parameters by those of rank 0; names and types must be equal."""
+        names = sorted(params)
+        self._agree("bcast_data", {n: (params[n].shape, str(params[n].dtype)) for n in names})
+        mine = Message(tuple([np.ascontiguousarray(params[n]) for n in names]), False)
+        given = self._group.bcast(mine if self.rank == 0 else None, 0)
+        for name, array in zip(names, given.arrays, strict=True):
+            params[name][...] = array
+
+    def multi_node_mean_grad(
+        self, grads: Mapping[str, Array | None], params: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """The means of gradients over all ranks, by name; arrays that are given are overwritten.
+
+        params: with them, a gradient that is None counts as zeros of its parameter's type
+        (ChainerMN's zero_fill); without, it must be None on all ranks and is left out.
+        """
+        names = sorted(grads)
+        arrays: dict[str, Array] = {}
+        for name in names:
+            array = grads[name]
+            if array is None and params is not None:
+                array = _zeros_like(params[name])
+            if array is not None:
+                arrays[name] = array
+        self._agree("multi_node_mean_grad", {n: self._type(a) for n, a in arrays.items()})
+        self._mean(list(arrays.values()))
+        return arrays
+
+    allreduce_grad = multi_node_mean_grad  # ChainerMN's older name, a mean as well
+
+    def _mean(self, arrays: Sequence[Array]) -> None:
+        mean(self._groups(), arrays, *MEANS[self.name])
+
+    def _type(self, array: Array) -> tuple[Any, ...]:
+        """What must be equal on all ranks."""
+        return array.shape, str(array.dtype)
+
+    # -- checks ------------------------------------------------------------------------------
+
+    def _groups(self) -> Groups:
+        """Made when first needed: only two kinds of communicators use all of them."""
+        if self._made is None:
+            intra = self._group.split(self.inter_rank, self.rank)
+            inter = self._group.split(self.intra_rank, self.rank)
+            self._made = Groups(self._group, intra, inter)
+        return self._made
+
+    def _agree(self, verb: str, mine: dict[str, Any]) -> None:
+        """Raise GraphError on every rank, in the same words, unless all give the same types."""
+        for rank, theirs in enumerate(all_ := self.allgather_obj(mine)):
+            for name in (*all_[0], *theirs):
+                here, there = (table.get(name, "nothing") for table in (all_[0], theirs))
+                if here != there:
+                    raise GraphError(
+                        f"{verb}: {name!r} is {there} on rank {rank}, but {here} on rank 0"
+                    )
+
+    def _check_color(self, color: int) -> None:
+        if color < 0:
+            raise RunError(f"split: rank {self.rank} gives colour {color}; colours are 0 or more")
+
+    def _check_peer(self, verb: str, peer: int, tag: int) -> None:
+        if peer == self.rank:
+            raise RunError(
+                f"rank {peer} cannot {verb} itself: rank must be different from communicator rank, "
+                "otherwise deadlock occurs"
+            )
+        self._check_rank(verb, peer)
+        if not 0 <= tag < COLLECTIVE:
+            raise RunError(f"tag {tag} is not in 0..{COLLECTIVE - 1}")
+
+    def _check_rank(self, verb: str, peer: int) -> None:
+        if not 0 <= peer < self.size:
+            raise RunError(
+                f"rank {self.rank} cannot {verb} rank {peer}: there are ranks 0..{self.size - 1}"
+            )
+
+    def _check_count(self, verb: str, data: Sequence[Any] | None) -> None:
+        count = 0 if data is None else len(data)
+        if count != self.size:
+            raise GraphError(f"{verb}: {count} elements are given for {self.size} ranks")
+
+    def _each(self, verb: str, data: Sequence[Any] | None, root: int) -> list[Message] | None:
+        self._check_rank(f"{verb} from", root)
+        if self.rank != root:
+            return None
+        self._check_count(verb, data)
+        return [Message.of(x) for x in data or ()]
+
+
+def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:
+    """The network of all ranks, from what each describes (see symgraph.chainermn.rank_view.join).
+
+    Every rank gets the same result, or the same error, before anything runs.
+    """
+    return join([from_json(text) for text in comm.allgather_obj(symbol.tojson())])
+
+
+def create_communicator(
+    name: str = "flat",
+    mpi_comm: Any = None,
+    *,
+    node: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Communicator:
+    """A communicator of all ranks (chainermn.create_communicator).
+
+    name: how gradients are summed: `naive` (one by one), `flat` (in large messages),
+    `hierarchical` (on each node, between nodes, on each node), `two_dimensional` (the same, each
+    rank a part), `pure_nccl` (as flat, but arrays of GPUs by NCCL: see nccl.py). mpi_comm: an
+    mpi4py communicator, or a rank's endpoint in ThreadCluster.run; by default all processes that
+    mpiexec started, of which none outlives another's failure (see `hook`). node: the machine's
+    name, for intra_rank and inter_rank. timeout: seconds a single wait may take. ConfigError:
+    unknown name, or `pure_nccl` without what it needs.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"no communicator {name!r}; {nearest(name, NAMES)}")
+    if name == "pure_nccl":
+        return _of_cards(mpi_comm, node or socket.gethostname(), timeout)
+    return Communicator(name, _group(mpi_comm, timeout), node or socket.gethostname())
+
+
+def _group(mpi_comm: Any, timeout: float) -> Group:
+    if mpi_comm is not None and not hasattr(mpi_comm, "Get_rank"):
+        return PeerGroup(mpi_comm)
+    from runtime.frontends.chainermn.mpi_group import MpiGroup  # on demand: mpi4py is optional
+
+    if mpi_comm is None:
+        from runtime.frontends.chainermn.hook import world_line
+
+        return MpiGroup(world_line(timeout))
+    from runtime.transports.mpi.cluster import line_of
+
+    return MpiGroup(line_of(mpi_comm, timeout))
+
+
+def _writable(out: Array | None) -> Array | None:
+    if out is not None and not (out.flags.c_contiguous and out.flags.writeable):
+        raise RunError("`out` must be C-contiguous and writeable: use a fresh array and copy")
+    return out
+
+
+def _of_cards(mpi_comm: Any, node: str, timeout: float) -> Communicator:
+    """The one of NCCL. MPI starts before CUDA, for what CUDA holds does not outlive a fork."""
+    from runtime.transports.nccl.communicators import (
+        load_nccl,  # on demand, as the rest: cupy is optional
+    )
+
+    try:
+        load_nccl()
+        from runtime.frontends.chainermn.nccl import NcclCommunicator
+
+        made = NcclCommunicator(_group(mpi_comm, timeout), node)
+        require(gpu(0))
+        return made
+    except SymgraphError as error:
+        raise ConfigError(
+            f"communicator 'pure_nccl' needs GPUs and the gpu extra: {error}; or use one of "
+            f"{', '.join(MEANS)}"
+        ) from None
+
+
+def _zeros_like(array: Array) -> Array:
+    """Zeros where the array is."""
+    zeros: Array = module_of(array).zeros_like(array)
+    return zeros

@@ -1,0 +1,44 @@
+"""The exception hook: a rank's uncaught exception ends all ranks, with one line that says why.
+
+ChainerMN's is off by default, and mpiexec waits for ever (chainermn#236). Here it is set when the
+first communicator over all MPI processes is made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from types import TracebackType
+
+from runtime.transports.base import Failure
+from runtime.transports.mpi.cluster import MpiCluster, MpiContext
+from symgraph.core.errors import PeerFailed
+
+_worlds: list[MpiContext] = []
+
+
+def world_line(timeout: float) -> MpiContext:
+    """All MPI processes, watched; made once, by every process alike, with the first timeout."""
+    if not _worlds:
+        cluster = MpiCluster(timeout)
+        _set_hook(cluster)
+        atexit.register(cluster.close)
+        _worlds.append(cluster.line())
+    return _worlds[0]
+
+
+def _set_hook(cluster: MpiCluster) -> None:
+    outer = sys.excepthook
+
+    def end_all(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        where = cluster.line().waiter.what
+        if isinstance(error, PeerFailed):
+            print(error, file=sys.stderr)
+        else:
+            cluster.abort(Failure(cluster.rank, where, f"{kind.__name__}: {error}"))
+            outer(kind, error, trace)
+        cluster.leave(1)
+
+    sys.excepthook = end_all

@@ -1,0 +1,120 @@
+"""Optimizers and metrics over all ranks, for programs that run once a rank (ChainerMN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.device.arrays import beside, module_of
+from runtime.frontends.chainermn.communicator import Communicator
+from runtime.training.checkpoint import OPTIMIZER
+from symgraph.core.errors import RunError
+from symgraph.core.types import Array
+from symgraph.frontend.metric_base import EvalMetric
+from symgraph.frontend.optimizer import Optimizer
+
+
+class MultiNodeOptimizer:
+    """An optimizer whose every step uses the gradients' means over all ranks.
+
+    Call `setup` once, before the first forward: it gives all ranks the weights of rank 0. So the
+    first `update` is a step like all others (ChainerMN's only hands the weights round).
+    """
+
+    def __init__(self, optimizer: Optimizer, comm: Communicator) -> None:
+        self.optimizer = optimizer
+        self._comm = comm
+        self._count = np.zeros((), np.int64)
+        self._states: dict[str, dict[str, Array]] = {}
+        self._params: dict[str, Array] = {}
+
+    def setup(self, params: Mapping[str, Array]) -> None:
+        """Overwrite these parameters by rank 0's, and train them from now on, in place."""
+        self._params, self._states = dict(params), {}
+        self._comm.bcast_data(self._params)
+        for name, array in sorted(params.items()):
+            with beside(array):
+                self._states[name] = self.optimizer.state(name, array)
+
+    @property
+    def count(self) -> int:
+        """Updates done."""
+        return int(self._count)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that it must have to go on, for a checkpointer: the parameters and its own state.
+
+        They are the arrays themselves, under the names that checkpoints have.
+        """
+        states = {
+            OPTIMIZER.format(name) + slot: array
+            for name, slots in self._states.items()
+            for slot, array in slots.items()
+        }
+        return {**self._params, **states, "updates": self._count}
+
+    def update(self, grads: Mapping[str, Array | None]) -> None:
+        """One step with the means of the gradients, which are overwritten by them.
+
+        A gradient that is None or missing counts as zeros.
+        """
+        if not self._params:
+            raise RunError("a multi-node optimizer was not told its parameters: call setup first")
+        given = {name: grads.get(name) for name in self._params}
+        means = self._comm.multi_node_mean_grad(given, self._params)
+        self._count += 1
+        for name, mean in means.items():
+            weight, state = self._params[name], self._states[name]
+            with beside(weight):
+                xp = module_of(weight)
+                self.optimizer.update(xp, name, weight, mean, state, self.count)
+
+
+def create_multi_node_optimizer(
+    actual_optimizer: Optimizer, communicator: Communicator
+) -> MultiNodeOptimizer:
+    """`actual_optimizer` with gradients averaged over all ranks (ChainerMN)."""
+    return MultiNodeOptimizer(actual_optimizer, communicator)
+
+
+class MultiNodeEvaluator:
+    """A metric over the samples of all ranks: sums and counts are added, and divided once.
+
+    The mean of the ranks' means, which ChainerMN takes, weighs samples by how many their rank has.
+    """
+
+    def __init__(self, metric: EvalMetric, comm: Communicator) -> None:
+        self.metric, self._comm = metric, comm
+
+    def update(self, labels: Array, preds: Array) -> None:
+        """Add samples of this rank."""
+        self.metric.update(labels, preds)
+
+    def get(self) -> tuple[Any, Any]:
+        """Name and value over all ranks since the last `reset`; every rank calls it.
+
+        A composite metric has lists of both.
+        """
+        parts = self.metric.parts
+        mine = np.array([(m.sum_metric, m.num_inst) for m in parts], np.float64)
+        sums = self._comm.allreduce(mine)
+        values = [
+            metric.value(float(total / count)) if count else math.nan
+            for metric, (total, count) in zip(parts, sums, strict=True)
+        ]
+        if parts == [self.metric]:
+            return self.metric.name, values[0]
+        return [metric.name for metric in parts], values
+
+    def reset(self) -> None:
+        self.metric.reset()
+
+
+def create_multi_node_evaluator(
+    actual_evaluator: EvalMetric, communicator: Communicator
+) -> MultiNodeEvaluator:
+    """A metric of `sg.metric` over the samples of all ranks (ChainerMN)."""
+    return MultiNodeEvaluator(actual_evaluator, communicator)

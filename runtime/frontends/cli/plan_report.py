@@ -1,0 +1,208 @@
+"""Plans in words: what a config would do, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partitioner.costs.cost import CostTable
+from partitioner.views.picture import group_block
+from partitioner.views.report import table
+from runtime.planning.costs.prices import Bodies, CostModel, machine_prices
+from runtime.planning.placement_choice import Considered
+from runtime.planning.plan import Plan
+from runtime.profiling.calibration.pricing import quick_prices
+from runtime.schedule.replay import simulate
+from runtime.schedule.timeline import Timeline
+from runtime.schedule.views.draw import chart
+from runtime.training.job import Job, machine_of
+from runtime.training.summary import placement_of, plan_rows
+from symgraph.core.units import aligned_columns, bytes_text, seconds_text, si_text
+
+
+def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
+    """The report of `--plan` as text, and its figures with the keys of `--json`.
+
+    The timeline is predicted from the profile that automatic choices were made with, or else from
+    operation counts and a quick measurement of this machine; a training run predicts anew from
+    its measured times.
+    """
+    plan = job.training
+    prices = _prices(job).only(plan.options.contexts)
+    timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores()))
+    config = job.config
+    choice = plan.choice
+    head = (
+        f"{config.model}: {len(plan.partition.graph)} nodes with gradients, batch of "
+        f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, {how(plan)}"
+    )
+    parts = [
+        head,
+        "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
+        "memory at the worst moment:\n" + memory_table(plan),
+        f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
+        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
+        + chart(timeline)
+        + "\n"
+        + _bound(plan, timeline),
+    ]
+    buckets = config.data.buckets
+    shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
+    parts[1:1] = [note for note in [shown, plan.late] if note]
+    if plan.considered:
+        parts.insert(-1, "placements:\n" + considered_table(plan))
+        parts.insert(-1, config_block(plan))
+    if plan.compared:
+        parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
+    if len(plan.tried) > 1:
+        parts.insert(-1, "tried:\n" + tried_table(plan))
+    figures = {
+        "predicted_step_seconds": timeline.makespan,
+        "bubble_fraction": timeline.bubble_fraction,
+        "schedule": choice.schedule,
+        "micro_batches": len(plan.sizes),
+        "time_segment": choice.time_segment,
+        "recompute": list(choice.recompute),
+        "strategy": config.partition.strategy,
+        "placement": placement_of(plan),
+        "devices": list(config.devices),
+        "stages": plan_rows(plan),
+    }
+    return "\n\n".join(parts), figures
+
+
+def _prices(job: Job) -> CostModel:
+    if job.training.prices is not None:
+        return job.training.prices
+    machine = machine_of(job.config)
+    if machine is not None:
+        return machine_prices(machine)
+    return quick_prices(job.training.options.contexts)
+
+
+def _bound(plan: Plan, timeline: Timeline) -> str:
+    """How far the step is from what no order of its runs can beat, and the gap in words."""
+    busy = timeline.busy()
+    rank = max(range(len(busy)), key=busy.__getitem__)
+    least = busy[rank]
+    gap = f"{timeline.makespan / least - 1:.1%}" if least else "-"
+    device = plan.partition.placement.devices[rank]
+    return (
+        f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
+        f"the predicted step is {gap} above"
+    )
+
+
+def config_block(plan: Plan) -> str:
+    """What a config would say to have the plan's placement."""
+    groups = group_block(plan.partition.graph, plan.partition.placement)
+    marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
+    return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
+
+
+def _basis(prices: CostModel) -> str:
+    """What a prediction rests on, in words."""
+    several = len(prices.kinds) > 1
+    words = [_bodies(b) + several * f" ({kind})" for kind, b in prices.kinds.items()]
+    return " and ".join([*words, f"{seconds_text(float(prices.link.latency))} a message"])
+
+
+def _bodies(bodies: Bodies) -> str:
+    if isinstance(bodies, CostTable):
+        return f"from {len(bodies.measured)} measured kernels"
+    return f"at {si_text(bodies.flops, 'FLOP/s')}, {seconds_text(bodies.call)} a call"
+
+
+def how(plan: Plan) -> str:
+    """The schedule, time segments and recomputation of a plan in words."""
+    schedule, _, _, steps, again = plan.choice
+    text = f"schedule {schedule}"
+    if steps is not None:
+        text += f", time segments of {steps} steps"
+    if again:
+        text += f", forward run again on stage {', '.join(map(str, again))}"
+    return text
+
+
+def memory_table(plan: Plan) -> str:
+    """Per device: what its memory is made of at the worst moment."""
+    head = (
+        "rank",
+        "device",
+        "parameters",
+        "optimizer",
+        "scratch",
+        "gradients",
+        "activations",
+        "transient",
+        "peak",
+        "at",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    for rank, m in enumerate(plan.memory):
+        parts = (
+            m.parameters,
+            m.optimizer,
+            m.scratch,
+            m.gradients,
+            m.activations,
+            m.transient,
+            m.peak,
+        )
+        device = str(plan.partition.placement.devices[rank])
+        rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
+    return "\n".join(aligned_columns(rows))
+
+
+def considered_table(plan: Plan) -> str:
+    """The placements that strategies found, the one that was taken marked."""
+    rows: list[tuple[str, ...]] = [
+        ("", "strategy", "slowest device", "at least", "gap", "predicted step")
+    ]
+    rows += [
+        (
+            "->" if c.placed.placement == plan.partition.placement else "",
+            c.placed.strategy,
+            seconds_text(c.placed.load),
+            seconds_text(c.placed.lower_bound),
+            f"{c.placed.gap:.1%}",
+            _step(c),
+        )
+        for c in plan.considered
+    ]
+    return "\n".join(aligned_columns(rows))
+
+
+def _step(considered: Considered) -> str:
+    if considered.seconds is None:
+        return "too large"
+    return ("> " if considered.at_least else "") + seconds_text(considered.seconds)
+
+
+def tried_table(plan: Plan) -> str:
+    """The candidates of an automatic choice, the one that was taken marked."""
+    rows: list[tuple[str, ...]] = [
+        (
+            "",
+            "schedule",
+            "steps a segment",
+            "forward again",
+            "predicted step",
+            "at least",
+            "peak memory",
+        ),
+    ]
+    peak = max(m.peak for m in plan.memory)
+    taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute, peak)
+    rows += [
+        (
+            "->" if (*t[:3], t.peak) == taken else "",
+            t.schedule,
+            "-" if t.time_segment is None else str(t.time_segment),
+            ", ".join(map(str, t.recompute)) or "-",
+            "too large" if t.seconds is None else seconds_text(t.seconds),
+            "" if t.bound is None else seconds_text(t.bound),
+            bytes_text(t.peak),
+        )
+        for t in plan.tried
+    ]
+    return "\n".join(aligned_columns(rows))

@@ -1,0 +1,396 @@
+"""The command line: train, or plan, the run that a config file describes.
+
+    python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
+    python -m symgraph.run CONFIG CONFIG ... --compare
+    mpiexec -n N python -m symgraph.run CONFIG            one rank a device
+    python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`;
+                           ["devices=[gpu(0), ...]"]      of these devices, by default the cores
+
+Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from symgraph.app.cli_parser import MODES, NEEDS, parser
+from symgraph.app.exit_status import OK, report, require_writable, status_of
+from symgraph.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from runtime.training.clusters import Clusters
+    from runtime.training.job import Job
+    from runtime.transports import Cluster
+    from symgraph.app.config_keys import Config
+    from symgraph.app.console import Console
+    from symgraph.app.corpus import Corpus
+
+    Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
+    return status_of(
+        lambda: _command(parser().parse_intermixed_args(words)),
+        with_traceback="--traceback" in words,
+    )
+
+
+def _print_keys() -> int:
+    from symgraph.app.config_keys import key_help
+
+    for key, default, meaning in key_help():
+        print(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}")
+    return OK
+
+
+def _command(options: argparse.Namespace) -> int:
+    from partitioner.strategies import STRATEGIES
+    from runtime.schedule.generators.table import SCHEDULES
+    from symgraph.app.config import load_config
+
+    if options.keys:
+        return _print_keys()
+    _require_one_mode(options)
+    if options.measure_machine is not None:
+        return _measure_machine(options)
+    if options.config is None:
+        raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
+    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES)
+    if options.compare:
+        return _run(_candidates(options, load), options, _compare)
+    config = load(options.config, options.overrides)
+    if options.plan:
+        return _plan(config, options)
+    work = _profile if options.profile else _search if options.search else _train
+    return _run({options.config: config}, options, work)
+
+
+def _candidates(
+    options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
+) -> dict[str, Config]:
+    """The configs to compare, by name: files, or the candidates of one file."""
+    words = [options.config, *options.overrides]
+    files = list(dict.fromkeys(word for word in words if "=" not in word))
+    overrides = [word for word in words if "=" in word]
+    if len(files) > 1:
+        return {file: load(file, overrides) for file in files}
+    candidates = load(files[0], overrides).candidates if files else {}
+    if len(candidates) < 2:
+        raise ConfigError(
+            "--compare needs two configs or more, or a config with `candidates:`, such as "
+            "candidates: {by hand: [], planned: [partition.strategy=auto]}"
+        )
+    found = {}
+    for name, more in candidates.items():
+        try:
+            found[name] = load(files[0], [*overrides, *more])
+        except ConfigError as error:
+            raise ConfigError(f"candidate {name!r}: {error}") from None
+    return found
+
+
+def _require_one_mode(options: argparse.Namespace) -> None:
+    """ConfigError for arguments that do not go together."""
+    asked = [mode for mode in MODES if getattr(options, mode)]
+    if len(asked) > 1:
+        raise ConfigError(f"--{asked[0]} or --{_dashed(asked[1])}? one at a time")
+    for name in ("log", "tensorboard"):
+        if asked and getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is for training; leave out --{_dashed(asked[0])}")
+    for name, modes in NEEDS.items():
+        if getattr(options, name) is not None and not set(modes) & set(asked):
+            words = " or ".join(f"--{mode}" for mode in modes)
+            raise ConfigError(f"--{_dashed(name)} goes with {words}; add that")
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _measure_machine(options: argparse.Namespace) -> int:
+    from runtime.profiling.calibration.machine import (
+        DEVICES,
+        devices_to_measure,
+        machine_file,
+        measure_machine,
+        measuring_ranks,
+        write_machine,
+    )
+
+    path, words = options.measure_machine, [options.config, *options.overrides]
+    if path.startswith(DEVICES):
+        path, words = "-", [path, *words]
+    contexts = devices_to_measure([word for word in words if word is not None])
+    cluster = measuring_ranks(os.environ, contexts)
+    try:
+        if path != "-" and 0 in cluster.ranks:
+            _require_machine_file(path)
+        machine = measure_machine(cluster, contexts)
+        if 0 in cluster.ranks:
+            if path == "-":
+                print(machine_file(machine), end="", flush=True)
+            else:
+                write_machine(machine, path)
+                print(machine, flush=True)
+        cluster.close()
+    except (Exception, KeyboardInterrupt) as error:
+        status = report(error, with_traceback=options.traceback)
+        cluster.leave(status)
+        return status
+    return OK
+
+
+def _require_machine_file(path: str) -> None:
+    """ConfigError if a machine file cannot be written there, or something else would be lost."""
+    from partitioner.costs.machine_files import load_machine
+
+    require_writable(path, "cannot write the machine file")
+    if os.path.isfile(path):
+        try:
+            load_machine(path)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--measure-machine would write over {path}, which is no machine file ({error})"
+            ) from None
+
+
+def _plan(config: Config, options: argparse.Namespace) -> int:
+    from runtime.backends.device.blas_threads import limit_blas
+    from runtime.frontends.cli.plan_report import plan_report
+    from runtime.training.job import prepare
+
+    with limit_blas(1):
+        text, figures = plan_report(prepare(config))
+    print(text)
+    if options.json:
+        print(json.dumps(figures))
+    return OK
+
+
+def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work) -> int:
+    """Do something with configs on their devices; the exit status."""
+    from runtime.training.clusters import Clusters
+    from runtime.training.trainer import agree_on_config
+    from symgraph.app.console import Console
+
+    clusters = Clusters(os.environ)
+    try:
+        here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
+        console = Console(sys.stderr if options.json else sys.stdout, quiet=not here)
+        _say_what_is_slow(console)
+        for config in configs.values():
+            agree_on_config(config, clusters.of(config))
+        summary = work(configs, options, clusters, console)
+        clusters.close()
+    except (Exception, KeyboardInterrupt) as error:
+        status = report(error, with_traceback=options.traceback)
+        clusters.leave(status)
+        return status
+    if here and options.json:
+        print(json.dumps(summary), flush=True)
+    return OK
+
+
+def _say_what_is_slow(console: Console) -> None:
+    """Warn of what makes this run slower than it need be."""
+    from runtime.backends.cpu import cached
+    from runtime.backends.device.blas_threads import slowed_down
+
+    warning = slowed_down(dict(os.environ))
+    if warning:
+        console.line(f"warning: {warning}")
+    compiled, folder = cached()
+    if not compiled:
+        console.line(f"compiling kernels, which takes half a minute, once: they stay in {folder}")
+
+
+def _profile(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.frontends.cli.commands import Outputs, profile
+    from runtime.profiling.analysis.record import STEPS
+    from runtime.training.clusters import transport_of
+
+    (config,) = configs.values()
+    files = Outputs(options.trace, options.save_costs, options.report)
+    steps = options.steps or STEPS
+    found = profile(config, clusters.of(config), console, steps=steps, outputs=files)
+    return found | {"transport": transport_of(config, os.environ)}
+
+
+def _compare(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.frontends.cli.commands import compare_all
+    from runtime.profiling.analysis.record import STEPS
+
+    steps = options.steps or STEPS
+    return compare_all(configs, clusters.of, console, steps=steps, report=options.report)
+
+
+def _search(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.frontends.cli.commands import WINNER, search_best
+    from runtime.profiling.analysis.record import STEPS
+
+    ((source, config),) = configs.items()
+    return search_best(
+        config,
+        clusters,
+        console,
+        steps=options.steps or STEPS,
+        winner=options.winner or WINNER,
+        source=source,
+    )
+
+
+def _train(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.training.clusters import transport_of
+
+    (config,) = configs.values()
+    summary = _fit(config, clusters.of(config), console, options.log, options.tensorboard)
+    return summary | {"transport": transport_of(config, os.environ)}
+
+
+def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
+    """Say what is going to be trained, and where."""
+    from runtime.frontends.cli.plan_report import how
+    from symgraph.core.units import count_text
+
+    placement = job.training.partition.placement
+    devices = ", ".join(map(str, placement.devices))
+    console.line(
+        f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
+        f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
+    )
+    console.line(
+        f"{job.config.model}: {count_text(placement.stages, 'stage')} on {devices}, "
+        f"{count_text(len(job.training.sizes), 'micro-batch')}, {how(job.training)}"
+    )
+    if job.training.late:
+        console.line(f"note: {job.training.late}")
+    idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
+    if idle:
+        console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")
+
+
+def _fit(
+    config: Config, cluster: Cluster, console: Console, log: str | None, events: str | None
+) -> dict[str, Any]:
+    """Train as configured, showing progress on rank 0; the summary."""
+    from runtime.backends.device.blas_threads import limit_blas
+    from runtime.profiling.calibration.pricing import CostCache
+    from runtime.training.job import prepare
+    from runtime.training.trainer import Progress as TrainProgress
+    from runtime.training.trainer import Trainer, blas_threads, exp, load_corpus
+    from symgraph.app.event_log import EventLog
+    from symgraph.app.step_log import StepLog
+
+    job = prepare(config, CostCache().on(cluster))
+    corpus = load_corpus(config)
+    _introduce(job, corpus, console)
+    with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
+        trainer = Trainer(job, cluster, corpus)
+        path = trainer.resume()
+        if path is not None:
+            console.line(f"going on from {path}")
+        done = trainer.training.steps
+        with (
+            StepLog(log if 0 in cluster.ranks else None) as lines,
+            EventLog(events if 0 in cluster.ranks else None) as scalars,
+            console.progress(
+                trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
+            ) as progress,
+        ):
+
+            def on_step(p: TrainProgress) -> None:
+                progress.update(p.step, p.tokens, p.loss)
+                figures = {
+                    "loss": p.loss,
+                    "perplexity": exp(p.loss),
+                    "tokens_per_second": p.tokens_per_second,
+                    **p.scaling,
+                }
+                lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
+                scalars.write(step=p.step, **figures)
+
+            def on_evaluation(step: int, perplexity: float) -> None:
+                progress.evaluation(step, perplexity)
+                lines.write(step=step, held_out_perplexity=perplexity)
+                scalars.write(step=step, held_out_perplexity=perplexity)
+
+            summary = trainer.fit(on_step, on_evaluation)
+    _show(summary, console)
+    return summary | {"corpus": corpus.name}
+
+
+def _show(summary: dict[str, Any], console: Console) -> None:
+    from symgraph.core.units import bytes_text, flops_text, seconds_text
+
+    console.table(
+        "stages",
+        (
+            "stage",
+            "device",
+            "time a step",
+            "work",
+            "parameters",
+            "memory predicted",
+            "measured",
+            "sent a step",
+        ),
+        [
+            (
+                s["stage"],
+                s["device"],
+                seconds_text(s["seconds"]),
+                flops_text(s["flops"]),
+                bytes_text(s["parameter_bytes"]),
+                bytes_text(s["peak_bytes_predicted"]),
+                None if s["peak_bytes_measured"] is None else bytes_text(s["peak_bytes_measured"]),
+                f"{bytes_text(s['bytes_sent'])} in {s['messages']}",
+            )
+            for s in summary["stages"]
+        ],
+    )
+    console.summary(
+        {
+            "held-out perplexity": summary["perplexity"],
+            "steps": summary["steps"],
+            "tokens": summary["tokens"],
+            "tokens a second": summary["tokens_per_second"],
+            "step": seconds_text(summary["step_seconds"]),
+            **_predicted(summary),
+        }
+    )
+
+
+def _predicted(summary: dict[str, Any]) -> dict[str, str]:
+    """What is known of steps that are all alike."""
+    from symgraph.core.units import seconds_text
+
+    if summary["predicted_step_seconds"] is None:
+        return {}
+    return {
+        "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
+        "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

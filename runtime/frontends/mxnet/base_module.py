@@ -1,0 +1,362 @@
+"""The module interface: training, scoring and predicting over data iterators (MXNet BaseModule).
+
+What differs between modules (which network a batch goes through) is in the methods that raise
+NotImplementedError here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from runtime.backends.device.arrays import on_host
+from symgraph.core.batch_layout import Layout, Split
+from symgraph.core.errors import ConfigError, RunError
+from symgraph.core.types import Array
+from symgraph.frontend import metric
+from symgraph.frontend.callback import BatchEnd, BatchEndParam
+from symgraph.frontend.init import Initializer, Mixed, Uniform
+from symgraph.frontend.io import DataBatch, DataIter
+from symgraph.frontend.metric_base import EvalMetric
+from symgraph.frontend.optimizer import Optimizer
+from symgraph.frontend.params_file import load_params, save_params
+from symgraph.frontend.symbol import Symbol
+
+Callbacks = Callable[..., None] | Sequence[Callable[..., None]] | None
+Settings = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Params = dict[str, Array]
+Metrics = metric.Metric | list[metric.Metric]
+RATE: Settings = (("learning_rate", 0.01),)
+
+
+class BaseModule(ABC):
+    """Something that can be bound to shapes, trained and used."""
+
+    def __init__(self, logger: Any = logging) -> None:
+        self.logger = logger
+
+    # -- what each kind of module does ---------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def symbol(self) -> Symbol:
+        """The network that is bound, of the current bucket if there are several."""
+
+    @property
+    @abstractmethod
+    def label_names(self) -> list[str]:
+        """The names of the labels."""
+
+    @property
+    @abstractmethod
+    def output_names(self) -> list[str]:
+        """The names of the outputs."""
+
+    @abstractmethod
+    def bind(
+        self,
+        data_shapes: Sequence[Any],
+        label_shapes: Sequence[Any] | None = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Any = None,
+        grad_req: str | Mapping[str, str] = "write",
+    ) -> None:
+        """Plan the network for these shapes: DataDescs, or (name, shape[, dtype, layout])."""
+
+    @abstractmethod
+    def init_params(
+        self,
+        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        arg_params: Mapping[str, Any] | None = None,
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """First values of parameters: those given, and for the rest the initializer's."""
+
+    @abstractmethod
+    def init_optimizer(
+        self,
+        kvstore: str | None = "local",
+        optimizer: str | Optimizer = "sgd",
+        optimizer_params: Settings = RATE,
+        force_init: bool = False,
+    ) -> None:
+        """Choose the optimizer, by name or as an object."""
+
+    @abstractmethod
+    def get_params(self) -> tuple[Params, Params]:
+        """(parameters, auxiliary states) by name: copies."""
+
+    @abstractmethod
+    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
+        """Compute the outputs of a batch; is_train: by default whether it is bound for training."""
+
+    @abstractmethod
+    def backward(self, out_grads: Any = None) -> None:
+        """Compute the gradients; out_grads: one array an output that is no loss."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Change the parameters by the gradients."""
+
+    @abstractmethod
+    def train_batch(self, data_batch: DataBatch) -> None:
+        """Forward, backward and update as one pipelined step."""
+
+    @abstractmethod
+    def get_outputs(self) -> list[Array]:
+        """The outputs of the last batch."""
+
+    @abstractmethod
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """The last batch's size, where it lies in each output, and its axis in each label.
+
+        Labels are in the batch's order; None: the network does not read it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the module's threads; it cannot run afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- training ------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        train_data: DataIter,
+        eval_data: DataIter | None = None,
+        eval_metric: Metrics = "acc",
+        epoch_end_callback: Callbacks = None,
+        batch_end_callback: Callbacks = None,
+        kvstore: str | None = "local",
+        optimizer: str | Optimizer = "sgd",
+        optimizer_params: Settings = RATE,
+        eval_end_callback: Callbacks = None,
+        eval_batch_end_callback: Callbacks = None,
+        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        arg_params: Mapping[str, Any] | None = None,
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_rebind: bool = False,
+        force_init: bool = False,
+        begin_epoch: int = 0,
+        num_epoch: int | None = None,
+        validation_metric: Metrics | None = None,
+    ) -> None:
+        """Bind, initialize and train for epochs begin_epoch to num_epoch (MXNet's `fit`).
+
+        After each epoch the metric is logged, callbacks are called, and eval_data is scored.
+        """
+        epochs = _epochs(begin_epoch, num_epoch)
+        _require_iterators(train_data, eval_data)
+        self.bind(
+            train_data.provide_data,
+            train_data.provide_label,
+            for_training=True,
+            force_rebind=force_rebind,
+        )
+        self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
+        self.init_optimizer(kvstore, optimizer, optimizer_params)
+        shown = metric.create(eval_metric)
+        for epoch in epochs:
+            begun = time.perf_counter()
+            self._epoch(epoch, train_data, shown, _listed(batch_end_callback))
+            self._log(epoch, "Train", shown.get_global_name_value())
+            self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - begun)
+            for callback in _listed(epoch_end_callback):
+                callback(epoch, self.symbol, *self.get_params())
+            if eval_data is not None:
+                scored = self.score(
+                    eval_data,
+                    validation_metric or eval_metric,
+                    epoch=epoch,
+                    batch_end_callback=eval_batch_end_callback,
+                    score_end_callback=eval_end_callback,
+                )
+                self._log(epoch, "Validation", scored)
+            train_data.reset()
+
+    def _log(self, epoch: int, what: str, figures: list[tuple[str, float]]) -> None:
+        for name, value in figures:
+            self.logger.info("Epoch[%d] %s-%s=%f", epoch, what, name, value)
+
+    def _epoch(
+        self,
+        epoch: int,
+        train_data: DataIter,
+        shown: EvalMetric,
+        callbacks: Sequence[BatchEnd],
+    ) -> None:
+        shown.reset()
+        nbatch = -1
+        for nbatch, data_batch in enumerate(train_data):
+            self.train_batch(data_batch)
+            self.update_metric(shown, data_batch.label)
+            for callback in callbacks:
+                callback(BatchEndParam(epoch, nbatch, shown, locals()))
+        if nbatch < 0:
+            raise RunError(f"train_data gave no batch in epoch {epoch}: call its reset() before")
+
+    def forward_backward(self, data_batch: DataBatch) -> None:
+        """`forward` for training and `backward`."""
+        self.forward(data_batch, is_train=True)
+        self.backward()
+
+    # -- using ---------------------------------------------------------------------------------
+
+    def score(
+        self,
+        eval_data: DataIter,
+        eval_metric: Metrics,
+        num_batch: int | None = None,
+        batch_end_callback: Callbacks = None,
+        score_end_callback: Callbacks = None,
+        reset: bool = True,
+        epoch: int = 0,
+    ) -> list[tuple[str, float]]:
+        """The metric over an epoch of eval_data: (name, value) pairs.
+
+        Samples that pad a batch are left out (MXNet counts them).
+        """
+        shown = metric.create(eval_metric)
+        shown.reset()
+        count = 0
+        for nbatch, batch in self._batches(eval_data, num_batch, reset):
+            self.forward(batch, is_train=False)
+            self.update_metric(shown, batch.label, batch.pad)
+            for callback in _listed(batch_end_callback):
+                callback(BatchEndParam(epoch, nbatch, shown, locals()))
+            count = nbatch + 1
+        for callback in _listed(score_end_callback):
+            callback(BatchEndParam(epoch, count, shown, locals()))
+        return shown.get_global_name_value()
+
+    def iter_predict(
+        self, eval_data: DataIter, num_batch: int | None = None, reset: bool = True
+    ) -> Iterator[tuple[list[Array], int, DataBatch]]:
+        """(outputs without padding, number, batch) of each batch."""
+        for nbatch, batch in self._batches(eval_data, num_batch, reset):
+            self.forward(batch, is_train=False)
+            yield self._unpadded(batch.pad), nbatch, batch
+
+    def predict(
+        self,
+        eval_data: Any,
+        num_batch: int | None = None,
+        merge_batches: bool = True,
+        reset: bool = True,
+        always_output_list: bool = False,
+    ) -> Any:
+        """The outputs for an array, or for all batches of an iterator, without padding.
+
+        merge_batches: one array an output (a single array for a single output, unless
+        always_output_list); else a list of outputs for each batch.
+        """
+        if not hasattr(eval_data, "reset"):
+            self.forward(DataBatch([on_host(eval_data)]), is_train=False)
+            return self.get_outputs()[0]
+        made = [outputs for outputs, *_ in self.iter_predict(eval_data, num_batch, reset)]
+        if not merge_batches or not made:
+            return made
+        merged = [
+            np.concatenate(parts, axis=layout.axis if isinstance(layout, Split) else 0)
+            for parts, layout in zip(zip(*made, strict=True), self.samples()[1], strict=True)
+        ]
+        return merged[0] if len(merged) == 1 and not always_output_list else merged
+
+    def update_metric(self, eval_metric: EvalMetric, labels: Sequence[Any], pad: int = 0) -> None:
+        """Show the last batch's labels and outputs to a metric, without its last `pad` samples."""
+        size, _, axes = self.samples()
+        shown = {}
+        for (name, axis), label in zip(axes.items(), map(on_host, labels), strict=False):
+            if axis is not None:
+                shown[name] = _without(label, Split(axis), size, pad) if pad else label
+        outputs = dict(zip(self.output_names, self._unpadded(pad), strict=True))
+        eval_metric.update_dict(shown, outputs)
+
+    def _unpadded(self, pad: int) -> list[Array]:
+        outputs = self.get_outputs()
+        if not pad:
+            return outputs
+        size, layouts, _ = self.samples()
+        return [_without(a, lay, size, pad) for a, lay in zip(outputs, layouts, strict=True)]
+
+    @staticmethod
+    def _batches(
+        data: DataIter, num_batch: int | None, reset: bool
+    ) -> Iterator[tuple[int, DataBatch]]:
+        _require_iterators(data)
+        if reset:
+            data.reset()
+        for nbatch, batch in enumerate(data):
+            if nbatch == num_batch:
+                return
+            yield nbatch, batch
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def set_params(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = True,
+        allow_extra: bool = False,
+    ) -> None:
+        """Give parameters and auxiliary states values; see `init_params`."""
+        self.init_params(None, arg_params, aux_params or {}, allow_missing, force_init, allow_extra)
+
+    def save_params(self, fname: str) -> None:
+        """Write parameters and auxiliary states to a `.params` file."""
+        save_params(fname, *self.get_params())
+
+    def load_params(self, fname: str) -> None:
+        """Read what `save_params` wrote."""
+        self.set_params(*load_params(fname))
+
+
+def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:
+    """The array without its last samples; as it is if it has none."""
+    if not isinstance(layout, Split):
+        return array
+    before, after = array.shape[: layout.axis], array.shape[layout.axis + 1 :]
+    view = array.reshape(*before, layout.outer, batch, layout.inner, *after)
+    kept = view.take(np.arange(batch - pad), axis=layout.axis + 1)
+    return kept.reshape(*before, -1, *after)
+
+
+def _epochs(begin: int, end: int | None) -> range:
+    """The numbers of the epochs to train; ConfigError if their end is missing."""
+    if not isinstance(end, int | np.integer):
+        raise ConfigError(f"fit: num_epoch is {end!r}; say how many epochs to train")
+    return range(begin, end)
+
+
+def _require_iterators(*given: Any) -> None:
+    """TypeError for what gives no batches, such as an array; None is no data."""
+    for data in given:
+        if data is not None and not (hasattr(data, "reset") and hasattr(data, "__iter__")):
+            raise TypeError(
+                "data comes from an iterator, such as NDArrayIter(data, label, batch_size), not "
+                f"from a {type(data).__name__}"
+            )
+
+
+def _listed(callbacks: Callbacks) -> Sequence[Callable[..., None]]:
+    if callbacks is None:
+        return []
+    return [callbacks] if callable(callbacks) else callbacks

@@ -1,0 +1,390 @@
+"""The executor: MXNet's forward/backward interface on the cut, scheduled, worker-run graph.
+
+An Executor runs one micro-batch over one thread a device. `forward` and `backward` are two halves
+of the same checked schedule: each half sends and receives all messages whose senders are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from partitioner.placement.group2ctx import Groups
+from runtime.backends.device.arrays import copy, fill, is_on_gpu, on_host
+from runtime.engine.devices import ArrayPlacement, gpus, home, within_memory
+from runtime.engine.phases import Phases, head_gradients
+from runtime.engine.worker import RankResources, Worker
+from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, host_array, requests_of
+from runtime.planning.plan import Options, Plan, plan
+from runtime.transports import ThreadCluster, Transport
+from symgraph.core.context import Context, cpu, require_context
+from symgraph.core.errors import GraphError, RunError, nearest
+from symgraph.core.types import Array, TensorType, is_float
+from symgraph.frontend.symbol import Symbol
+from symgraph.passes.precision import FLOAT32
+
+Types = dict[str, TensorType]
+
+
+class Executor:
+    """A bound symbol: arrays for every argument, and the machinery to run it (MXNet Executor).
+
+    arg_dict, grad_dict, aux_dict, output_dict: name -> array, of numpy on a CPU, of CuPy on a GPU:
+    each lies on the device on which its variable or output is placed, but the array of a parameter
+    in shards is whole, on the host. Assign to arguments in place:
+    `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and CuPy's arrays, while
+    `forward`, `backward` and `copy_params_from` take any. grad_dict has no entry for arguments
+    whose grad_req is null. Use it as a context manager, or call `close`, to end its threads at
+    once.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        plans: tuple[Plan, Plan],
+        homes: ArrayPlacement,
+        args: dict[str, Array],
+        grads: dict[str, Array],
+        requests: dict[str, str],
+        aux: dict[str, Array],
+    ) -> None:
+        """plans: with gradients and without."""
+        self.symbol = symbol
+        self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
+        self.grad_req = requests
+        self.outputs: list[Array] = []
+        self.plan, self._inference = plans
+        self._homes, self._gpus = homes, gpus(self.plan)
+        self._pieces: dict[str, Array] = {}  # on GPUs, of arguments that are whole on the host
+        self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
+        ranks = range(self._cluster.size)
+        shared = {rank: RankResources() for rank in ranks}
+        self._phases = Phases(self.plan, self._cluster, self._arrays(self.plan), shared)
+        arrays = self._arrays(self._inference)
+        self._readers = [Worker(self._inference, r, arrays[r]) for r in ranks]
+        self._ready = False  # a training forward has run, so backward may
+        self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
+
+    def _arrays(self, made: Plan) -> dict[int, dict[str, Array]]:
+        """What each rank works on: the arguments and states themselves, or views of their rows.
+
+        Only what is in pieces and on GPUs is copied, before every forward.
+        """
+        tables = self.arg_dict | self.aux_dict
+        found: dict[int, dict[str, Array]] = {rank: {} for rank in range(self._cluster.size)}
+        for name in made.parameters:
+            shard, here = made.shards.get(name), home(made, name)
+            array = tables[shard.parameter if shard else name]
+            if shard:
+                array = shard.of(array)  # a view: what is assigned to the argument is its
+            if not here.holds(array):
+                if name not in self._pieces:
+                    with here.use(), within_memory(made, made.rank_of(name)):
+                        self._pieces[name] = here.put(array)
+                array = self._pieces[name]
+            found[made.rank_of(name)][name] = array
+        return found
+
+    def _begin(self) -> None:
+        """Let what the caller has done to arguments be done, and pieces on GPUs have it."""
+        for gpu in self._gpus:
+            gpu.catch_up()
+        for name, piece in self._pieces.items():
+            shard = self.plan.shards[name]
+            fill(home(self.plan, name), piece, shard.of(self.arg_dict[shard.parameter]))
+
+    # -- running -----------------------------------------------------------------------------
+
+    def forward(self, is_train: bool = False, **inputs: Any) -> list[Array]:
+        """Compute the outputs; keywords are new values of arguments, copied in."""
+        for name, value in inputs.items():
+            if name not in self.arg_dict:
+                known = nearest(name, self.arg_dict)
+                raise GraphError(f"forward: no argument {name!r}; {known}")
+            self._assign("forward", self.arg_dict, name, value)
+        self._ready = False
+        self._begin()
+        if is_train:
+            step = self._steps
+            self._steps += 1
+            self._phases.forward({}, seed=0, step=step)
+            self.outputs = _copies(self.plan, self._phases.workers)
+            self._ready = True
+        else:
+            self.outputs = self._read()
+        return self.outputs
+
+    def _read(self) -> list[Array]:
+        """The outputs of a pass that does not train."""
+        step = self._reads
+        self._reads += 1
+
+        def work(transport: Transport) -> None:
+            self._readers[transport.rank].step(transport, {}, train=False, step=step)
+
+        self._cluster.run(work)
+        return _copies(self._inference, self._readers)
+
+    def backward(self, out_grads: Any = None) -> None:
+        """Compute the gradients of the last `forward(is_train=True)`.
+
+        out_grads: one array an output that is no loss, as a list in the order of all outputs (or
+        an array, for one output); entries for losses are ignored and may be None.
+        """
+        if not self._ready:
+            raise RunError("backward needs a forward(is_train=True) before it")
+        self._phases.backward(self._heads(out_grads))
+        self._ready = False
+        for gpu in self._gpus:
+            gpu.catch_up()
+        for name in self.plan.grads:
+            shard = self.plan.shards.get(name)
+            argument = shard.parameter if shard else name
+            here, whole = self._homes.of(argument), self.grad_dict[argument]
+            out, gradient = shard.of(whole) if shard else whole, self._phases.gradient(name)
+            with here.use():
+                if self.grad_req[argument] == "add" or (shard and shard.copy):
+                    out += on_host(gradient) if here.is_host else gradient
+                else:
+                    copy(out, gradient)
+        for gpu in self._gpus:
+            gpu.finish()
+
+    def _heads(self, out_grads: Any) -> dict[str, Array]:
+        names = self.symbol.list_outputs()
+        if out_grads is None:
+            out_grads = []
+        elif not isinstance(out_grads, (list, tuple)):
+            out_grads = [out_grads]
+        return head_gradients(self.plan, names, out_grads)
+
+    def _assign(self, what: str, table: dict[str, Array], name: str, value: Any) -> None:
+        """Give an array of a table new values; GraphError if they do not fit."""
+        if not is_on_gpu(value):
+            value = host_array(what, name, value)
+        if value.shape != table[name].shape:
+            raise GraphError(f"{what}: {name!r} has shape {value.shape}, not {table[name].shape}")
+        fill(self._homes.of(name), table[name], value)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    @property
+    def arg_arrays(self) -> list[Array]:
+        """The arrays of arg_dict, in the order of `list_arguments`."""
+        return [self.arg_dict[name] for name in self.symbol.list_arguments()]
+
+    @property
+    def grad_arrays(self) -> list[Array | None]:
+        """Those of grad_dict, likewise; None for arguments whose grad_req is null."""
+        return [self.grad_dict.get(name) for name in self.symbol.list_arguments()]
+
+    @property
+    def aux_arrays(self) -> list[Array]:
+        """Those of aux_dict, in the order of `list_auxiliary_states`."""
+        return [self.aux_dict[name] for name in self.symbol.list_auxiliary_states()]
+
+    @property
+    def output_dict(self) -> dict[str, Array]:
+        """The outputs of the last forward by name; RunError before the first."""
+        names = self.symbol.list_outputs()
+        if len(self.outputs) < len(names):
+            raise RunError("there are no outputs yet: call forward")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise GraphError(f"two outputs are named {twice!r}: take them from `outputs`")
+        return dict(zip(names, self.outputs, strict=True))
+
+    def reshape(
+        self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
+    ) -> Executor:
+        """An Executor of the same network for other shapes of some arguments (MXNet reshape).
+
+        Arrays whose shapes stay are those of this one, the others zeros. partial_shaping: whether
+        arguments that are not named may change their shapes; else GraphError. allow_up_sizing is
+        accepted and changes nothing.
+        """
+        inferred = self.symbol.infer_shape(**shapes)
+        new = dict(zip(self.symbol.list_arguments(), inferred[0], strict=True))
+        new |= dict(zip(self.symbol.list_auxiliary_states(), inferred[2], strict=True))
+        old = self.arg_dict | self.aux_dict
+        for name, shape in new.items():
+            if shape != old[name].shape and name not in shapes and not partial_shaping:
+                raise GraphError(
+                    f"reshape: {name!r} changes from {old[name].shape} to {shape}: give its shape "
+                    "as well, or partial_shaping=True"
+                )
+
+        def kept(table: dict[str, Array]) -> dict[str, Array]:
+            types = {n: TensorType(new[n], a.dtype.name) for n, a in table.items()}
+            other = {n: t for n, t in types.items() if t.shape != table[n].shape}
+            return table | self._homes.zeros(other)
+
+        options = self.plan.options
+        return bind(
+            self.symbol,
+            options.default,
+            kept(self.arg_dict),
+            kept(self.grad_dict),
+            self.grad_req,
+            kept(self.aux_dict),
+            options.groups,
+            precision=options.precision,
+        )
+
+    def copy_params_from(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:
+        """Copy values into arguments and auxiliary states.
+
+        Raises GraphError for unknown names and for other shapes.
+        """
+        for table, new in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, value in new.items():
+                if name in table:
+                    self._assign("copy_params_from", table, name, value)
+                elif not allow_extra_params:
+                    raise GraphError(f"no parameter {name!r}; {nearest(name, table)}")
+
+    def debug_str(self) -> str:
+        """The placement and communication table, then every node with its stage."""
+        partition = self.plan.partition
+        lines = [str(partition), ""]
+        for key, body in partition.bodies.items():
+            lines.append(f"body {key} on {partition.placement.devices[partition.rank(key)]}:")
+            lines += [f"  {node}" for node in body.graph if not node.is_variable]
+            sends = [e for e in partition.outgoing[key] if partition.crosses(e)]
+            lines += [f"  send {e.tag}: {e}" for e in sends]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """End the executor's threads; it cannot run afterwards."""
+        self._cluster.close()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def simple_bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    grad_req: GradReq = "write",
+    type_dict: Mapping[str, Any] | None = None,
+    group2ctx: Groups | None = None,
+    *,
+    precision: str = FLOAT32,
+    **shapes: Any,
+) -> Executor:
+    """An Executor with zero arrays for all arguments, from the shapes of some (MXNet simple_bind).
+
+    precision: float16 or bfloat16 keeps activations in 16 bits; all arrays are float32. A loss
+    scale is the caller's, as the `grad_scale` of losses and in head gradients. Raises GraphError
+    for a name that is no input (MXNet ignores it), ShapeError for shapes that do not follow,
+    PlacementError for groups without device.
+    """
+    ctx = cpu() if ctx is None else ctx
+    require_context("simple_bind: ctx", ctx)
+    known = symbol.list_inputs()
+    for name in shapes:
+        if name not in known:
+            raise GraphError(f"simple_bind: no argument {name!r}; {nearest(name, known)}")
+    inputs = {n: s for n, s in shapes.items() if s is not None}
+    arg_shapes, _, aux_shapes = symbol.infer_shape(**inputs)
+    arg_types, _, aux_types = symbol.infer_type(**(type_dict or {}))
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    args = _types(names, arg_shapes, arg_types)
+    aux = _types(states, aux_shapes, aux_types)
+    requests = requests_of(grad_req, args)
+    for name, type_ in args.items():
+        if not is_float(type_.dtype):
+            requests[name] = "null"
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
+    plans = _plans(symbol, options, args | aux, requests)
+    homes = ArrayPlacement(plans[0], options.default)
+    trained = {n: t for n, t in args.items() if requests[n] != "null"}
+    return Executor(
+        symbol, plans, homes, homes.zeros(args), homes.zeros(trained), requests, homes.zeros(aux)
+    )
+
+
+def bind(
+    symbol: Symbol,
+    ctx: Context | None,
+    args: Sequence[Any] | Mapping[str, Any],
+    args_grad: Sequence[Any] | Mapping[str, Any] | None = None,
+    grad_req: GradReq = "write",
+    aux_states: Sequence[Any] | Mapping[str, Any] | None = None,
+    group2ctx: Groups | None = None,
+    *,
+    precision: str = FLOAT32,
+) -> Executor:
+    """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
+
+    Lists are in the order of `list_arguments` and `list_auxiliary_states`. precision: as for
+    `simple_bind`. A missing argument or a name that is none raises ValueError naming it, and so
+    does an array that does not lie on its variable's device: CuPy's on that card where it is a GPU.
+    """
+    ctx = cpu() if ctx is None else ctx
+    require_context("bind: ctx", ctx)
+    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arrays = arrays_by_name("args", args, names)
+    aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
+    requests = requests_of(grad_req, arrays)
+    given = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
+    requests = {n: r if n in given else "null" for n, r in requests.items()}
+    grads = {n: g for n, g in given.items() if requests[n] != "null"}
+    for name, gradient in grads.items():
+        if gradient.shape != arrays[name].shape or gradient.dtype != arrays[name].dtype:
+            raise GraphError(
+                f"bind: the gradient array of {name!r} is {gradient.dtype}{gradient.shape}, "
+                f"not {arrays[name].dtype}{arrays[name].shape}"
+            )
+        if isinstance(gradient, np.ndarray) and not gradient.flags.writeable:
+            raise GraphError(f"bind: the gradient array of {name!r} is read-only")
+    types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
+    plans = _plans(symbol, options, types, requests)
+    homes = ArrayPlacement(plans[0], options.default)
+    for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
+        homes.require(f"bind: `{what}`", table)
+    return Executor(symbol, plans, homes, arrays, grads, requests, aux)
+
+
+def _plans(
+    symbol: Symbol, options: Options, types: Types, requests: Mapping[str, str]
+) -> tuple[Plan, Plan]:
+    """With gradients and without, at the same places. types: of arguments and states."""
+    wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
+    make: dict[str, Any] = {
+        "shapes": {name: shape for name, (shape, _) in types.items()},
+        "dtypes": {name: dtype for name, (_, dtype) in types.items()},
+    }
+    training = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
+    if not wrt:
+        return training, training
+    options = replace(options, placement=training.partition.placement)
+    return training, plan(symbol, {}, options, **make)
+
+
+def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[str]) -> Types:
+    pairs = zip(shapes, dtypes, strict=True)
+    return {n: TensorType(*pair) for n, pair in zip(names, pairs, strict=True)}
+
+
+def _copies(made: Plan, workers: Iterable[Worker]) -> list[Array]:
+    """The outputs that these workers kept of their one micro-batch, each where it was made."""
+    of = {value: worker for worker in workers for value in worker.outputs}
+    found = []
+    for value in made.outputs:
+        with of[value].device.use():
+            found.append(of[value].outputs[value][0].copy())
+            of[value].device.finish()
+    return found

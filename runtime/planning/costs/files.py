@@ -1,0 +1,77 @@
+"""Prices as JSON: a table of costs for each kind of device, and the links between kinds."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from partitioner.costs.cost import SCHEMA, CostTable
+from runtime.planning.costs.prices import CostModel, link_of_host
+from symgraph.core.errors import ConfigError
+
+
+def save_prices(prices: CostModel, path: str | Path) -> None:
+    """Write measured prices, such as `load_prices` reads.
+
+    ConfigError if nothing was measured, or the file cannot be written.
+    """
+    if not prices.measured:
+        raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
+    text = json.dumps(prices_data(prices), indent=1, sort_keys=True) + "\n"
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the costs to {path}: {error.strerror}") from None
+
+
+def load_prices(path: str | Path) -> CostModel:
+    """What `save_prices` wrote, or a table of costs alone; ConfigError if it is neither.
+
+    A table alone is for all kinds of devices, and messages take no time.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    if not isinstance(found, dict) or "kinds" not in found:
+        return CostModel.alike(CostTable.load(path), link_of_host(0.0, inf))
+    return prices_from(found, str(path))
+
+
+def prices_data(prices: CostModel) -> dict[str, Any]:
+    """Measured prices, as JSON can say them."""
+    return {
+        "schema": SCHEMA,
+        "kinds": {
+            kind: table.data()
+            for kind, table in prices.kinds.items()
+            if isinstance(table, CostTable)
+        },
+        "links": {
+            " ".join(pair): {"latency": float(link.latency), "bandwidth": float(link.bandwidth)}
+            for pair, link in prices.links.items()
+        },
+    }
+
+
+def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
+    """The prices that `prices_data` said; ConfigError naming the source for anything else."""
+    try:
+        kinds = {
+            str(kind): CostTable.from_data(table, source) for kind, table in data["kinds"].items()
+        }
+        given = data["links"].items()
+    except (KeyError, AttributeError) as error:
+        raise ConfigError(f"{source} has no kinds and links of costs: {error}") from None
+    try:
+        links = {
+            (sender, receiver): link_of_host(
+                float(link["latency"]), float(link["bandwidth"]), receiver
+            )
+            for sender, receiver, link in ((*pair.split(" "), link) for pair, link in given)
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{source}: links: expected latency and bandwidth, not {error}") from None
+    return CostModel(kinds, links)

@@ -1,0 +1,98 @@
+"""Chores: what a training step does beside the calls of its operators, in bytes through memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from partitioner import Partition
+from partitioner.base.types import BodyKey
+from partitioner.costs.cost import Rates
+from runtime.backends.cpu.gemm import packed_rows
+from symgraph.core.types import Value
+
+COPY = 5e-6  # seconds of the worker to find an array that is fed
+
+
+@dataclass(frozen=True)
+class StepOverheads:
+    """Bytes that are read and written; all are passes over memory, one element after the other.
+
+    running: of a body's run, the mean over micro-batches: what is fed is copied in, and its terms
+    of gradients are added to those of other micro-batches. copies: how many arrays are fed to it.
+    updating: of a stage: its parameters and the optimizer's arrays. packing: of a stage: its
+    parameters laid out anew for products with few rows.
+    """
+
+    running: Mapping[BodyKey, float] = field(default_factory=dict)
+    copies: Mapping[BodyKey, int] = field(default_factory=dict)
+    updating: Mapping[int, float] = field(default_factory=dict)
+    packing: Mapping[int, float] = field(default_factory=dict)
+
+    def seconds(self, key: BodyKey, rates: Rates) -> float:
+        """What comes on top of a body's run."""
+        return self.running.get(key, 0) / rates.passes + self.copies.get(key, 0) * COPY
+
+    def update_seconds(self, stage: int, rates: Rates) -> float:
+        """Of a stage's update."""
+        passes, packing = self.updating.get(stage, 0), self.packing.get(stage, 0)
+        return passes / rates.passes + packing / rates.packing
+
+
+def chores(
+    partition: Partition,
+    grads: Mapping[str, Value],
+    parameters: Collection[str],
+    *,
+    micro_batches: int,
+    slots: int,
+    update: bool,
+) -> StepOverheads:
+    """Of a step. grads: parameter -> its gradient. parameters: all variables that are not fed.
+
+    slots: arrays of the optimizer for each parameter. update: whether the step ends with updates.
+    """
+    graph, stage_of = partition.graph, partition.placement.stage_of
+    learnt = {value: name for name, value in grads.items()}
+    passes = _tree_passes(micro_batches) / micro_batches
+    running: dict[BodyKey, float] = {}
+    copies: dict[BodyKey, int] = {}
+    for key, body in partition.bodies.items():
+        fed = [
+            n.types[0].nbytes
+            for n in body.graph.variables
+            if n.name not in body.imports and n.name not in parameters
+        ]
+        terms = sum(graph.type_of(v).nbytes for v in body.results if v in learnt)
+        running[key], copies[key] = 2 * sum(fed) + passes * terms, len(fed)
+    if not update:
+        return StepOverheads(running, copies)
+    forms = packed_forms(partition)
+    updating: dict[int, float] = defaultdict(float)
+    packing: dict[int, float] = defaultdict(float)
+    for name in grads:
+        stage, size = stage_of[name], graph[name].types[0].nbytes
+        updating[stage] += (3 + 2 * slots) * size  # the gradient once, all else there and back
+        packing[stage] += 2 * forms[name] * size
+    return StepOverheads(running, copies, updating, packing)
+
+
+def _tree_passes(terms: int) -> int:
+    """Count the reads and writes of an array when terms are added as in memory.tree_sum."""
+    if terms == 1:
+        return 0
+    joins, kept = terms - 1, (terms + 1) // 2
+    return 3 * joins + 2 * kept
+
+
+def packed_forms(partition: Partition) -> Counter[str]:
+    """In how many forms each parameter is packed: see runtime.backends.bodies.Packs."""
+    found = set()
+    for body in partition.bodies.values():
+        for node in body.graph:
+            if (weight := packed_rows(node, body.graph)) is not None:
+                name, transposed = weight
+                if name not in body.imports:
+                    found.add((name, transposed))
+    return Counter(name for name, _ in found)

@@ -1,0 +1,293 @@
+"""The arena: one piece of memory for all that a rank's programs hold, planned before they run.
+
+The programs are known, so it is known from which instruction to which every root of every
+micro-batch is needed. Roots with the same life go together as a region; regions and the scratch of
+runs are packed over the programs, and nothing is allocated while they run.
+
+Messages that may come while a run is under way (see runtime.engine.receives) have their places from
+that run on, so that none has to wait for its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner import Partition
+from partitioner.base.types import PHASES, BodyKey
+from partitioner.memory.memory_layout import Layout, lay_out
+from partitioner.memory.memory_plan import early_messages
+from partitioner.memory.packing import Need, pack
+from runtime.backends.device.arrays import HOST, Device
+from runtime.planning.memory.tree_sum import Join, Keep, TreeSum
+from runtime.schedule.instructions import FREE, RECV, SEND
+from runtime.schedule.program import Program
+from symgraph.core.types import Value
+
+Array = npt.NDArray[Any]
+
+
+class Region(NamedTuple):
+    """Roots that come and go together: bytes, where each begins, whether to the step's end."""
+
+    nbytes: int
+    roots: Mapping[int, int]
+    lasts: bool
+
+
+class Kind(NamedTuple):
+    """What micro-batches that run the same bodies have in common.
+
+    part: the first batch of the step whose bucket is theirs. size: samples.
+    """
+
+    part: int
+    size: int
+
+
+# Of each kind of micro-batch, the variables whose gradients a body completes, and their bytes.
+Gradients = Mapping[Kind, Mapping[BodyKey, Mapping[str, int]]]
+Message = tuple[int, int]  # tag, micro-batch
+
+
+class Arena(NamedTuple):
+    """Where everything begins, in bytes.
+
+    layouts: of each kind of micro-batch. at: (micro-batch, root) -> offset. scratch: (body,
+    micro-batch) -> offset. sums: (variable, partial sum) -> offset. adding: (body, micro-batch) ->
+    what to do with the gradients that it completes. totals: variable -> the partial sum that ends
+    up as its gradient. needs: of partial sums, of what runs leave for others, and of scratch;
+    instructions are counted from 1. free: of early messages, the last instruction before that
+    something else at their places is needed for; 0: there is none.
+    """
+
+    nbytes: int
+    layouts: Mapping[Kind, Layout]
+    at: Mapping[tuple[int, int], int]
+    scratch: Mapping[tuple[BodyKey, int], int]
+    sums: Mapping[tuple[str, int], int]
+    adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
+    totals: Mapping[str, int]
+    needs: tuple[list[Need], list[Need], list[Need]]
+    free: Mapping[Message, int]
+
+
+class _Touches(NamedTuple):
+    """The regions of a layout, and by what instructions they are touched."""
+
+    regions: list[Region]
+    by_run: Mapping[BodyKey, list[int]]
+    by_free: Mapping[BodyKey, list[int]]
+    by_message: Mapping[int, list[int]]
+
+
+class _Span(NamedTuple):
+    """The run of a body: its moment."""
+
+    key: BodyKey
+    mb: int
+    now: int
+
+
+def reserve(
+    programs: Iterable[Program],
+    rank: int,
+    partitions: Mapping[Kind, Partition],
+    kinds: Sequence[Kind],
+    grads: Mapping[Kind, Mapping[str, Value]],
+    fixed: Collection[str],
+) -> Arena:
+    """Memory for programs of one rank that run one after the other, as one step.
+
+    partitions, grads: of every kind of micro-batch; grads: parameter -> the value of its gradient.
+    kinds: of all micro-batches. fixed: variables that have arrays of their own.
+    """
+    one = len(kinds) == 1  # its gradients are read where they are made, and not added up
+    layouts = {
+        kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
+        for kind, partition in partitions.items()
+    }
+    gradients = {k: {} if one else _completed(p, rank, grads[k]) for k, p in partitions.items()}
+    early = {kind: early_messages(partition) for kind, partition in partitions.items()}
+    touches = {kind: _touches(layout) for kind, layout in layouts.items()}
+    lives, runs, came, end = _walk(programs, touches, kinds, early)
+    adding, totals, held = _sums(runs, gradients, kinds, end)
+    kept = []
+    for (mb, number), (first, last) in lives.items():
+        region = touches[kinds[mb]].regions[number]
+        kept.append(Need(first, end if region.lasts else last, region.nbytes))
+    needs = (
+        list(held.values()),
+        kept,
+        [Need(r.now, r.now, layouts[kinds[r.mb]].scratch[r.key]) for r in runs],
+    )
+    every = [need for some in needs for need in some]
+    places, total = pack(every)
+    need_of = {region: len(held) + i for i, region in enumerate(lives)}
+    free = _free(every, places, {message: need_of[region] for message, region in came.items()})
+    offsets = iter(places)
+    sums = {which: next(offsets) for which in held}
+    at = {}
+    for mb, number in lives:
+        begin = next(offsets)
+        for root, inside in touches[kinds[mb]].regions[number].roots.items():
+            at[mb, root] = begin + inside
+    scratch = {(run.key, run.mb): next(offsets) for run in runs}
+    return Arena(total, layouts, at, scratch, sums, adding, totals, needs, free)
+
+
+def _completed(
+    partition: Partition, rank: int, grads: Mapping[str, Value]
+) -> dict[BodyKey, dict[str, int]]:
+    """The gradients that each body of a rank completes: variable -> bytes."""
+    names: dict[Value, list[str]] = {}
+    for name, value in grads.items():
+        names.setdefault(value, []).append(name)
+    return {
+        key: {
+            name: partition.graph.type_of(v).nbytes
+            for v in body.results
+            for name in names.get(v, ())
+        }
+        for key, body in partition.bodies.items()
+        if partition.rank(key) == rank
+    }
+
+
+def _walk(
+    programs: Iterable[Program],
+    touches: Mapping[Kind, _Touches],
+    kinds: Sequence[Kind],
+    early: Mapping[Kind, Collection[int]],
+) -> tuple[dict[tuple[int, int], list[int]], list[_Span], dict[Message, tuple[int, int]], int]:
+    """(micro-batch, region) -> first and last moment; the runs; the region of each early message;
+    the moment after the last one.
+    """
+    lives: dict[tuple[int, int], list[int]] = {}
+    runs: list[_Span] = []
+    came: dict[Message, tuple[int, int]] = {}
+    now = 0
+    for program in programs:
+        columns = (column.tolist() for column in program.columns)
+        ran = 0  # the last run of this program
+        for code, at, mb, segment in zip(*columns, strict=True):
+            now += 1
+            first = now
+            touched: Sequence[int] = ()
+            if code < SEND:
+                key = BodyKey(at, PHASES[code % len(PHASES)], segment)
+                found = touches[kinds[mb]]
+                touched = (found.by_run if code < FREE else found.by_free).get(key, ())
+                if code < FREE:
+                    runs.append(_Span(key, mb, now))
+                    ran = now
+            elif code == RECV:
+                touched = touches[kinds[mb]].by_message.get(at, ())
+                if at in early[kinds[mb]]:
+                    first = ran or now
+                    (came[at, mb],) = ((mb, region) for region in touched)
+            for region in touched:
+                lives.setdefault((mb, region), [first, now])[1] = now
+    return lives, runs, came, now + 1
+
+
+def _free(
+    needs: Sequence[Need], places: Sequence[int], came: Mapping[Message, int]
+) -> dict[Message, int]:
+    """See Arena. came: message -> which need it comes into."""
+    if not came:
+        return {}
+    first, last, nbytes = np.array(needs, np.int64).T
+    begin = np.array(places, np.int64)
+    end = begin + nbytes
+    found = {}
+    for message, own in came.items():
+        other = (last < first[own]) & (begin < end[own]) & (end > begin[own])
+        found[message] = int(last[other].max(initial=0))
+    return found
+
+
+def _sums(
+    runs: Iterable[_Span], gradients: Gradients, kinds: Sequence[Kind], end: int
+) -> tuple[
+    dict[tuple[BodyKey, int], list[tuple[str, Keep | Join]]],
+    dict[str, int],
+    dict[tuple[str, int], Need],
+]:
+    """What to add up when, see Arena, and from when to when each partial sum is needed."""
+    adding: dict[tuple[BodyKey, int], list[tuple[str, Keep | Join]]] = {}
+    trees: dict[str, TreeSum] = {}
+    needs: dict[tuple[str, int], Need] = {}
+    for key, mb, now in runs:
+        for name, nbytes in gradients.get(kinds[mb], {}).get(key, {}).items():
+            for step in trees.setdefault(name, TreeSum(len(kinds))).add(mb):
+                adding.setdefault((key, mb), []).append((name, step))
+                if isinstance(step, Keep):
+                    needs[name, step.number] = Need(now, end, nbytes)
+                elif step.ends:
+                    ended = needs[name, step.number]
+                    needs[name, step.number] = ended._replace(last=now)
+    totals = {name: tree.waiting[0] for name, tree in trees.items() if tree.waiting}
+    return adding, totals, needs
+
+
+def _touches(layout: Layout) -> _Touches:
+    lives: dict[object, list[int]] = defaultdict(list)
+    for number, root in enumerate(layout.roots):
+        if root.fixed is None and not root.scratch:
+            lives[root.bodies, root.messages, root.sends, root.lasts].append(number)
+    regions: list[Region] = []
+    by_run: dict[BodyKey, list[int]] = defaultdict(list)
+    by_free: dict[BodyKey, list[int]] = defaultdict(list)
+    by_message: dict[int, list[int]] = defaultdict(list)
+    for numbers in lives.values():
+        root, total, inside = layout.roots[numbers[0]], 0, {}
+        for number in numbers:
+            inside[number] = total
+            total += layout.roots[number].nbytes
+        for key in root.bodies:
+            by_run[key].append(len(regions))
+        for key in root.sends:
+            by_free[key].append(len(regions))
+        for tag in root.messages:
+            by_message[tag].append(len(regions))
+        regions.append(Region(total, inside, root.lasts))
+    return _Touches(regions, by_run, by_free, by_message)
+
+
+class Pool:
+    """The memory that several users have one after the other: as much as the largest of them needs.
+
+    Nothing in it lasts from one user's turn to another's. When it has to grow, all who hold views
+    of the old memory are told to drop them first, so that old and new are never there together.
+    """
+
+    def __init__(self) -> None:
+        self.memory = HOST.bytes(0)
+        self._drops: list[Callable[[], None]] = []
+
+    def take(self, nbytes: int, drop: Callable[[], None], device: Device) -> Array:
+        """At least that many bytes. drop: lets go of the memory, and wants a new turn."""
+        if nbytes > self.memory.nbytes:
+            for other in self._drops:
+                other()
+            self._drops = []
+            self.memory = HOST.bytes(0)
+            self.memory = device.bytes(nbytes)
+        if drop not in self._drops:
+            self._drops.append(drop)
+        return self.memory
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library can: a search leaves much of it."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,221 @@
+"""The mixed step: micro-batches of several buckets in one pipeline, none waiting for the longest.
+
+All buckets are cut into the same stages, so one compute list fits them all:
+
+    rank 0   0F0  0F1  0F2            micro-batches 0 and 2 of 60 words, 1 of 8: each runs the
+    rank 1        1F0  1F1  1F2       bodies of its own bucket
+
+What must precede what then depends on the micro-batch. To lower, prove and simulate such a step
+with the tools for any other, every kind of micro-batch gets stages of its own: kind k's stage s is
+stage k * S + s of one topology, where a micro-batch runs only those of its kind. Workers look the
+bodies of a micro-batch up by its kind, so they get the programs with the stages' own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.base.types import BodyKey, CommEdge
+from partitioner.costs.cost import Speed
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.step import StepBatches, StepPrograms
+from runtime.schedule.generators.table import ComputeLists, expand
+from runtime.schedule.instructions import RECV, SEND, UPDATE
+from runtime.schedule.lowering.lower import lower
+from runtime.schedule.program import Columns, Program, Schedule
+from runtime.schedule.replay import Costs, Link, check, simulate
+from runtime.schedule.timeline import Timeline, Track
+from symgraph.core.errors import ScheduleError
+from symgraph.passes.replicate import copies_of
+
+Ints = npt.NDArray[np.int32]
+Listing = Callable[[Sequence[int], int], ComputeLists]  # ranks of stages, micro-batches
+
+# What orders of micro-batches are compared by where nothing is measured: the same on all ranks.
+NOMINAL = CostModel.alike(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
+
+
+@dataclass(frozen=True)
+class MixedTopology:
+    """The topology of all kinds of a step, one after the other.
+
+    first_stage, first_tag: of each micro-batch's kind.
+    """
+
+    rank_of: tuple[int, ...]
+    ranks: int
+    bodies: tuple[BodyKey, ...]
+    edges: tuple[CommEdge, ...]
+    first_stage: Ints
+    first_tag: Ints
+
+    @classmethod
+    def of(cls, parts: StepBatches) -> MixedTopology:
+        """The union of the kinds of these parts."""
+        bodies: list[BodyKey] = []
+        edges: list[CommEdge] = []
+        partitions = list(parts.partitions.values())
+        stages = [0, *accumulate(len(p.rank_of) for p in partitions)]
+        tags = [0, *accumulate(len(p.edges) for p in partitions)]
+        for k, (partition, stage, tag) in enumerate(zip(partitions, stages, tags, strict=False)):
+            bodies += [key._replace(stage=key.stage + stage) for key in partition.bodies]
+            edges += [
+                replace(
+                    e,
+                    tag=e.tag + tag,
+                    src=e.src._replace(stage=e.src.stage + stage),
+                    dst=e.dst._replace(stage=e.dst.stage + stage),
+                    exchange=e.exchange and f"{e.exchange} of kind {k}",
+                )
+                for e in partition.edges
+            ]
+        number = {kind: i for i, kind in enumerate(parts.partitions)}
+        kinds = [number[kind] for kind in parts.kinds]
+        return cls(
+            tuple([rank for p in partitions for rank in p.rank_of]),
+            partitions[0].ranks,
+            tuple(bodies),
+            tuple(edges),
+            np.array(stages, np.int32)[kinds],
+            np.array(tags, np.int32)[kinds],
+        )
+
+    @property
+    def runs(self) -> npt.NDArray[np.bool_]:
+        """[stage, micro-batch]: whether the stage is of the micro-batch's kind."""
+        starts = np.unique(self.first_stage)
+        own = np.searchsorted(starts, np.arange(len(self.rank_of)), side="right") - 1
+        return np.equal(starts[own][:, None], self.first_stage)
+
+    def numbered(self, program: Program, sign: int = 1) -> Program:
+        """The program in the union's numbers; sign -1: back in every kind's own."""
+        code, at, mb, segment = program.columns
+        shift = np.where(code < SEND, self.first_stage[mb], 0)
+        shift += np.where((code == SEND) | (code == RECV), self.first_tag[mb], 0)
+        return Program(Columns(code, (at + sign * shift).astype(np.int32), mb, segment))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A step of several batches. order: how its micro-batches enter the pipeline. seconds: of a
+    simulation, which is what the order was chosen by."""
+
+    parts: StepBatches
+    schedule: Schedule
+    order: tuple[int, ...]
+    seconds: float
+
+
+def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed:
+    """The programs of a step of these parts.
+
+    listing: a schedule. The micro-batches enter as they are given, longest first or shortest
+    first, whatever is predicted to take the least time. Raises ScheduleError if the buckets have
+    other stages, or if the schedule has no programs for this many micro-batches.
+    """
+    partitions = parts.partitions
+    first = next(iter(partitions.values()))
+    for kind, partition in partitions.items():
+        if partition.rank_of != first.rank_of:
+            raise ScheduleError(
+                f"batch {kind.part} of the step has stages on ranks {partition.rank_of}, the first "
+                f"one on {first.rank_of}; run them in steps of their own"
+            )
+    union = MixedTopology.of(parts)
+    costs = mixed_costs(parts, prices or NOMINAL)
+    segments = 1 + max(key.segment for key in union.bodies)
+    lists = [Program.of(runs) for runs in listing(first.rank_of, len(parts.mbs))]
+    best: Mixed | None = None
+    for order in _orders(parts, union, costs):
+        renamed = [_reordered(program, order) for program in lists]
+        schedule = lower(
+            union,
+            [union.numbered(program) for program in expand(renamed, segments)],
+            update=parts.plans[0].trains,
+            replicas=bool(copies_of(first.graph)),
+        )
+        seconds = simulate(schedule, union, costs).makespan
+        if best is None or seconds < best.seconds:
+            best = Mixed(parts, schedule, order, seconds)
+    assert best is not None
+    check(best.schedule, union, len(parts.mbs), runs=union.runs)
+    own = [_own(program, union, len(first.rank_of)) for program in best.schedule.programs]
+    return replace(best, schedule=Schedule(tuple(own)))
+
+
+def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tuple[int, ...]]:
+    """Orders of the micro-batches, without repetition."""
+    given = range(len(parts.mbs))
+    seconds = [
+        sum(float(costs.run(k)) for k in union.bodies if runs[k.stage]) for runs in union.runs.T
+    ]
+    rising = sorted(given, key=seconds.__getitem__)
+    falling = sorted(given, key=lambda mb: -seconds[mb])
+    return list(dict.fromkeys([tuple(given), tuple(falling), tuple(rising)]))
+
+
+def _reordered(program: Program, order: Sequence[int]) -> Program:
+    code, at, mb, segment = program.columns
+    return Program(Columns(code, at, np.array(order, np.int32)[mb], segment))
+
+
+def _own(program: Program, union: MixedTopology, stages: int) -> Program:
+    """The program in every kind's own numbers; a stage is updated once, for all kinds."""
+    code, at, mb, segment = program.columns
+    keep = (code != UPDATE) | (at < stages)
+    return union.numbered(Program(Columns(code[keep], at[keep], mb[keep], segment[keep])), -1)
+
+
+def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
+    """Of the union: a body's as in its own partition, all else as in the first one."""
+    count = len(parts.mbs)
+    of_kinds = [
+        prices.costs(partition, parts.plans[kind.part].chores(partition, count))
+        for kind, partition in parts.partitions.items()
+    ]
+    stages = len(next(iter(parts.partitions.values())).rank_of)
+
+    def run(key: BodyKey) -> float:
+        kind, stage = divmod(key.stage, stages)
+        return float(of_kinds[kind].run(key._replace(stage=stage)))
+
+    def update(stage: int) -> float:
+        """A stage is updated once, for all kinds."""
+        return float(of_kinds[0].update(stage)) if stage < stages else 0.0
+
+    sums = [
+        (
+            [
+                k._replace(stage=k.stage + kind * stages)
+                for k in keys
+                for kind in range(len(of_kinds))
+            ],
+            seconds,
+        )
+        for keys, seconds in of_kinds[0].sums
+    ]
+    return replace(of_kinds[0], run=run, update=update, sums=sums)
+
+
+def predict(step: StepPrograms, prices: CostModel, union: MixedTopology | None = None) -> Timeline:
+    """A simulation of a step of any batches. union: of its parts, if it is known."""
+    union = union or MixedTopology.of(step.parts)
+    programs = step.schedule.programs
+    numbered = Schedule(tuple([union.numbered(program) for program in programs]))
+    timeline = simulate(numbered, union, mixed_costs(step.parts, prices))
+    tracks = zip(programs, timeline.tracks, strict=True)
+    return replace(timeline, tracks=tuple([Track(own, t.start, t.end) for own, t in tracks]))
+
+
+def sent_bytes(step: StepPrograms) -> int:
+    """Bytes of all messages between the ranks in a step."""
+    partitions = [step.parts.partitions[kind] for kind in step.parts.kinds]
+    return sum(e.type.nbytes for p in partitions for e in p.edges if p.crosses(e))
+
+
+__all__ = ["NOMINAL", "Mixed", "MixedTopology", "mix", "predict", "sent_bytes"]

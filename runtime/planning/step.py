@@ -1,0 +1,117 @@
+"""Parts: the batches of one step, each with the plan of its bucket, and their micro-batches.
+
+Most steps have one part. A step of several buckets has one for each batch, and the micro-batches
+of all of them are numbered through:
+
+    part          0 (60 words)   1 (8 words)   2 (60 words)
+    micro-batch   0    1         2    3        4    5
+
+Micro-batches of one plan and size are of one kind: they run the same bodies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from partitioner import Partition
+from runtime.planning.memory.arena import Kind
+from runtime.planning.plan import Plan
+from runtime.schedule.program import Schedule
+from symgraph.core.types import Array, Value
+from symgraph.passes.batching import early_values
+
+Feeds = Mapping[str, Array]
+
+
+class MicroBatch(NamedTuple):
+    """start: its first sample in its part's batch; sample: that in the whole step."""
+
+    part: int
+    kind: Kind
+    start: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """The plans of a step's batches."""
+
+    plans: tuple[Plan, ...]
+
+    @cached_property
+    def mbs(self) -> tuple[MicroBatch, ...]:
+        """All micro-batches in order."""
+        found: list[MicroBatch] = []
+        sample = 0
+        for part, plan in enumerate(self.plans):
+            first = next(i for i, other in enumerate(self.plans) if other is plan)
+            start = 0
+            for size in plan.sizes:
+                found.append(MicroBatch(part, Kind(first, size), start, sample))
+                start, sample = start + size, sample + size
+        return tuple(found)
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind of each micro-batch."""
+        return [mb.kind for mb in self.mbs]
+
+    @cached_property
+    def partitions(self) -> Mapping[Kind, Partition]:
+        """The cut graph of every kind."""
+        return {k: self.plans[k.part].partitions[k.size] for k in dict.fromkeys(self.kinds)}
+
+    @cached_property
+    def outputs(self) -> Mapping[Kind, Mapping[Value, Value]]:
+        """Kind -> output -> the first part's output in its place, by which it is known."""
+        known = self.plans[0].outputs
+        return {
+            kind: dict(zip(self.plans[kind.part].outputs, known, strict=True))
+            for kind in self.partitions
+        }
+
+    @property
+    def grads(self) -> Mapping[Kind, Mapping[str, Value]]:
+        """Parameter -> the value of its gradient, of every kind."""
+        return {kind: self.plans[kind.part].grads for kind in self.partitions}
+
+    def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
+        """What is computed of all batches together before the first micro-batch, for each part."""
+        return early_values([plan.prologue for plan in self.plans], feeds)
+
+
+@dataclass(frozen=True)
+class StepPrograms:
+    """What is run for a step of some batches."""
+
+    parts: StepBatches
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, plan: Plan) -> StepPrograms:
+        """A step of one batch."""
+        return cls(StepBatches((plan,)), plan.schedule)
+
+    @cached_property
+    def zeros(self) -> list[dict[str, Array]]:
+        """The first states of each batch; those of later steps stay on their ranks."""
+        return [_zero_states(plan) for plan in self.parts.plans]
+
+    @property
+    def digest(self) -> str:
+        """A hash by which ranks compare what they run."""
+        text = hashlib.sha256("".join(p.digest for p in self.parts.plans).encode())
+        for program in self.schedule.programs:
+            text.update(program.tobytes())
+        return text.hexdigest()
+
+
+def _zero_states(plan: Plan) -> dict[str, Array]:
+    types = {name: plan.feeds[name].type for name in plan.states}
+    return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}

@@ -1,0 +1,230 @@
+"""The profile: figures of a record, beside what was predicted of the same programs.
+
+Steps of one mixture of buckets are alike; without buckets all steps are. Of each rank the parts of
+a step are means over the usual steps (between the quartiles of those that are alike), so they add
+up to those steps' mean to the nanosecond; everything else is a median over all that are alike.
+Figures of several mixtures are means, weighted by how often each came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.costs.consistency import consistency
+from partitioner.costs.cost import Speed
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.mixed_step import sent_bytes
+from runtime.planning.plan import Plan
+from runtime.profiling.analysis.mixture import Mixture
+from runtime.profiling.analysis.record import Record, bucket_text
+from runtime.profiling.analysis.rows import BodyRow, Row, bodies, operators, run_seconds
+from runtime.schedule.replay import RankMemory
+from runtime.schedule.views.breakdown import RankTime, breakdown
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RankParts:
+    """Seconds of one rank's step; their sum is `Profile.parts_of`.
+
+    time: see runtime.schedule.views.breakdown; its dispatch leaves out between. between: before the
+    first instruction (weights are packed for products, inputs checked) and after the last.
+    """
+
+    time: RankTime
+    between: float
+
+    @property
+    def total(self) -> float:
+        return float(sum(astuple(self.time))) + self.between
+
+    @property
+    def waiting(self) -> float:
+        t = self.time
+        return t.communication + t.warm_up + t.drain + t.imbalance
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All that is known of the measured steps.
+
+    prices: of the predictions. speeds: of this machine's devices, by kind, for the roofline.
+    mixtures: that came, the most frequent first. parts: of each rank, adding up to `parts_of`.
+    warnings: what is strange about the costs. loss: of the last step. always: memory of each rank
+    for the plan that is bound whatever comes: of the largest bucket. anew: seconds predicted of the
+    typical step with kernels that were timed after the steps; None if nobody wanted to know.
+    """
+
+    prices: CostModel
+    speeds: Mapping[str, Speed]
+    mixtures: tuple[Mixture, ...]
+    operators: tuple[Row, ...]
+    bodies: tuple[BodyRow, ...]
+    parts: tuple[RankParts, ...]
+    parts_of: float
+    warnings: tuple[str, ...]
+    loss: float
+    always: tuple[RankMemory, ...]
+    anew: float | None = None
+
+    @cached_property
+    def typical(self) -> Mixture:
+        """The mixture of the step that took the median time of all; its timelines are shown."""
+        every = sorted(
+            (seconds, at)
+            for at, mixture in enumerate(self.mixtures)
+            for seconds in mixture.record.seconds.tolist()
+        )
+        return self.mixtures[every[(len(every) - 1) // 2][1]]
+
+    def _mean(self, values: Iterable[float]) -> float:
+        return sum(m.weight * x for m, x in zip(self.mixtures, values, strict=True))
+
+    @property
+    def steps(self) -> int:
+        return sum(mixture.record.steps for mixture in self.mixtures)
+
+    @property
+    def step(self) -> float:
+        """The median step in seconds."""
+        return self._mean(m.seconds for m in self.mixtures)
+
+    @property
+    def predicted_step(self) -> float:
+        return self._mean(m.predicted.makespan for m in self.mixtures)
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is above (or below: < 0) the measured step, as a share of it."""
+        return self.predicted_step / self.step - 1
+
+    @property
+    def words(self) -> float:
+        """Of a step."""
+        return self._mean(float(m.record.words.mean()) for m in self.mixtures)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The share of all ranks' time in which no body runs."""
+        spans = [m.measured.makespan for m in self.mixtures]
+        idle = (s * m.measured.bubble_fraction for m, s in zip(self.mixtures, spans, strict=True))
+        return self._mean(idle) / self._mean(spans)
+
+    @property
+    def compute(self) -> float:
+        """Seconds a step in which bodies run and parameters are updated, of all ranks."""
+        return sum(parts.time.compute for parts in self.parts)
+
+    @property
+    def bytes_sent(self) -> float:
+        """Of all messages of a step."""
+        return self._mean(sent_bytes(m.record.step) for m in self.mixtures)
+
+    @property
+    def memory(self) -> list[RankMemory]:
+        """Of each rank, for what needs the most of it."""
+        ranks = zip(self.always, *(m.memory for m in self.mixtures), strict=True)
+        return [max(of_rank, key=lambda memory: memory.peak) for of_rank in ranks]
+
+    def every(self, *, predicted: bool = False) -> Floats:
+        """Seconds of all steps, in their order."""
+        found = np.zeros(self.steps)
+        for m in self.mixtures:
+            found[m.record.numbers] = m.predicted.makespan if predicted else m.record.seconds
+        return found
+
+
+def profile_of(
+    records: Sequence[Record],
+    prices: CostModel,
+    speeds: Mapping[str, Speed],
+    plan: Plan,
+    loss: float = math.nan,
+) -> Profile:
+    """The figures of all records.
+
+    prices: of the prediction. speeds: by kind of device, for the roofline. plan: of training, or
+    its largest bucket's.
+    """
+    steps = sum(record.steps for record in records)
+    mixtures = [Mixture.of(record, record.steps / steps, prices) for record in records]
+    mixtures.sort(key=lambda m: -m.weight)
+    usual = [[_parts(m.record, int(step)) for step in m.record.usual] for m in mixtures]
+    weights = [m.weight / len(m.record.usual) for m in mixtures]
+    parts = [
+        _sum(weights, [[of_step[rank] for of_step in own] for own in usual])
+        for rank in range(len(usual[0][0]))
+    ]
+    whole = sum(m.weight * float(m.record.seconds[m.record.usual].mean()) for m in mixtures)
+    return Profile(
+        prices,
+        speeds,
+        tuple(mixtures),
+        tuple(operators(mixtures, speeds)),
+        tuple(bodies(mixtures)),
+        tuple(parts),
+        whole,
+        tuple(_findings(mixtures, prices)),
+        loss,
+        plan.memory,
+    )
+
+
+# -- the parts of a step ---------------------------------------------------------------------------
+
+
+def _parts(record: Record, step: int) -> list[RankParts]:
+    timeline = record.timeline(step)
+    begin = timeline.ticks[0]
+    after = record.seconds[step] - timeline.makespan
+    found = []
+    for track, time in zip(timeline.tracks, breakdown(timeline, record.union), strict=True):
+        before = (int(track.start[0]) - begin) * 1e-9 if len(track.start) else 0.0
+        values = {f.name: getattr(time, f.name) for f in fields(time)}
+        values["dispatch"] = max(0.0, values["dispatch"] - before)
+        found.append(RankParts(RankTime(**values), before + float(after)))
+    return found
+
+
+def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> RankParts:
+    """One rank's, of the usual steps of each mixture; a weight is that of each of its steps."""
+    rows = [
+        [w * np.array([*astuple(p.time), p.between]) for p in own]
+        for w, own in zip(weights, parts, strict=True)
+    ]
+    *times, between = np.sum([row for own in rows for row in own], axis=0)
+    return RankParts(RankTime(*map(float, times)), float(between))
+
+
+# -- what is strange -------------------------------------------------------------------------------
+
+
+def _findings(mixtures: Sequence[Mixture], prices: CostModel) -> list[str]:
+    """What is strange about measured costs, beside all runs of the measured steps."""
+    if not prices.measured:
+        return []
+    seconds: dict[str, float] = {}
+    runs: dict[str, int] = {}
+    plans: dict[str, Plan] = {}
+    for record in [m.record for m in mixtures]:
+        for (bucket, _), all_of in run_seconds(record).items():
+            spent = record.steps * sum(float(np.median(s)) for s in all_of)
+            seconds[bucket] = seconds.get(bucket, 0.0) + spent
+        for key, plan in zip(record.keys, record.parts.plans, strict=True):
+            bucket = bucket_text(key)
+            plans[bucket] = plan
+            runs[bucket] = runs.get(bucket, 0) + record.steps * len(plan.sizes)
+    found = []
+    for bucket, plan in plans.items():
+        step = seconds[bucket] * len(plan.sizes) / runs[bucket]
+        costs = prices.placed(plan.partition)
+        findings = consistency(costs, plan.partition.graph, step, len(plan.sizes)).findings
+        found += [f"bucket {bucket}: {line}" if bucket else line for line in findings]
+    return found

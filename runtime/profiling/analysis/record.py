@@ -1,0 +1,253 @@
+"""The record: what all ranks of a pipeline did in some measured steps.
+
+Steps are alike if their batches are of the same buckets: of each such mixture there is one record,
+of a run without buckets one alone.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.base.types import BodyKey, CommEdge
+from runtime.engine.stopwatch import Laps, Stopwatch, Watched
+from runtime.engine.worker import NANOSECOND, Worker
+from runtime.planning.buckets import largest_first
+from runtime.planning.mixed_step import MixedTopology
+from runtime.planning.plan import Plan
+from runtime.planning.step import StepBatches, StepPrograms
+from runtime.schedule.timeline import Timeline, Track
+from runtime.training.trainer import Trainer, mean_loss
+from runtime.transports import Transport
+from symgraph.frontend.io import DataBatch
+
+WARM_UP = 3  # steps that are not counted: kernels are loaded, caches and memory touched
+PASSES = 2  # over all mixtures before any counts: memory grows in the first
+STEPS = 20
+
+Ints = npt.NDArray[Any]
+
+
+class RankRecord(NamedTuple):
+    """One rank's measured steps, one row each: int64 ns of the clock of rank 0's host.
+
+    walls: begin and end. start, end: of every instruction. calls: of every call of `runs`.
+    """
+
+    walls: Ints
+    start: Ints
+    end: Ints
+    calls: Laps
+    runs: tuple[Watched, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The steps of one mixture of buckets, of all ranks.
+
+    keys: the bucket of each batch; None where there are no buckets. step: what was run. numbers:
+    of these steps among all that were measured. words: of each of them.
+    """
+
+    keys: tuple[Hashable, ...]
+    step: StepPrograms
+    ranks: tuple[RankRecord, ...]
+    numbers: Ints
+    words: Ints
+
+    @property
+    def parts(self) -> StepBatches:
+        return self.step.parts
+
+    @property
+    def plan(self) -> Plan:
+        """Of the first (largest) batch."""
+        return self.parts.plans[0]
+
+    @cached_property
+    def union(self) -> MixedTopology:
+        """The topology of the step."""
+        return MixedTopology.of(self.parts)
+
+    def edge(self, tag: int, mb: int) -> CommEdge:
+        """What a message of a micro-batch carries."""
+        return self.union.edges[tag + int(self.union.first_tag[mb])]
+
+    def buckets(self, mb: int) -> str:
+        """The bucket of a micro-batch, in words."""
+        return bucket_text(self.keys[self.parts.mbs[mb].part])
+
+    @property
+    def begin(self) -> Ints:
+        """When the first rank began each step."""
+        begin: Ints = np.min([r.walls[:, 0] for r in self.ranks], axis=0)
+        return begin
+
+    @property
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Of every step, from the first rank's begin to the last one's end."""
+        end = np.max([r.walls[:, 1] for r in self.ranks], axis=0)
+        seconds: npt.NDArray[np.float64] = (end - self.begin) * 1e-9
+        return seconds
+
+    @property
+    def steps(self) -> int:
+        return len(self.ranks[0].walls)
+
+    @property
+    def median_step(self) -> int:
+        """The number of the step that took the median time (the faster of two)."""
+        return int(np.argsort(self.seconds, kind="stable")[(self.steps - 1) // 2])
+
+    @property
+    def usual(self) -> Ints:
+        """The steps between the quartiles, at least one: what hiccups of the machine are not in."""
+        order = np.argsort(self.seconds, kind="stable")
+        cut = self.steps // 4
+        usual: Ints = order[cut : self.steps - cut]
+        return usual
+
+    def timeline(self, step: int) -> Timeline:
+        """One step; it begins with that of the first rank."""
+        tracks = [
+            Track(program, record.start[step], record.end[step])
+            for program, record in zip(self.step.schedule.programs, self.ranks, strict=True)
+        ]
+        return Timeline(tuple(tracks), NANOSECOND, int(self.begin[step]))
+
+
+def bucket_text(key: Hashable) -> str:
+    """A bucket in words; "" where there are none."""
+    return "" if key is None else str(key)
+
+
+class _Alike:
+    """What is kept of the steps of one mixture. times: by rank, an entry a step."""
+
+    def __init__(self, step: StepPrograms, workers: Mapping[int, Worker]) -> None:
+        self.step, self.workers = step, workers
+        self.numbers: list[int] = []
+        self.words: list[int] = []
+        self.walls: list[tuple[int, int]] = []
+        self.times: dict[int, list[tuple[Ints, ...]]] = {rank: [] for rank in workers}
+
+
+class Recorder:
+    """Trains some steps at a time and keeps what they took; the trainer must be timed.
+
+    Every process of an MPI run does the same and gets the same.
+    """
+
+    def __init__(self, trainer: Trainer, steps: int, warm_up: int = WARM_UP) -> None:
+        """steps: that will be run; of every mixture among them some are run before any counts.
+
+        warm_up: the least number of these.
+        """
+        self.trainer = trainer
+        self._alike: dict[tuple[Hashable, ...], _Alike] = {}
+        self._figures: dict[str, float] = {}
+        self._steps = 0
+        kinds = {_keys(batches): batches for _, batches in islice(trainer.steps(0), steps)}
+        for batches in max(PASSES, -(-warm_up // len(kinds))) * list(kinds.values()):
+            self._step(batches)
+        self._batches = trainer.steps(0)
+
+    def _step(self, batches: Sequence[DataBatch]) -> tuple[tuple[int, int], dict[int, Laps]]:
+        """Do a step: its begin and end, and the calls of the local ranks."""
+        session = self.trainer.training
+        begun = time.perf_counter_ns()
+        self._figures = session.step_batches(batches)
+        wall = begun, time.perf_counter_ns()
+        return wall, {rank: _stopwatch(w).laps() for rank, w in session.workers.items()}
+
+    def run(self, steps: int, *, keep: bool = True) -> None:
+        """Do so many steps. keep: whether they are part of the record."""
+        session = self.trainer.training
+        for number, batches in islice(self._batches, steps):
+            wall, laps = self._step(batches)
+            if not keep:
+                continue
+            alike = self._alike.setdefault(_keys(batches), _Alike(session.now, session.workers))
+            alike.numbers.append(self._steps)
+            alike.words.append(self.trainer.source.tokens(number))
+            alike.walls.append(wall)
+            self._steps += 1
+            for rank, worker in session.workers.items():
+                track, calls = worker.timeline.tracks[rank], laps[rank]
+                alike.times[rank].append((track.start, track.end, calls.start, calls.end))
+
+    def records(self) -> tuple[Record, ...]:
+        """All steps so far, of all ranks, those of one mixture together."""
+        return tuple(
+            Record(keys, a.step, self._exchanged(a), np.array(a.numbers), np.array(a.words))
+            for keys, a in self._alike.items()
+        )
+
+    def _exchanged(self, alike: _Alike) -> tuple[RankRecord, ...]:
+        found: list[RankRecord] = []
+
+        def work(transport: Transport) -> None:
+            rank = transport.rank
+            rows = _exchange(transport, alike.workers[rank], alike.walls, alike.times[rank])
+            if not found:
+                found.extend(rows)
+
+        self.trainer.training.cluster.run(work)
+        return tuple(found)
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-likelihood of the last step's words."""
+        return mean_loss(self._figures, self.trainer.job.figures)
+
+
+def _keys(batches: Sequence[DataBatch]) -> tuple[Hashable, ...]:
+    return tuple([batch.bucket_key for batch in largest_first(batches)])
+
+
+def _stopwatch(worker: Worker) -> Stopwatch:
+    assert worker.stopwatch is not None, "a timed trainer"
+    return worker.stopwatch
+
+
+def _exchange(
+    transport: Transport, worker: Worker, walls: list[tuple[int, int]], kept: list[tuple[Ints, ...]]
+) -> list[RankRecord]:
+    """All ranks' records; transports exchange what JSON can say."""
+    transport.waiting_for("the record of the measured steps")
+    offset = clock_offset(transport)
+    times = [walls, *(list(rows) for rows in zip(*kept, strict=True))]
+    own = {
+        "times": [(np.array(rows, np.int64) - offset).tolist() for rows in times],
+        "runs": [(*run.key, run.mb, run.calls, run.adding) for run in _stopwatch(worker).runs],
+    }
+    return [_parsed(row) for row in transport.exchange(own)]
+
+
+def _parsed(row: dict[str, Any]) -> RankRecord:
+    wall, start, end, *laps = (np.array(times, np.int64) for times in row["times"])
+    runs = [
+        Watched(BodyKey(*key), mb, tuple(calls), tuple(adding))
+        for *key, mb, calls, adding in row["runs"]
+    ]
+    return RankRecord(wall, start, end, Laps(*laps), tuple(runs))
+
+
+def clock_offset(transport: Transport) -> int:
+    """This rank's clock less that of rank 0, in ns: hosts begin to count when they start.
+
+    Ranks of one host have one clock. Others read theirs when an exchange ends, which is right to
+    a message's latency.
+    """
+    hosts = transport.exchange(platform.node())
+    now = time.perf_counter_ns()
+    clocks = transport.exchange(now)
+    return 0 if hosts[transport.rank] == hosts[0] else int(clocks[transport.rank] - clocks[0])

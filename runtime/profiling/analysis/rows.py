@@ -1,0 +1,190 @@
+"""The rows of a profile: what operators and bodies cost a step, over all mixtures of buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.base.types import BodyKey
+from partitioner.costs.cost import Speed
+from partitioner.views.report import body_flops
+from runtime.profiling.analysis.mixture import Mixture
+from runtime.profiling.analysis.record import Record, bucket_text
+from runtime.schedule.instructions import Run, Update
+
+COPIES, UPDATES = "(copies in and out of runs)", "(updates)"  # rows of no operator
+
+
+class Row(NamedTuple):
+    """What calls of one kind cost a step, all ranks together.
+
+    calls: a step. median, spread (interquartile range): of one call. seconds: sum of the calls'
+    medians. share: of all rows. flops, nbytes: a step. roofline: the part of `seconds` that the
+    operations and bytes take at the machine's best.
+    """
+
+    name: str
+    calls: float
+    median: float
+    spread: float
+    seconds: float
+    share: float
+    flops: int
+    nbytes: int
+    roofline: float
+
+    @property
+    def flops_a_second(self) -> float:
+        return self.flops / self.seconds if self.seconds else 0.0
+
+
+class BodyRow(NamedTuple):
+    """A body of a bucket on its rank: runs a step, seconds of one run and its prediction.
+
+    bucket: "" where there are none. flops: of one run.
+    """
+
+    bucket: str
+    key: BodyKey
+    rank: int
+    calls: float
+    median: float
+    spread: float
+    predicted: float
+    flops: int
+    share: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.bucket} {self.key}" if self.bucket else str(self.key)
+
+
+class _Timed(NamedTuple):
+    """Something that is done once in each step of a mixture. seconds: of each of these.
+
+    least: seconds that its device takes for it at its best.
+    """
+
+    weight: float
+    seconds: npt.NDArray[Any]
+    flops: int = 0
+    nbytes: int = 0
+    least: float = 0.0
+
+
+def operators(mixtures: Sequence[Mixture], speeds: Mapping[str, Speed]) -> list[Row]:
+    """A row an operator, and rows for what runs and updates do besides.
+
+    speeds: by kind of device.
+    """
+    kinds: dict[str, list[_Timed]] = {}
+    for mixture in mixtures:
+        weight = mixture.weight
+        speed_of = [speeds[d.kind] for d in mixture.record.plan.partition.placement.devices]
+        for call in mixture.calls:
+            best = speed_of[call.rank].roofline(call.flops, call.nbytes) if call.nbytes else 0.0
+            timed = _Timed(weight, call.seconds, call.flops, call.nbytes, best)
+            kinds.setdefault(call.op, []).append(timed)
+        for name, seconds in _others(mixture):
+            kinds.setdefault(name, []).append(_Timed(weight, seconds))
+    found = [_row(name, of_kind) for name, of_kind in kinds.items()]
+    total = sum(row.seconds for row in found) or 1.0
+    rows = [row._replace(share=row.seconds / total) for row in found]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _row(name: str, done: Sequence[_Timed]) -> Row:
+    every = np.concatenate([t.seconds for t in done])
+    low, median, high = (float(x) for x in np.percentile(every, (25, 50, 75)))
+    whole = sum(t.weight * float(np.median(t.seconds)) for t in done)
+    least = sum(t.weight * t.least for t in done)
+    return Row(
+        name,
+        sum(t.weight for t in done),
+        median,
+        high - low,
+        whole,
+        0.0,
+        round(sum(t.weight * t.flops for t in done)),
+        round(sum(t.weight * t.nbytes for t in done)),
+        least / whole if whole else 0.0,
+    )
+
+
+def _others(mixture: Mixture) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The seconds of each run outside of its calls, and of each update."""
+    inside: dict[tuple[int, BodyKey, int], Any] = {}
+    for call in mixture.calls:
+        place = call.rank, call.key, call.mb
+        inside[place] = inside.get(place, 0.0) + call.seconds
+    for rank, now, seconds in _instructions(mixture.record):
+        if isinstance(now, Run):
+            yield COPIES, seconds - inside.get((rank, now.key, now.mb), 0.0)
+        elif isinstance(now, Update):
+            yield UPDATES, seconds
+
+
+def _instructions(record: Record) -> Iterator[tuple[int, Any, npt.NDArray[Any]]]:
+    """The rank of each instruction, itself, and its seconds in each step."""
+    programs = record.step.schedule.programs
+    for rank, (own, program) in enumerate(zip(record.ranks, programs, strict=True)):
+        seconds = (own.end - own.start) * 1e-9
+        for at, now in enumerate(program):
+            yield rank, now, seconds[:, at]
+
+
+def run_seconds(record: Record) -> dict[tuple[str, BodyKey], list[npt.NDArray[Any]]]:
+    """The seconds of every run of each bucket's bodies: an array of all steps."""
+    found: dict[tuple[str, BodyKey], list[npt.NDArray[Any]]] = {}
+    for _, now, seconds in _instructions(record):
+        if isinstance(now, Run):
+            found.setdefault((record.buckets(now.mb), now.key), []).append(seconds)
+    return found
+
+
+def bodies(mixtures: Sequence[Mixture]) -> list[BodyRow]:
+    done: dict[tuple[str, BodyKey], list[_Timed]] = {}
+    expected: dict[tuple[str, BodyKey], float] = {}
+    rank_of: dict[tuple[str, BodyKey], int] = {}
+    for mixture in mixtures:
+        record, weight = mixture.record, mixture.weight
+        flops = _flops(record)
+        for place, runs in run_seconds(record).items():
+            done.setdefault(place, []).extend(_Timed(weight, s, flops[place]) for s in runs)
+        unit = weight * float(mixture.predicted.unit)
+        for rank, track in enumerate(mixture.predicted.tracks):
+            for run, start, end in track.runs():
+                place = record.buckets(run.mb), run.key
+                expected[place] = expected.get(place, 0.0) + (end - start) * unit
+                rank_of[place] = rank
+    rows = []
+    for place, own in done.items():
+        row = _row("", own)
+        rows.append(
+            BodyRow(
+                *place,
+                rank_of[place],
+                row.calls,
+                row.median,
+                row.spread,
+                expected[place] / row.calls,
+                round(row.flops / row.calls),
+                row.seconds,
+            )
+        )
+    total = sum(row.share for row in rows) or 1.0
+    rows = [row._replace(share=row.share / total) for row in rows]
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _flops(record: Record) -> dict[tuple[str, BodyKey], int]:
+    """Operations of one run of each bucket's bodies, for its largest micro-batches."""
+    found: dict[tuple[str, BodyKey], int] = {}
+    keys = record.keys
+    for kind, partition in record.parts.partitions.items():
+        for key, body in partition.bodies.items():
+            found.setdefault((bucket_text(keys[kind.part]), key), body_flops(body))
+    return found

@@ -1,0 +1,138 @@
+"""Why ranks wait: a sentence for each, from the messages that kept it waiting the longest.
+
+Seconds are those of all steps, the messages those of a typical one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from partitioner.base.types import CommEdge
+from runtime.profiling.analysis.profile import Profile, RankParts
+from runtime.profiling.analysis.record import Record
+from runtime.schedule.instructions import Recv, Run
+from runtime.schedule.timeline import Timeline
+from symgraph.core.units import bytes_text, seconds_text
+
+LITTLE = 0.03  # of a step: waiting that is not worth a reason
+PHASE_WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+
+
+def reasons(profile: Profile) -> list[str]:
+    """A sentence a rank."""
+    return [_reason(profile, rank) for rank in range(len(profile.parts))]
+
+
+def _reason(profile: Profile, rank: int) -> str:
+    own = profile.parts[rank]
+    share = own.waiting / own.total if own.total else 0.0
+    if share < LITTLE:
+        return f"rank {rank} hardly waits ({share:.1%} of the step): it sets the pace"
+    t = own.time
+    kinds = {
+        "warm_up": t.warm_up,
+        "drain": t.drain,
+        "imbalance": t.imbalance,
+        "communication": t.communication,
+    }
+    kind = max(kinds, key=kinds.__getitem__)
+    why = {
+        "warm_up": _warm_up,
+        "drain": _drain,
+        "imbalance": _imbalance,
+        "communication": _messages,
+    }[kind](profile, rank)
+    return (
+        f"rank {rank} waits {seconds_text(own.waiting)} ({share:.0%} of the step), "
+        f"{seconds_text(kinds[kind])} of it {why}"
+    )
+
+
+def _warm_up(profile: Profile, rank: int) -> str:
+    edge = _slowest(profile, rank, before=True)
+    return f"before its first run{'' if edge is None else _until(profile, edge)}"
+
+
+def _drain(profile: Profile, rank: int) -> str:
+    busiest = max(range(len(profile.parts)), key=lambda r: profile.parts[r].time.compute)
+    if busiest == rank:
+        return "after its last run, until the others end: start their last runs earlier"
+    difference = profile.parts[busiest].time.compute - profile.parts[rank].time.compute
+    return (
+        f"after its last run, while others still work: rank {busiest} computes "
+        f"{seconds_text(max(0.0, difference))} longer"
+    )
+
+
+def _imbalance(profile: Profile, rank: int) -> str:
+    edge = _slowest(profile, rank)
+    if edge is None:
+        return "for the other ranks at the end of the step"
+    source = _source(profile, edge)
+    return f"between its runs{_until(profile, edge)}{_pace(profile.parts, rank, source)}"
+
+
+def _messages(profile: Profile, rank: int) -> str:
+    edge = _slowest(profile, rank)
+    what = (
+        ""
+        if edge is None
+        else (
+            f", most for {edge.value} of {bytes_text(edge.type.nbytes)} from rank "
+            f"{_source(profile, edge)}"
+        )
+    )
+    return f"while messages are on their way or being copied{what}"
+
+
+def _until(profile: Profile, edge: CommEdge) -> str:
+    """What a message waits for, in words."""
+    source, phase = _source(profile, edge), PHASE_WORDS[edge.src.phase]
+    stage = edge.src.stage % len(profile.typical.record.plan.partition.rank_of)
+    return f", most for {edge.value}, which rank {source} makes in stage {stage}'s {phase}"
+
+
+def _source(profile: Profile, edge: CommEdge) -> int:
+    """The rank that sends it."""
+    return profile.typical.record.union.rank_of[edge.src.stage]
+
+
+def _pace(parts: Sequence[RankParts], rank: int, source: int) -> str:
+    more = parts[source].time.compute - parts[rank].time.compute
+    if more > LITTLE * parts[rank].total:
+        return f" and computes {seconds_text(more)} longer a step"
+    return ": the order of the runs, not the load, makes it wait"
+
+
+def _slowest(profile: Profile, rank: int, *, before: bool = False) -> CommEdge | None:
+    """The edge whose messages a rank waits for the longest. before: its first run only."""
+    typical = profile.typical
+    waited = waits(typical.measured, typical.record, rank, before=before)
+    if not waited:
+        return None
+    tag = max(waited, key=lambda tag: (waited[tag], -tag))
+    return typical.record.union.edges[tag]
+
+
+def waits(timeline: Timeline, record: Record, rank: int, *, before: bool = False) -> Counter[int]:
+    """Ticks that a rank spends receiving, by the tag of the step's union.
+
+    Edges of one source body count together, credited to the one of them that took longest.
+    """
+    union = record.union
+    track = timeline.tracks[rank]
+    times = zip(track.program, track.start.tolist(), track.end.tolist(), strict=True)
+    found: Counter[int] = Counter()
+    for now, start, end in times:
+        if isinstance(now, Run) and before:
+            break
+        if isinstance(now, Recv):
+            found[now.tag + int(union.first_tag[now.mb])] += end - start
+    bodies: Counter[object] = Counter()
+    worst: dict[object, int] = {}
+    for tag, ticks in found.items():
+        body = union.edges[tag].src
+        bodies[body] += ticks
+        worst[body] = max(worst.get(body, tag), tag, key=found.__getitem__)
+    return Counter({worst[body]: ticks for body, ticks in bodies.items()})

@@ -1,0 +1,305 @@
+"""The profile: seconds of every distinct kernel of some graphs on CPUs, measured where it stands.
+
+What a call takes depends on what ran before it: which arrays and which code are in cache, whether
+memory for the result is fresh. So kernels are not called on their own. A graph runs in its own
+order, by the runtime's own loop, but each signature only a few times; what a node that is left out
+would have made is random. Of an unrolled network that is a few time steps:
+
+    step       0     1     2     3     4 ...
+    layer 0    runs  runs  runs  -     -        with CALLS = 3
+    layer 1    -     -     -     -     -        equal to layer 0: only what is new of it runs
+
+Such a pass is short however deep the network is, and it is repeated until the figures stand. Calls
+that read parameters are also timed by themselves, with these in the core's own cache, in the shared
+one and in memory, as it depends on the schedule where a run finds them. All of it runs on as many
+threads at once as there will be devices, each on arrays of its own: cores of one processor share
+its caches and its memory.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from partitioner.base.types import FORWARD, BodyKey
+from partitioner.costs.cost import CostTable, Measured, Rates, Speed, parameters, signature
+from runtime.backends.bodies import BoundBody, Call, NodeFailed
+from runtime.backends.device.processor import Sweeps, core_count, find_caches
+from runtime.backends.device.table import noop
+from runtime.profiling.calibration.excerpts import cut_out
+from runtime.profiling.calibration.rates import measure_rates, measure_speed, timed
+from runtime.profiling.calibration.synthetic_inputs import MadeUp
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import find
+
+CALLS = 8  # of a signature in a pass, at most
+LONG = 4e-3  # seconds that they may take, or two calls
+FEW = 0.03  # of a call's operations: for less it need not be known where its parameters come from
+LEAST, PASSES = 3, 5  # at least; at least if there is time
+STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
+IDLE_CALLS = 200
+IDLE = "idle"  # calls that do noop
+MANY = 8  # threads at most: more would need much memory to tell the same
+
+
+_Times = dict[str, list[float]]
+
+
+@dataclass
+class Samples:
+    """Seconds of each call, by signature.
+
+    near, far: of those that found their parameters in the own cache and in the shared one; and in
+    memory.
+    """
+
+    every: _Times = field(default_factory=lambda: defaultdict(list))
+    near: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    far: _Times = field(default_factory=lambda: defaultdict(list))
+
+
+def cores() -> int:
+    """Cores that this process may use, as far as a profile uses them."""
+    return min(MANY, core_count())
+
+
+def measure(
+    graphs: Iterable[Graph],
+    *,
+    seconds: float = 20.0,
+    known: Collection[str] = (),
+    workers: int = 1,
+    progress: Callable[[float], None] = lambda used: None,
+) -> CostTable:
+    """The costs of all kernels of these graphs, on made-up data, with the caller's BLAS threads.
+
+    known: signatures that need not be measured. workers: threads that run them at the same time.
+    Ends when they are known well or the time is up, but not before the third pass.
+    progress: told after each pass which part of the time is used, and 1 at the end. Kernels that
+    fail on made-up data are listed in the table's `failed`, and estimated.
+    """
+    begun = time.perf_counter()
+    speed, caches = measure_speed(), find_caches(workers)
+    uses = Counter(dict.fromkeys(known, CALLS))
+    failed: dict[str, str] = {}
+    data = [MadeUp() for _ in range(workers)]
+    samples, idling = Samples(), Samples()
+    idle, loops = _Excerpt.idle(), list[float]()
+    with ThreadPoolExecutor(workers) as pool:
+        prepare = _Prepare(speed, uses, failed, data, pool)
+        teams = [prepare(graph) for graph in graphs if prepare.is_new(graph)]
+        passes = [
+            _Pass([team[worker] for team in teams], Sweeps(caches, workers))
+            for worker in range(workers)
+        ]
+        rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
+        ready = time.perf_counter()
+        while True:
+            for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
+                list(pool.map(part, passes, [samples] * workers))  # all begin together
+            idle.run(idling)
+            loops.append(idle.run_at_once())
+            now = time.perf_counter()
+            one_more = (now - ready) / len(loops)
+            if now + one_more > begun + seconds and len(loops) >= LEAST:
+                break
+            if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
+                break
+            progress(min(1.0, (now - begun) / seconds) if seconds else 1.0)
+    progress(1.0)
+    alone = float(np.median(idling.every[IDLE]))
+    measured = {text: _measured(samples, text, alone) for text in samples.every}
+    dispatch, machine = float(np.median(loops)), describe_machine()
+    return CostTable(speed, dispatch, Rates.mean(rates), caches, measured, failed, machine)
+
+
+def describe_machine() -> dict[str, str]:
+    """In words, what times depend on: processor, libraries and threads."""
+    blas = [
+        f"{b['internal_api']} {b['version']} ({b.get('architecture', '?')}) on {b['num_threads']}"
+        for b in threadpool_info()
+        if b["user_api"] == "blas"
+    ]
+    return {
+        "host": platform.node(),
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "blas": ", ".join(blas) or "unknown",
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+# -- figures -------------------------------------------------------------------------------------
+
+
+def _measured(samples: Samples, text: str, alone: float) -> Measured:
+    """alone: seconds of a call that does noop, run by itself."""
+    times, near, far = samples.every[text], samples.near[text], samples.far[text]
+    low, high = map(float, np.percentile(times, (25, 75)))
+    of_levels = [*zip(*near, strict=True), far] if far else []
+    levels = np.maximum.accumulate([max(0.0, midmean(level) - alone) for level in of_levels])
+    seconds = max(0.0, midmean(times) - alone)
+    return Measured(seconds, high - low, len(times), tuple(levels.tolist()))
+
+
+def midmean(times: Sequence[float]) -> float:
+    """The mean of the middle half: of calls that are now fast, now slow, between the two."""
+    ordered = sorted(times)
+    cut = len(ordered) // 4
+    return float(np.mean(ordered[cut : len(ordered) - cut]))
+
+
+def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
+    """How far off the time of all calls may be, as a part of it, from the spread of the samples."""
+    total = error = 0.0
+    for text, times in samples.every.items():
+        low, median, high = np.percentile(times, (25, 50, 75))
+        total += uses[text] * median
+        error += uses[text] * (high - low) / len(times) ** 0.5
+    return error / total if total else 0.0
+
+
+# -- excerpts ------------------------------------------------------------------------------------
+
+
+class _Excerpt:
+    """A body that is run call by call; signatures: of the nodes, by name.
+
+    readers: nodes that read parameters.
+    """
+
+    def __init__(
+        self, body: BoundBody, signatures: Mapping[str, str], readers: Collection[str] = ()
+    ) -> None:
+        self.body = body
+        self.signatures = [signatures[step.name] for step in body.steps]
+        self.calls = [body._replace(steps=(step,)) for step in body.steps]
+        self.readers = {
+            signatures[step.name]: call
+            for step, call in zip(body.steps, self.calls, strict=True)
+            if step.name in readers
+        }
+
+    @classmethod
+    def idle(cls) -> _Excerpt:
+        """Calls that do noop, by which the cost of the loop itself is known."""
+        steps = (Call(IDLE, noop, ()),) * IDLE_CALLS
+        return cls(BoundBody(BodyKey(0, FORWARD), (), steps, (), ()), {IDLE: IDLE})
+
+    def run(self, samples: Samples) -> None:
+        """One pass; raises NodeFailed."""
+        clock, times = time.perf_counter, []
+        with np.errstate(all="ignore"):
+            for call in self.calls:
+                start = clock()
+                call.run()
+                times.append(clock() - start)
+        for text, seconds in zip(self.signatures, times, strict=True):
+            samples.every[text].append(seconds)
+
+    def run_at_once(self) -> float:
+        """Seconds a call, all calls in one run."""
+        start = time.perf_counter()
+        self.body.run()
+        return (time.perf_counter() - start) / len(self.calls)
+
+
+class _Pass:
+    """What a worker runs again and again: its excerpts, and what reads parameters alone."""
+
+    def __init__(self, excerpts: Sequence[_Excerpt], sweeps: Sweeps) -> None:
+        self.excerpts, self.sweeps = excerpts, sweeps
+        self.readers = {t: call for excerpt in excerpts for t, call in excerpt.readers.items()}
+
+    def run(self, samples: Samples) -> None:
+        """All calls in their order; raises NodeFailed, as the others do."""
+        for excerpt in self.excerpts:
+            excerpt.run(samples)
+
+    def run_near(self, samples: Samples) -> None:
+        """Call what reads parameters with these in caches."""
+        with np.errstate(all="ignore"):
+            for text, call in self.readers.items():
+                call.run()
+                own = timed(call.run)
+                self.sweeps.own()
+                samples.near[text].append((own, timed(call.run)))
+
+    def run_far(self, samples: Samples) -> None:
+        """Call what reads parameters with these in memory."""
+        with np.errstate(all="ignore"):
+            for text, call in self.readers.items():
+                self.sweeps.all()
+                samples.far[text].append(timed(call.run))
+
+
+class _Prepare:
+    """Cuts out what is to be run of graphs, for each worker, and runs it once to warm up.
+
+    uses: counts the calls of every signature. failed: signatures that cannot be run, and why.
+    """
+
+    def __init__(
+        self,
+        speed: Speed,
+        uses: Counter[str],
+        failed: dict[str, str],
+        data: Sequence[MadeUp],
+        pool: Executor,
+    ) -> None:
+        self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
+
+    def calls(self, node: Node, graph: Graph) -> int:
+        """How many calls of a signature are enough."""
+        seconds = self.speed.seconds_of(node, graph)
+        return max(2, min(CALLS, int(LONG / seconds))) if seconds else CALLS
+
+    def is_new(self, graph: Graph) -> bool:
+        """Whether some call has not been measured often enough."""
+        calls = (n for n in graph if not n.is_variable)
+        return any(self.uses[signature(n, graph)] < self.calls(n, graph) for n in calls)
+
+    def __call__(self, graph: Graph) -> list[_Excerpt]:
+        """An excerpt for each worker."""
+        texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
+        chosen = []
+        for name, text in texts.items():
+            if self.uses[text] < self.calls(graph[name], graph):
+                chosen.append(name)
+            self.uses[text] += 1
+        while True:
+            names = [name for name in chosen if texts[name] not in self.failed]
+            readers = [name for name in names if self._depends(graph[name], graph)]
+            excerpts = [_Excerpt(cut_out(graph, names, own), texts, readers) for own in self.data]
+            try:
+                list(self.pool.map(lambda excerpt: excerpt.run(Samples()), excerpts))
+            except NodeFailed as error:
+                cause = error.__cause__
+                self.failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
+            else:
+                return excerpts
+
+    def _depends(self, node: Node, graph: Graph) -> bool:
+        """Whether it matters where a call's parameters come from."""
+        read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
+        least = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
+        return read / self.speed.bandwidth > FEW * least / self.speed.flops if read else False

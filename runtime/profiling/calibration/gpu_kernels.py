@@ -1,0 +1,90 @@
+"""The profile of a GPU: seconds of every distinct kernel of some graphs, by itself.
+
+A card runs the calls of a stream one after the other, without what makes a CPU's times hang on
+their neighbours (runtime/profiling/calibration/cpu_kernels.py): there is no cache of one core that
+parameters are or are not in. So each signature is one call, made many times in a row between two
+events, held in CUDA graphs as in a run. What cannot be held, and is too short to keep the card
+busy, takes as long as it takes the host to make the call.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from partitioner.costs.cost import Caches, CostTable, Measured, is_free, signature
+from runtime.backends.bodies import NodeFailed
+from runtime.backends.device.arrays import Device
+from runtime.backends.device.table import CallContext
+from runtime.profiling.calibration.cpu_kernels import midmean
+from runtime.profiling.calibration.excerpts import cut_out, on_card
+from runtime.profiling.calibration.rates import measure_speed, rates_of_card, repeated
+from runtime.profiling.calibration.synthetic_inputs import MadeUp
+from symgraph.core.graph import Graph
+
+SAMPLES = 5  # of a signature, if there is time
+TIMES = 20  # calls of it in one CUDA graph, as a run has many
+NO_CACHES = Caches(0, 0)
+
+
+def measure_card(
+    graphs: Iterable[Graph], here: Device, *, seconds: float, known: Collection[str] = ()
+) -> CostTable:
+    """The costs of all kernels of these graphs on a GPU, on made-up data.
+
+    known: signatures that need not be measured. After so many seconds each of those that are left
+    is sampled once. Kernels that fail on made-up data are listed in the table's `failed`.
+    """
+    begun = time.perf_counter()
+    measured: dict[str, Measured] = {}
+    failed: dict[str, str] = {}
+    with here.use():
+        speed, data = measure_speed(here), MadeUp(here)
+        for text, (graph, name) in _first_calls(graphs).items():
+            if text in known:
+                continue
+            samples = SAMPLES if time.perf_counter() < begun + seconds else 1
+            try:
+                measured[text] = _measured(graph, name, data, samples)
+            except (NodeFailed, IndexError) as error:
+                cause = error.__cause__ or error
+                failed[text] = f"{type(cause).__name__}: {cause}"
+        about = describe_card(here)
+    return CostTable(speed, 0.0, rates_of_card(speed), NO_CACHES, measured, failed, about)
+
+
+def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:
+    """Signature -> the first node that has it."""
+    found: dict[str, tuple[Graph, str]] = {}
+    for graph in graphs:
+        for node in graph:
+            if not (node.is_variable or is_free(node, graph)):
+                found.setdefault(signature(node, graph), (graph, node.name))
+    return found
+
+
+def _measured(graph: Graph, name: str, data: MadeUp, samples: int) -> Measured:
+    """Of one call; raises NodeFailed, or IndexError if made-up ids are out of range."""
+    clock = CallContext()
+    body = cut_out(graph, [name], data, clock)
+    run = on_card(body, clock, data.here, TIMES)
+    clock.check()
+    times = [repeated(run, data.here) / TIMES for _ in range(samples)]
+    low, high = map(float, np.percentile(times, (25, 75)))
+    return Measured(midmean(times), high - low, samples)
+
+
+def describe_card(here: Device) -> dict[str, str]:
+    """In words, what times depend on: the card that this thread uses, and what drives it."""
+    cupy = here.xp
+    runtime = cupy.cuda.runtime
+    return {
+        "host": platform.node(),
+        "card": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
+        "driver": str(runtime.driverGetVersion()),
+        "cuda": str(runtime.runtimeGetVersion()),
+        "cupy": cupy.__version__,
+    }

@@ -1,0 +1,270 @@
+"""The measurement of this machine: what its devices do at once, and what messages take.
+
+All ranks compute at the same time, as a full pipeline does: cores share memory, caches and clock
+rate, so that a core by itself is faster than it will be. Messages go between two ranks while the
+others wait. Ranks are not bound to cores, so those of a host get the same figures, as do contexts
+that share a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from partitioner.costs.machine import Device, Level, Machine
+from runtime.backends.device import arrays
+from runtime.backends.device.arrays import HOST, device, on_host
+from runtime.backends.device.processor import core_count
+from runtime.profiling.calibration.cpu_kernels import describe_machine
+from runtime.profiling.calibration.gpu_kernels import describe_card
+from runtime.profiling.calibration.rates import ON_CARD, addition, call_seconds, product, repeated
+from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
+from symgraph.core.context import Context, cpu
+from symgraph.core.errors import ConfigError
+
+SECONDS = 0.25  # of one kind of work
+SIDE = 512  # of the square float32 product; large enough for BLAS's full rate
+ARRAY = 16 << 20  # bytes of each array that is added: all together more than caches hold
+SMALL, LARGE, TURNS = 8, 4 << 20, 200  # bytes of messages; the most that go forth and back
+IN_A_ROW = 10  # messages that go forth and back between GPUs before the host waits for them
+DIGITS = 4  # of a figure
+DEVICES = "devices="
+CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class _Rank(NamedTuple):
+    """What a rank found. place: its host's processor, or a card. memory: of the whole place."""
+
+    host: str
+    place: str
+    memory: int
+    flops: float
+    bandwidth: float
+    call: float
+
+
+def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | None) -> Cluster:
+    """The processes that mpiexec started, or else a thread for each device, by default each core.
+
+    ConfigError if there is not one process a device.
+    """
+    if not launched_by_mpi(environ):
+        return ThreadCluster(core_count() if contexts is None else len(contexts))
+    if contexts is not None:
+        return make_cluster("mpi", len(contexts))
+    from runtime.transports.mpi.cluster import MpiCluster  # on demand: mpi4py is optional
+
+    return MpiCluster()
+
+
+def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
+    """The devices of arguments such as `devices=[gpu(0), gpu(1)]`; None: there are no arguments.
+
+    ConfigError for anything else, and for devices of several kinds, whose links one file cannot
+    tell apart; PlacementError for a GPU that is not there.
+    """
+    if not words:
+        return None
+    if len(words) > 1 or not words[0].startswith(DEVICES):
+        extra = next((word for word in words if not word.startswith(DEVICES)), words[-1])
+        raise ConfigError(f"--measure-machine takes no config; leave out {extra!r}")
+    names = words[0].removeprefix(DEVICES).strip().removeprefix("[").removesuffix("]").split(",")
+    contexts = tuple([Context.parse(name) for name in names])
+    if len({*contexts}) < len(contexts) or len({c.kind for c in contexts}) > 1:
+        raise ConfigError(f"{words[0]!r}: the devices must be different ones of one kind")
+    if not launched_by_mpi(os.environ):  # else each rank looks for its own: it forks before that
+        for context in contexts:
+            arrays.require(context)
+    return contexts
+
+
+def measure_machine(cluster: Cluster, contexts: Sequence[Context] | None = None) -> Machine:
+    """The machine whose devices are the ranks of a cluster, by default cpu(0), cpu(1), ...
+
+    The same on all processes. Hosts are nodes, and share out their memory among their ranks, as
+    GPUs do among contexts; of the links of each kind, inside a host and between hosts, the first is
+    measured.
+    """
+    named = tuple(map(cpu, range(cluster.size))) if contexts is None else contexts
+    with threadpool_limits(limits=1, user_api="blas"):
+        return cluster.run(lambda transport: _measure(transport, named))[0]
+
+
+def machine_file(machine: Machine) -> str:
+    """The text of a machine file, with this process's surroundings as comments."""
+    here = device(machine.contexts[0])
+    with here.use():
+        words = describe_machine() if here.is_host else describe_card(here)
+    about = "".join(f"#   {key}: {value}\n" for key, value in words.items())
+    return f"# measured with --measure-machine on\n{about}{machine.to_yaml()}"
+
+
+def write_machine(machine: Machine, path: str) -> None:
+    """Write a machine file; ConfigError if that cannot be."""
+    try:
+        Path(path).write_text(machine_file(machine), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the machine file {path}: {error.strerror}") from None
+
+
+def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOST) -> Level:
+    """Latency and bandwidth of messages between two ranks, told to all, who must call this.
+
+    here: the device of this rank, where the messages lie.
+    """
+    at_once = 1 if all(transport.exchange(here.is_host)) else IN_A_ROW
+    own = [_one_way(transport, a, b, nbytes, here, at_once) for nbytes in (SMALL, LARGE)]
+    small, large = transport.exchange(own)[a]
+    # Half: where the latency is most of it, the difference of the two is mostly noise.
+    return Level(_rounded(small), _rounded(LARGE / max(large - small, large / 2)))
+
+
+def host_memory() -> int:
+    """Bytes of this host's memory, or of this container's where that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CGROUP_LIMITS:
+        text = path.read_text().strip() if path.is_file() else ""
+        limits += [int(text)] if text.isdigit() else []
+    return min(limits)
+
+
+# -- on every rank -------------------------------------------------------------------------------
+
+
+def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
+    transport.waiting_for("the measurement of the machine")
+    here = device(contexts[transport.rank])
+    with here.use():
+        host, (place, memory) = platform.node(), _place(here)
+        share = memory // transport.exchange([host, place]).count([host, place])
+        side, size = (SIDE, ARRAY) if here.is_host else ON_CARD
+        size = min(size, share // 16)
+        flops = 2 * side**3 / _at_once(product(here, side), transport, here)
+        bandwidth = 3 * size / _at_once(addition(here, size), transport, here)
+        call = _in_turn(
+            lambda: min(call_seconds("elemwise_add", 2, here) for _ in range(7)), transport
+        )
+    own = _Rank(host, place, memory, flops, bandwidth, call)
+    ranks = [_Rank(*figures) for figures in transport.exchange(own)]
+    links = {
+        level: link_between(transport, *pair, here)
+        for level, pair in _pairs([rank.host for rank in ranks]).items()
+    }
+    return Machine(_devices(ranks, contexts), links)
+
+
+def _place(here: arrays.Device) -> tuple[str, int]:
+    """What this rank's device is a part of, and the bytes that can be had there."""
+    if here.is_host:
+        return "host", host_memory()
+    runtime = here.xp.cuda.runtime
+    return f"card {runtime.getDevice()}", int(runtime.memGetInfo()[0])
+
+
+def _at_once(work: Callable[[], object], transport: Transport, here: arrays.Device) -> float:
+    """Seconds of one call while all ranks make calls; a quarter of the calls are faster.
+
+    The median would count what other programs take from this one.
+    """
+    work()
+    here.finish()
+    transport.exchange(None)
+    if not here.is_host:
+        return repeated(work, here, SECONDS)
+    times: list[float] = []
+    begun = end = time.perf_counter()
+    while end < begun + SECONDS:
+        start, end = end, _after(work)
+        times.append(end - start)
+    return float(np.percentile(times, 25))
+
+
+def _after(work: Callable[[], object]) -> float:
+    work()
+    return time.perf_counter()
+
+
+def _in_turn(work: Callable[[], float], transport: Transport) -> float:
+    """The result of this rank's work, done while all others wait: threads share one interpreter."""
+    result = 0.0
+    for rank in range(transport.size):
+        if rank == transport.rank:
+            result = work()
+        transport.exchange(None)
+    return result
+
+
+def _pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Level -> the first two ranks of one host, and of two hosts, as far as there are such."""
+    found: dict[str, tuple[int, int]] = {}
+    for b, host in enumerate(hosts):
+        for a in range(b):
+            found.setdefault("node" if hosts[a] == host else "network", (a, b))
+    return found
+
+
+def _one_way(
+    transport: Transport, a: int, b: int, nbytes: int, here: arrays.Device, at_once: int
+) -> float | None:
+    """The least seconds of a message from one rank to another and back, halved, on the first.
+
+    at_once: times that it goes forth and back before the host looks whether a GPU is done.
+    """
+    if transport.rank not in (a, b):
+        return None
+    times: list[float] = []
+    begun = time.perf_counter()
+    with here.use():
+        message = here.put(np.zeros(nbytes, np.int8))
+        while not on_host(message[:1])[0]:
+            start = time.perf_counter()
+            for _ in range(at_once):
+                if transport.rank == a:
+                    message[0] = len(times) + 1 >= TURNS or start > begun + SECONDS  # the last turn
+                    transport.send(message, b, 0).wait()
+                    transport.recv(message, b, 0)
+                else:
+                    transport.recv(message, a, 0)
+                    transport.send(message, a, 0).wait()
+            here.finish()
+            times.append((time.perf_counter() - start) / 2 / at_once)
+    return min(times)
+
+
+# -- figures -------------------------------------------------------------------------------------
+
+
+def _devices(ranks: Sequence[_Rank], contexts: Sequence[Context]) -> tuple[Device, ...]:
+    several = len({rank.host for rank in ranks}) > 1
+    return tuple(
+        _device(
+            context,
+            [r for r in ranks if (r.host, r.place) == (own.host, own.place)],
+            own.host if several else "0",
+        )
+        for context, own in zip(contexts, ranks, strict=True)
+    )
+
+
+def _device(context: Context, alike: Sequence[_Rank], node: str) -> Device:
+    """A device from the figures of all ranks of its place."""
+    flops, bandwidth, call = (
+        _rounded(float(np.median([getattr(rank, name) for rank in alike])))
+        for name in ("flops", "bandwidth", "call")
+    )
+    mebibytes = min(rank.memory for rank in alike) // len(alike) >> 20
+    return Device(context, flops, call, bandwidth, mebibytes << 20, node=node)
+
+
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.{DIGITS}g}")

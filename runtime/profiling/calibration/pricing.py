@@ -1,0 +1,166 @@
+"""Pricing: prices that are measured on the devices at hand, when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from partitioner.base.segments import time_steps
+from partitioner.costs.cost import CostTable
+from partitioner.cutting.merging import merge_whole
+from runtime.backends.device.arrays import device
+from runtime.planning.costs.files import prices_data, prices_from
+from runtime.planning.costs.prices import (
+    Bodies,
+    CostModel,
+    CostProvider,
+    Pair,
+    first_of_kinds,
+    link_of_host,
+)
+from runtime.profiling.calibration import cpu_kernels as profile
+from runtime.profiling.calibration.gpu_kernels import measure_card
+from runtime.profiling.calibration.machine import link_between
+from runtime.profiling.calibration.rates import measure_speed
+from runtime.schedule.replay import Link
+from runtime.transports import Cluster, ThreadCluster, Transport
+from symgraph.core.context import Context, cpu
+from symgraph.core.graph import Graph
+
+SECONDS = 3.0  # the most that a profile of one kind of device takes before a choice
+NOTHING = CostModel({}, {})
+HERE = cpu(0), cpu(1)
+
+
+def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
+    """From operation counts and a measurement of a tenth of a second."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        kinds: dict[str, Bodies] = {
+            c.kind: measure_speed(device(c)) for c in first_of_kinds(contexts)
+        }
+        return CostModel(kinds, measure_links(contexts))
+
+
+def measured_prices(
+    graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING
+) -> CostModel:
+    """From a profile of the graph's kernels on each kind of device, one thread of BLAS each.
+
+    known: what was measured before.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        kinds: dict[str, Bodies] = {
+            c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
+            for c in first_of_kinds(contexts)
+        }
+        links = measure_links(contexts, known.links)
+    return replace(known, kinds={**known.kinds, **kinds}, links={**known.links, **links})
+
+
+def _measured(
+    graph: Graph, context: Context, contexts: Sequence[Context], old: Bodies | None
+) -> CostTable:
+    """The table of a device's kind; CPUs run all together, as in a pipeline."""
+    seen = {*old.measured, *old.failed} if isinstance(old, CostTable) else set()
+    graphs, here = versions(graph), device(context)
+    if here.is_host:
+        workers = min(sum(c.kind == context.kind for c in contexts), profile.cores())
+        new = profile.measure(graphs, seconds=SECONDS, known=seen, workers=workers)
+    else:
+        new = measure_card(graphs, here, seconds=SECONDS, known=seen)
+    if not isinstance(old, CostTable):
+        return new
+    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
+    return replace(old, measured=measured, failed=failed)
+
+
+class CostCache:
+    """The prices of all kernels that were asked for: each is measured once, whatever the graph."""
+
+    def __init__(self) -> None:
+        self._known = NOTHING
+        self._asked: set[tuple[str, Context]] = set()  # digests of graphs, devices
+
+    def pricing(
+        self, measure: Callable[[Graph, Sequence[Context], CostModel], CostModel]
+    ) -> CostProvider:
+        """Pricing with this memory. measure: what measures what is not known yet."""
+
+        def priced(graph: Graph, contexts: Sequence[Context]) -> CostModel:
+            asked = {(graph.digest, context) for context in contexts}
+            if not asked <= self._asked:
+                self._known = measure(graph, contexts, self._known)
+                self._asked |= asked
+            return self._known.only(contexts)
+
+        return priced
+
+    def on(self, cluster: Cluster) -> CostProvider:
+        """Pricing with this memory, measured by rank 0 of a cluster for all."""
+        return self.pricing(partial(shared_prices, cluster=cluster))
+
+
+def fresh_pricing() -> CostProvider:
+    """Measured in this process, with a memory of its own."""
+    return CostCache().pricing(measured_prices)
+
+
+def versions(graph: Graph) -> list[Graph]:
+    """A graph as it stands and merged for time segments of all `segment_lengths`."""
+    return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
+
+
+def segment_lengths(steps: int) -> list[int]:
+    """The lengths of time segments that are tried: a half, a quarter, an eighth ... of all."""
+    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
+    return list(dict.fromkeys(-(-steps // part) for part in parts))
+
+
+def shared_prices(
+    graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING, *, cluster: Cluster
+) -> CostModel:
+    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
+
+    known: see measured_prices.
+    """
+
+    def work(transport: Transport) -> CostModel:
+        transport.waiting_for("rank 0's profile of the network")
+        own: dict[str, Any] | None = None
+        if transport.rank == 0:
+            own = prices_data(measured_prices(graph, contexts, known))
+        return prices_from(transport.exchange(own)[0])
+
+    return cluster.run(work)[0]
+
+
+def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> dict[Pair, Link]:
+    """Between two devices of each two kinds, of one kind too if there are two such, or CPUs.
+
+    known: what is not wanted.
+    """
+    there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
+    pairs: dict[Pair, tuple[Context, Context]] = {}
+    for a, b in combinations(sorted(there), 2):
+        pairs.setdefault((a.kind, b.kind), (a, b))
+    found: dict[Pair, Link] = {}
+    for (sender, receiver), pair in pairs.items():
+        if (sender, receiver) not in known:
+            both_ways = measure_link(*pair)
+            for source, target in ((sender, receiver), (receiver, sender)):
+                link = link_of_host(both_ways.latency, both_ways.bandwidth, target)
+                found[source, target] = link
+    return found
+
+
+def measure_link(a: Context = HERE[0], b: Context = HERE[1]) -> Link:
+    """Messages from one thread to another, on these devices."""
+    devices = device(a), device(b)
+    with ThreadCluster(2) as cluster:
+        level = cluster.run(lambda end: link_between(end, 0, 1, devices[end.rank]))[0]
+    return link_of_host(level.latency, level.bandwidth, b.kind)

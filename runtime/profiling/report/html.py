@@ -1,0 +1,240 @@
+"""The page: a profile, or several side by side, as one HTML file that needs no network.
+
+It is rendered by jinja2 from the template, style and script beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from partitioner.views.picture import svg
+from runtime.profiling.analysis.profile import Profile
+from runtime.profiling.report.text import MIXTURES, mixture_rows, several
+from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
+from runtime.schedule.views.breakdown import RankTime
+from runtime.schedule.views.draw import MEANING
+from symgraph.core.units import bytes_text, seconds_text, si_text
+
+DIGITS = 8  # after the point, of seconds: hundredths of a microsecond
+PARTS = {field.name: field.name.replace("_", "-") for field in fields(RankTime)}
+PARTS["between"] = "between steps"
+Cell = str | tuple[str, float]  # what is shown, and what it is sorted by
+Rows = tuple[Sequence[str], list[Sequence[Cell]]]
+
+
+class Show(NamedTuple):
+    """A profile on a page. name: of one among several; config: that makes it again, as YAML.
+
+    memory: bytes held, by rank. full: with tables of operators, bodies and messages.
+    """
+
+    profile: Profile
+    config: str
+    memory: Sequence[int]
+    name: str = ""
+    full: bool = True
+
+
+def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None = None) -> str:
+    """The text of the page. ranking: the head and the rows of a table that comes first."""
+    from jinja2 import Environment  # on demand: the extra `report`
+
+    here = files(__package__) / "page"
+    texts = {kind: (here / f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")}
+    exhibits = [_exhibit(show) for show in shows]
+    data = json.dumps([_rounded(show["data"]) for show in exhibits])
+    template = Environment(autoescape=True, trim_blocks=True).from_string(texts["html"])
+    phases = {
+        key.phase for show in shows for key in show.profile.typical.record.plan.partition.bodies
+    }
+    kinds = [(phase, words) for phase, words in MEANING.items() if phase in phases]
+    return template.render(
+        title=title,
+        about=about,
+        css=texts["css"],
+        js=texts["js"],
+        exhibits=exhibits,
+        ranking=ranking,
+        data=data.replace("</", "<\\/"),
+        parts=list(PARTS.items()),
+        kinds=[*kinds, (OTHER, "updates and reductions"), (MESSAGE, "messages")],
+    )
+
+
+def _exhibit(show: Show) -> dict[str, Any]:
+    profile = show.profile
+    plan = profile.typical.record.plan
+    found: dict[str, Any] = {
+        "name": show.name,
+        "full": show.full,
+        "config": show.config,
+        "data": exhibit(profile),
+        "bars": _bars(profile),
+        "parts": _parts(profile),
+        "mixtures": _mixtures(profile) if several(profile) else None,
+    }
+    if show.full:
+        found |= {
+            "operators": _operators(profile),
+            "bodies": _bodies(profile),
+            "messages": _messages(profile),
+            "memory": _memory(show),
+            "graph": svg(plan.network.first, plan.partition.placement),
+        }
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _seconds(seconds: float) -> Cell:
+    return seconds_text(seconds), seconds
+
+
+def _values(profile: Profile) -> list[tuple[float, ...]]:
+    """Of each rank the seconds of PARTS."""
+    return [(*astuple(own.time), own.between) for own in profile.parts]
+
+
+def _bars(profile: Profile) -> list[dict[str, Any]]:
+    devices = profile.typical.record.plan.partition.placement.devices
+    return [
+        {
+            "name": f"rank {rank} {devices[rank]}",
+            "parts": [
+                (part, f"{seconds / sum(values):.2%}", f"{words}: {seconds_text(seconds)}")
+                for (part, words), seconds in zip(PARTS.items(), values, strict=True)
+            ],
+        }
+        for rank, values in enumerate(_values(profile))
+    ]
+
+
+def _parts(profile: Profile) -> Rows:
+    rows: list[Sequence[Cell]] = [
+        (f"rank {rank}", *map(_seconds, values), _seconds(sum(values)))
+        for rank, values in enumerate(_values(profile))
+    ]
+    return ("", *PARTS.values(), "step"), rows
+
+
+def _mixtures(profile: Profile) -> Rows:
+    rows: list[Sequence[Cell]] = []
+    for m, (name, *texts) in zip(profile.mixtures, mixture_rows(profile), strict=True):
+        values = (
+            m.record.steps,
+            float(m.record.words.mean()),
+            m.seconds,
+            m.predicted.makespan,
+            m.error,
+            m.measured.bubble_fraction,
+        )
+        rows.append((name, *zip(texts, values, strict=True)))
+    return MIXTURES, rows
+
+
+def _operators(profile: Profile) -> Rows:
+    head = (
+        "operator",
+        "calls",
+        "median",
+        "spread",
+        "a step",
+        "share",
+        "speed",
+        "of roofline",
+        "bytes",
+    )
+    rows: list[Sequence[Cell]] = [
+        (
+            row.name,
+            (f"{row.calls:,.0f}", row.calls),
+            _seconds(row.median),
+            _seconds(row.spread),
+            _seconds(row.seconds),
+            (f"{row.share:.1%}", row.share),
+            (si_text(row.flops_a_second, "FLOP/s") if row.flops else "-", row.flops_a_second),
+            (f"{row.roofline:.0%}" if row.nbytes else "-", row.roofline),
+            (bytes_text(row.nbytes) if row.nbytes else "-", row.nbytes),
+        )
+        for row in profile.operators
+    ]
+    return head, rows
+
+
+def _bodies(profile: Profile) -> Rows:
+    head = ("body", "rank", "runs", "median", "spread", "predicted", "error a step", "share")
+    rows: list[Sequence[Cell]] = []
+    for row in profile.bodies:
+        error = row.calls * (row.predicted - row.median)
+        rows.append(
+            (
+                row.name,
+                str(row.rank),
+                f"{row.calls:.3g}",
+                _seconds(row.median),
+                _seconds(row.spread),
+                _seconds(row.predicted),
+                (f"{error * 1e3:+.3f} ms", error),
+                (f"{row.share:.1%}", row.share),
+            )
+        )
+    return head, rows
+
+
+def _messages(profile: Profile) -> Rows:
+    """The cut edges of a micro-batch (of a typical step's first batch), the largest first."""
+    partition = profile.typical.record.plan.partition
+    crossing = [edge for edge in partition.edges if partition.crosses(edge)]
+    rows: list[Sequence[Cell]] = [
+        (
+            str(edge.value),
+            str(edge.type),
+            f"{edge.src} → {edge.dst}",
+            f"rank {partition.rank(edge.src)} → {partition.rank(edge.dst)}",
+            (bytes_text(edge.type.nbytes), edge.type.nbytes),
+        )
+        for edge in sorted(crossing, key=lambda edge: -edge.type.nbytes)
+    ]
+    return ("value", "type", "bodies", "ranks", "bytes"), rows
+
+
+def _memory(show: Show) -> Rows:
+    """What each rank was predicted to hold, and holds."""
+    head = (
+        "rank",
+        "parameters",
+        "optimizer",
+        "scratch",
+        "gradients",
+        "activations",
+        "transient",
+        "predicted peak",
+        "measured",
+    )
+    rows: list[Sequence[Cell]] = []
+    for rank, memory in enumerate(show.profile.memory):
+        parts = (
+            memory.parameters,
+            memory.optimizer,
+            memory.scratch,
+            memory.gradients,
+            memory.activations,
+            memory.transient,
+            memory.peak,
+            show.memory[rank],
+        )
+        rows.append((f"rank {rank}", *((bytes_text(part), float(part)) for part in parts)))
+    return head, rows

@@ -1,0 +1,294 @@
+"""Profiles in words: the tables and sentences of `--profile`, and its figures for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from runtime.profiling.analysis.mixture import Mixture
+from runtime.profiling.analysis.profile import Profile
+from runtime.profiling.analysis.waits import reasons
+from runtime.schedule.views.draw import chart
+from symgraph.core.units import aligned_columns, bytes_text, count_text, seconds_text, si_text
+
+MANY = 16  # rows of a table in the terminal; files have them all
+SUM_OFF = 0.05  # the operators' medians may be so far from what ranks compute
+SAME = 0.03  # of its time: a step that is predicted anew is not said to have changed by less
+SLOWER = 0.05  # of a step: a body that is so far from its prediction is marked
+
+
+def profile_report(profile: Profile) -> str:
+    """What `--profile` prints."""
+    return "\n\n".join(
+        [
+            "\n".join([how_long(profile), *again(profile)]),
+            *(["steps by their buckets:\n" + mixtures_table(profile)] if several(profile) else []),
+            "where the time of a step goes, in ms:\n"
+            + parts_table(profile)
+            + "\n"
+            + "\n".join(f"  {line}" for line in reasons(profile)),
+            "operators, all ranks, a step:\n"
+            + operators_table(profile)
+            + "\n"
+            + operators_sum(profile),
+            "bodies, measured beside predicted:\n" + bodies_table(profile),
+            *_timelines(profile.typical),
+            *[f"warning: {line}" for line in warnings(profile)],
+        ]
+    )
+
+
+def warnings(profile: Profile) -> list[str]:
+    """What makes these figures doubtful, a line each; none if all is well."""
+    found = list(profile.warnings)
+    if abs(_sum_off(profile)) > SUM_OFF:
+        found.append(
+            f"{operators_sum(profile)}: steps differ much, as when other programs use the cores"
+        )
+    return found
+
+
+def operators_sum(profile: Profile) -> str:
+    """The operators beside what ranks compute."""
+    total = sum(row.seconds for row in profile.operators)
+    return (
+        f"the operators' medians add up to {seconds_text(total)}, the ranks computed "
+        f"{seconds_text(profile.compute)} ({_sum_off(profile):+.1%})"
+    )
+
+
+def _sum_off(profile: Profile) -> float:
+    total = sum(row.seconds for row in profile.operators)
+    return total / profile.compute - 1 if profile.compute else 0.0
+
+
+def several(profile: Profile) -> bool:
+    """Whether steps differ in their buckets."""
+    return len(profile.mixtures) > 1
+
+
+def how_long(profile: Profile) -> str:
+    """The step in one line, beside its prediction."""
+    low, high = np.percentile(profile.every(), (25, 75))
+    kinds = f" of {len(profile.mixtures)} mixtures of buckets" if several(profile) else ""
+    return (
+        f"{count_text(profile.steps, 'step')}{kinds}, {'mean' if kinds else 'median'} "
+        f"{seconds_text(profile.step)} (half of them between "
+        f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
+        f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "
+        f"{profile.bubble_fraction:.1%} of all ranks' time"
+    )
+
+
+def again(profile: Profile) -> list[str]:
+    """What prices of after the steps predict, in a line, if that was asked for."""
+    if profile.anew is None:
+        return []
+    typical = profile.typical
+    change = profile.anew / typical.predicted.makespan - 1
+    slower = f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than"
+    of = f" for buckets {typical.name}" if typical.name else ""
+    return [
+        f"kernels timed again after these steps predict {seconds_text(profile.anew)}{of} "
+        f"({profile.anew / typical.seconds - 1:+.1%}): this machine is "
+        f"{slower if abs(change) > SAME else 'as fast as'} when the plan was priced"
+    ]
+
+
+def _timelines(typical: Mixture) -> list[str]:
+    of = f" of buckets {typical.name}" if typical.name else ""
+    return [
+        f"measured step{of}: {seconds_text(typical.measured.makespan)}\n" + chart(typical.measured),
+        f"predicted step{of}: {seconds_text(typical.predicted.makespan)} ({typical.error:+.1%})\n"
+        + chart(typical.predicted),
+    ]
+
+
+def mixtures_table(profile: Profile) -> str:
+    """A row a mixture of buckets, the most frequent first."""
+    return "\n".join(aligned_columns([MIXTURES, *mixture_rows(profile)]))
+
+
+MIXTURES = ("buckets", "steps", "words", "median", "predicted", "error", "bubble")
+
+
+def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
+    """The rows below MIXTURES."""
+    return [
+        (
+            m.name,
+            str(m.record.steps),
+            f"{m.record.words.mean():,.0f}",
+            seconds_text(m.seconds),
+            seconds_text(m.predicted.makespan),
+            f"{m.error:+.1%}",
+            f"{m.measured.bubble_fraction:.1%}",
+        )
+        for m in profile.mixtures
+    ]
+
+
+def parts_table(profile: Profile) -> str:
+    """A row a rank; its parts add up to the step."""
+    head = (
+        "rank",
+        "device",
+        "compute",
+        "communication",
+        "warm-up",
+        "drain",
+        "imbalance",
+        "dispatch",
+        "between steps",
+        "step",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    devices = profile.typical.record.plan.partition.placement.devices
+    for rank, own in enumerate(profile.parts):
+        t = own.time
+        parts = (
+            t.compute,
+            t.communication,
+            t.warm_up,
+            t.drain,
+            t.imbalance,
+            t.dispatch,
+            own.between,
+            own.total,
+        )
+        rows.append((str(rank), str(devices[rank]), *(_ms(seconds) for seconds in parts)))
+    return "\n".join(aligned_columns(rows))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"
+
+
+def operators_table(profile: Profile) -> str:
+    """The slowest operators; the rest in one row."""
+    head = (
+        "operator",
+        "calls",
+        "median",
+        "spread",
+        "a step",
+        "share",
+        "speed",
+        "of roofline",
+        "bytes",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    for row in profile.operators[:MANY]:
+        speed = si_text(row.flops_a_second, "FLOP/s") if row.flops else "-"
+        rows.append(
+            (
+                row.name,
+                f"{row.calls:,.0f}",
+                seconds_text(row.median),
+                seconds_text(row.spread),
+                seconds_text(row.seconds),
+                f"{row.share:.1%}",
+                speed,
+                f"{row.roofline:.0%}" if row.nbytes else "-",
+                bytes_text(row.nbytes) if row.nbytes else "-",
+            )
+        )
+    rest = profile.operators[MANY:]
+    if rest:
+        seconds = seconds_text(sum(row.seconds for row in rest))
+        share = f"{sum(row.share for row in rest):.1%}"
+        calls = f"{sum(row.calls for row in rest):,.0f}"
+        rows.append((f"({len(rest)} others)", calls, "", "", seconds, share, "", "", ""))
+    return "\n".join(aligned_columns(rows))
+
+
+def bodies_table(profile: Profile) -> str:
+    """The bodies that take most of the step, with the error of their predictions."""
+    head = (
+        "body",
+        "rank",
+        "runs",
+        "median",
+        "spread",
+        "predicted",
+        "error a step",
+        "share",
+        "speed",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    for row in profile.bodies[:MANY]:
+        error = row.calls * (row.predicted - row.median)
+        mark = " <-" if abs(error) > SLOWER * profile.step else ""
+        speed = si_text(row.flops / row.median, "FLOP/s") if row.flops and row.median else "-"
+        rows.append(
+            (
+                row.name,
+                str(row.rank),
+                f"{row.calls:.3g}",
+                seconds_text(row.median),
+                seconds_text(row.spread),
+                seconds_text(row.predicted),
+                f"{error * 1e3:+.2f} ms{mark}",
+                f"{row.share:.1%}",
+                speed,
+            )
+        )
+    if len(profile.bodies) > MANY:
+        rest = profile.bodies[MANY:]
+        error = sum(row.calls * (row.predicted - row.median) for row in rest)
+        runs, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        rows.append(
+            (
+                f"({len(rest)} others)",
+                "",
+                f"{runs:.3g}",
+                "",
+                "",
+                "",
+                f"{error * 1e3:+.2f} ms",
+                f"{share:.1%}",
+                "",
+            )
+        )
+    return "\n".join(aligned_columns(rows))
+
+
+def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
+    """Bytes of each rank, predicted beside held."""
+    rows: list[tuple[str, ...]] = [("rank", "device", "predicted", "measured", "error")]
+    ranks = {row["rank"]: row for row in stages}
+    for rank, row in sorted(ranks.items()):
+        want, held = row["peak_bytes_predicted"], row["peak_bytes_measured"]
+        error = f"{want / held - 1:+.1%}" if held else "-"
+        rows.append((str(rank), row["device"], bytes_text(want), bytes_text(held), error))
+    return "\n".join(aligned_columns(rows))
+
+
+def figures(profile: Profile) -> dict[str, Any]:
+    """The keys that `--profile --json` adds to those of a run."""
+    return {
+        "step_seconds": profile.step,
+        "step_seconds_all": profile.every().tolist(),
+        "predicted_step_seconds": profile.predicted_step,
+        "predicted_again_seconds": profile.anew,
+        "predicted_step_seconds_all": profile.every(predicted=True).tolist(),
+        "bubble_fraction": profile.bubble_fraction,
+        "mixtures": [
+            {
+                "buckets": list(m.record.keys),
+                "steps": m.record.steps,
+                "step_seconds": m.seconds,
+                "predicted_step_seconds": m.predicted.makespan,
+            }
+            for m in profile.mixtures
+        ],
+        "ranks": [asdict(p.time) | {"between": p.between, "total": p.total} for p in profile.parts],
+        "parts_of_seconds": profile.parts_of,
+        "operators": [row._asdict() for row in profile.operators],
+        "bodies": [row._asdict() | {"key": str(row.key)} for row in profile.bodies],
+        "reasons": reasons(profile),
+        "warnings": warnings(profile),
+    }

@@ -1,0 +1,5 @@
+"""Search: candidate partitions, simulated and then measured.
+
+May import profiling.
+Start reading: search.py.
+"""

@@ -1,0 +1,92 @@
+"""The candidate of a search: a config that is planned, with the steps of an epoch simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.mixed_step import predict
+from runtime.planning.plan import Plan
+from runtime.planning.splits import Split
+from runtime.profiling.search.epoch import Epoch
+from runtime.profiling.trials.trial import prices_of
+from runtime.schedule.timeline import Timeline
+from runtime.training.job import Planned
+from symgraph.app.config_keys import Config
+from symgraph.core.units import count_text
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config that is planned.
+
+    config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
+    part of an epoch. quick: whether it was placed with little effort, so that its config may make
+    another plan. took: seconds to plan it, without those that kernels were measured. given:
+    whether it is the user's.
+    """
+
+    config: Config
+    splits: tuple[Split, ...]
+    planned: Planned
+    prices: CostModel
+    steps: tuple[tuple[float, Timeline], ...]
+    quick: bool = False
+    took: float = 0.0
+    given: bool = False
+
+    @classmethod
+    def of(
+        cls, config: Config, splits: tuple[Split, ...], planned: Planned, epoch: Epoch
+    ) -> Candidate:
+        """With the prediction of every step. Raises ScheduleError for steps that cannot be."""
+        steps = [(part, planned.step(keys)) for keys, part in epoch]
+        prices = prices_of(planned, [step for _, step in steps])
+        found = tuple((part, predict(step, prices)) for part, step in steps)
+        return cls(config, splits, planned, prices, found)
+
+    @property
+    def plan(self) -> Plan:
+        return self.planned.training
+
+    @property
+    def name(self) -> str:
+        """What it is, in a few words."""
+        choice = self.plan.choice
+        words = [choice.schedule, count_text(len(self.plan.sizes), "micro-batch")]
+        if choice.time_segment is not None:
+            words.append(f"segments of {choice.time_segment}")
+        words += [f"{split.group} in {split.kind}" for split in self.splits]
+        if choice.recompute:
+            words.append(f"forward again on {', '.join(map(str, choice.recompute))}")
+        return ", ".join(words) + (", as given" if self.given else "")
+
+    @property
+    def seconds(self) -> float:
+        """The predicted step."""
+        return sum(part * timeline.makespan for part, timeline in self.steps)
+
+    @cached_property
+    def bound(self) -> float:
+        """Seconds that no order of the runs of this cut can beat: proved, or the busiest rank's."""
+        choice = self.plan.choice
+        proved = [
+            t.bound
+            for t in self.plan.tried
+            if t.bound is not None
+            and self.planned.buckets is None
+            and (t.time_segment, t.recompute) == (choice.time_segment, choice.recompute)
+        ]
+        busy = sum(part * max(timeline.busy()) for part, timeline in self.steps)
+        return max(min(proved, default=0.0), busy)
+
+    @property
+    def even(self) -> float:
+        """Seconds of a step if its runs were spread evenly over all ranks, which never wait."""
+        return sum(part * sum(line.busy()) / line.ranks for part, line in self.steps)
+
+    @property
+    def simulated(self) -> int:
+        """Plans that were simulated to find this one."""
+        return max(1, len(self.plan.tried)) + max(0, len(self.plan.considered) - 1)

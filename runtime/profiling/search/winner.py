@@ -1,0 +1,127 @@
+"""The winner of a search, written as a config that makes the same plan without searching again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from partitioner.costs.cost import CostTable
+from runtime.planning.costs.files import save_prices
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.plan import Plan
+from runtime.planning.schedule_choice import AUTO
+from runtime.profiling.search.candidate import Candidate
+from runtime.profiling.search.search import Found
+from runtime.profiling.trials.compare import Compared
+from runtime.training.job import training_plan
+from runtime.training.summary import placement_of
+from symgraph.app.config_keys import Config
+from symgraph.core.errors import ConfigError, SymgraphError
+from symgraph.core.units import aligned_columns, count_text, seconds_text
+
+SHOWN = 12  # candidates in the evidence
+
+
+def write_winner(
+    winner: Candidate, found: Found, compared: Sequence[Compared], path: Path, source: str
+) -> Config:
+    """Write the config with the evidence as comments; what it holds. source: the user's file.
+
+    A schedule of the list scheduler goes into a file beside it, and so do the costs if the
+    placement is none that `group2ctx` can say.
+    """
+    try:
+        config = _pinned(winner, path)
+        evidence = "".join(
+            f"# {line}\n".replace("# \n", "#\n")
+            for line in [
+                f"found by: python -m symgraph.run {source} --search",
+                "",
+                *evidence_lines(winner, found, compared),
+            ]
+        )
+        path.write_text(evidence + config.to_yaml(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the winner to {path}: {error.strerror}") from None
+    return config
+
+
+def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]) -> list[str]:
+    """What was tried, what was measured, and how far the winner is from what cannot be beaten."""
+    steps = {c.name: c.figures.step for c in compared}
+    rows: list[tuple[str, ...]] = [("", "candidate", "predicted", "at least", "measured")]
+    for candidate in found.candidates[:SHOWN]:
+        step = steps.get(candidate.name)
+        rows.append(
+            (
+                "->" if candidate is winner else "",
+                candidate.name,
+                seconds_text(candidate.seconds),
+                seconds_text(candidate.bound),
+                "-" if step is None else seconds_text(step),
+            )
+        )
+    even = winner.even
+    lines = [
+        f"{count_text(found.simulated, 'plan')} simulated in {seconds_text(found.seconds)}, "
+        f"{len(compared)} measured in alternation:",
+        *aligned_columns(rows),
+        f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
+        f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
+        f"above its work spread evenly ({seconds_text(even)})",
+    ]
+    if winner.quick:
+        lines.append("its placement was found with less effort than planning takes by itself")
+    if found.left_out:
+        left = count_text(found.left_out, "candidate")
+        lines.append(f"for lack of time, {left} left out")
+    if winner.prices.machine is None:
+        for table in winner.prices.kinds.values():
+            if isinstance(table, CostTable):
+                about = ", ".join(f"{key} {value}" for key, value in table.machine.items())
+                lines.append(f"on {about}")
+    return lines
+
+
+def _pinned(winner: Candidate, path: Path) -> Config:
+    """A config without open choices; tried, so that it really makes the winner's plan."""
+    choice = winner.plan.choice
+    schedule = choice.schedule
+    if schedule == AUTO:
+        schedule = str(path.with_suffix(".schedule.txt"))
+        Path(schedule).write_text(f"{winner.plan.schedule}\n", encoding="utf-8")
+    pipeline = winner.config.pipeline.model_copy(
+        update={
+            "schedule": schedule,
+            "time_segment": choice.time_segment,
+            "recompute": choice.recompute or "none",
+        }
+    )
+    config = winner.config.model_copy(update={"pipeline": pipeline})
+    by_groups = _by_groups(config, winner.plan)
+    if _digest(by_groups, winner.prices) == winner.plan.digest:
+        return by_groups
+    if winner.prices.machine is not None:
+        return config
+    costs = str(path.with_suffix(".costs.json"))
+    save_prices(winner.prices, costs)
+    partition = config.partition.model_copy(update={"costs": costs})
+    return config.model_copy(update={"partition": partition})
+
+
+def _by_groups(config: Config, plan: Plan) -> Config:
+    """The config with the plan's placement as `group2ctx`."""
+    groups = {
+        group: tuple(devices) if isinstance(devices, list) else devices
+        for group, devices in placement_of(plan).items()
+    }
+    partition = config.partition.model_copy(update={"strategy": None, "costs": None})
+    return config.model_copy(update={"group2ctx": groups, "partition": partition})
+
+
+def _digest(config: Config, prices: CostModel) -> str:
+    """Of the plan that a config makes; "" if it makes none."""
+    try:
+        return training_plan(config, lambda graph, contexts: prices).training.digest
+    except SymgraphError:
+        return ""

@@ -1,0 +1,164 @@
+"""The trial: a config that is set up to be measured, some steps at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from partitioner.costs.cost import Speed
+from runtime.backends.device.arrays import device
+from runtime.backends.device.blas_threads import limit_blas
+from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
+from runtime.planning.mixed_step import predict
+from runtime.planning.step import StepPrograms
+from runtime.profiling.analysis.profile import Profile, profile_of
+from runtime.profiling.analysis.record import STEPS, WARM_UP, Record, Recorder
+from runtime.profiling.calibration.pricing import CostCache
+from runtime.profiling.calibration.rates import measure_speed
+from runtime.profiling.report.text import figures
+from runtime.profiling.trials.outcome import Outcome
+from runtime.training.job import Job, Planned, job_of, training_plan
+from runtime.training.summary import placement_of, stage_rows
+from runtime.training.trainer import Trainer, blas_threads, load_corpus
+from runtime.transports import Cluster
+from symgraph.app.config_keys import Config
+from symgraph.app.corpus import Corpus
+
+OFF = 0.05  # of a step: a prediction that is further off is made again with prices of now
+
+
+def endless(config: Config) -> Config:
+    """The config without an end of training, evaluations and checkpoints."""
+    train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
+    return config.model_copy(update={"train": train, "checkpoint": None})
+
+
+class Shared:
+    """What several trials need once: texts, and the prices of kernels."""
+
+    def __init__(self) -> None:
+        self._corpora: dict[str, Corpus] = {}
+        self._prices = CostCache()
+
+    def corpus(self, config: Config) -> Corpus:
+        """The config's text."""
+        key = config.data.model_dump_json()
+        if key not in self._corpora:
+            self._corpora[key] = load_corpus(config)
+        return self._corpora[key]
+
+    def pricing(self, cluster: Cluster) -> CostProvider:
+        """Prices as rank 0 of a cluster measures them, of each kernel once."""
+        return self._prices.on(cluster)
+
+
+def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
+    """What predictions are made with: the prices of the plan's choices, or else fresh ones.
+
+    steps: that are predicted, whose kernels are to have prices.
+    """
+    plans = {id(plan): plan for step in steps for plan in step.parts.plans}
+    if planned.buckets is None and planned.training.prices is not None:
+        return planned.training.prices
+    found = [planned.training.options.prices(plan.network.first) for plan in plans.values()]
+    return found[-1]
+
+
+def about(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """The keys of `--json` that say what was run, and its stages."""
+    plan = job.training
+    stages, _, _ = stage_rows(trainer)
+    return {
+        "schedule": plan.choice.schedule,
+        "micro_batches": len(plan.sizes),
+        "time_segment": plan.choice.time_segment,
+        "recompute": list(plan.choice.recompute),
+        "strategy": job.config.partition.strategy,
+        "placement": placement_of(plan),
+        "devices": list(job.config.devices),
+        "stages": stages,
+    }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A config on a cluster, and a recorder that measures it."""
+
+    planned: Planned
+    job: Job
+    recorder: Recorder
+    threads: int
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        cluster: Cluster,
+        *,
+        steps: int = STEPS,
+        shared: Shared | None = None,
+        planned: Planned | None = None,
+        warm_up: int = WARM_UP,
+    ) -> Trial:
+        """Plan and set up; every rank's process does the same.
+
+        steps: that will be run. planned: what is planned already. warm_up: see Recorder.
+        """
+        config, shared = endless(config), shared or Shared()
+        planned = replace(planned or training_plan(config, shared.pricing(cluster)), config=config)
+        job = job_of(planned)
+        threads = blas_threads(config, cluster, os.cpu_count() or 1)
+        with limit_blas(threads):
+            trainer = Trainer(job, cluster, shared.corpus(config), timed=True)
+            recorder = Recorder(trainer, steps, warm_up)
+        return cls(planned, job, recorder, threads)
+
+    def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
+        """Do so many steps more. keep: whether they are measured."""
+        with limit_blas(self.threads):
+            self.recorder.run(steps, keep=keep)
+
+    def profile(self, again: CostCache | None = None) -> Profile:
+        """The figures of all measured steps.
+
+        again: prices measured after them, for a prediction that is far off: was it the machine?
+        """
+        with limit_blas(self.threads):
+            devices = first_of_kinds(self.job.training.partition.placement.devices)
+            speeds: dict[str, Speed] = {c.kind: measure_speed(device(c)) for c in devices}
+        records = self.recorder.records()
+        prices = prices_of(self.planned, [record.step for record in records])
+        found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss)
+        if again is None or abs(found.error) <= OFF:
+            return found
+        return replace(found, anew=self._anew(found.typical.record, again))
+
+    def _anew(self, record: Record, again: CostCache) -> float:
+        """Seconds of a step, predicted with prices that are measured now."""
+        pricing = again.on(self.recorder.trainer.training.cluster)
+        for plan in record.parts.plans:
+            prices = pricing(plan.network.first, plan.options.contexts)
+        return predict(record.step, prices, record.union).makespan
+
+    def summary(self, profile: Profile) -> dict[str, Any]:
+        """The keys of `--json` that a profile knows, and its own."""
+        found = (
+            {
+                "train_loss": profile.loss,
+                "steps": profile.steps,
+                "tokens": sum(int(m.record.words.sum()) for m in profile.mixtures),
+                "tokens_per_second": profile.words / profile.step,
+            }
+            | about(self.job, self.recorder.trainer)
+            | figures(profile)
+        )
+        for row in found["stages"]:
+            row["peak_bytes_predicted"] = profile.memory[row["rank"]].peak
+        return found
+
+    def outcome(self, again: CostCache | None = None) -> Outcome:
+        """What a comparison says of all measured steps. again: see profile."""
+        profile = self.profile(again)
+        return Outcome(profile, self.summary(profile))

@@ -1,0 +1,48 @@
+"""The list scheduler that 1F1B and its relatives share: forwards and backwards in turns.
+
+All ranks play the pipeline against one clock on which F, I and W take one tick, B two, and messages
+none. A free rank that ran a forward last takes a backward (B or I), else a forward, if one is
+ready; of several, that of the oldest micro-batch. W fills the ticks in which neither can run, and
+those in which no forward can because too much is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from runtime.schedule.generators.columns import Ints, own_stages
+from runtime.schedule.generators.greedy_walk import walk
+from runtime.schedule.program import Columns, Program
+
+
+def alternate(
+    rank_of: Sequence[int],
+    mbs: int,
+    in_flight: Ints,
+    held: Ints | None = None,
+    *,
+    split: bool = False,
+) -> list[Program]:
+    """What the ranks run, within limits.
+
+    in_flight: stage -> micro-batches whose F has begun and whose B (or I) has not ended, at least
+    1. held: rank -> (stage, micro-batch) pairs whose F has begun and whose B (or W) has not
+    ended, at least the rank's stages; None: no limit. split: I and W instead of B.
+
+    A forward leaves room for one more of each later stage of its rank. So the oldest micro-batch
+    can always go on (what is before it on its stages has ended, what is behind it left it room)
+    and the ranks never stop before the end, wherever the stages are.
+    """
+    own = own_stages(rank_of)
+    counts = np.array([len(stages) for stages in own])
+    start = np.concatenate(([0], np.cumsum(counts)))
+    ends = start * (mbs * (3 if split else 2))
+    out = Columns(np.empty(ends[-1], np.uint8), *(np.zeros(ends[-1], np.int32) for _ in range(3)))
+    limit = counts * mbs if held is None else held
+    walk(start, np.concatenate(own), mbs, split, in_flight, limit, out)
+    return [
+        Program(Columns(*(column[begin:end] for column in out))) for begin, end in pairwise(ends)
+    ]

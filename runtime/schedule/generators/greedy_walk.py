@@ -1,0 +1,146 @@
+"""Kernel of the list scheduler: see greedy. All arrays but the columns are int64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from runtime.schedule.generators.columns import B, F, I, Ints, W
+from runtime.schedule.program import Columns
+
+NONE = -1
+
+
+@njit(cache=True, nogil=True)
+def walk(
+    own_start: Ints, own: Ints, mbs: int, split: bool, in_flight: Ints, limit: Ints, out: Columns
+) -> None:
+    """Fill the columns of all ranks.
+
+    own: the stages of rank r, rising, at own_start[r] : own_start[r + 1]. out: 2 runs (3 with
+    `split`) for each of them and micro-batch, in the same order.
+
+    What a free rank runs depends on itself and on what its stages' neighbours have ended: it is
+    asked again when one of them ends a run, and not at every tick.
+    """
+    ranks, back = len(own_start) - 1, I if split else B
+    ended = np.zeros((4, len(own)), np.int64)  # micro-batches, by phase and stage
+    held, until = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    code, stage = np.full(ranks, NONE), np.full(ranks, NONE)  # what runs, if anything
+    forward_last = np.zeros(ranks, np.bool_)
+    fill = own_start[:-1] * (mbs * (3 if split else 2))
+    rank_of = _ranks(own_start, own)
+    busy, running, tick = np.empty(ranks, np.int64), 0, 0
+    asked, waiting, called = np.arange(ranks), ranks, np.ones(ranks, np.bool_)
+    while waiting > 0 or running > 0:
+        for rank in asked[:waiting]:
+            called[rank] = False
+            if code[rank] != NONE:
+                continue
+            mine = own[own_start[rank] : own_start[rank + 1]]
+            room = limit[rank] - held[rank]
+            now, at = _choose(mine, mbs, back, ended, in_flight, room, forward_last[rank])
+            if now == NONE:
+                continue
+            code[rank], stage[rank] = now, at
+            until[rank] = tick + (2 if now == B else 1)
+            busy[running], running = rank, running + 1
+            if now != I:
+                held[rank] += 1 if now == F else -1
+            if now != W:
+                forward_last[rank] = now == F
+            out.code[fill[rank]], out.at[fill[rank]] = now, at
+            out.mb[fill[rank]] = ended[now, at]
+            fill[rank] += 1
+        tick += 1
+        before, running, waiting = running, 0, 0
+        for rank in busy[:before]:
+            if until[rank] > tick:
+                busy[running], running = rank, running + 1
+            else:
+                ended[code[rank], stage[rank]] += 1
+                code[rank] = NONE
+                waiting = _ask(stage[rank], rank_of, called, asked, waiting)
+
+
+@njit(cache=True, nogil=True)
+def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> int:
+    """Let the ranks of a stage that ended a run, and of its neighbours, choose at the next tick."""
+    for near in range(max(stage - 1, 0), min(stage + 2, len(rank_of))):
+        rank = rank_of[near]
+        if not called[rank]:
+            called[rank] = True
+            asked[waiting] = rank
+            waiting += 1
+    return waiting
+
+
+@njit(cache=True, nogil=True)
+def _ranks(own_start: Ints, own: Ints) -> Ints:
+    """The rank of each stage."""
+    rank_of = np.empty(len(own), np.int64)
+    for rank in range(len(own_start) - 1):
+        for at in range(own_start[rank], own_start[rank + 1]):
+            rank_of[own[at]] = rank
+    return rank_of
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    own: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int, forward_last: bool
+) -> tuple[int, int]:
+    """The phase and stage that a free rank runs, or NONE."""
+    backward = _backward(own, back, ended)
+    if forward_last and backward != NONE:
+        return back, backward
+    forward, full = _forward(own, mbs, back, ended, in_flight, room)
+    if forward != NONE:
+        return F, forward
+    if back == I and (full or backward == NONE):
+        weight = _weight(own, ended)
+        if weight != NONE:
+            return W, weight
+    return (back, backward) if backward != NONE else (NONE, NONE)
+
+
+@njit(cache=True, nogil=True)
+def _backward(own: Ints, back: int, ended: Ints) -> int:
+    """The stage whose next backward can run; the lowest has the oldest micro-batch."""
+    last = ended.shape[1] - 1
+    for stage in own:
+        behind = ended[F, stage] if stage == last else ended[back, stage + 1]
+        if ended[back, stage] < behind:
+            return int(stage)
+    return NONE
+
+
+@njit(cache=True, nogil=True)
+def _forward(
+    own: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int
+) -> tuple[int, bool]:
+    """The stage whose next forward can run, and whether one has no room.
+
+    The highest stage has the oldest micro-batch; a forward leaves room for the stages above.
+    """
+    full = False
+    for later in range(len(own)):
+        stage = own[len(own) - 1 - later]
+        mb = ended[F, stage]
+        ready = mb < mbs if stage == 0 else mb < ended[F, stage - 1]
+        if ready and mb - ended[back, stage] < in_flight[stage]:
+            if room > later:
+                return int(stage), False
+            full = True
+    return NONE, full
+
+
+@njit(cache=True, nogil=True)
+def _weight(own: Ints, ended: Ints) -> int:
+    """The stage with the oldest W that can run; the highest of several."""
+    best = NONE
+    for stage in own:
+        if ended[W, stage] < ended[I, stage] and (
+            best == NONE or ended[W, stage] <= ended[W, best]
+        ):
+            best = stage
+    return best

@@ -1,0 +1,69 @@
+"""Schedules: which rank runs which body when, one pure function a file.
+
+Each takes `rank_of` (stage -> rank, in any shape) and the number of micro-batches (1 or more) and
+returns the compute list of every rank, those without stages too. A schedule knows nothing of
+tensors, devices or messages; `runtime.schedule.lowering.lower` adds those. Every list keeps, for
+each micro-batch, the order of a chain: F of stage s after F of s - 1, B or I of s after that of s +
+1 and after its own F, W after its I. Edges that skip stages ask for no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from runtime.schedule.generators.dualpipe_v import dualpipe_v
+from runtime.schedule.generators.forward import forward_only
+from runtime.schedule.generators.gpipe import gpipe
+from runtime.schedule.generators.interleaved import interleaved
+from runtime.schedule.generators.looped_bfs import looped_bfs
+from runtime.schedule.generators.one_f_one_b import one_f_one_b
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.wavefront import wavefront
+from runtime.schedule.generators.zb_h1 import zb_h1
+from runtime.schedule.generators.zb_h2 import zb_h2
+from runtime.schedule.generators.zb_v import zb_v
+from runtime.schedule.instructions import Run
+from runtime.schedule.program import Program
+from symgraph.core.errors import ConfigError, nearest
+
+ComputeLists = Sequence[Program | Iterable[Run]]
+
+SCHEDULES: dict[str, Callable[[Sequence[int], int], ComputeLists]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "looped-bfs": looped_bfs,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
+    "dualpipe-v": dualpipe_v,
+    "wavefront": wavefront,
+}
+
+
+def find_schedule(name: str, *others: str) -> Callable[[Sequence[int], int], ComputeLists]:
+    """The schedule of that name; an unknown one raises ConfigError listing those there are.
+
+    others: what the caller takes as well.
+    """
+    if name not in SCHEDULES:
+        raise ConfigError(f"no schedule {name!r}; {nearest(name, (*others, *SCHEDULES))}")
+    return SCHEDULES[name]
+
+
+__all__ = [
+    "SCHEDULES",
+    "ComputeLists",
+    "dualpipe_v",
+    "expand",
+    "find_schedule",
+    "forward_only",
+    "gpipe",
+    "interleaved",
+    "looped_bfs",
+    "one_f_one_b",
+    "wavefront",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
+]

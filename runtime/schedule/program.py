@@ -1,0 +1,99 @@
+"""Programs: the instructions of one rank as columns of small integers, and those of all ranks.
+
+A schedule of a thousand ranks and thousands of micro-batches has tens of millions of instructions;
+objects for them would take gigabytes. The columns are what is generated, checked and simulated;
+reading an item makes its Instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.schedule.instructions import Instruction, decode, encode
+
+Column = npt.NDArray[Any]
+
+
+class Columns(NamedTuple):
+    """code: uint8, see instructions.encode. at: int32, stage or tag. mb: int32. segment: int32."""
+
+    code: Column
+    at: Column
+    mb: Column
+    segment: Column
+
+
+class Program(Sequence[Instruction]):
+    """A rank's instructions in order; equal to any sequence of the same instructions."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, instructions: Iterable[Instruction]) -> Program:
+        """The program of these instructions; a program is returned as it is."""
+        if isinstance(instructions, Program):
+            return instructions
+        rows = np.array([encode(i) for i in instructions], np.int32).reshape(-1, 4)
+        code, at, mb, segment = (np.ascontiguousarray(column) for column in rows.T)
+        return cls(Columns(code.astype(np.uint8), at, mb, segment))
+
+    def __len__(self) -> int:
+        return len(self.columns.code)
+
+    @overload
+    def __getitem__(self, index: int) -> Instruction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Program: ...
+
+    def __getitem__(self, index: int | slice) -> Instruction | Program:
+        if isinstance(index, slice):
+            return Program(Columns(*(column[index] for column in self.columns)))
+        code, at, mb, segment = self.columns
+        return decode((int(code[index]), int(at[index]), int(mb[index]), int(segment[index])))
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return map(decode, zip(*(column.tolist() for column in self.columns), strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Program):
+            pairs = zip(self.columns, other.columns, strict=True)
+            return all(np.array_equal(a, b) for a, b in pairs)
+        if isinstance(other, Sequence):
+            return list(self) == list(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.tobytes())
+
+    def tobytes(self) -> bytes:
+        """Everything in it, for digests."""
+        return b"".join(column.tobytes() for column in self.columns)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"Program({self})"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The programs of all ranks: always the whole machine, never one rank's view."""
+
+    programs: tuple[Program, ...]
+
+    @classmethod
+    def of(cls, programs: Iterable[Iterable[Instruction]]) -> Schedule:
+        return cls(tuple([Program.of(p) for p in programs]))
+
+    def __str__(self) -> str:
+        return "\n".join(f"rank {r}: {p}" for r, p in enumerate(self.programs))

@@ -1,0 +1,160 @@
+"""The memory account's walk: compiled loops over the instructions of one rank."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+from numba import njit
+
+from runtime.schedule.instructions import FREE, RECV, RUN, SEND
+from runtime.schedule.program import Columns
+
+Array = npt.NDArray[Any]
+
+SUMS, KEPT, MESSAGES = 0, 1, 2  # what `held` counts
+
+
+class Bodies(NamedTuple):
+    """Bytes of each body, by its number, see partitioner.memory.memory_plan; int64.
+
+    received: of the messages from other ranks that it is the first to read. slot: its rank's
+    number for a body with sums, else -1. rank: where it lives. at[phase, stage, segment]: body
+    or -1.
+    """
+
+    top: Array
+    kept: Array
+    sending: Array
+    sums: Array
+    received: Array
+    slot: Array
+    rank: Array
+    at: Array
+
+
+@njit(cache=True, nogil=True)
+def profile(
+    columns: Columns,
+    rank: int,
+    bodies: Bodies,
+    nbytes: Array,
+    early: Array,
+    widths: Array,
+    waiting: Array,
+    held: Array,
+    worst: Array,
+    out: Array,
+) -> int:
+    """Write the bytes held after each instruction, beside those that stay for the run, into `out`.
+
+    nbytes: of a message, by tag. early: whether one is held from the run before its receive on.
+    widths: TreeSum's nodes on each level. waiting[slot, level, node]: whether that partial sum
+    waits, for `merged`. held: int64, by SUMS, KEPT and MESSAGES. worst: the instruction of the
+    first worst moment, and what was held then: partial sums, what runs kept, messages and what the
+    running body held beyond these.
+
+    Returns the place of an instruction that names what the rank does not have, or -1.
+    """
+    code, at, mb, segment = columns
+    top, kept, sending, sums, received, slot, home, numbers = bodies
+    phases, stages, segments = numbers.shape
+    most = -1
+    ran = False
+    for i in range(len(code)):
+        kind, name, body = code[i], at[i], -1
+        if kind < SEND:
+            if not (0 <= name < stages and 0 <= segment[i] < segments and 0 <= mb[i] < widths[0]):
+                return i
+            body = numbers[kind % phases, name, segment[i]]
+            if body < 0 or home[body] != rank:
+                return i
+        if kind < FREE:
+            ran = True
+            held[MESSAGES] += coming(columns, i + 1, nbytes, early)
+            added = 0
+            if slot[body] >= 0:
+                added = sums[body] * merged(waiting[slot[body]], widths, mb[i])
+            copied = added if added > 0 and len(widths) > 1 else 0  # a term beside its copy
+            held[SUMS] += copied
+            most = _moment(i, top[body], held, most, worst)
+            held[SUMS] += added - copied
+            held[KEPT] += kept[body] + received[body]
+            held[MESSAGES] += sending[body] - received[body]
+        elif kind < SEND:
+            held[MESSAGES] -= sending[body]
+        elif kind == RECV:
+            if not 0 <= name < len(nbytes):
+                return i
+            if not (ran and early[name]):
+                held[MESSAGES] += nbytes[name]
+        most = _moment(i, 0, held, most, worst)
+        out[i] = held.sum()
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def coming(columns: Columns, i: int, nbytes: Array, early: Array) -> int:
+    """Bytes of the early messages that are received from instruction i on, before the next run."""
+    total = 0
+    while i < len(columns.code) and columns.code[i] >= FREE:
+        tag = columns.at[i]
+        if columns.code[i] == RECV and 0 <= tag < len(nbytes) and early[tag]:
+            total += nbytes[tag]
+        i += 1
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
+    """The most that was held so far."""
+    now = held.sum() + running
+    if now > most:
+        worst[0], worst[1], worst[2] = i, held[SUMS], held[KEPT]
+        worst[3] = held[MESSAGES] + running
+        return int(now)
+    return most
+
+
+@njit(cache=True, nogil=True)
+def merged(waiting: Array, widths: Array, index: int) -> int:
+    """By how much the number of partial sums changes when TreeSum adds this term."""
+    change = 1
+    level = 0
+    while level < len(widths) - 1:
+        sibling = index ^ 1
+        if sibling < widths[level]:
+            if not waiting[level, sibling]:
+                break
+            waiting[level, sibling] = False
+            change -= 1
+        level, index = level + 1, index // 2
+    waiting[level, index] = True
+    return change
+
+
+@njit(cache=True, nogil=True)
+def in_flight(columns: Columns, backward: Array, left: Array) -> int:
+    """The most pairs of stage and micro-batch between first forward and last backward run.
+
+    backward: the number of backward bodies of each stage. left[stage, mb]: those to run; 0 before
+    the forward run, -1 after the last one. Returns -1 for a run of what there is not.
+    """
+    code, at, mb, _ = columns
+    stages, mbs = left.shape
+    now = most = 0
+    for i in range(len(code)):
+        if code[i] >= FREE:
+            continue
+        if not (0 <= at[i] < stages and 0 <= mb[i] < mbs):
+            return -1
+        bodies, before = backward[at[i]], left[at[i], mb[i]]
+        if code[i] == RUN:
+            if before == 0 and bodies > 0:
+                left[at[i], mb[i]] = bodies
+                now += 1
+                most = max(most, now)
+        elif before > 0:
+            left[at[i], mb[i]] = before - 1 if before > 1 else -1
+            now -= before == 1
+    return most

@@ -1,0 +1,257 @@
+"""Schedules made to measure: a list scheduler driven by costs, messages and a memory limit.
+
+Orders of runs come from the named schedules and from priority rules, the best are improved by
+moving runs, and branch and bound ends the search where the problem is small. What is returned is
+lowered and simulated as it will run; a lower bound tells how much better it could be at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Topology
+from partitioner.memory.memory_plan import MemoryPlan
+from runtime.schedule.generators.gpipe import gpipe
+from runtime.schedule.generators.table import SCHEDULES, expand
+from runtime.schedule.lowering.lower import lower
+from runtime.schedule.program import Program
+from runtime.schedule.replay.memory import memory_profile
+from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.search.exact import lower_bound, solve
+from runtime.schedule.search.exact_walk import tails
+from runtime.schedule.search.list_scheduler_walk import build, improve, peak, replay
+from runtime.schedule.search.problem import (
+    NEVER,
+    Array,
+    Memory,
+    Numbered,
+    memory_of,
+    number,
+    relaxed,
+    unlimited,
+)
+
+LARGE = 1 << 16  # more runs than this: only named schedules are looked at
+SMALL, FEW = 1000, 50  # as many runs as this: branch and bound; of all orders, if memory is limited
+NODES = 5_000_000  # runs in all states that it visits
+TRIES, MOVES = 12_000, 40_000_000  # moves that improve an order; runs that are replayed for them
+STARTS = 3  # orders to improve
+CLOSE = 500  # what part of the makespan is not worth a search
+ROUNDS = 6  # of giving the list scheduler less room
+PATIENCE = (0.0, 0.5, 1.0)
+FORWARD_LAST = {FORWARD: 1, BACKWARD: 2, INPUT: 2, WEIGHT: 0}
+FORWARD_FIRST = {FORWARD: 2, BACKWARD: 1, INPUT: 1, WEIGHT: 0}
+
+
+class Listed(NamedTuple):
+    """A schedule: what each rank runs, in order, segments included.
+
+    makespan: seconds, simulated. lower_bound: seconds; no schedule of these bodies that keeps to
+    the memory limit is shorter. optimal: the two are equal.
+    """
+
+    compute: list[Program]
+    makespan: Fraction
+    lower_bound: Fraction
+    optimal: bool
+
+
+class _Trial(NamedTuple):
+    """Programs as they would run. excess: of each rank, bytes beyond the limit."""
+
+    compute: list[Program]
+    makespan: Fraction
+    peak: int
+    excess: Array
+
+    @property
+    def fits(self) -> bool:
+        return not (self.excess > 0).any()
+
+    @property
+    def worth(self) -> tuple[bool, Fraction | int, Fraction | int]:
+        """The least is the best."""
+        if self.fits:
+            return False, self.makespan, self.peak
+        return True, self.peak, self.makespan
+
+
+def list_schedule(
+    topology: Topology,
+    mbs: int,
+    costs: Costs,
+    *,
+    memory: MemoryPlan | None = None,
+    limit: int | None = None,
+) -> Listed:
+    """The shortest schedule found, never longer than any of SCHEDULES that keeps to the limit.
+
+    memory: what bodies hold; needed for a limit, bytes that each rank may hold. If nothing that is
+    found keeps to it, the schedule that needs the least. The same arguments give the same schedule.
+    """
+    bench = _Bench(topology, mbs, costs, memory, limit)
+    bound = lower_bound(bench.problem)
+    enough = bench.enough(bound)
+    for name in SCHEDULES:
+        bench.try_named(name)
+    if bench.runs <= LARGE and bench.best_ticks > enough:
+        _build(bench)
+        _improve(bench, enough)
+    if bench.runs <= SMALL and bench.best_ticks > enough:
+        bound = max(bound, _solve(bench))
+    best, lower = bench.best, bound * bench.numbered.unit
+    return Listed(best.compute, best.makespan, lower, best.fits and best.makespan == lower)
+
+
+class _Bench:
+    """Where schedules are tried: lowered, simulated and their memory accounted for.
+
+    tried: what has been, with its order. numbered: see there; problem: its own.
+    """
+
+    def __init__(
+        self, topology: Topology, mbs: int, costs: Costs, plan: MemoryPlan | None, limit: int | None
+    ) -> None:
+        self.topology, self.mbs, self.costs = topology, mbs, costs
+        self.plan, self.limit = plan, limit
+        self.segments = 1 + max((key.segment for key in topology.bodies), default=0)
+        first = lower(topology, expand(gpipe(topology.rank_of, mbs), self.segments))
+        unit = simulate(first, topology, costs).unit
+        self.numbered = number(topology, mbs, costs, unit)
+        self.problem = self.numbered.problem
+        self.runs = len(self.numbered.keys) * mbs
+        self.tried: list[tuple[_Trial, Array]] = []
+
+    @property
+    def best(self) -> _Trial:
+        return min((trial for trial, _ in self.tried), key=lambda trial: trial.worth)
+
+    @property
+    def best_ticks(self) -> int:
+        """The shortest makespan; NEVER if none keeps to the limit."""
+        return self.ticks(self.best) if self.best.fits else NEVER
+
+    def enough(self, bound: int) -> int:
+        """Ticks beyond which search pays; the bound leaves out receives and frees."""
+        p = self.problem
+        left_out = np.bincount(np.concatenate((p.rank, p.rank[p.dst]))) * p.mbs * p.overhead
+        return bound + min(int(left_out.max()), bound // CLOSE)
+
+    def try_named(self, name: str) -> None:
+        """Try a schedule of SCHEDULES, if it runs all bodies of this topology."""
+        compute = expand(SCHEDULES[name](self.topology.rank_of, self.mbs), self.segments)
+        order = self.numbered.order(compute)
+        if order is not None:
+            self._try(compute, order)
+
+    def try_order(self, order: Array) -> _Trial:
+        """Try the schedule of an order, unless it has been."""
+        for trial, other in self.tried:
+            if np.array_equal(order, other):
+                return trial
+        return self._try(self.numbered.programs(order), order)
+
+    def _try(self, compute: list[Program], order: Array) -> _Trial:
+        schedule = lower(self.topology, compute)
+        makespan = simulate(schedule, self.topology, self.costs).exact
+        peaks = [0]
+        if self.plan is not None:
+            memory = memory_profile(schedule, self.topology, self.plan, self.mbs)
+            peaks = [rank.peak for rank in memory]
+        excess = np.array(peaks, np.int64) - (max(peaks) if self.limit is None else self.limit)
+        trial = _Trial(compute, makespan, max(peaks), np.maximum(excess, 0))
+        self.tried.append((trial, order))
+        return trial
+
+    def memory(self) -> Memory:
+        """What orders hold, and the room for it."""
+        if self.limit is None:
+            return unlimited(self.problem)
+        assert self.plan is not None, "a memory limit needs a memory plan"
+        return memory_of(self.numbered, self.plan, self.limit)
+
+    def ticks(self, trial: _Trial) -> int:
+        """The makespan, rounded up."""
+        return ceil(trial.makespan / self.numbered.unit)
+
+    def length(self, order: Array) -> int:
+        """Ticks that an order takes, but for what only lowering and simulation know."""
+        start = np.empty((len(self.numbered.keys), self.mbs), np.int64)
+        return int(replay(self.problem, order, start, start.copy()))
+
+
+def _build(bench: _Bench) -> None:
+    """Try the best orders that follow from priorities, with ever less room until one fits."""
+    p, memory = bench.problem, bench.memory()
+    one = np.zeros_like(memory.room)
+    for rank in range(p.ranks):
+        mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
+        one[rank] = peak(memory, np.tile(mine, p.mbs), np.zeros(len(p.run), np.int64))
+    rules = [(rule, patience) for rule in _priorities(bench.numbered) for patience in PATIENCE]
+    for _ in range(ROUNDS):
+        memory = memory._replace(room=np.maximum(memory.room, one))
+        orders = [build(p, rule, patience, memory) for rule, patience in rules]
+        orders.sort(key=bench.length)
+        trials = [bench.try_order(order) for order in _distinct(orders)[:STARTS]]
+        least = min(trials, key=lambda trial: trial.worth)
+        if least.fits or (memory.room[least.excess > 0] <= one[least.excess > 0]).all():
+            return
+        memory = memory._replace(room=memory.room - least.excess)
+
+
+def _priorities(numbered: Numbered) -> Iterator[Array]:
+    """[body, micro-batch] -> what runs first if several can: the highest.
+
+    The longest way to the end; backward phases before forward ones, or the other way round, the
+    oldest micro-batch first and weight gradients when nothing else can run.
+    """
+    easy = relaxed(numbered.problem)
+    left = easy.run[:, None] + tails(easy)
+    older = np.broadcast_to(-np.arange(easy.mbs), left.shape)
+    yield _ranked(older, left)
+    for turn in (FORWARD_LAST, FORWARD_FIRST):
+        phase = np.array([turn[key.phase] for key in numbered.keys])
+        yield _ranked(left, older, np.broadcast_to(phase[:, None], left.shape))
+
+
+def _ranked(*keys: Array) -> Array:
+    """The place of every entry when they are sorted by the last key, then by the one before it."""
+    places = np.empty(keys[0].size, np.int64)
+    places[np.lexsort([key.ravel() for key in keys])] = np.arange(places.size)
+    return places.reshape(keys[0].shape)
+
+
+def _distinct(orders: Iterable[Array]) -> list[Array]:
+    return list({order.tobytes(): order for order in orders}.values())
+
+
+def _improve(bench: _Bench, enough: int) -> None:
+    """Move runs of the best orders."""
+    memory = bench.memory()
+    fitting = sorted((t.worth, i) for i, (t, _) in enumerate(bench.tried) if t.fits)
+    starts = _distinct(bench.tried[i][1] for _, i in fitting)[:STARTS]
+    for order in starts:
+        order = order.copy()
+        improve(bench.problem, memory, order, min(TRIES, MOVES // bench.runs), enough)
+        bench.try_order(order)
+
+
+def _solve(bench: _Bench) -> int:
+    """Search all orders; return the ticks that none falls short of, 0 if the search is cut off."""
+    p = bench.problem
+
+    def judge(order: Array) -> int:
+        trial = bench.try_order(order)
+        return bench.ticks(trial) if trial.fits else NEVER
+
+    nodes = NODES // bench.runs
+    lower = solve(p, bench.best_ticks, judge, nodes=nodes) or 0
+    if bench.limit is not None and lower < bench.best_ticks and bench.runs <= FEW:
+        within = solve(p, bench.best_ticks, judge, nodes=nodes, memory=bench.memory()) or 0
+        lower = max(lower, within) if bench.best.fits else lower
+    return lower

@@ -1,0 +1,350 @@
+"""Kernels of the list scheduler: orders of runs are timed, built and improved; see auto_problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem
+
+Array = npt.NDArray[Any]
+
+kernel = njit(cache=True, nogil=True)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def part(function: _Function) -> _Function:
+    """A kernel that only kernels call: without an entry for Python it compiles twice as fast."""
+    compiled: _Function = njit(  # type: ignore[call-overload]
+        cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+    return compiled
+
+
+class Clocks(NamedTuple):
+    """How far a walk is. done: runs of each body. arrive[edge, micro-batch]: when, NEVER: not sent.
+    busy: until when each link is. clock: of each rank."""
+
+    done: Array
+    arrive: Array
+    busy: Array
+    clock: Array
+
+
+@kernel
+def clocks(p: Problem) -> Clocks:
+    """All at the beginning."""
+    return Clocks(
+        np.zeros(len(p.run), np.int64),
+        np.full((len(p.src), p.mbs), NEVER),
+        np.zeros(len(p.src), np.int64),
+        np.zeros(len(p.own_first) - 1, np.int64),
+    )
+
+
+@part
+def begin_of(p: Problem, c: Clocks, body: int, now: int) -> tuple[int, int]:
+    """When a rank that is free at `now` can begin the body's next run, and the last edge that it
+    waits for, or NONE. NEVER if the source of that edge, or (NONE) another body of the same rank,
+    must run first.
+    """
+    mb, why = c.done[body], NONE
+    for i in range(p.before_first[body], p.before_first[body + 1]):
+        if c.done[p.before[i]] <= mb:
+            return NEVER, NONE
+    for i in range(p.in_first[body], p.in_first[body + 1]):
+        edge = p.incoming[i]
+        there = c.arrive[edge, mb]
+        if there == NEVER:
+            return NEVER, edge
+        now += p.overhead
+        if there > now:
+            now, why = there, edge
+        now += p.copy[edge]
+    return now, why
+
+
+@part
+def do_run(p: Problem, c: Clocks, body: int, begin: int) -> None:
+    """Run a body for its next micro-batch and send what it makes."""
+    mb, now = c.done[body], begin + p.overhead + p.run[body]
+    for i in range(p.out_first[body], p.out_first[body + 1]):
+        edge = p.outgoing[i]
+        now += p.overhead
+        sent = max(now, c.busy[p.link[edge]]) + p.transfer[edge]
+        c.busy[p.link[edge]] = sent
+        c.arrive[edge, mb] = sent + p.latency[edge]
+    c.clock[p.rank[body]] = now + p.overhead
+    c.done[body] = mb + 1
+
+
+@kernel
+def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
+    """The length of a schedule; NEVER if it cannot end.
+
+    Fills in start[body, micro-batch] and cause: the last edge that the run waited for, or NONE.
+    """
+    c = clocks(p)
+    ranks = len(c.clock)
+    at = p.own_first[:-1] * p.mbs
+    wants = np.full(ranks, NONE)
+    ready = np.arange(ranks)
+    count, left = ranks, len(order)
+    while count:
+        count -= 1
+        rank = ready[count]
+        end = p.own_first[rank + 1] * p.mbs
+        while at[rank] < end:
+            body = order[at[rank]]
+            begin, why = begin_of(p, c, body, c.clock[rank])
+            if begin == NEVER:
+                wants[rank] = why
+                break
+            mb = c.done[body]
+            start[body, mb], cause[body, mb] = begin, why
+            do_run(p, c, body, begin)
+            at[rank] += 1
+            left -= 1
+            for i in range(p.out_first[body], p.out_first[body + 1]):
+                to = p.rank[p.dst[p.outgoing[i]]]
+                if wants[to] == p.outgoing[i]:
+                    wants[to] = NONE
+                    ready[count] = to
+                    count += 1
+    return NEVER if left else c.clock.max()
+
+
+# -- building ------------------------------------------------------------------------------------
+
+
+@kernel
+def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array:
+    """An order: of what can run soon, the highest priority[body, micro-batch] runs.
+
+    The rank whose next run can end first is served first. Candidates are those of its runs that
+    can begin by then; with a patience less than 1, only in the first part of the time until then.
+    """
+    c = clocks(p)
+    ranks = len(c.clock)
+    order = np.empty(len(p.run) * p.mbs, np.int64)
+    at, held = p.own_first[:-1] * p.mbs, np.zeros(ranks, np.int64)
+    begins = np.full(len(p.run), NEVER)
+    first, ends = np.full(ranks, NEVER), np.full(ranks, NEVER)
+    stale = np.ones(ranks, np.bool_)
+    for _ in range(len(order)):
+        for rank in range(ranks):
+            if stale[rank]:
+                first[rank], ends[rank] = _survey(p, c, memory, rank, held[rank], begins)
+                stale[rank] = False
+        rank = int(np.argmin(ends))
+        assert ends[rank] < NEVER
+        last = first[rank] + np.int64(patience * (ends[rank] - first[rank]))
+        best = NONE
+        for body in p.own[p.own_first[rank] : p.own_first[rank + 1]]:
+            if begins[body] <= last and (
+                best == NONE or priority[body, c.done[body]] > priority[best, c.done[best]]
+            ):
+                best = body
+        held[rank] += change_of(memory, best, c.done[best])
+        do_run(p, c, best, begins[best])
+        order[at[rank]] = best
+        at[rank] += 1
+        stale[rank] = True
+        for i in range(p.out_first[best], p.out_first[best + 1]):
+            stale[p.rank[p.dst[p.outgoing[i]]]] = True
+    return order
+
+
+@part
+def _survey(
+    p: Problem, c: Clocks, memory: Memory, rank: int, held: int, begins: Array
+) -> tuple[int, int]:
+    """Find when the next runs of a rank's bodies can begin; the first begin and the first end."""
+    first, end = NEVER, NEVER
+    for body in p.own[p.own_first[rank] : p.own_first[rank + 1]]:
+        begins[body] = NEVER
+        if c.done[body] < p.mbs:
+            begin, _ = begin_of(p, c, body, c.clock[rank])
+            if begin < NEVER and _fits(p, c, memory, body, held):
+                begins[body] = begin
+                first, end = min(first, begin), min(end, begin + p.run[body])
+    return first, end
+
+
+@part
+def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
+    """Whether the rank has room to run this and then to end all that it has begun, oldest first.
+
+    So the ranks never stop before the end. Of the oldest micro-batch that is not done, take the
+    body of the lowest number: all that it needs has run. If its rank has begun the micro-batch,
+    there was room for this body when the rank's last run was let in; if not, the rank holds
+    nothing, as it begins micro-batches in order. Room for one after the other is all it takes.
+    """
+    rank, new = p.rank[body], c.done[body]
+    room = memory.room[rank]
+    if room == NEVER:
+        return True
+    if held + memory.during[body] > room:
+        return False
+    held += change_of(memory, body, new)
+    mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
+    oldest, newest = new, new
+    for other in mine:
+        oldest, newest = min(oldest, c.done[other]), max(newest, c.done[other] - 1)
+    for mb in range(oldest, newest + 1):
+        for other in mine:
+            if c.done[other] <= mb and not (other == body and mb == new):
+                if held + memory.during[other] > room:
+                    return False
+                held += change_of(memory, other, mb)
+    return True
+
+
+@part
+def change_of(memory: Memory, body: int, mb: int) -> int:
+    """By how much a run changes what is held."""
+    more = memory.waiting[mb + 1] - memory.waiting[mb]
+    return memory.after[body] + memory.sums[body] * more  # type: ignore[no-any-return]
+
+
+@kernel
+def peak(memory: Memory, runs: Array, done: Array) -> int:
+    """The most that a rank holds with these runs. done: body -> 0, to write on."""
+    held = most = 0
+    for body in runs:
+        most = max(most, held + memory.during[body])
+        held += change_of(memory, body, done[body])
+        done[body] += 1
+    return max(most, held)
+
+
+# -- improving -----------------------------------------------------------------------------------
+
+
+@kernel
+def improve(p: Problem, memory: Memory, order: Array, tries: int, target: int) -> int:
+    """Shorten an order in place by a tabu search, and return its length.
+
+    A step moves one run to the begin or the end of its block, that is runs of one rank that follow
+    each other on the critical path: only then can the path get shorter. The best move is made even
+    if it lengthens the schedule, unless it leads to an order that was there before. No rank holds
+    more than its room, or than it did at first. tries: moves to look at.
+    """
+    start = np.zeros((len(p.run), p.mbs), np.int64)
+    cause = np.zeros((len(p.run), p.mbs), np.int64)
+    room = memory.room.copy()
+    for rank in range(len(room)):
+        runs = order[p.own_first[rank] * p.mbs : p.own_first[rank + 1] * p.mbs]
+        if room[rank] < NEVER:
+            room[rank] = max(room[rank], peak(memory, runs, np.zeros(len(p.run), np.int64)))
+    kept = Memory(room, memory.during, memory.after, memory.sums, memory.waiting)
+    now = order.copy()
+    length = replay(p, now, start, cause)
+    seen = np.zeros(tries + 1, np.uint64)
+    left, steps = tries, 0
+    while left > 0 and length > target:
+        replay(p, now, start, cause)
+        seen[steps] = digest_of(now)
+        steps += 1
+        path = _path(p, now, start, cause)
+        used, came, to, new = _best_move(p, kept, now, path, seen[:steps], left)
+        left -= used
+        if came == NONE:
+            break
+        _move(now, came, to)
+        if new < length:
+            length = new
+            order[:] = now
+    return length
+
+
+@part
+def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
+    """The critical path: the places of its runs in the order, from the last to the first."""
+    place, mb_at = np.empty(start.shape, np.int64), np.empty(len(order), np.int64)
+    done = np.zeros(len(p.run), np.int64)
+    at, latest = 0, NONE
+    for i in range(len(order)):
+        body = order[i]
+        mb_at[i] = done[body]
+        place[body, done[body]] = i
+        sends = p.out_first[body + 1] - p.out_first[body]
+        end = start[body, done[body]] + (2 + sends) * p.overhead + p.run[body]
+        done[body] += 1
+        if end > latest:
+            at, latest = i, end
+    path = np.empty(len(order), np.int64)
+    for count in range(len(order)):
+        path[count] = at
+        body, mb = order[at], mb_at[at]
+        edge = cause[body, mb]
+        if edge != NONE:
+            at = place[p.src[edge], mb]
+        elif at > p.own_first[p.rank[body]] * p.mbs:
+            at -= 1
+        else:
+            return path[: count + 1]
+    return path
+
+
+@part
+def _best_move(
+    p: Problem, memory: Memory, order: Array, path: Array, seen: Array, left: int
+) -> tuple[int, int, int, int]:
+    """The moves looked at; from where, to where and with what length the best one goes."""
+    start = np.empty((len(p.run), p.mbs), np.int64)
+    cause = np.empty((len(p.run), p.mbs), np.int64)
+    used, best = 0, (NONE, NONE, NEVER, NEVER)
+    high = 0  # of the block, on the path; so is low
+    while high < len(path):
+        low = high
+        rank = p.rank[order[path[high]]]
+        while low + 1 < len(path) and p.rank[order[path[low + 1]]] == rank:
+            low += 1
+        for came in range(path[low], path[high] + 1):
+            for to in (path[low], path[high]):
+                step = 1 if to > came else -1
+                if to == came or order[came + step] == order[came]:
+                    continue
+                if used == left:
+                    return used, best[0], best[1], best[2]
+                used += 1
+                _move(order, came, to)
+                if _has_room(p, memory, order, rank):
+                    length = replay(p, order, start, cause)
+                    score = start.sum() if length < NEVER else NEVER
+                    if (length, score) < best[2:] and not (seen == digest_of(order)).any():
+                        best = came, to, length, score
+                _move(order, to, came)
+        high = low + 1
+    return used, best[0], best[1], best[2]
+
+
+@part
+def _has_room(p: Problem, memory: Memory, order: Array, rank: int) -> bool:
+    if memory.room[rank] == NEVER:
+        return True
+    runs = order[p.own_first[rank] * p.mbs : p.own_first[rank + 1] * p.mbs]
+    return bool(peak(memory, runs, np.zeros(len(p.run), np.int64)) <= memory.room[rank])
+
+
+@part
+def _move(order: Array, came: int, to: int) -> None:
+    body, step = order[came], 1 if to > came else -1
+    for i in range(came, to, step):
+        order[i] = order[i + step]
+    order[to] = body
+
+
+@kernel
+def digest_of(order: Array) -> np.uint64:
+    """A number for an order; two orders have the same with a chance of one in 2**64."""
+    digest = np.uint64(0)
+    for body in order:
+        digest = (digest ^ np.uint64(body)) * np.uint64(0x9E3779B97F4A7C15)
+        digest ^= digest >> np.uint64(29)
+    return digest

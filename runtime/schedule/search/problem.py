@@ -1,0 +1,262 @@
+"""A topology, its costs and its memory in numbers, for the list scheduler and for branch and bound.
+
+All micro-batches are alike, so every body takes them in order, and an order names bodies only: the
+third time that a rank runs a body, it is micro-batch 2. That loses nothing. In any schedule, hand
+the times of a body's runs to micro-batches 0, 1, ... as they rise, for each body. If all runs of b
+begin at least x after those of a, one by one, they still do when both are sorted; so what a run
+needs is there as before, and no rank or link does anything at another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.base.types import FORWARD, PHASES, WEIGHT, BodyKey, Topology
+from partitioner.memory.memory_plan import MemoryPlan
+from runtime.schedule.instructions import RUN, Run
+from runtime.schedule.links import as_fraction, quotient
+from runtime.schedule.lowering.lower_walk import number_runs
+from runtime.schedule.program import Columns, Program
+from runtime.schedule.replay.facts import Facts, Lists
+from runtime.schedule.replay.simulate import Costs
+
+Array = npt.NDArray[Any]
+
+NEVER = 1 << 62  # ticks, or bytes, that are never reached
+NONE = -1
+LONGEST = 1 << 60  # ticks of all that is to be done, one after the other
+
+
+class Problem(NamedTuple):
+    """What is to be scheduled, times in ticks; arrays are int64.
+
+    Bodies are numbered so that what one needs has lower numbers; edges are those between ranks.
+    rank, run: of each body. own: rank r's bodies, rising, at own_first[r] : own_first[r + 1]; its
+    part of an order is mbs times that. before: bodies of the same rank that run before; incoming
+    and outgoing: edges; all three in such lists, by body. src, dst: bodies of an edge; link: what
+    carries it. overhead: of each receive, run and send, and of one free a run.
+    """
+
+    mbs: int
+    overhead: int
+    rank: Array
+    run: Array
+    own_first: Array
+    own: Array
+    before_first: Array
+    before: Array
+    in_first: Array
+    incoming: Array
+    out_first: Array
+    outgoing: Array
+    src: Array
+    dst: Array
+    link: Array
+    transfer: Array
+    latency: Array
+    copy: Array
+
+    @property
+    def ranks(self) -> int:
+        return len(self.own_first) - 1
+
+
+class Memory(NamedTuple):
+    """Bytes; arrays are int64. room: of each rank, besides what stays; NEVER: no limit.
+
+    during: the most that a body and its messages need until it has run, beyond what was held
+    before. after: by how much it changes what is held. sums: of the gradients that it completes;
+    waiting[n]: partial sums after n micro-batches.
+    """
+
+    room: Array
+    during: Array
+    after: Array
+    sums: Array
+    waiting: Array
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A problem and the keys of its bodies. unit: seconds of a tick."""
+
+    facts: Facts
+    keys: tuple[BodyKey, ...]
+    problem: Problem
+    unit: Fraction
+
+    def order(self, lists: Sequence[Program | Iterable[Run]]) -> Array | None:
+        """The order of compute lists; None if they do not run everything."""
+        p, facts = self.problem, self.facts
+        number = {key: i for i, key in enumerate(self.keys)}
+        numbers = np.array([number[key] for key in facts.keys], np.int64)
+        rank_of = np.array(facts.rank_of, np.int32)
+        parts = []
+        for rank, program in enumerate(map(Program.of, lists)):
+            out = np.empty(2 * len(program), np.int32)
+            count, _ = number_runs(rank, program.columns, facts.body_at, rank_of, p.mbs, out)
+            parts.append(numbers[out[:count] // p.mbs])
+        order = np.concatenate(parts)
+        every = np.bincount(order, minlength=len(self.keys)) == p.mbs
+        return order if every.all() else None
+
+    def programs(self, order: Array) -> list[Program]:
+        """The compute lists of an order."""
+        p = self.problem
+        rows = [(RUN + PHASES.index(k.phase), k.stage, k.segment) for k in self.keys]
+        code, at, segment = np.array(rows, np.int32).T
+        parts = []
+        for first, last in zip(p.own_first[:-1] * p.mbs, p.own_first[1:] * p.mbs, strict=True):
+            runs = order[first:last]
+            mb = np.empty(len(runs), np.int32)
+            for body in np.unique(runs):
+                mb[runs == body] = np.arange(p.mbs)
+            parts.append(Program(Columns(code[runs].astype(np.uint8), at[runs], mb, segment[runs])))
+        return parts
+
+
+def number(topology: Topology, mbs: int, costs: Costs, unit: Fraction) -> Numbered:
+    """Number a topology's bodies; `unit` is the tick of its timelines.
+
+    If all that is to be done is too long for that tick, times are rounded down to a coarser one.
+    """
+    facts = Facts.of(topology)
+    bodies = _in_order(facts)
+    number = {body: i for i, body in enumerate(bodies)}
+    cut = [e.tag for e in facts.edges if facts.edge_channel[e.tag] >= 0]
+    edge = {tag: i for i, tag in enumerate(cut)}
+    rank = [int(facts.body_rank[b]) for b in bodies]
+    own = Lists.of([i for i, at in enumerate(rank) if at == r] for r in range(facts.ranks))
+    before = Lists.of(sorted(number[a] for a in facts.before[b]) for b in bodies)
+    incoming = Lists.of([edge[tag] for tag in facts.incoming[b]] for b in bodies)
+    outgoing = Lists.of([edge[tag] for tag in facts.outgoing[b]] for b in bodies)
+    times, links = _seconds(facts, [facts.keys[b] for b in bodies], cut, costs)
+    ticks = [[round(x / unit) for x in row] for row in times]
+    coarse = 1 + mbs * sum(map(sum, ticks)) // LONGEST
+    (overhead,), run, transfer, latency, copy = ([x // coarse for x in row] for row in ticks)
+    arrays = (
+        rank,
+        run,
+        own.start,
+        own.items,
+        before.start,
+        before.items,
+        incoming.start,
+        incoming.items,
+        outgoing.start,
+        outgoing.items,
+        [number[int(facts.edge_src[t])] for t in cut],
+        [number[int(facts.edge_dst[t])] for t in cut],
+        links,
+        transfer,
+        latency,
+        copy,
+    )
+    problem = Problem(mbs, overhead, *(np.array(a, np.int64) for a in arrays))
+    return Numbered(facts, tuple(facts.keys[b] for b in bodies), problem, unit * coarse)
+
+
+def _in_order(facts: Facts) -> list[int]:
+    """Bodies after those they need; a W as soon as it can, which is when memory is least."""
+    makers = [
+        {*facts.before[b], *(int(facts.edge_src[tag]) for tag in facts.incoming[b])}
+        for b in range(len(facts.keys))
+    ]
+    users: list[list[int]] = [[] for _ in makers]
+    for body, needs in enumerate(makers):
+        for maker in sorted(needs):
+            users[maker].append(body)
+    left = [len(needs) for needs in makers]
+    ready = [_turn(facts.keys[b], b) for b, count in enumerate(left) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        body = heappop(ready)[-1]
+        order.append(body)
+        for user in users[body]:
+            left[user] -= 1
+            if left[user] == 0:
+                heappush(ready, _turn(facts.keys[user], user))
+    return order
+
+
+def _turn(key: BodyKey, body: int) -> tuple[bool, bool, int, int, int]:
+    forward = key.phase == FORWARD
+    sign = 1 if forward else -1
+    return key.phase != WEIGHT, not forward, sign * key.stage, sign * key.segment, body
+
+
+def _seconds(
+    facts: Facts, keys: list[BodyKey], cut: list[int], costs: Costs
+) -> tuple[list[list[Fraction]], list[int]]:
+    """Overhead, runs, transfers, latencies and copies; and the number of each edge's link."""
+    numbers: dict[str | int, int] = {}
+    number, transfer, latency, copy = [], [], [], []
+    for tag in cut:
+        channel = int(facts.edge_channel[tag])
+        ends = int(facts.channel_src[channel]), int(facts.channel_dst[channel])
+        link = costs.links.get(ends, costs.link)
+        size = facts.edges[tag].type.nbytes
+        number.append(numbers.setdefault(link.name or channel, len(numbers)))
+        transfer.append(quotient(size, link.bandwidth, "bandwidth"))
+        latency.append(as_fraction(link.latency, "latency"))
+        copy.append(quotient(size, costs.copy, "copy"))
+    run = [as_fraction(costs.run(key), f"run of {key}") for key in keys]
+    return [[as_fraction(costs.overhead, "overhead")], run, transfer, latency, copy], number
+
+
+def relaxed(p: Problem) -> Problem:
+    """A problem without overheads, copies and contention, in which no order takes longer, if one
+    overhead is added to its length.
+
+    Runs last until their first send is posted, and latencies from there to where the run that
+    waits can begin.
+    """
+    sends = np.diff(p.out_first)
+    run = p.run + (1 + np.minimum(sends, 1)) * p.overhead
+    turn = np.empty(len(p.src), np.int64)  # of an edge among its body's sends
+    turn[p.outgoing] = np.arange(len(p.outgoing)) - np.repeat(p.out_first[:-1], sends)
+    latency = turn * p.overhead + p.transfer + p.latency + p.copy
+    none = np.zeros(len(p.src), np.int64)
+    return p._replace(
+        overhead=0, run=run, link=np.arange(len(p.src)), transfer=none, latency=latency, copy=none
+    )
+
+
+def unlimited(p: Problem) -> Memory:
+    """No memory limit."""
+    none = np.zeros(len(p.run), np.int64)
+    return Memory(np.full(p.ranks, NEVER), none, none, none, np.zeros(p.mbs + 1, np.int64))
+
+
+def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
+    """What orders hold at least; when messages are delivered, only their programs tell."""
+    p, facts = numbered.problem, numbered.facts
+    number = {key: i for i, key in enumerate(facts.keys)}
+    received = np.array(
+        [sum(facts.edges[t].type.nbytes for t in facts.incoming[number[k]]) for k in numbered.keys],
+        np.int64,
+    )
+    bodies = [plan.bodies[key] for key in numbered.keys]
+    rows = [(b.top, b.kept, b.kept + b.sending, b.sums) for b in bodies]
+    top, kept, sent, sums = np.array(rows, np.int64).T.copy()
+    waiting = np.array([_partial_sums(n, p.mbs) for n in range(p.mbs + 1)], np.int64)
+    static = np.array(plan.static, np.int64)
+    return Memory(limit - static, received + np.maximum(top, sent), received + kept, sums, waiting)
+
+
+def _partial_sums(terms: int, count: int) -> int:
+    """The fewest partial sums in which TreeSum(count) can hold so many terms.
+
+    Each is of 2**n terms, but for at most one: of the last ones, as many as are left over when
+    all are taken 2**n at a time.
+    """
+    rests = {0, *(count % (1 << n) for n in range(count.bit_length() + 1))}
+    return min((rest > 0) + (terms - rest).bit_count() for rest in rests if rest <= terms)

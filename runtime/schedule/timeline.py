@@ -1,0 +1,165 @@
+"""Timelines: when each rank did what, predicted or measured.
+
+Times are whole ticks, so a simulation with rational costs is exact; a measured run's tick is its
+clock's. Figures in seconds are rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.schedule.instructions import FREE, Instruction, Run
+from runtime.schedule.program import Program
+
+Ticks = npt.NDArray[Any]
+
+
+class Event(NamedTuple):
+    """One instruction of one rank, from start to end in seconds after the timeline's begin."""
+
+    rank: int
+    instruction: Instruction
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """What one rank did: start and end are int64 ticks, one entry an instruction.
+
+    Instructions do not overlap; what lies between two is the rank's own overhead.
+    """
+
+    program: Program
+    start: Ticks
+    end: Ticks
+
+    @property
+    def is_run(self) -> npt.NDArray[Any]:
+        """Which instructions run a body: bool, one entry an instruction."""
+        return self.program.columns.code < FREE
+
+    def runs(self) -> Iterator[tuple[Run, int, int]]:
+        """Its runs of bodies, with start and end in ticks."""
+        for at in np.flatnonzero(self.is_run).tolist():
+            run = self.program[at]
+            assert isinstance(run, Run)
+            yield run, int(self.start[at]), int(self.end[at])
+
+
+EMPTY = Track(Program.of(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One step of all ranks; the same type for predicted and measured runs.
+
+    tracks: one a rank; that of a rank in another process is empty. unit: seconds of a tick.
+    origin: the tick at which the step began, if that is before the first instruction's start.
+    """
+
+    tracks: tuple[Track, ...]
+    unit: Fraction
+    origin: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        return len(self.tracks)
+
+    @cached_property
+    def ticks(self) -> tuple[int, int]:
+        """The ticks at which the step began and ended."""
+        used = [t for t in self.tracks if len(t.program)]
+        starts = [int(t.start[0]) for t in used] if self.origin is None else [self.origin]
+        begin = min(starts, default=0)
+        return begin, max((int(t.end[-1]) for t in used), default=begin)
+
+    @property
+    def exact(self) -> Fraction:
+        """Seconds from begin to end, as a fraction."""
+        begin, end = self.ticks
+        return (end - begin) * self.unit
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from begin to end."""
+        return float(self.exact)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every instruction, rank by rank; of large timelines rather read the tracks."""
+        return tuple(e for rank in range(self.ranks) for e in self._events(rank))
+
+    def event(self, rank: int, step: int) -> Event:
+        """The instruction at one place of one rank's program."""
+        track = self.tracks[rank]
+        start, end = int(track.start[step]), int(track.end[step])
+        return Event(rank, track.program[step], self._at(start), self._at(end))
+
+    def _events(self, rank: int) -> Iterator[Event]:
+        track = self.tracks[rank]
+        times = zip(track.program, track.start.tolist(), track.end.tolist(), strict=True)
+        for instruction, start, end in times:
+            yield Event(rank, instruction, self._at(start), self._at(end))
+
+    def _at(self, tick: int) -> float:
+        return (tick - self.ticks[0]) * self.unit.numerator / self.unit.denominator
+
+    def _busy(self) -> list[int]:
+        return [int((t.end - t.start)[t.is_run].sum()) for t in self.tracks]
+
+    def busy(self) -> list[float]:
+        """Seconds that each rank ran bodies."""
+        return [float(ticks * self.unit) for ticks in self._busy()]
+
+    def own_spans(self) -> list[float]:
+        """Seconds from each rank's first start of a run to its last end of one.
+
+        The largest is what zero-bubble counts as the cost of a schedule.
+        """
+        runs = [(t.start[t.is_run], t.end[t.is_run]) for t in self.tracks]
+        return [float(int(e[-1] - s[0]) * self.unit) if len(s) else 0.0 for s, e in runs]
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The share of all ranks' time in which no body runs (GPipe; zero-bubble's bubble rate)."""
+        begin, end = self.ticks
+        total = (end - begin) * self.ranks
+        return float(1 - Fraction(sum(self._busy()), total)) if total else 0.0
+
+    @property
+    def bubble_fraction_of_ideal(self) -> float:
+        """The time in which no body runs as a fraction of that in which one does (Megatron)."""
+        begin, end = self.ticks
+        busy = sum(self._busy())
+        return float(Fraction((end - begin) * self.ranks, busy) - 1) if busy else 0.0
+
+    def __str__(self) -> str:
+        """The events by their start, in seconds."""
+        by_start = sorted(self.events, key=lambda e: (e.start, e.rank))
+        return "\n".join(
+            f"{e.start:10.6f} {e.end:10.6f}  rank {e.rank}  {e.instruction}" for e in by_start
+        )
+
+
+def merge(timelines: Sequence[Timeline]) -> Timeline:
+    """One timeline from those of single ranks, whose clocks are one clock.
+
+    Each has one track that is not empty.
+    """
+    unit = timelines[0].unit
+    assert all(t.unit == unit for t in timelines)
+    tracks = [EMPTY] * max(t.ranks for t in timelines)
+    for timeline in timelines:
+        for rank, track in enumerate(timeline.tracks):
+            if len(track.program):
+                tracks[rank] = track
+    begins = [t.ticks[0] for t in timelines if any(len(track.program) for track in t.tracks)]
+    return Timeline(tuple(tracks), unit, min(begins, default=None))

@@ -1,0 +1,5 @@
+"""Views: timelines as text charts, pictures, traces and figures.
+
+May import schedule and replay.
+Start reading: draw.py.
+"""

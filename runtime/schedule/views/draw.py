@@ -1,0 +1,180 @@
+"""Pictures of timelines: a chart of characters, and an SVG file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from math import floor, log10
+
+import numpy as np
+
+from partitioner.base.types import PHASES
+from runtime.schedule.instructions import Recv, Run, Send, Update
+from runtime.schedule.timeline import Timeline, Track
+
+CHART = 72  # columns of a chart
+
+
+def chart(timeline: Timeline, columns: int = CHART) -> str:
+    """The runs of every rank as rows of characters, one a phase: the micro-batch's last digit.
+
+    Of one micro-batch alone it is the time segment's.
+
+    rank 0  F 0011223344......
+            B             ....44332211
+    """
+    one = not any(track.program.columns.mb.any() for track in timeline.tracks)
+    first, last = timeline.ticks
+    span = max(1, last - first)
+    phases = _phases(timeline)
+    ranks = [f"rank {rank}" for rank in range(len(timeline.tracks))]
+    width = max(map(len, ranks), default=0)
+    lines = []
+    for rank, track in zip(ranks, timeline.tracks, strict=True):
+        rows = {phase: ["."] * columns for phase in phases}
+        for run, start, end in track.runs():
+            left = min((start - first) * columns // span, columns - 1)
+            right = max(left + 1, (end - first) * columns // span)
+            digit = str((run.segment if one else run.mb) % 10)
+            rows[run.phase][left:right] = digit * (right - left)
+        for phase, row in rows.items():
+            head = rank if phase == phases[0] else ""
+            lines.append(f"  {head:<{width}}  {phase} {''.join(row)}")
+    return "\n".join(lines)
+
+
+def _phases(timeline: Timeline) -> list[str]:
+    """The phases that runs are of."""
+    found: set[int] = set()
+    for track in timeline.tracks:
+        found.update(np.unique(track.program.columns.code).tolist())
+    return [phase for code, phase in enumerate(PHASES) if code in found]
+
+
+# -- SVG -----------------------------------------------------------------------------------------
+
+WIDTH, LEFT, RIGHT, TOP = 1200, 70, 20, 76  # pixels: of the rows, and around them
+ROW, GAP = 26, 12  # height of a row and room for arrows below it
+LETTER = 6.2  # width of a digit
+FILL = {"F": "#77aadd", "B": "#ee8866", "I": "#eedd88", "W": "#44bb99"}  # told apart by everyone
+MEANING = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+STYLE = (
+    "text{font:11px sans-serif;fill:#222}.t{font-size:15px}.n{font-size:10px;text-anchor:middle}"
+    ".r{text-anchor:end}.a{text-anchor:middle}.i{fill:#f2f2f2}.o{fill:#bbb}"
+    "rect{stroke:#fff;stroke-width:.5}line{stroke:#ccc}.m{stroke:#555;stroke-width:.6;opacity:.6}"
+    + "".join(f".{phase}{{fill:{fill}}}" for phase, fill in FILL.items())
+)
+ARROW = (
+    '<defs><marker id="h" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="6" markerHeight="6" '
+    'orient="auto"><path d="M0 0L6 3L0 6z" fill="#555"/></marker></defs>'
+)
+
+
+def svg(timeline: Timeline, title: str = "") -> str:
+    """The timeline as an SVG file: a row a rank, boxes with micro-batches, arrows for messages.
+
+    Boxes are labelled micro-batch.segment as far as there is room; pointing at one shows its
+    instruction and times. Paler boxes are of a rank's later stages.
+    """
+    first, last = timeline.ticks
+    scale = WIDTH / max(1, last - first)
+    bottom = TOP + len(timeline.tracks) * (ROW + GAP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} '
+        f'{bottom + 34}" width="{LEFT + WIDTH + RIGHT}" height="{bottom + 34}">',
+        f"<title>{escape(title or 'timeline')}</title><style>{STYLE}</style>{ARROW}",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        *_heading(timeline, title),
+    ]
+    tops = [TOP + rank * (ROW + GAP) for rank in range(len(timeline.tracks))]
+    for rank, y in enumerate(tops):
+        parts.append(f'<text class="r" x="{LEFT - 8}" y="{y + 17}">rank {rank}</text>')
+        parts.append(f'<rect class="i" x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW}"/>')
+    parts += _axis(first, last, float(timeline.unit), bottom)
+    for track, y in zip(timeline.tracks, tops, strict=True):
+        parts += _boxes(track, y, first, scale, float(timeline.unit))
+    parts += _arrows(timeline, first, scale)
+    parts.append("</svg>\n")
+    return "\n".join(parts)
+
+
+def _heading(timeline: Timeline, title: str) -> Iterator[str]:
+    """Title, figures and legend."""
+    yield f'<text class="t" x="{LEFT}" y="24">{escape(title)}</text>'
+    yield (
+        f'<text x="{LEFT}" y="44">makespan {timeline.makespan:.6g}, bubble '
+        f"{timeline.bubble_fraction:.1%} of all ranks' time "
+        f"({timeline.bubble_fraction_of_ideal:.1%} of the ideal time)</text>"
+    )
+    x = LEFT
+    for phase in _phases(timeline):
+        yield f'<rect class="{phase}" x="{x}" y="54" width="12" height="12"/>'
+        yield f'<text x="{x + 17}" y="64">{phase} {MEANING[phase]}</text>'
+        x += 30 + int(LETTER * len(MEANING[phase])) + 14
+    yield f'<line class="m" marker-end="url(#h)" x1="{x}" y1="60" x2="{x + 20}" y2="60"/>'
+    yield f'<text x="{x + 25}" y="64">message</text>'
+
+
+def _axis(first: int, last: int, unit: float, bottom: int) -> Iterator[str]:
+    """Vertical lines at round times, with their labels."""
+    span = (last - first) * unit
+    step = _round_step(span / 10) if span else 1.0
+    for tick in range(floor(span / step * (1 + 1e-9)) + 1):
+        x = f"{LEFT + WIDTH * (tick * step / span if span else 0):.2f}"
+        yield f'<line x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{bottom}"/>'
+        yield f'<text class="a" x="{x}" y="{bottom + 14}">{tick * step:.6g}</text>'
+    yield f'<text class="a" x="{LEFT + WIDTH / 2}" y="{bottom + 29}">time</text>'
+
+
+def _round_step(least: float) -> float:
+    """The next of ..., 0.5, 1, 2, 5, 10, ... that is not below."""
+    power = 10.0 ** floor(log10(least))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+
+
+def _boxes(track: Track, y: int, first: int, scale: float, unit: float) -> Iterator[str]:
+    """The runs of a rank, and its updates if they take time."""
+    stages = np.unique(track.program.columns.at[track.is_run]).tolist()
+    for at, now in enumerate(track.program):
+        start, end = int(track.start[at]), int(track.end[at])
+        if not isinstance(now, Run) and (start == end or not isinstance(now, Update)):
+            continue
+        x, width = LEFT + (start - first) * scale, (end - start) * scale
+        kind, label = "o", str(now)
+        if isinstance(now, Run):
+            kind, paler = now.phase, 0.6 * stages.index(now.stage) / len(stages)
+            kind += f'" fill-opacity="{1 - paler:.2f}' if paler else ""
+            label = f"{now.mb}.{now.segment}" if now.segment else str(now.mb)
+        times = f"{(start - first) * unit:.6g} to {(end - first) * unit:.6g}"
+        yield (
+            f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW}">'
+            f"<title>{now}: {times}</title></rect>"
+        )
+        if len(label) * LETTER < width:
+            yield f'<text class="n" x="{x + width / 2:.2f}" y="{y + 17}">{label}</text>'
+
+
+def _arrows(timeline: Timeline, first: int, scale: float) -> Iterator[str]:
+    """A line for each message, from its send to the end of its receive."""
+    sends: dict[tuple[int, int], tuple[int, int]] = {}  # (tag, micro-batch) -> rank, tick
+    for rank, track in enumerate(timeline.tracks):
+        for now, end in _ends(track, Send):
+            sends[now.tag, now.mb] = rank, end
+    for rank, track in enumerate(timeline.tracks):
+        for now, end in _ends(track, Recv):
+            source, posted = sends.get((now.tag, now.mb), (rank, end))  # absent: another process
+            if source != rank:
+                down = source < rank
+                y1 = TOP + source * (ROW + GAP) + (ROW if down else 0)
+                y2 = TOP + rank * (ROW + GAP) + (0 if down else ROW)
+                x1, x2 = (LEFT + (tick - first) * scale for tick in (posted, end))
+                yield (
+                    f'<line class="m" marker-end="url(#h)" x1="{x1:.2f}" y1="{y1}" '
+                    f'x2="{x2:.2f}" y2="{y2}"/>'
+                )
+
+
+def _ends(track: Track, kind: type[Send] | type[Recv]) -> Iterable[tuple[Send | Recv, int]]:
+    """The sends or receives of a rank, with the ticks of their ends."""
+    pairs = zip(track.program, track.end.tolist(), strict=True)
+    return ((now, end) for now, end in pairs if isinstance(now, kind))

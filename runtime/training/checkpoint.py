@@ -1,0 +1,255 @@
+"""Checkpoints: everything a run needs to go on, by name, for any other partition.
+
+    runs/a/step-00000500/
+        rank-0.safetensors      parameters under their own names, `optimizer/<name>/<slot>`,
+        rank-1.safetensors      `state/<name>` for the whole batch
+        shards.safetensors      parameters that are in shards, joined, and their optimizer arrays
+        checkpoint.json         steps and updates done, the loss scale, and the config
+
+Every rank writes what it holds and reads what it needs, wherever it stands, so a run may go on
+with other groups, devices, schedules or transports, and its numbers stay the same to the bit (for
+one number of micro-batches), or with other shards. Random numbers need nothing: they are keyed by
+seed and step. A folder gets its name only when all of it is written. With MPI, ranks share the
+folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from runtime.backends.device.arrays import copy, on_host
+from runtime.engine.session import Session
+from runtime.transports import Transport
+from symgraph.core.batch_layout import Split
+from symgraph.core.errors import ConfigError, RunError
+from symgraph.core.types import Array
+from symgraph.passes.batching import assemble
+from symgraph.passes.shards import Shard, join
+
+ABOUT = "checkpoint.json"
+STEP = "step-{:08d}"
+PARTIAL = ".{}.partial"
+OPTIMIZER = "optimizer/{}/"  # the variable, then the slot
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint in a folder, if there is one."""
+    return next(reversed(by_age(folder)), None)
+
+
+def by_age(folder: Path) -> list[Path]:
+    """Whole checkpoints, last written last: a run begun anew is newer than an older, longer one."""
+    found = folder.glob(f"step-*/{ABOUT}")
+    return [a.parent for a in sorted(found, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
+
+
+def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
+    """Write a checkpoint of a training session, and remove all but the newest `keep`.
+
+    about: JSON-able facts to keep with it. Raises RunError if it cannot be written; then the
+    older ones are still whole.
+    """
+    path = folder / STEP.format(session.steps)
+    partial = folder / PARTIAL.format(path.name)
+
+    def work(transport: Transport) -> None:
+        transport.waiting_for("the writing of a checkpoint")
+        if transport.rank == 0:
+            for left in folder.glob(PARTIAL.format("*")):  # by runs that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir(parents=True)
+        transport.exchange("made")
+        tensors, pieces = _tensors(session, transport.rank)
+        save_file(tensors, partial / f"rank-{transport.rank}.safetensors")
+        if pieces:
+            save_file(pieces, partial / f"pieces-{transport.rank}.safetensors")
+        transport.exchange("written")
+        if transport.rank == 0:
+            _join_pieces(session, partial)
+            facts = {"steps": session.steps, **session.updaters[0].progress, **about}
+            publish(partial, path, facts)
+            prune(folder, keep)
+        transport.exchange("named")
+
+    try:
+        session.cluster.run(work)
+    except (OSError, SafetensorError) as error:
+        if 0 in session.cluster.ranks:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(f"cannot write the checkpoint {path}: {error}") from error
+    return path
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let no other run write checkpoints into a folder until the block ends, or the process.
+
+    Raises ConfigError if one does. A file system that has no locks lets all in.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"checkpoint.directory: another run writes its checkpoints into {folder}; wait for "
+                "its end, or give this one another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)
+
+
+def publish(partial: Path, path: Path, about: Mapping[str, Any]) -> None:
+    """Give a folder in which all else is written its facts, then, at once, its name."""
+    (partial / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(partial, path)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
+    for old in by_age(folder)[:-keep]:
+        shutil.rmtree(old)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The facts that were kept with a checkpoint."""
+    try:
+        found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no checkpoint: {error}") from error
+    for key, default in (("steps", None), ("updates", 0)):
+        number = found.get(key, default) if isinstance(found, dict) else None
+        if type(number) is not int or number < 0:
+            raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its {key}")
+    about: dict[str, Any] = found
+    return about
+
+
+def restore(session: Session, path: Path) -> None:
+    """Set a fresh training session to a checkpoint's parameters, optimizer, states and step.
+
+    Raises ConfigError for a tensor that is missing or has another shape or dtype.
+    """
+    about = read_about(path)
+
+    def work(transport: Transport) -> None:
+        rank, shards = transport.rank, session.plan.shards
+        with Reader(path) as reader:
+            for name, array in session.arrays[rank].items():
+                copy(array, reader.read("{}", name, array, shards.get(name)))
+            updater, worker = session.updaters[rank], session.workers[rank]
+            updater.resume(about)
+            for name in session.plan.grads:
+                if name in session.arrays[rank]:
+                    fresh = updater.optimizer.state(name, session.arrays[rank][name])
+                    for slot, array in fresh.items():
+                        copy(array, reader.read(OPTIMIZER + slot, name, array, shards.get(name)))
+                    updater.states[name] = fresh
+            worker.states = {
+                name: list(_split(session, name, reader.read("state/{}", name)))
+                for name in session.plan.states
+                if session.carry_states and session.plan.rank_of(name) == rank
+            }
+
+    session.cluster.run(work)
+    session.steps = about["steps"]
+
+
+def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What a rank holds, by name: what is whole, and what is a shard's."""
+    tensors: dict[str, Array] = {}
+    pieces: dict[str, Array] = {}
+    for name, array in session.arrays[rank].items():
+        of = pieces if name in session.plan.shards else tensors
+        of[name] = on_host(array)
+    for name, slots in session.updaters[rank].states.items():
+        of = pieces if name in session.plan.shards else tensors
+        of |= {(OPTIMIZER + slot).format(name): on_host(array) for slot, array in slots.items()}
+    for name, parts in session.workers[rank].states.items():
+        whole = assemble(Split(session.plan.feeds[name].axis), [*map(on_host, parts)])
+        tensors[f"state/{name}"] = np.ascontiguousarray(whole)
+    return tensors, pieces
+
+
+def _join_pieces(session: Session, folder: Path) -> None:
+    """Put one file in the place of all ranks' shards, in which parameters are whole."""
+    files = list(folder.glob("pieces-*.safetensors"))
+    if not files:
+        return
+    shards, slots = session.plan.shards, session.updaters[0].optimizer.slots()
+    joined: dict[str, Array] = {}
+    with Reader(folder) as reader:
+        for key in ("{}", *(OPTIMIZER + slot for slot in slots)):
+            here = [name for name in shards if key.format(name) in reader.holder]
+            whole = join(shards, {name: reader.read(key, name) for name in here})
+            joined |= {key.format(name): array for name, array in whole.items()}
+    save_file(joined, folder / "shards.safetensors")
+    for file in files:
+        file.unlink()
+
+
+def _split(session: Session, name: str, whole: Array) -> Iterator[Array]:
+    """A state's micro-batches."""
+    plan, axis = session.plan, session.plan.feeds[name].axis
+    ends = np.cumsum(plan.sizes)[:-1]
+    return (np.ascontiguousarray(part) for part in np.split(whole, ends, axis))
+
+
+class Reader:
+    """All tensors of a checkpoint, whichever rank wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.holder: dict[str, Any] = {}  # tensor -> the open file that has it
+        for file in sorted(path.glob("*.safetensors")):
+            try:
+                opened: Any = safe_open(file, "numpy")
+            except (OSError, SafetensorError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}") from error
+            self.holder |= dict.fromkeys(opened.keys(), opened)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.holder = {}
+
+    def read(
+        self, key: str, name: str, like: Array | None = None, shard: Shard | None = None
+    ) -> Array:
+        """The tensor of a variable, of the shape and dtype of `like`; of a shard, its rows alone.
+
+        key: what the tensor is called, with {} for the variable or the parameter it is a shard of.
+        """
+        tensor = key.format(shard.parameter if shard else name)
+        if tensor not in self.holder:
+            raise ConfigError(f"{self.path} has no {tensor!r}: it was written by another network")
+        stored = self.holder[tensor].get_slice(tensor)
+        shape = tuple(stored.get_shape())
+        if like is None:
+            whole: Array = self.holder[tensor].get_tensor(tensor)
+            return whole
+        wanted = (shard.rows, *like.shape[1:]) if shard else like.shape
+        rows = slice(shard.start, shard.stop) if shard and shape == wanted else ...
+        array: Array = stored[rows]
+        if (shape, array.dtype) != (wanted, like.dtype):
+            raise ConfigError(
+                f"{self.path}: {tensor!r} is {array.dtype}{list(shape)}, but the network has "
+                f"{like.dtype}{list(wanted)}"
+            )
+        return array

@@ -1,0 +1,45 @@
+"""The clusters of a command: one for each transport and number of devices, made when wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runtime.transports import Cluster, launched_by_mpi, make_cluster
+from symgraph.app.config_keys import Config
+from symgraph.core.context import Context
+
+AUTO, NCCL = "auto", "nccl"
+
+
+def transport_of(config: Config, environ: Mapping[str, str]) -> str:
+    """The name of a config's transport: `auto` is mpi under mpiexec, else threads."""
+    if config.transport != AUTO:
+        return config.transport
+    return "mpi" if launched_by_mpi(environ) else "threads"
+
+
+class Clusters:
+    """Clusters by config; close or leave them all."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self._made: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
+
+    def of(self, config: Config) -> Cluster:
+        """The cluster that a config runs on; ConfigError if it cannot be."""
+        name, size = transport_of(config, self.environ), len(config.devices)
+        devices = tuple([Context.parse(d) for d in config.devices]) if name == NCCL else ()
+        key = name, size, devices
+        if key not in self._made:
+            self._made[key] = make_cluster(name, size, config.timeout, devices)
+        return self._made[key]
+
+    def close(self) -> None:
+        """End all of them; every process must."""
+        for cluster in self._made.values():
+            cluster.close()
+
+    def leave(self, status: int) -> None:
+        """End them after a failure, with this exit status where a transport wants one."""
+        for cluster in self._made.values():
+            cluster.leave(status)

@@ -1,0 +1,103 @@
+"""The figures of each stage after a run: measured times beside the plan's sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partitioner.base.types import FORWARD
+from partitioner.memory.memory_plan import kept_bytes
+from partitioner.views.picture import group_devices
+from partitioner.views.report import body_flops, parameter_bytes
+from runtime.planning.plan import Plan
+from runtime.schedule.replay import Costs, peak_in_flight, simulate
+
+if TYPE_CHECKING:
+    from runtime.training.trainer import Trainer
+
+
+def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
+    """(a row a stage, predicted seconds of a step, median seconds that all ranks' bodies run).
+
+    The prediction replays the schedule with the median measured time of each body.
+    """
+    session, plan = trainer.training, trainer.job.training
+    found: dict[str, Any] = {}
+
+    def work(transport: Any) -> None:
+        rank = transport.rank
+        own = {
+            str(key): float(np.median(times))
+            for key, times in session.body_seconds.items()
+            if plan.partition.rank(key) == rank
+        }
+        weights = sum(a.nbytes for a in session.arrays[rank].values())
+        transport.waiting_for("the summary")
+        rows = transport.exchange(
+            {
+                "bodies": own,
+                "bytes": weights + session.updaters[rank].held + session.workers[rank].held,
+            }
+        )
+        found["ranks"] = rows
+
+    session.cluster.run(work)
+    seconds = {k: s for row in found["ranks"] for k, s in row["bodies"].items()}
+    costs = Costs(lambda key: seconds.get(str(key), 0.0))
+    predicted = simulate(plan.schedule, plan.partition, costs).makespan
+    rows = [row | _measured(plan, row["stage"], seconds, found["ranks"]) for row in plan_rows(plan)]
+    busy = len(plan.sizes) * sum(seconds.values())
+    return rows, predicted, busy
+
+
+def placement_of(plan: Plan) -> dict[str, str | list[str]]:
+    """The device of each ctx_group, or the list of its devices."""
+    found = group_devices(plan.partition.graph, plan.partition.placement)
+    names = {group: [str(d) for d in devices] for group, devices in found.items() if group}
+    return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
+
+
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """What is known of each stage before a run: sizes a step; and the memory of its device."""
+    partition = plan.partition
+    micro_batches = len(plan.sizes)
+    kept = kept_bytes(partition)
+    in_flight = peak_in_flight(plan.schedule, partition)
+    rows = []
+    for stage, rank in enumerate(partition.rank_of):
+        keys = [k for k in partition.bodies if k.stage == stage]
+        sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
+        rows.append(
+            {
+                "stage": stage,
+                "rank": rank,
+                "device": str(partition.placement.devices[rank]),
+                "flops": micro_batches * sum(body_flops(partition.bodies[k]) for k in keys),
+                "parameter_bytes": parameter_bytes(partition, stage, set(plan.parameters)),
+                "activation_bytes": kept[stage],
+                "in_flight": in_flight[rank],
+                "peak_bytes_predicted": plan.memory[rank].peak,
+                "bytes_sent": micro_batches * sum(e.type.nbytes for e in sends),
+                "messages": micro_batches * len(sends),
+            }
+        )
+    return rows
+
+
+def _measured(
+    plan: Plan, stage: int, seconds: dict[str, float], ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What a run adds: seconds a step, and the bytes that the stage's device held."""
+    forward = backward = 0.0
+    for key in plan.partition.bodies:
+        if key.stage == stage:
+            spent = len(plan.sizes) * seconds.get(str(key), 0.0)
+            forward += spent if key.phase == FORWARD else 0.0
+            backward += 0.0 if key.phase == FORWARD else spent
+    return {
+        "seconds": forward + backward,
+        "forward_seconds": forward,
+        "backward_seconds": backward,
+        "peak_bytes_measured": ranks[plan.partition.rank_of[stage]]["bytes"],
+    }

@@ -1,0 +1,329 @@
+"""The trainer: a config's whole run, from plan to summary."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.engine.session import RECENT, Arrays, Session, initialize
+from runtime.planning.buckets import BucketSession
+from runtime.training import checkpoint
+from runtime.training.batches import Source, source
+from runtime.training.job import Job, create_optimizer
+from runtime.training.summary import placement_of, stage_rows
+from runtime.transports import Cluster
+from runtime.transports.agreement import agree_on_data, agree_on_settings
+from symgraph.app.config_keys import Config, DataConfig
+from symgraph.app.corpus import CORPORA, Corpus, Ids
+from symgraph.app.exit_status import require_folder
+from symgraph.core.errors import ConfigError, RunError
+from symgraph.frontend import init
+from symgraph.frontend.io import DataBatch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a step; loss: mean negative log-likelihood of its words.
+
+    scaling: the loss scale, and 1 if the step was left out for it; empty without a scale.
+    """
+
+    step: int
+    seconds: float
+    tokens: int
+    tokens_per_second: float
+    loss: float
+    scaling: Mapping[str, float] = field(default_factory=dict)
+
+
+def load_corpus(config: Config) -> Corpus:
+    """The text that the config names."""
+    data = config.data
+    paths = {k: getattr(data, k) for k in ("path", "valid_path") if getattr(data, k) is not None}
+    corpus = CORPORA[data.kind](vocab=data.vocab, **paths)
+    for part, ids in (("training", corpus.train), ("held-out", corpus.valid)):
+        if not len(ids):
+            raise ConfigError(f"the {part} part of {corpus.name} has no words")
+    return corpus
+
+
+def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
+    """The batches of a part of the text; ConfigError if it is too short for one."""
+    try:
+        return source(ids, data, seed)
+    except ConfigError as error:
+        raise ConfigError(f"the {part} text: {error}") from None
+
+
+def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
+    """Threads of one matrix product: as said, or this host's cores shared out among its ranks."""
+    if isinstance(config.blas_threads, int):
+        return config.blas_threads
+    hosts = cluster.run(lambda transport: transport.exchange(platform.node()))[0]
+    return max(1, cores // hosts.count(platform.node()))
+
+
+def agree_on_config(config: Config, cluster: Cluster) -> None:
+    """Refuse to start unless all ranks have one config; names of data files may differ by host."""
+    settings = {
+        f"{section}.{key}" if isinstance(values, dict) else section: value
+        for section, values in config.model_dump(mode="json").items()
+        for key, value in (values.items() if isinstance(values, dict) else [("", values)])
+        if (section, key) not in (("data", "path"), ("data", "valid_path"))
+    }
+    cluster.run(lambda transport: agree_on_settings(transport, settings))
+
+
+class Trainer:
+    """Trains a job on a cluster; `fit` is the whole run.
+
+    Every process of an MPI run does the same; figures are the same on all of them. timed: whether
+    the calls of training steps are timed, for a profile.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
+        self.job, config, data = job, job.config, job.config.data
+        if config.checkpoint is not None and 0 in cluster.ranks:
+            require_folder(config.checkpoint.directory, "checkpoint.directory: cannot write")
+        self.source = _source("training", corpus.train, data, config.train.seed)
+        alone = data.model_copy(update={"batches_per_step": 1})  # forward only, nothing drains
+        self.valid = _source("held-out", corpus.valid, alone, config.train.seed)
+        cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
+        arrays = initialize(
+            job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
+        )
+        self.vocabulary = corpus.vocabulary_digest
+        self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
+        self.step_seconds: deque[float] = deque(maxlen=RECENT)
+        self.saved = 0  # the step of the newest checkpoint
+        self.skipped = 0  # steps of this run that the loss scale left out
+        self.last = Progress(0, 0.0, 0, 0.0, math.nan)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps after which training ends; None if only time limits it."""
+        train = self.job.config.train
+        limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.source)]
+        return min((n for n in limits if n is not None), default=None)
+
+    def fit(
+        self,
+        on_step: Callable[[Progress], None] = lambda p: None,
+        on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
+    ) -> dict[str, Any]:
+        """Train to the config's limit and evaluate; the summary, as `--json` prints it.
+
+        Raises ConfigError while another run writes checkpoints into the same folder.
+        """
+        settings = self.job.config.checkpoint
+        if settings is None or 0 not in self.training.cluster.ranks:
+            return self._fit(on_step, on_evaluation)
+        with checkpoint.alone_in(Path(settings.directory)):
+            return self._fit(on_step, on_evaluation)
+
+    def _fit(
+        self,
+        on_step: Callable[[Progress], None],
+        on_evaluation: Callable[[int, float], None],
+    ) -> dict[str, Any]:
+        config = self.job.config
+        start = time.perf_counter()
+        every = config.evaluate.every
+        spent = 0.0  # in evaluations
+        tokens = before_this = self.tokens(self.training.steps)
+        for number, batches in self.steps(self.training.steps):
+            begun = time.perf_counter()
+            limit = config.train.seconds
+            figures = self.training.step_batches(
+                batches, stop=limit is not None and begun - start >= limit
+            )
+            self.step_seconds.append(time.perf_counter() - begun)
+            tokens += self.source.tokens(number)
+            done = tokens - before_this
+            elapsed = time.perf_counter() - start - spent
+            self.last = Progress(
+                number + 1,
+                elapsed,
+                tokens,
+                done / elapsed,
+                mean_loss(figures, self.job.figures),
+                {k: figures[k] for k in ("loss_scale", "skipped") if k in figures},
+            )
+            self.skipped += self.last.scaling.get("skipped", 0) > 0
+            on_step(self.last)
+            if figures["stop"] > 0:
+                break
+            saving = config.checkpoint and config.checkpoint.every
+            if saving and (number + 1) % saving == 0:
+                self.save()
+            if every and (number + 1) % every == 0:
+                before = time.perf_counter()
+                on_evaluation(number + 1, exp(self.evaluate()))
+                spent += time.perf_counter() - before
+        self.save()
+        loss = self.evaluate()
+        on_evaluation(self.last.step, exp(loss))
+        return self.summary(loss)
+
+    def save(self) -> None:
+        """Write a checkpoint, if the config asks for any and this step has none yet."""
+        settings = self.job.config.checkpoint
+        if settings is not None and self.saved != self.training.steps:
+            config = self.job.config.model_dump(mode="json")
+            folder = Path(settings.directory)
+            about = {"config": config, "vocabulary": self.vocabulary}
+            checkpoint.save(self.training, folder, about, settings.keep)
+            self.saved = self.training.steps
+
+    def resume(self) -> Path | None:
+        """Go on from the newest checkpoint, if the config says so and there is one: its path."""
+        settings = self.job.config.checkpoint
+        if settings is None or settings.resume == "never":
+            return None
+        path = checkpoint.latest(Path(settings.directory))
+        self.training.cluster.run(
+            lambda transport: agree_on_settings(transport, {"checkpoint": path and path.name})
+        )
+        if path is not None:
+            about = checkpoint.read_about(path)
+            _require_same_run(about.get("config"), self.job.config, path)
+            if about.get("vocabulary", self.vocabulary) != self.vocabulary:
+                raise ConfigError(
+                    f"the text has other words than the one that the checkpoint {path} learnt, so "
+                    "its ids mean others; train on that one, or use another checkpoint.directory "
+                    "or resume: never"
+                )
+            checkpoint.restore(self.training, path)
+            self.saved = self.training.steps
+            self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
+        return path
+
+    def tokens(self, steps: int) -> int:
+        """Words of so many steps from the start."""
+        return sum(self.source.tokens(step) for step in range(steps))
+
+    def steps(self, first: int) -> Iterator[tuple[int, Sequence[DataBatch]]]:
+        """The number and the batches of every step from `first` to the limit."""
+        total = self.total_steps
+        number = first
+        while total is None or number < total:
+            if number % len(self.source) == 0:
+                self.training.reset_states()
+            yield number, self.source.batches(number)
+            number += 1
+
+    def evaluate(self) -> float:
+        """The mean negative log-likelihood of the held-out words, states carried along."""
+        limit = self.job.config.evaluate.tokens
+        left = math.inf if limit is None else limit
+        self.evaluation.reset_states()
+        for step in range(len(self.valid)):
+            left -= self.valid.tokens(step)
+            if step and left < 0:
+                break
+            self.evaluation.step_batches(self.valid.batches(step))
+        return mean_loss(self.evaluation.collect(), self.job.figures)
+
+    def summary(self, loss: float) -> dict[str, Any]:
+        """The figures of the run, with the keys of `--json`; see README.md.
+
+        Steps of several buckets have no one prediction, nor one bubble: these are None then.
+        """
+        job, config = self.job, self.job.config
+        median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
+        stages, predicted, busy = stage_rows(self)
+        ranks = job.training.partition.placement.ranks
+        bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
+        return {
+            "loss": loss,
+            "perplexity": exp(loss),
+            "train_loss": None if math.isnan(self.last.loss) else self.last.loss,
+            "steps": self.last.step,
+            "tokens": self.last.tokens,
+            "tokens_per_second": self.last.tokens_per_second,
+            "seconds": self.last.seconds,
+            "step_seconds": median,
+            "predicted_step_seconds": None if job.buckets else predicted,
+            "bubble_fraction": None if job.buckets else bubble,
+            "schedule": job.training.choice.schedule,
+            "micro_batches": config.pipeline.micro_batches,
+            "time_segment": job.training.choice.time_segment,
+            "recompute": list(job.training.choice.recompute),
+            "precision": config.train.precision,
+            "loss_scale": self.last.scaling.get("loss_scale"),
+            "skipped_steps": self.skipped,
+            "strategy": config.partition.strategy,
+            "placement": placement_of(job.training),
+            "devices": list(config.devices),
+            "stages": stages,
+        }
+
+
+def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
+    """To train and to evaluate."""
+    train = job.config.train
+    optimizer, clip, seed = create_optimizer(job.config), train.clip_global_norm, train.seed
+    if job.buckets is None or job.scoring is None:
+        training = Session(
+            job.training, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
+        )
+        return training, Session(job.evaluation, cluster, arrays, seed=seed)
+    buckets = BucketSession(
+        job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
+    )
+    return buckets, BucketSession(job.scoring, cluster, arrays, seed=seed, shared=buckets.shared)
+
+
+def exp(loss: float) -> float:
+    """Perplexity of a mean negative log-likelihood; infinite where it overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+FIXED = (
+    ("model",),
+    ("args",),
+    ("data", "batch_size"),
+    ("data", "sequence_length"),
+    ("data", "buckets"),
+    ("data", "batches_per_step"),
+    ("data", "vocab"),
+    ("data", "kind"),
+    ("train", "optimizer"),
+    ("train", "dtype"),
+    ("train", "seed"),
+)
+
+
+def _require_same_run(old: object, config: Config, path: Path) -> None:
+    """A checkpoint goes on with what it was begun with, but for where and how it runs."""
+    new = config.model_dump(mode="json")
+    for key in FIXED:
+        name = ".".join(key)
+        was, now = old, new
+        for part in key:
+            if not isinstance(was, dict) or part not in was:
+                raise ConfigError(f"{path} is no checkpoint of a training run: it has no {name}")
+            was, now = was[part], now[part]
+        if was != now:
+            raise ConfigError(
+                f"{name}: {now!r}, but the checkpoint {path} was written with {was!r}; change "
+                f"{name} back, or use another checkpoint.directory or resume: never"
+            )
+
+
+def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
+    """Mean negative log-likelihood; RunError if it is not finite, or there are no words."""
+    total, count = (figures[n] for n in names)
+    if not count:
+        raise RunError("no word was there to predict: a line of the text that is empty has none")
+    if not math.isfinite(total):
+        raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
+    return total / count

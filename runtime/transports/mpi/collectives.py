@@ -1,0 +1,176 @@
+"""MPI's own collectives as tickets: all ranks of a group start them in one order; none blocks.
+
+Where ranks have cards and MPI takes their memory, the same blocks go as messages between all pairs:
+Open MPI takes GPUs' memory in messages, but not in collectives that do not block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group, joined_by
+from runtime.transports.mpi.staging import Staging, settle
+from runtime.transports.mpi.waiter import Waiter
+
+Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
+Groups = dict[Group, Comm]  # None: this rank is not in it
+Bytes = npt.NDArray[Any]
+
+
+class Joined:
+    """The ticket of a collective under way."""
+
+    __slots__ = ("_blocks", "_buffers", "_meeting", "_of", "_request")
+
+    def __init__(
+        self, request: Any, of: MpiCollectives, blocks: CollectiveLayout, buffers: Sequence[Bytes]
+    ) -> None:
+        """buffers: what must live as long."""
+        self._request, self._of, self._blocks, self._buffers = request, of, blocks, buffers
+        self._meeting = of.meet(blocks.group)
+
+    def done(self) -> bool:
+        return self.over()
+
+    def returned(self) -> bool:
+        return self.over()
+
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more."""
+        return bool(self._request.Test())
+
+    def wait(self) -> None:
+        if not self._request.Test():
+            moving = sum(buffer.nbytes for buffer in self._buffers)
+            awaited, needs = joined_by(self._blocks), self._blocks.ranks
+            self._of.wait(self._request, awaited, needs, self._meeting, moving)
+
+
+class MpiCollectives:
+    """See `Collectives`."""
+
+    def __init__(
+        self, comm: Comm, waiter: Waiter, run: int, groups: Groups, staging: Staging
+    ) -> None:
+        """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
+        self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
+        self._staging = staging
+        self._cards: frozenset[int] = frozenset()  # whose memory MPI takes
+        self._under_way: deque[Joined] = deque()
+
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
+        """See `Collectives.join`; a communicator for each group, made once."""
+        if cards and self._agreed(self._comm.rank in cards):
+            self._cards = frozenset(cards)
+        new = [group for group in groups if group not in self._groups]
+        if new:
+            # MPI's own way to make communicators cannot be watched: so all ranks come here first.
+            everyone = tuple(range(self._comm.size))
+            meeting = self.meet(("join", everyone))
+            self.wait(self._comm.Ibarrier(), "all ranks to join", everyone, meeting)
+        for group in sorted(new):
+            members = self._comm.Get_group().Incl(group[1])
+            own = self._comm.rank in group[1]
+            self._groups[group] = self._comm.Create_group(members) if own else None
+
+    def _agreed(self, has_card: bool) -> bool:
+        """Whether MPI takes the memory of all cards; the ranks ask each other once."""
+        staging = self._staging
+        if staging.agreed is None:
+            everyone = tuple(range(self._comm.size))
+            meeting, said = self.meet(("cards", everyone)), np.empty(len(everyone), np.uint8)
+            own = np.array([staging.aware or not has_card], np.uint8)
+            self.wait(self._comm.Iallgather(own, said), "all ranks to join", everyone, meeting)
+            staging.agreed = bool(said.all())
+        return staging.agreed
+
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`; by way of the host if MPI does not take cards' memory."""
+        return np if self._cards.isdisjoint(ranks) else None
+
+    def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
+        """See `Collectives.start`."""
+        comm = self._groups[blocks.group]
+        assert comm is not None
+        start = _start if self._cards.isdisjoint(blocks.ranks) else _by_messages
+        ticket = Joined(start(comm, blocks, out, into), self, blocks, (out, into))
+        self._under_way.append(ticket)
+        return ticket
+
+    def meet(self, group: Group) -> tuple[str, int]:
+        """This rank comes to what the ranks of a group come to."""
+        name = f"collective {group}"
+        return name, self._waiter.meet(name)
+
+    def wait(
+        self,
+        request: Any,
+        awaited: str,
+        needs: Sequence[int],
+        meeting: tuple[str, int],
+        moving: int = 0,
+    ) -> None:
+        """Wait for what ranks have come to."""
+        until = self._waiter.until
+        until(request.Test, awaited, needs, moving=moving, run=self._run, meeting=meeting)
+
+    def advance(self) -> None:
+        """Let go of those that are done."""
+        while self._under_way and self._under_way[0].over():
+            self._under_way.popleft()
+
+    def finish(self) -> None:
+        """Wait for all that are under way."""
+        while self._under_way:
+            self._under_way[0].wait()
+            self._under_way.popleft()
+
+
+def _start(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> Any:
+    """The collective of these blocks on the communicator of its ranks."""
+    me = comm.rank
+    got = [into, blocks.column(me)]
+    if blocks.kind == "allgather":
+        return comm.Iallgatherv(out, got)
+    if blocks.kind == "alltoall":
+        return comm.Ialltoallv([out, list(blocks.sizes[me])], got)
+    if blocks.kind == "gather":
+        root = next(j for j in range(comm.size) if any(blocks.column(j)))
+        return comm.Igatherv(out, got if me == root else None, root)
+    root = next(i for i in range(comm.size) if blocks.given(i))
+    if blocks.kind == "scatter":
+        given = [out, list(blocks.sizes[me])] if me == root else None
+        return comm.Iscatterv(given, into, root)
+    return comm.Ibcast(out if me == root else into, root)
+
+
+class _Several:
+    """Requests as one."""
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self._requests = requests
+
+    def Test(self) -> bool:
+        return all([request.Test() for request in self._requests])
+
+
+def _by_messages(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> _Several:
+    """The same, block by block; a rank's own goes to itself like all others."""
+    for array in (out, into):
+        settle(array)
+    me, requests, at = comm.rank, [], 0
+    for i, size in enumerate(blocks.column(me)):
+        if size:
+            requests.append(comm.Irecv(into[at : at + size], i))
+        at += size
+    own = blocks.given(me) if blocks.kind == "allgather" else 0
+    for j, size in enumerate(blocks.sizes[me]):
+        first, count = blocks.to(me, j), own if j == me else size
+        if count:
+            requests.append(comm.Isend(out[first : first + count], j))
+    return _Several(requests)

@@ -1,0 +1,270 @@
+"""One MPI process's endpoint: non-blocking messages on raw memory, and its collectives.
+
+Arrays travel as bytes (MPI has no float16, and no array is pickled); those of GPUs as they are, or
+by way of the host (`staging.py`). Every wait is bounded
+(`waiter.py`). A receiver takes the head of its channel, whatever its tag, and checks tag and size:
+channels are queues here as on every other transport, and a message that does not fit is an error
+instead of a truncation or a hang. Large messages are first matched (`Improbe`), so that a wait for
+a rank is told from the moving of bytes, which no stall is and no sleep may slow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.transports.base import (
+    CARRIED,
+    Failure,
+    Ticket,
+    check_recv,
+    check_reduced,
+    check_send,
+    message_from,
+    require_same_lengths,
+    require_same_verbs,
+    taken_by,
+    type_text,
+    wrong_tag,
+    wrong_type,
+)
+from runtime.transports.mpi.collectives import Groups, MpiCollectives
+from runtime.transports.mpi.lifeline import Lifeline
+from runtime.transports.mpi.staging import Staging
+from runtime.transports.mpi.waiter import Waiter
+from symgraph.core.errors import RunError
+
+__all__: list[str] = []
+
+Bytes = npt.NDArray[np.uint8]
+
+SMALL = 1 << 13  # bytes: MPI hands such a message over at once
+VERBS = ("allreduce", "exchange")
+GROUP = "endpoint"  # as the meeting place
+
+
+class _Sent:
+    """The ticket of a message that has left already."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+SENT = _Sent()
+
+
+class Sending:
+    """The ticket of a message under way."""
+
+    __slots__ = ("_awaited", "_end", "_request", "nbytes", "room")
+
+    def __init__(
+        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int, room: Any
+    ) -> None:
+        """awaited: by whom it is taken, and its tag. room: of a value of a GPU; or None."""
+        self._request, self._end, self._awaited = request, end, awaited
+        self.nbytes, self.room = nbytes, room
+
+    def done(self) -> bool:
+        return bool(self._request.Test())
+
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more."""
+        return bool(self._request.Test())
+
+    def wait(self) -> None:
+        if not self._request.Test():
+            dst, tag = self._awaited
+            self._end.until(self._request.Test, taken_by(dst, tag), (dst,), moving=self.nbytes)
+
+
+class MpiTransport:
+    """One process's endpoint."""
+
+    def __init__(
+        self,
+        mpi: Any,
+        comm: Any,
+        waiter: Waiter,
+        lifeline: Lifeline,
+        groups: Groups,
+        staging: Staging,
+    ) -> None:
+        """groups: of ranks that have a communicator of their own."""
+        self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
+        self._mpi, self._comm, self._waiter, self._lifeline = mpi, comm, waiter, lifeline
+        self._byte, self._any_tag = mpi.BYTE, mpi.ANY_TAG
+        self._tags: int = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) + 1
+        self._status = mpi.Status()
+        self._peers = frozenset(range(self.size)) - {self.rank}
+        self._staging = staging
+        self._sending: deque[Sending] = deque()  # keeps the buffers of messages under way
+        self._closed = False
+        self.until = partial(waiter.until, run=lifeline.stand.runs)
+        self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups, staging)
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """See `Transport.open`; nothing to do."""
+
+    def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
+        """See `Transport.send`."""
+        if self._closed or dst not in self._peers or array.dtype not in CARRIED:
+            self._check_open("send")
+            check_send(array, self.rank, dst, self.size)
+        room = None
+        if not isinstance(array, np.ndarray):
+            array = room = self._staging.given(array)
+        elif not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        request = self._comm.Isend([array, self._byte], dst, tag % self._tags)
+        if self._sending:
+            self._advance()
+        if request.Test():
+            self._staging.sent(room)
+            return SENT
+        ticket = Sending(request, self, (dst, tag), array.nbytes, room)
+        self._sending.append(ticket)
+        return ticket
+
+    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """See `Transport.recv`; of a wrong type only the size shows, and only if it differs."""
+        on_host = isinstance(out, np.ndarray)
+        if self._closed or src not in self._peers or not (on_host and out.flags.carray):
+            self._check_open("recv")
+            check_recv(out, self.rank, src, self.size)
+        if on_host:
+            self._recv(out, src, tag)
+        else:
+            room = self._staging.target(out)
+            self._recv(room, src, tag)
+            self._staging.came(room, out)
+
+    def _recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        if out.nbytes > SMALL:
+            self._recv_large(out, src, tag)
+            return
+        status = self._status
+        try:
+            request = self._comm.Irecv([out, self._byte], src, self._any_tag)
+            if not request.Test(status):
+                test = partial(request.Test, status)
+                self.until(test, message_from(src, tag), (src,), moving=self._moving())
+        except self._mpi.Exception as error:  # no other comes through: see Waiter.until
+            raise self._wrong_size(out, src, tag, f"more than {out.nbytes} bytes") from error
+        self._check_head(out, src, tag)
+
+    def allreduce(self, array: npt.NDArray[np.float64]) -> None:
+        """See `Transport.allreduce`; gathers and adds here, since MPI's own order is not fixed."""
+        self._check_open("allreduce")
+        check_reduced(array, self.rank)
+        require_same_lengths(self._meet("allreduce", array.size))
+        rows = np.empty((self.size, array.size))
+        request = self._comm.Iallgather(np.ascontiguousarray(array), rows)
+        self.until(request.Test, "allreduce with all ranks")
+        array[:] = rows[0]
+        for row in rows[1:]:
+            array += row
+
+    def exchange(self, obj: Any) -> list[Any]:
+        """See `Transport.exchange`."""
+        self._check_open("exchange")
+        mine = np.frombuffer(json.dumps(obj).encode(), np.uint8)
+        request, parts = gather_ragged(self._comm, mine, self._meet("exchange", mine.size))
+        self.until(request.Test, "exchange with all ranks")
+        return [json.loads(part.tobytes()) for part in parts]
+
+    def waiting_for(self, what: str) -> None:
+        """See `Transport.waiting_for`."""
+        self._waiter.what = what
+
+    def abort(self, failure: Failure) -> None:
+        """See `Transport.abort`."""
+        self._lifeline.abort(failure)
+
+    def close(self) -> None:
+        """See `Transport.close`; waits for messages under way, unless the run has failed."""
+        self._closed = True
+        while self._sending and self._lifeline.failure is None:
+            self._sending[0].wait()
+            self._staging.sent(self._sending.popleft().room)
+        if self._lifeline.failure is None:
+            self.collectives.finish()
+
+    def _recv_large(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        message = self._head(src, tag)
+        self._check_head(out, src, tag)
+        self._take(message, out, src, tag)
+
+    def _head(self, src: int, tag: int) -> Any:
+        """The next message of a channel, once it has come; its status is this rank's."""
+
+        def arrived() -> Any:
+            self._advance()
+            return self._comm.Improbe(src, self._any_tag, self._status)
+
+        awaited = message_from(src, tag)
+        return arrived() or self.until(arrived, awaited, (src,), moving=self._moving())
+
+    def _take(self, message: Any, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """Receive what has come."""
+        request = message.Irecv([out, self._byte])
+        if not request.Test():
+            self.until(request.Test, message_from(src, tag), moving=out.nbytes)
+
+    def _check_head(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """Raise RunError unless the message of the status is the one that is received."""
+        self._check_tag(src, tag)
+        size = self._status.Get_count(self._byte)
+        if size != out.nbytes:
+            raise self._wrong_size(out, src, tag, f"{size} bytes")
+
+    def _check_tag(self, src: int, tag: int) -> None:
+        if self._status.tag != tag % self._tags:
+            raise wrong_tag(src, self.rank, self._status.tag, tag)
+
+    def _wrong_size(self, out: npt.NDArray[Any], src: int, tag: int, message: str) -> RunError:
+        wanted = f"{type_text(out)}, {out.nbytes} bytes"
+        return wrong_type(src, self.rank, tag, message, wanted)
+
+    def _meet(self, verb: str, size: int) -> list[int]:
+        """All ranks come, and say for what; the sizes of what they bring."""
+        number = self._waiter.meet(GROUP)
+        mine = np.array([VERBS.index(verb), size])
+        all_ = np.empty((self.size, 2), np.int64)
+        request = self._comm.Iallgather(mine, all_)
+        if not request.Test():
+            awaited = f"{verb} with all ranks"
+            self.until(request.Test, awaited, sorted(self._peers), meeting=(GROUP, number))
+        verbs, sizes = all_.T.tolist()
+        require_same_verbs([VERBS[code] for code in verbs])
+        return list(sizes)
+
+    def _advance(self) -> None:
+        """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
+        while self._sending and self._sending[0].over():
+            self._staging.sent(self._sending.popleft().room)
+        self.collectives.advance()
+
+    def _moving(self) -> int:
+        """Bytes of messages under way, which may need this rank to go on."""
+        return sum([ticket.nbytes for ticket in self._sending])
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise RunError(f"{verb}: rank {self.rank}'s endpoint is closed; it serves one run only")
+
+
+def gather_ragged(comm: Any, mine: Bytes, sizes: list[int]) -> tuple[Any, list[Bytes]]:
+    """Start an allgather of byte vectors of these sizes; the parts are there once it is done."""
+    joined = np.empty(sum(sizes), np.uint8)
+    request = comm.Iallgatherv(mine, [joined, sizes])
+    return request, np.split(joined, np.cumsum(sizes)[:-1])

@@ -1,0 +1,297 @@
+"""Lifeline between processes: a TCP star that carries failures and notices deaths and stalls.
+
+MPI itself cannot tell a rank that another one has raised, died or ended: the wait for its message
+just goes on. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
+each process listens. Messages are JSON lines:
+
+    {"rank": 2, "token": "…"}      a rank joins; the token came through MPI, so no stranger does
+    {"failure": {…}}               the run has failed; the hub passes it on
+    {"stand": {…}, "answer": 3}    to the hub, now and then: the rank's waits and how far it is
+    {"question": 4}                the hub wants to hear that again (see stalls.py)
+    {"bye": true}                  this rank is done (or leaves after a failure): its end is no loss
+
+A connection that ends without a goodbye means that the process at its other end is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Self
+
+from runtime.transports.base import GRACE_SECONDS, Failure
+from runtime.transports.stalls import RankStatus, StallDetector
+from symgraph.core.errors import RunError
+
+__all__: list[str] = []
+
+LOST = "its process was lost (it ended without a goodbye)"
+ORPHANED = "its process was orphaned (the MPI launcher ended or was killed)"
+HELLO_SECONDS = 5.0  # a connection that says nothing for so long is a stranger's
+ORPHAN_SECONDS = 1.0  # time for a better reason to arrive than "orphaned"
+LOOK_SECONDS = 0.25  # how often the helper looks up
+
+
+class Lifeline:
+    """One rank's part of the star.
+
+    failure: the first failure heard of, or None. stand: where this rank stands, for it to write.
+    alarms: called, on any thread, when the first failure is heard of; for what waits elsewhere.
+    watches: called by the helper now and then; they give a failure that no call of this rank shows.
+    """
+
+    def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
+        """`links`: connection to each peer by rank; `guard`: process id of this process's guard."""
+        self.failure: Failure | None = None
+        self.stand = RankStatus()
+        self.alarms: list[Callable[[], None]] = []
+        self.watches: list[Callable[[], Failure | None]] = []
+        self._told: object = None  # what was last told of it
+        self._question = 0  # the last one heard
+        self._judge = StallDetector()  # the hub's
+        self._rank, self._links, self._guard = rank, links, guard
+        self._talking = set(links)  # peers that have neither said goodbye nor gone
+        self._changed = threading.Condition()  # of failure and _talking
+        self._closed = False
+        self._wake, self._waker = socket.socketpair()
+        self._helper = threading.Thread(target=self._listen, name="symgraph-lifeline", daemon=True)
+        self._helper.start()
+
+    @classmethod
+    def open(
+        cls,
+        rank: int,
+        size: int,
+        exchange: Callable[[Any], list[Any]],
+        timeout: float,
+        guard: int | None,
+    ) -> Self:
+        """Join all ranks; `exchange` gives each rank's JSON-able object to all (through MPI).
+
+        `RunError` if the ranks cannot reach the hub within `timeout` seconds.
+        """
+        names = exchange(socket.gethostname())
+        deadline = time.monotonic() + timeout
+        if rank == 0:
+            one_host = len(set(names)) == 1
+            with socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=size) as server:
+                hosts = ["127.0.0.1"] if one_host else _addresses(names[0])
+                token = secrets.token_hex(16)
+                exchange([hosts, server.getsockname()[1], token])
+                links = _welcome(server, size, token, deadline)
+        else:
+            hosts, port, token = exchange(None)[0]
+            links = {0: _join(rank, hosts, port, token, deadline)}
+        return cls(rank, links, guard)
+
+    def abort(self, failure: Failure) -> None:
+        """Tell every rank; does nothing if a failure is known already."""
+        self._fail(failure, heard_from=self._rank)
+
+    def close(self, timeout: float) -> None:
+        """Say goodbye, wait until every rank has (bounded), and stop the helper; idempotent.
+
+        The wait is for `timeout` seconds, after a failure for `GRACE_SECONDS`. The hub says
+        goodbye last, so while any rank is at work a failure still reaches it.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._rank != 0:
+                self._tell({"bye": True})
+            with self._changed:
+                self._changed.wait_for(lambda: self.failure or not self._talking, timeout)
+                self._changed.wait_for(
+                    lambda: not self._talking, GRACE_SECONDS if self.failure else 0
+                )
+            if self._rank == 0:
+                self._tell({"bye": True})
+        finally:
+            self._waker.close()  # the helper sees the end of the other half, and stops
+            self._helper.join()
+            for link in (self._wake, *self._links.values()):
+                link.close()
+
+    def _fail(self, failure: Failure, heard_from: int) -> None:
+        with self._changed:
+            if self.failure is not None:
+                return
+            self.failure = failure
+            self._changed.notify_all()
+        self._tell({"failure": asdict(failure)}, but=heard_from)
+        for alarm in self.alarms:
+            alarm()
+
+    def _tell(self, message: dict[str, Any], but: int | None = None) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        for peer, link in self._links.items():
+            if peer != but:
+                with suppress(OSError):  # it has gone: the helper sees that, and says so
+                    link.sendall(line)
+
+    def _listen(self) -> None:
+        unread = dict.fromkeys(self._links, b"")  # peer -> start of a line
+        orphaned_at: float | None = None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ, None)
+            for peer, link in self._links.items():
+                selector.register(link, selectors.EVENT_READ, peer)
+            while True:
+                for key, _ in selector.select(LOOK_SECONDS):
+                    if key.data is None:
+                        return
+                    lines = _read(self._links[key.data], unread, key.data)
+                    if lines is None:
+                        selector.unregister(key.fileobj)
+                    self._hear(key.data, lines)
+                orphaned_at = self._look_for_guard(orphaned_at)
+                self._look_around()
+                if self.failure is None and self._links:
+                    self._judge_stalls() if self._rank == 0 else self._tell_stand()
+
+    def _hear(self, peer: int, lines: list[bytes] | None) -> None:
+        """Take in complete lines from a peer; None is the connection's end."""
+        for message in map(json.loads, lines or []):
+            if "failure" in message:
+                self._fail(Failure(**message["failure"]), heard_from=peer)
+            elif "stand" in message:
+                self._judge.hear(peer, message["stand"], message["answer"])
+            elif "question" in message:
+                self._question = message["question"]
+            else:
+                self._end(peer)
+        if lines is None:
+            if peer in self._talking:
+                self._fail(Failure(peer, "", LOST), heard_from=peer)
+            self._end(peer)
+
+    def _end(self, peer: int) -> None:
+        with self._changed:
+            self._talking.discard(peer)
+            self._changed.notify_all()
+
+    def _look_around(self) -> None:
+        for watch in self.watches:
+            over = self._closed or self.failure is not None
+            failure = None if over else watch()
+            if failure is not None:
+                self.abort(failure)
+
+    def _tell_stand(self) -> None:
+        now = {"stand": self.stand.told(), "answer": self._question}
+        if now != self._told:
+            self._told = now
+            self._tell(now)
+
+    def _judge_stalls(self) -> None:
+        """The hub's: look for ranks that wait for ever, and end the run if there are any."""
+        judge, asked = self._judge, self._judge.question
+        judge.hear(self._rank, self.stand.told(), asked)
+        closed = {*self._links} - self._talking
+        text = judge.look(closed | {self._rank} if self._closed else closed, time.monotonic())
+        if text is not None:
+            self._fail(Failure(-1, "", text), heard_from=self._rank)
+        elif judge.question != asked:
+            self._tell({"question": judge.question})
+
+    def _look_for_guard(self, orphaned_at: float | None) -> float | None:
+        """End a process whose guard is gone: first by a failure, then, if it does not react, hard.
+
+        Returns when the guard was first seen gone.
+        """
+        if self._guard is None or os.getppid() == self._guard:
+            return None
+        now = time.monotonic()
+        if orphaned_at is None:
+            return now
+        if now > orphaned_at + ORPHAN_SECONDS:
+            self.abort(Failure(self._rank, "", ORPHANED))
+        if now > orphaned_at + ORPHAN_SECONDS + 2 * GRACE_SECONDS:
+            os._exit(1)
+        return orphaned_at
+
+
+def _read(link: socket.socket, unread: dict[int, bytes], peer: int) -> list[bytes] | None:
+    """The complete lines that have arrived from a peer; None at the connection's end."""
+    try:
+        data = link.recv(65536)
+    except OSError:
+        data = b""
+    if not data:
+        return None
+    *lines, unread[peer] = (unread[peer] + data).split(b"\n")
+    return lines
+
+
+def _addresses(host: str) -> list[str]:
+    """Where other hosts may reach this one: its name, then its addresses."""
+    found = [host]
+    with suppress(OSError):
+        infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        found += [str(info[4][0]) for info in infos]
+    return [address for address in found if not address.startswith("127.")]
+
+
+def _welcome(
+    server: socket.socket, size: int, token: str, deadline: float
+) -> dict[int, socket.socket]:
+    links: dict[int, socket.socket] = {}
+    while len(links) < size - 1:
+        server.settimeout(max(deadline - time.monotonic(), 0.01))
+        try:
+            link, _ = server.accept()
+        except TimeoutError:
+            for link in links.values():
+                link.close()
+            missing = sorted(set(range(1, size)) - set(links))
+            raise RunError(f"lifeline: ranks {missing} did not connect to rank 0 in time") from None
+        rank = _hello(link, token)
+        if rank is not None and 0 < rank < size and rank not in links:
+            links[rank] = link
+        else:
+            link.close()
+    return links
+
+
+def _hello(link: socket.socket, token: str) -> int | None:
+    """The rank that a new connection names, or None for a stranger."""
+    link.settimeout(HELLO_SECONDS)
+    line = b""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        while not line.endswith(b"\n") and len(line) < 1000:
+            more = link.recv(1)  # and not what the rank says next
+            if not more:
+                return None
+            line += more
+        hello = json.loads(line)
+        if secrets.compare_digest(hello["token"], token):
+            return int(hello["rank"])
+    return None
+
+
+def _join(rank: int, hosts: list[str], port: int, token: str, deadline: float) -> socket.socket:
+    errors = []
+    for host in hosts:
+        try:
+            seconds = min(HELLO_SECONDS, max(deadline - time.monotonic(), 0.01))
+            link = socket.create_connection((host, port), seconds)
+        except OSError as error:
+            errors.append(f"{host}: {error}")
+            continue
+        link.settimeout(HELLO_SECONDS)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(json.dumps({"rank": rank, "token": token}).encode() + b"\n")
+        return link
+    raise RunError(
+        f"lifeline: rank {rank} cannot reach rank 0 at port {port} ({'; '.join(errors)}); "
+        "the hosts must allow TCP connections between them"
+    )

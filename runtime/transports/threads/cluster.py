@@ -1,0 +1,369 @@
+"""Threads as ranks: endpoints over in-process channels, and the cluster that runs them.
+
+A message is the sender's array itself. The receiver copies it into its own buffer and then marks
+the message taken, which is what the sender's ticket waits for: one copy in all, and the sender
+may overwrite its array once the ticket is done.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.backends.device.arrays import Mark, after, copy, mark
+from runtime.backends.device.processor import core_count
+from runtime.transports.base import (
+    TIMEOUT_SECONDS,
+    Cluster,
+    Failure,
+    T,
+    Ticket,
+    Transport,
+    check_recv,
+    check_reduced,
+    check_send,
+    failure_of,
+    message_from,
+    peer_failed,
+    require_same_lengths,
+    require_same_verbs,
+    taken_by,
+    timed_out,
+    type_text,
+    wrong_tag,
+    wrong_type,
+)
+from runtime.transports.stalls import stalled, verdict
+from runtime.transports.threads.collectives import Meetings, ThreadCollectives
+from runtime.transports.threads.spin import changed
+from symgraph.core.errors import ConfigError, PeerFailed, RunError
+
+__all__: list[str] = []
+
+# A Ctrl-C that comes just before a thread blocks is seen when that wait ends: so it ends often.
+LOOK_SECONDS = 0.1
+CORES = core_count()
+
+
+class _Mailbox:
+    """What has arrived for one rank, and the bell that wakes it.
+
+    The rank first watches the count of rings for a while, without the interpreter: to fall asleep
+    and be woken takes longer. Where ranks outnumber the cores it sleeps at once.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.messages: list[deque[_Message]] = [deque() for _ in range(size)]  # by source
+        self.gathered: list[deque[Any]] = [deque() for _ in range(size)]  # by source
+        self.bell = threading.Condition()
+        self.rings = np.zeros(1, dtype=np.int64)
+        self.patient = size > CORES
+
+    def ring(self) -> None:
+        with self.bell:
+            self.rings[0] += 1
+            self.bell.notify()  # nobody but the rank itself waits here
+
+    def watch(self, ready: Callable[[], object]) -> bool:
+        """Whether it is ready soon."""
+        while not self.patient:
+            seen = int(self.rings[0])
+            if ready():
+                return True
+            if not changed(self.rings, seen):
+                break
+        return bool(ready())
+
+    def sleep(self, ready: Callable[[], object], timeout: float) -> bool:
+        """Whether it is ready before the time is over."""
+        with self.bell:
+            return bool(self.bell.wait_for(ready, timeout))
+
+
+class _Wait(NamedTuple):
+    """A wait of a rank that sleeps: for another rank, which alone can end it."""
+
+    ready: Callable[[], object]
+    peer: int
+    text: str
+
+
+class _Run:
+    """State of one call of `ThreadCluster.run`: nothing of it is left for the next."""
+
+    def __init__(self, size: int) -> None:
+        self.boxes = [_Mailbox(size) for _ in range(size)]
+        self.meetings = Meetings()
+        self.failure: Failure | None = None
+        self.errors: list[BaseException] = []  # in the order they happened
+        self.results: dict[int, Any] = {}  # rank -> result of its work
+        self.ended = threading.Event()
+        self._waits: list[_Wait | None] = [None] * size  # by rank
+        self._over: set[int] = set()  # ranks whose work has ended
+        self._lock = threading.Lock()
+
+    def fail(self, failure: Failure) -> None:
+        with self._lock:
+            if self.failure is None:
+                self.failure = failure
+        for box in self.boxes:
+            box.ring()
+
+    def work(self, work: Callable[[Transport], Any], rank: int, timeout: float) -> None:
+        """Do one rank's work on the rank's thread; an exception is kept and told, not raised."""
+        endpoint = ThreadTransport(rank, self, timeout)
+        try:
+            self.results[rank] = work(endpoint)
+        except BaseException as error:
+            self.errors.append(error)
+            self.fail(failure_of(rank, endpoint.what, error))
+        finally:
+            endpoint.close()
+            with self._lock:
+                self._over.add(rank)
+                last = len(self._over) == len(self.boxes)
+            self.look()
+            if last:
+                self.ended.set()
+
+    def sleep(self, rank: int, wait: _Wait, timeout: float) -> bool:
+        """Whether what a rank waits for comes before the time is over."""
+        self._waits[rank] = wait
+        try:
+            self.look()
+            return self.boxes[rank].sleep(lambda: self.failure is not None or wait.ready(), timeout)
+        finally:
+            self._waits[rank] = None
+
+    def look(self) -> None:
+        """Fail if there are ranks that wait for ever.
+
+        Those found have all been asleep while this looked, so none of them can have brought about
+        what another one waits for.
+        """
+        if self.failure is not None:
+            return
+        over = set(self._over)
+        waits = list(self._waits)
+        needs = {r: [w.peer] for r, w in enumerate(waits) if w is not None and not w.ready()}
+        found = sorted(stalled(needs, lambda _, peer: peer in over))
+        texts = {r: w.text for r in found if (w := waits[r]) is not None and w is self._waits[r]}
+        if found and len(texts) == len(found):
+            ends = over & {peer for rank in found for peer in needs[rank]}
+            self.fail(Failure(-1, "", verdict(texts, ends)))
+
+    def first_error(self) -> BaseException | None:
+        real = [error for error in self.errors if not isinstance(error, PeerFailed)]
+        return next(iter(real + self.errors), None)
+
+
+class _Message:
+    """An array under way; to its sender, the ticket."""
+
+    __slots__ = ("_copied", "_dst", "_sender", "array", "mark", "tag", "taken")
+
+    def __init__(
+        self, sender: ThreadTransport, array: npt.NDArray[Any], dst: int, tag: int
+    ) -> None:
+        self._sender, self._dst = sender, dst
+        self.array, self.tag, self.taken = array, tag, False
+        self.mark = mark(array)
+        self._copied: Mark | None = None  # when the receiver's copy is there
+
+    def done(self) -> bool:
+        if self.taken:
+            after(self._copied, self.array)
+        return self.taken
+
+    def wait(self) -> None:
+        self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
+
+    def copy_to(self, out: npt.NDArray[Any]) -> None:
+        """Copy the array, as soon as it is there."""
+        after(self.mark, out)
+        copy(out, self.array)
+        self._copied = mark(out)
+
+    def take(self) -> None:
+        """Tell the sender that its array is needed no longer."""
+        self.taken = True
+        self._sender.box.ring()
+
+
+class ThreadTransport:
+    """One rank's endpoint among threads."""
+
+    def __init__(self, rank: int, run: _Run, timeout: float) -> None:
+        self.rank, self.size, self.timeout = rank, len(run.boxes), timeout
+        self.box = run.boxes[rank]
+        self.what = ""
+        self._run = run
+        self._closed = False
+        self.collectives = ThreadCollectives(self, run.meetings)
+
+    def open(self, channels: Sequence[tuple[int, int]]) -> None:
+        """See `Transport.open`; values go from card to card as it is."""
+
+    def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
+        """See `Transport.send`."""
+        self._check_open("send")
+        check_send(array, self.rank, dst, self.size)
+        message = _Message(self, array, dst, tag)
+        box = self._run.boxes[dst]
+        box.messages[self.rank].append(message)
+        box.ring()
+        return message
+
+    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """See `Transport.recv`."""
+        self._check_open("recv")
+        check_recv(out, self.rank, src, self.size)
+        channel = self.box.messages[src]
+        self.wait_until(channel.__len__, message_from(src, tag), src)
+        message = channel.popleft()
+        if message.tag != tag:
+            raise wrong_tag(src, self.rank, message.tag, tag)
+        if message.array.shape != out.shape or message.array.dtype != out.dtype:
+            sent, wanted = type_text(message.array), type_text(out)
+            raise wrong_type(src, self.rank, tag, sent, wanted)
+        message.copy_to(out)
+        message.take()
+
+    def allreduce(self, array: npt.NDArray[np.float64]) -> None:
+        """See `Transport.allreduce`."""
+        check_reduced(array, self.rank)
+        rows = self._gather(array.copy(), "allreduce")
+        require_same_lengths([row.size for row in rows])
+        array[:] = rows[0]
+        for row in rows[1:]:
+            array += row
+
+    def exchange(self, obj: Any) -> list[Any]:
+        """See `Transport.exchange`."""
+        return [json.loads(text) for text in self._gather(json.dumps(obj), "exchange")]
+
+    def waiting_for(self, what: str) -> None:
+        """See `Transport.waiting_for`."""
+        self.what = what
+
+    def abort(self, failure: Failure) -> None:
+        """See `Transport.abort`."""
+        self._run.fail(failure)
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        self._closed = True
+
+    def ring(self, rank: int) -> None:
+        """Let a rank look again at what it waits for."""
+        self._run.boxes[rank].ring()
+
+    def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
+        """Return once `ready()` is true; raise if the run fails or the time is over.
+
+        peer: the rank that makes it true.
+        """
+        run = self._run
+        if not self.box.watch(lambda: run.failure is not None or ready()):
+            wait = _Wait(ready, peer, f"{awaited} ({self.what})" if self.what else awaited)
+            if not run.sleep(self.rank, wait, self.timeout):
+                raise timed_out(self.rank, self.timeout, awaited, self.what)
+        if run.failure is not None:
+            raise peer_failed(self.rank, run.failure, awaited, self.what)
+
+    def _gather(self, item: Any, verb: str) -> list[Any]:
+        self._check_open(verb)
+        for box in self._run.boxes:
+            box.gathered[self.rank].append((verb, item))
+            box.ring()
+        items = []
+        for src, arrived in enumerate(self.box.gathered):
+            self.wait_until(arrived.__len__, f"{verb} with rank {src}", src)
+            items.append(arrived.popleft())
+        require_same_verbs([verb for verb, _ in items])
+        return [item for _, item in items]
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise RunError(f"{verb}: rank {self.rank}'s endpoint is closed; it serves one run only")
+
+
+class ThreadCluster(Cluster):
+    """Ranks as threads of this process, named "symgraph-rank-<r>", which live until `close`.
+
+    A forgotten `close` does not keep the interpreter from ending: the threads are executor
+    workers, which Python stops at exit.
+    """
+
+    def __init__(self, size: int, timeout: float = TIMEOUT_SECONDS) -> None:
+        """`timeout`: seconds a single wait may take."""
+        if size < 1:
+            raise ConfigError(f"a thread cluster needs at least 1 rank, not {size}")
+        self.size, self.timeout = size, timeout
+        changed(np.zeros(1, dtype=np.int64), 1)  # compiled before any rank waits
+        self._busy = threading.Lock()
+        self._closed = False
+        self._ranks = [
+            ThreadPoolExecutor(1, initializer=_name_thread, initargs=(rank,))
+            for rank in range(size)
+        ]
+        # All are there before any run: Ctrl-C while a pool starts its thread would lose the thread.
+        self._await_idle()
+
+    @property
+    def ranks(self) -> range:
+        """See `Cluster.ranks`."""
+        return range(self.size)
+
+    def run(self, work: Callable[[Transport], T]) -> list[T]:
+        """See `Cluster.run`; results of all ranks. The first real error is raised here."""
+        if self._closed:
+            raise RunError("run: this thread cluster is closed; make a new one")
+        if not self._busy.acquire(blocking=False):
+            raise RunError("run: this thread cluster is busy with another run; make a second one")
+        try:
+            return self._run(work)
+        finally:
+            self._busy.release()
+
+    def close(self) -> None:
+        """See `Cluster.close`; joins the rank threads."""
+        self._closed = True
+        for rank in self._ranks:
+            rank.shutdown()
+
+    def leave(self, status: int) -> None:
+        """See `Cluster.leave`; all ranks are in this process, which goes on."""
+        self.close()
+
+    def _run(self, work: Callable[[Transport], T]) -> list[T]:
+        run = _Run(self.size)
+        try:
+            for rank, thread in enumerate(self._ranks):
+                thread.submit(run.work, work, rank, self.timeout)
+            while not run.ended.wait(LOOK_SECONDS):
+                pass
+        except BaseException:  # Ctrl-C
+            run.fail(Failure(-1, "", "interrupted"))
+            self._await_idle()
+            raise
+        error = run.first_error()
+        if error is not None:
+            raise error
+        return [run.results[rank] for rank in range(self.size)]
+
+    def _await_idle(self) -> None:
+        """Wait until each rank's thread has done all that was handed to it."""
+        for thread in self._ranks:
+            thread.submit(int).result()
+
+
+def _name_thread(rank: int) -> None:
+    threading.current_thread().name = f"symgraph-rank-{rank}"

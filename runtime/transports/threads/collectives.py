@@ -1,0 +1,147 @@
+"""Collectives of threads: each rank copies what is for it out of what the others gave.
+
+Wherever that lies: a GPU's stream waits for those that made it, and no thread does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.backends.device.arrays import Mark, after, copy, mark
+from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group, joined_by
+from symgraph.core.errors import RunError
+
+Bytes = npt.NDArray[Any]
+
+
+class Started:
+    """A collective: what each of its ranks that have started it gives, and when it is made.
+
+    read: of the ranks that have copied what is for them, when that will be done.
+    """
+
+    def __init__(self, blocks: CollectiveLayout) -> None:
+        self.blocks = blocks
+        self.out: dict[int, tuple[Bytes, Mark | None]] = {}
+        self.read: dict[int, Mark | None] = {}
+
+    def complete(self) -> bool:
+        """Whether all have started it."""
+        return len(self.out) == len(self.blocks.ranks)
+
+
+class Meetings:
+    """The collectives of a run that some of their ranks have not started yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Group, int], Started] = {}
+        self._lock = threading.Lock()
+
+    def start(self, rank: int, number: int, blocks: CollectiveLayout, out: Bytes) -> Started:
+        """Take part in a group's collective of this number."""
+        at = blocks.group, number
+        with self._lock:
+            started = self._open.setdefault(at, Started(blocks))
+            started.out[rank] = out, mark(out)
+            if started.complete():
+                del self._open[at]
+        if started.blocks != blocks:
+            raise RunError(
+                f"rank {rank} starts the {joined_by(blocks)}, where others start another one of "
+                f"kind {started.blocks.kind} or with other sizes"
+            )
+        return started
+
+
+class End(Protocol):
+    """What is needed of a rank's endpoint."""
+
+    rank: int
+
+    def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
+        """Return once `ready()` is true, which that peer makes it."""
+        ...
+
+    def ring(self, rank: int) -> None:
+        """Let a rank look again at what it waits for."""
+        ...
+
+
+class ThreadCollectives:
+    """See `Collectives`."""
+
+    def __init__(self, end: End, meetings: Meetings) -> None:
+        self._end, self._meetings = end, meetings
+        self._numbers: dict[Group, int] = defaultdict(int)
+
+    def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
+        """See `Collectives.join`; nothing to do."""
+
+    def module(self, ranks: Sequence[int]) -> Any:
+        """See `Collectives.module`."""
+        return None
+
+    def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
+        """See `Collectives.start`."""
+        number = self._numbers[blocks.group]
+        self._numbers[blocks.group] += 1
+        started = self._meetings.start(self._end.rank, number, blocks, out)
+        for rank in blocks.ranks:
+            if rank != self._end.rank:
+                self._end.ring(rank)
+        return _Joined(started, self._end, into)
+
+
+class _Joined:
+    """The ticket of a collective under way."""
+
+    def __init__(self, started: Started, end: End, into: Bytes) -> None:
+        self._started, self._end, self._into = started, end, into
+        self._copied = False
+
+    def done(self) -> bool:
+        if not self._started.complete():
+            return False
+        if not self._copied:
+            self._copy()
+            self._copied = True
+        return True
+
+    def wait(self) -> None:
+        if not self._copied:
+            blocks, out = self._started.blocks, self._started.out
+            for rank in blocks.ranks:
+                self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
+            self.done()
+
+    def returned(self) -> bool:
+        blocks, read = self._started.blocks, self._started.read
+        row = blocks.sizes[blocks.ranks.index(self._end.rank)]
+        readers = [r for r, size in zip(blocks.ranks, row, strict=True) if size]
+        if not all(reader in read for reader in readers):
+            return False
+        out, _ = self._started.out[self._end.rank]
+        for reader in readers:
+            if not isinstance(out, np.ndarray):  # the host's has been read when the copy is called
+                after(read[reader], out)
+        return True
+
+    def _copy(self) -> None:
+        blocks = self._started.blocks
+        me, at = blocks.ranks.index(self._end.rank), 0
+        for i, size in enumerate(blocks.column(me)):
+            if not size:
+                continue
+            first = blocks.to(i, me)
+            out, made = self._started.out[blocks.ranks[i]]
+            after(made, self._into)
+            copy(self._into[at : at + size], out[first : first + size])
+            at += size
+        self._started.read[self._end.rank] = mark(self._into)

@@ -1,0 +1,201 @@
+"""What a run shows its user: lines, tables, and a progress bar where there is a terminal.
+
+Anywhere else (a pipe, a log file, CI) the same facts come as plain lines, one now and then, with no
+control codes. A run that prints its result on stdout hands in stderr here.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import NamedTuple, Self, TextIO
+
+from rich import box
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
+
+from symgraph.core.units import seconds_text, value_text
+
+LINE_EVERY = 10.0  # seconds between two plain progress lines
+REDRAW_EVERY = 0.25  # seconds between two drawings of the bar; drawn by update(), no thread does it
+WINDOW = 20.0  # seconds that rates and losses are taken over
+
+
+class _Rich(RichConsole):
+    """rich ends the process if the reader has gone; other ranks would not be told of that."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+class Console:
+    """Writes all that a run says to one stream; `quiet` says nothing (ranks other than 0)."""
+
+    def __init__(
+        self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock, self.quiet = clock, quiet
+        self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.rich = _Rich(
+            file=stream,
+            quiet=quiet,
+            force_terminal=self.is_terminal,
+            force_jupyter=False,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            width=None if self.is_terminal else 10_000,  # in a file nothing is cut off or wrapped
+        )
+
+    def line(self, text: str = "") -> None:
+        """Write one line; above the progress bar if there is one."""
+        self.rich.print(text, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write rows below column names; columns of figures are right-justified."""
+        cells = [[value_text(cell) for cell in row] for row in rows]
+        assert all(len(row) == len(columns) for row in cells), "a cell for each column"
+        style = box.SIMPLE_HEAD if self.is_terminal else box.MARKDOWN
+        table = Table(box=style, show_header=any(columns), show_edge=False)
+        for i, name in enumerate(columns):
+            figures = all(row[i][:1] in "0123456789-" for row in cells)
+            table.add_column(Text(name), justify="right" if figures else "left", overflow="fold")
+        for row in cells:
+            table.add_row(*map(Text, row))
+        self.line(title)
+        self.rich.print(table)
+
+    def summary(self, rows: Mapping[str, object]) -> None:
+        """Write the figures of a finished run, a name and a value a row."""
+        self.table("summary", ("", ""), list(rows.items()))
+
+    def progress(
+        self,
+        steps: int | None = None,
+        seconds: float | None = None,
+        *,
+        step: int = 0,
+        tokens: int = 0,
+    ) -> Progress:
+        """Progress of a run limited to so many steps or seconds, as a context manager.
+
+        step, tokens: what was done before, by a run that this one goes on from.
+        """
+        return Progress(self, steps, seconds, step, tokens)
+
+
+class _Sample(NamedTuple):
+    time: float
+    step: int
+    tokens: int  # since the start
+    nll: float  # summed over the tokens of this step
+
+
+class Progress:
+    """Steps, loss, perplexity, tokens a second and time left, over the last `WINDOW` seconds."""
+
+    def __init__(
+        self, console: Console, steps: int | None, seconds: float | None, step: int, tokens: int
+    ) -> None:
+        self.console, self.steps, self.seconds = console, steps, seconds
+        self._start = console.clock()
+        self._samples = deque([_Sample(self._start, step, tokens, 0.0)])
+        self._shown_at = -math.inf
+        self._written_step = 0
+        self._bar = RichProgress(
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            console=console.rich,
+            auto_refresh=False,
+            expand=True,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._bar.add_task("", total=1.0 if steps or seconds else None)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self._bar.stop()
+        if kind is None:
+            self._write()
+
+    def update(self, step: int, tokens: int, loss: float) -> None:
+        """Say that `step` steps are done, with `tokens` in all; loss: mean NLL of the last one."""
+        now, samples = self.console.clock(), self._samples
+        nll = loss * (tokens - samples[-1].tokens)
+        samples.append(_Sample(now, step, tokens, nll))
+        while len(samples) > 2 and now - samples[1].time >= WINDOW:
+            samples.popleft()
+        if now - self._shown_at >= (REDRAW_EVERY if self.console.is_terminal else LINE_EVERY):
+            self._shown_at = now
+            if self.console.is_terminal:
+                self._draw()
+            else:
+                self._write()
+
+    def evaluation(self, step: int, perplexity: float) -> None:
+        """Write the held-out perplexity after a step; the time it took is in no rate."""
+        self._write()
+        self.console.line(f"step {step:,}  held-out perplexity {value_text(perplexity)}")
+        self._shown_at = self.console.clock()
+        self._samples = deque([self._samples[-1]._replace(time=self._shown_at)])
+
+    def status(self) -> str:
+        """The progress line, such as `step 120/500  loss 5.12  perplexity 167  1,234 tokens/s`."""
+        first, last = self._samples[0], self._samples[-1]
+        parts = [f"step {last.step:,}" + (f"/{self.steps:,}" if self.steps else "")]
+        tokens, elapsed = last.tokens - first.tokens, last.time - first.time
+        if tokens:
+            loss = sum(sample.nll for sample in islice(self._samples, 1, None)) / tokens
+            perplexity = math.inf if loss > 700 else math.exp(loss)
+            parts.append(f"loss {loss:.3f}  perplexity {value_text(perplexity)}")
+        if tokens and elapsed > 0:
+            parts.append(f"{tokens / elapsed:,.0f} tokens/s")
+        left = self._seconds_left(first, last)
+        if left:
+            parts.append(f"{seconds_text(left)} left")
+        return "  ".join(parts)
+
+    def _seconds_left(self, first: _Sample, last: _Sample) -> float | None:
+        limits = []
+        if self.steps and last.step > first.step:
+            a_step = (last.time - first.time) / (last.step - first.step)
+            limits.append((self.steps - last.step) * a_step)
+        if self.seconds:
+            limits.append(self.seconds - (last.time - self._start))
+        return max(0.0, min(limits)) if limits else None
+
+    def _write(self) -> None:
+        """Write the progress line, unless this step has its line already."""
+        if self._written_step < self._samples[-1].step:
+            self._written_step = self._samples[-1].step
+            self.console.line(self.status())
+
+    def _draw(self) -> None:
+        last = self._samples[-1]
+        of_steps = last.step / self.steps if self.steps else 0.0
+        of_time = (last.time - self._start) / self.seconds if self.seconds else 0.0
+        self._bar.update(
+            self._task, completed=min(1.0, max(of_steps, of_time)), description=self.status()
+        )
+        self._bar.refresh()

@@ -1,0 +1,5 @@
+"""ChainerMN's model parallelism: chain lists, and layers whose channels are split over ranks.
+
+May import everything in symgraph but app.
+Start reading: chain_list.py.
+"""

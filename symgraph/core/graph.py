@@ -1,0 +1,154 @@
+"""The graph: nodes in run order, always typed, always checked, keyed by deterministic names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.registry import VARIABLE, Site, find, infer
+from symgraph.core.types import TensorType, Value
+
+
+def nothing() -> Mapping[str, Any]:
+    """An empty read-only mapping."""
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an operator, or a variable (op == "variable").
+
+    types: one an output. origin: the forward node that a gradient node serves (None: forward).
+    tags: user attributes under their stored keys (`__ctx_group__`, ...); see attribute.lookup.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[Value, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=nothing)
+    types: tuple[TensorType, ...] = ()
+    origin: str | None = None
+    tags: Mapping[str, str] = field(default_factory=nothing)
+    # The input types for which `types` was found right: passes check a node many times.
+    _checked: list[list[TensorType]] = field(
+        init=False, default_factory=list, compare=False, repr=False
+    )
+
+    @property
+    def site(self) -> Site:
+        return Site(self.op, self.name, self.attrs)
+
+    @property
+    def is_variable(self) -> bool:
+        return self.op == VARIABLE
+
+    def __str__(self) -> str:
+        attrs = ", ".join(f"{k}={v!r}" for k, v in sorted(self.attrs.items()))
+        inputs = ", ".join(map(str, self.inputs))
+        types = " ".join(map(str, self.types))
+        origin = f"  <- {self.origin}" if self.origin else ""
+        return f"{self.name} = {self.op}({inputs}{'; ' + attrs if attrs else ''}) : {types}{origin}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in run order and the values asked for. Make one with `Graph.of`, which checks it."""
+
+    nodes: Mapping[str, Node]
+    outputs: tuple[Value, ...]
+    _digest: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], outputs: Iterable[Value]) -> Graph:
+        """A checked graph; duplicate names, unknown inputs and wrong types raise GraphError."""
+        table: dict[str, Node] = {}
+        for node in nodes:
+            if node.name in table:
+                raise GraphError(f"two nodes are named {node.name!r}")
+            _check(node, table)
+            table[node.name] = node
+        graph = cls(MappingProxyType(table), tuple(outputs))
+        for value in graph.outputs:
+            _look_up(table, value, None)
+        return graph
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def type_of(self, value: Value) -> TensorType:
+        return self.nodes[value.node].types[value.index]
+
+    def types_of(self, values: Iterable[Value]) -> list[TensorType]:
+        return [self.type_of(v) for v in values]
+
+    @property
+    def variables(self) -> list[Node]:
+        """The nodes that are fed, in run order."""
+        return [n for n in self if n.is_variable]
+
+    def users(self) -> dict[Value, list[str]]:
+        """The names of the nodes that read each value, in run order, once a node."""
+        found: dict[Value, list[str]] = {}
+        for node in self:
+            for value in dict.fromkeys(node.inputs):
+                found.setdefault(value, []).append(node.name)
+        return found
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that ranks must agree on; equal graphs have equal digests."""
+        if not self._digest:
+            text = hashlib.sha256()
+            for node in self:
+                text.update(f"{node}|{sorted(node.tags.items())}\n".encode())
+            text.update(repr(self.outputs).encode())
+            self._digest.append(text.hexdigest())
+        return self._digest[0]
+
+    def __str__(self) -> str:
+        lines = [str(n) for n in self]
+        return "\n".join([*lines, "outputs: " + ", ".join(map(str, self.outputs))])
+
+
+def _look_up(table: Mapping[str, Node], value: Value, reader: Node | None) -> TensorType:
+    """The type of a value that a node, or the list of outputs, reads."""
+    node = table.get(value.node)
+    if node is not None and 0 <= value.index < len(node.types):
+        return node.types[value.index]
+    who = f"{reader.op} {reader.name!r}" if reader else "the list of outputs"
+    if node is None:
+        raise GraphError(f"{who} reads {value.node!r}, which no earlier node makes")
+    raise GraphError(
+        f"{who} reads output {value.index} of {value.node!r}, which has {len(node.types)}"
+    )
+
+
+def _check(node: Node, table: Mapping[str, Node]) -> None:
+    if node.origin is not None and node.origin not in table:
+        known = nearest(node.origin, table)
+        raise GraphError(f"{node.name!r} serves {node.origin!r}, which is no node; {known}")
+    if node.is_variable:
+        if len(node.types) != 1 or node.inputs:
+            raise GraphError(f"variable {node.name!r} has one type and no inputs")
+        return
+    op = find(node.op)
+    ins = [_look_up(table, v, node) for v in node.inputs]
+    if node._checked == [ins]:
+        return
+    least = len(op.input_names(node.attrs))
+    if len(ins) < least:
+        raise GraphError(f"{node.op} {node.name!r} takes {least} inputs, not {len(ins)}")
+    types = infer(op, node.site, ins)
+    if types != node.types:
+        raise GraphError(f"{node.op} {node.name!r} gives {types}, not {node.types}")
+    node._checked[:] = [ins]

@@ -1,0 +1,31 @@
+"""Settings: the numbers among the fields of a dataclass, looked at when it is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from symgraph.core.errors import SymgraphError
+
+# how fields are annotated that hold numbers -> what they must be
+NUMBERS = {"int": "a whole number", "float": "a finite number", "float | None": "a finite number"}
+
+
+def require_numbers(settings: Any, error: type[SymgraphError]) -> None:
+    """Raise the error for a field that is to be a number and is none."""
+    for field in fields(settings) if is_dataclass(settings) else ():
+        kind, value = str(field.type), getattr(settings, field.name)
+        optional = value is None and kind.endswith("None")
+        if kind in NUMBERS and not optional and not _is_number(value, whole=kind == "int"):
+            raise error(
+                f"{type(settings).__name__}: {field.name} is {value!r} but must be {NUMBERS[kind]}"
+            )
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    if not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        return False
+    return not whole or value == int(value)

@@ -1,0 +1,149 @@
+"""Operator parameters: parsing from Python values and from MXNet's JSON strings, and printing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.types import DTYPES, dtype_name
+
+REQUIRED = object()
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of an operator: how it is parsed, and its default (REQUIRED if none)."""
+
+    parse: Callable[[Any], Any]
+    default: Any = REQUIRED
+    kind: str = "value"
+
+
+def literal(raw: Any) -> Any:
+    """A Python value from MXNet's string form (`"(3, 3)"`, `"True"`); other values as they are."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return ast.literal_eval(raw)
+    except (ValueError, SyntaxError):
+        return raw
+
+
+def _int(raw: Any) -> int:
+    value = literal(raw)
+    if isinstance(value, bool) or int(value) != value:
+        raise ValueError
+    return int(value)
+
+
+def _bool(raw: Any) -> bool:
+    value = literal(raw)
+    if isinstance(value, str):
+        value = {"true": True, "false": False}[value.lower()]
+    if value not in (0, 1):
+        raise ValueError
+    return bool(value)
+
+
+def _ints(raw: Any) -> tuple[int, ...]:
+    value = literal(raw)
+    return (_int(value),) if isinstance(value, int) else tuple(_int(v) for v in value)
+
+
+def integer(default: Any = REQUIRED) -> Param:
+    """An int."""
+    return Param(_int, default, "int")
+
+
+def count(default: Any = REQUIRED) -> Param:
+    """An int of 1 or more."""
+
+    def parse(raw: Any) -> int:
+        value = _int(raw)
+        if value < 1:
+            raise ValueError
+        return value
+
+    return Param(parse, default, "int of 1 or more")
+
+
+def number(default: Any = REQUIRED) -> Param:
+    """A float."""
+    return Param(lambda raw: float(literal(raw)), default, "float")
+
+
+def boolean(default: Any = REQUIRED) -> Param:
+    """A bool; MXNet's `True`, `true`, `1` are all accepted."""
+    return Param(_bool, default, "bool")
+
+
+def integers(default: Any = REQUIRED) -> Param:
+    """A tuple of ints; a single int counts as a tuple of one."""
+    return Param(_ints, default, "tuple of ints")
+
+
+def optional(param: Param) -> Param:
+    """The same parameter, with None allowed and the default."""
+
+    def parse(raw: Any) -> Any:
+        return None if literal(raw) is None else param.parse(raw)
+
+    return Param(parse, None, f"{param.kind} or None")
+
+
+def dtype(default: Any = REQUIRED) -> Param:
+    """A dtype by name or numpy type."""
+    return Param(dtype_name, default, "dtype, one of " + ", ".join(DTYPES))
+
+
+def ignored() -> Param:
+    """Whatever MXNet takes here makes no difference to us; accepted, and not kept."""
+    return Param(lambda raw: None, None, "value, which changes nothing")
+
+
+def only(value: Any) -> Param:
+    """A parameter of MXNet of which we offer no other value than its default."""
+
+    def parse(raw: Any) -> Any:
+        if literal(raw) != value:
+            raise ValueError
+        return value
+
+    return Param(parse, value, f"value: only {value!r} is supported")
+
+
+def choice(*names: str, default: Any = REQUIRED) -> Param:
+    """One of a few words."""
+
+    def parse(raw: Any) -> str:
+        if raw not in names:
+            raise ValueError
+        return str(raw)
+
+    return Param(parse, default, "one of " + ", ".join(map(repr, names)))
+
+
+def parse_params(op: str, name: str, spec: Mapping[str, Param], given: Mapping[str, Any]) -> Attrs:
+    """Typed parameters of one call; unknown, missing and malformed ones raise GraphError."""
+    for key in given:
+        if key not in spec:
+            raise GraphError(f"{op} {name!r}: no parameter {key!r}; {nearest(key, spec)}")
+    out: dict[str, Any] = {}
+    for key, param in spec.items():
+        if key in given:
+            try:
+                out[key] = param.parse(given[key])
+            except (ValueError, TypeError, KeyError, OverflowError):
+                raise GraphError(
+                    f"{op} {name!r}: {key}={given[key]!r} is not a valid {param.kind}"
+                ) from None
+        elif param.default is REQUIRED:
+            raise GraphError(f"{op} {name!r}: parameter {key!r} ({param.kind}) is missing")
+        else:
+            out[key] = param.default
+    return MappingProxyType(out)

@@ -1,0 +1,108 @@
+"""Values and tensor types: what flows along the edges of a graph."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from symgraph.core.errors import DTypeError
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+DTYPES = (
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+)
+
+
+BFLOAT16 = "bfloat16"  # known once the package ml_dtypes is loaded; see `dtype_name`
+HALVES = ("float16", BFLOAT16)
+
+
+CODES = (
+    "float32",
+    "float64",
+    "float16",
+    "uint8",
+    "int32",
+    "int8",
+    "int64",
+    "bool",
+)  # MXNet's numbers of dtypes, which its files hold
+
+
+def dtype_name(raw: Any) -> str:
+    """The name of a dtype given by name, numpy type or MXNet's number; KeyError if it is none.
+
+    bfloat16 is no dtype of numpy's: the first time that it is named the package ml_dtypes is
+    loaded, which makes it one. DTypeError without that package.
+    """
+    text = raw if isinstance(raw, str) else getattr(raw, "__name__", None) or str(raw)
+    if text.isdigit() and int(text) < len(CODES):
+        return CODES[int(text)]
+    if text == BFLOAT16:
+        _load_bfloat16()
+        return text
+    if text not in DTYPES:
+        raise KeyError(text)
+    return text
+
+
+def _load_bfloat16() -> None:
+    try:
+        importlib.import_module("ml_dtypes")
+    except ImportError as error:
+        raise DTypeError(
+            f"bfloat16 needs the package ml_dtypes ({error}): pip install ml_dtypes, or use float16"
+        ) from None
+
+
+class Value(NamedTuple):
+    """One output of one node."""
+
+    node: str
+    index: int = 0  # type: ignore[assignment]  # the name of design.md; tuple.index is not needed
+
+    def __str__(self) -> str:
+        return f"{self.node}[{self.index}]" if self.index else self.node
+
+
+class TensorType(NamedTuple):
+    """Shape (all dimensions known) and dtype name of a value."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense array of this type."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def is_float(dtype: str) -> bool:
+    """Whether gradients can flow through values of this dtype."""
+    return dtype.startswith("float") or dtype == BFLOAT16
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which values of a dtype are computed: floats of 16 bits in float32."""
+    return "float32" if str(dtype) in HALVES else dtype

@@ -1,0 +1,142 @@
+"""The check of a YAML document against a model of its keys.
+
+One mistake is reported at a time, the first of the file, in one line that names the file, the line,
+the key and what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from symgraph.core.errors import ConfigError, nearest
+from symgraph.core.yaml_lines import Document, KeyPath, Problem, shown
+
+
+class Section(BaseModel):
+    """Some keys and values. The text below a key is its help."""
+
+    # strict: 3.0 is no count, "5" no number and yes no seed
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+S = TypeVar("S", bound=Section)
+Mistakes = Iterable[tuple[KeyPath, str]]  # the key, and what is wrong with its value
+
+
+def sections(annotation: object) -> dict[str, type[Section]]:
+    """The sections that a key's type allows, by the `kind` that chooses ("" where none does)."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        kind = annotation.model_fields.get("kind")
+        names = get_args(kind.annotation) if kind else ()
+        return {name: annotation for name in names or ("",)}
+    found: dict[str, type[Section]] = {}
+    for part in get_args(annotation):
+        found |= sections(part)
+    return found
+
+
+def checked(document: Document, model: type[S], more: Callable[[S | None], Mistakes]) -> S:
+    """The document as a model; ConfigError, one line, for the first mistake in it.
+
+    Keys that are missing come after mistakes in those that are there. more: mistakes that no key's
+    type shows, found in the model, or without it if its keys are wrong one by one.
+    """
+    problems = list(document.problems)
+    missing: list[Problem] = []
+    found = None
+    try:
+        found = model.model_validate(document.data)
+    except ValidationError as error:
+        for details in error.errors():
+            kind = missing if details["type"] in MISSING else problems
+            kind.append(_problem(document, model, details))
+    problems += [Problem(document.place(at), at, message) for at, message in more(found)]
+    if problems or missing:
+        raise ConfigError(str(min(problems or missing, key=lambda p: p.place[:2])))
+    assert found is not None
+    return found
+
+
+def _locate(
+    location: tuple[int | str, ...], model: type[Section]
+) -> tuple[KeyPath, type[Section] | None]:
+    """Key path of a pydantic location, and the section that holds its last key.
+
+    Pydantic puts the kind of a section between the keys wherever it had to choose by kind.
+    """
+    path: KeyPath = ()
+    holder: type[Section] | None = None
+    inside: type[Section] | None = model
+    steps = iter(location)
+    for key in steps:
+        path, holder, inside = (*path, key), inside, None
+        info = holder.model_fields.get(str(key)) if holder else None
+        choices = sections(info.annotation) if info else {}
+        if info and choices and get_origin(info.annotation) is Mapping:  # sections by name
+            path = (*path, *islice(steps, 1))
+        kind = next(steps, None) if len(choices) > 1 else ""
+        inside = choices.get(str(kind))
+    return path, holder
+
+
+MISSING = ("missing", "union_tag_not_found")
+
+# pydantic's name of a mistake -> what to say; the value follows
+MESSAGES = {
+    "bool_type": "expected true or false",
+    "dict_type": "expected keys and values",
+    "finite_number": "expected a finite number",
+    "float_type": "expected a number",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "int_type": "expected a whole number",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "model_attributes_type": "expected keys and values",
+    "model_type": "expected keys and values",
+    "string_type": "expected text",
+    "too_short": "needs at least {min_length} entry",
+    "tuple_type": "expected a list",
+}
+
+
+def _problem(document: Document, model: type[Section], error: ErrorDetails) -> Problem:
+    path, section = _locate(error["loc"], model)
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        description = section and section.model_fields[str(path[-1])].description
+        message = "required key is missing" + (f": {description}" if description else "")
+    elif kind == "extra_forbidden":
+        message = _unknown_key(str(path[-1]), section, model)
+    elif kind in ("literal_error", "union_tag_invalid"):
+        value = context.get("tag", value)
+        path = (*path, "kind") if "tag" in context else path
+        known = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
+        message = f"unknown value {shown(value)}: {nearest(str(value), known)}"
+    elif kind == "union_tag_not_found":
+        path, message = (*path, "kind"), "required key is missing"
+    elif kind == "value_error":
+        message = str(context["error"])
+    elif kind in MESSAGES:
+        message = f"{MESSAGES[kind].format(**context)}, got {shown(value)}"
+    else:
+        message = f"{error['msg']}, got {shown(value)}"
+    return Problem(document.place(path), path, message)
+
+
+def _unknown_key(key: str, section: type[Section] | None, model: type[Section]) -> str:
+    if key in model.model_fields:
+        return "unknown key here: it belongs at the top level"
+    for name, info in model.model_fields.items():
+        for owner in sections(info.annotation).values():
+            if key in owner.model_fields and owner is not section:
+                return f"unknown key here: it belongs under {name!r}"
+    return f"unknown key: {nearest(key, section.model_fields if section else ())}"

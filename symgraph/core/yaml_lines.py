@@ -1,0 +1,219 @@
+"""A YAML document that remembers where each key was written: file and line, or override.
+
+Every message about a config file names a line, which plain `yaml.safe_load` has forgotten by the
+time a value turns out to be wrong. Departures from PyYAML: a key given twice is a mistake, 1e-3 is
+a number (PyYAML wants 1.0e-3), and keys are always text, exactly as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from symgraph.core.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+MERGE = "tag:yaml.org,2002:merge"
+
+
+class Place(NamedTuple):
+    """Where something was written; places sort in the order of reading, overrides last."""
+
+    is_override: bool
+    number: int  # line of the file from 1, or position of the override
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Problem(NamedTuple):
+    """One mistake; problems sort by place."""
+
+    place: Place
+    path: KeyPath
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (str(self.place), dotted(self.path), self.message)))
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as users write it.
+
+    >>> dotted(("devices", 1)), dotted(("train", "seed"))
+    ('devices[1]', 'train.seed')
+    """
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in path).removeprefix(".")
+
+
+def shown(value: object) -> str:
+    """A value for an error message, in YAML's words and never long."""
+    if isinstance(value, dict | list):
+        return ("a" if value else "an empty") + (" mapping" if isinstance(value, dict) else " list")
+    words: dict[object, str] = {None: "null", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass
+class Document:
+    """Data of a YAML file after overrides, the place of every key, and the mistakes so far."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    overrides: int = 0
+
+    def place(self, path: KeyPath) -> Place:
+        """Place of a key, or of the nearest key around it."""
+        while path not in self.places:
+            path = path[:-1]
+        return self.places[path]
+
+    def override(self, text: str) -> None:
+        """Set one key from `key.path=value`, a YAML value; missing parents are made."""
+        self.overrides += 1
+        place = Place(True, self.overrides, f"override {text!r}")
+        name, equals, value = text.partition("=")
+        path = tuple(name.strip().split("."))
+        if not equals or not all(path):
+            raise ConfigError(f"{place}: expected key.path=value, such as train.steps=100")
+        target = self.data
+        for depth, key in enumerate(path[:-1], start=1):
+            around = path[:depth]
+            if target.get(key) is None:
+                target[key] = {}
+                self.places[around] = place
+            target = target[key]
+            if not isinstance(target, dict):
+                raise ConfigError(
+                    f"{place}: {dotted(around)} is {shown(target)} ({self.place(around)}),"
+                    " not a mapping that could hold further keys"
+                )
+        self.places = {at: p for at, p in self.places.items() if at[: len(path)] != path}
+        target[path[-1]] = _parse(value, place.text, lambda line: place, self, path)
+
+
+def read(path: str, what: str = "config") -> Document:
+    """Read a YAML file whose top level is a mapping; ConfigError if it cannot be read or parsed.
+
+    what: the kind of file, for the error if there is none.
+    """
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as error:
+        reason = f"no such {what} file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise ConfigError(f"{path}: {reason}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text at byte {error.start}") from None
+    document = Document(places={(): Place(False, 1, f"{path}:1")})
+    data = _parse(text, path, lambda line: Place(False, line, f"{path}:{line}"), document, ())
+    if not isinstance(data, dict):
+        what = "an empty file" if data is None else shown(data)
+        raise ConfigError(f"{document.place(())}: expected keys and values, got {what}")
+    document.data = data
+    return document
+
+
+def written(data: Mapping[str, Any], *, width: int = 100) -> str:
+    """The YAML text that `read` reads as this data; innermost lists and mappings on one line."""
+    return yaml.dump(data, None, _Dumper, sort_keys=False, default_flow_style=None, width=width)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, with quotes around text that `_Loader` would take for a number."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
+    )
+
+
+def _parse(
+    text: str, name: str, place_of: Callable[[int], Place], document: Document, path: KeyPath
+) -> Any:
+    """The value written in text; its places and mistakes go into document, below path."""
+    document.places[path] = place_of(1)
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        return None if node is None else _Builder(loader, place_of, document).build(node, path)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = place_of(mark.line + 1 if mark else 1)
+        said = ", ".join(s for s in (error.context, error.problem) if s)
+        raise ConfigError(f"{where}: not valid YAML: {said}") from None
+    except yaml.reader.ReaderError as error:
+        where = place_of(text[: error.position].count("\n") + 1)
+        raise ConfigError(
+            f"{where}: not valid YAML: character {chr(error.character)!r} is not allowed"
+        ) from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply, or an alias that holds itself") from None
+
+
+class _Builder:
+    """Turns YAML nodes into data and notes the place of each."""
+
+    def __init__(
+        self, loader: _Loader, place_of: Callable[[int], Place], document: Document
+    ) -> None:
+        self.loader, self.place_of, self.document = loader, place_of, document
+
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.document.places.setdefault(path, self._place(node))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        try:
+            return self.loader.construct_object(node)
+        except ValueError as error:  # such as a date with month 13
+            self._problem(node, path, f"{node.value!r} is not a valid value: {error}")
+            return None
+        except (KeyError, AttributeError):  # PyYAML's own, of a tag such as !!bool
+            self._problem(node, path, f"{node.value!r} is not a valid value of its tag")
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        self._find_duplicates(node, path)
+        self.loader.flatten_mapping(node)
+        data = {}
+        for key, value in node.value:  # merged keys come first, so a mapping's own keys win
+            if not isinstance(key, yaml.ScalarNode):
+                self._problem(key, path, "a key must be text, not a list or a mapping")
+                continue
+            below = (*path, key.value)
+            self.document.places[below] = self._place(key)
+            data[key.value] = self.build(value, below)
+        return data
+
+    def _find_duplicates(self, node: yaml.MappingNode, path: KeyPath) -> None:
+        first: dict[str, Place] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            if key.value in first:
+                message = f"this key is given twice, first at {first[key.value]}"
+                self._problem(key, (*path, key.value), message)
+            first.setdefault(key.value, self._place(key))
+
+    def _place(self, node: yaml.Node) -> Place:
+        return self.place_of(node.start_mark.line + 1)
+
+    def _problem(self, node: yaml.Node, path: KeyPath, message: str) -> None:
+        self.document.problems.append(Problem(self._place(node), path, message))

@@ -1,0 +1,92 @@
+"""Models: a symbol together with what training feeds it, and their builders by name.
+
+MXNet's `mx.model` has checkpoints, so they are found here too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from symgraph.core.errors import ConfigError, GraphError, nearest
+from symgraph.frontend.callback import BatchEndParam
+from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
+from symgraph.frontend.symbol import Symbol
+from symgraph.passes.batching import Feed
+
+__all__ = ["BatchEndParam", "Model", "load_checkpoint", "load_model", "save_checkpoint"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network for training: what a `model:` function of a config returns.
+
+    symbol: its outputs are losses, figures to report (sums over the batch with one element, such
+    as `nll_stats`) and next states. feeds: the fed variables, with types for the whole batch and
+    their batch axes. states: fed variables that are zero at first and then take the value of an
+    output, by name (truncated back-propagation through time).
+    """
+
+    symbol: Symbol
+    feeds: Mapping[str, Feed]
+    states: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.symbol.list_outputs(), self.symbol.list_inputs()
+        for name in (*self.feeds, *self.states):
+            if name not in inputs:
+                raise GraphError(f"model: no input {name!r}; {nearest(name, inputs)}")
+        for name, output in self.states.items():
+            if output not in outputs:
+                raise GraphError(
+                    f"model: state {name!r} takes the value of {output!r}, which is no output; "
+                    f"{nearest(output, outputs)}"
+                )
+            if name not in self.feeds:
+                raise GraphError(f"model: state {name!r} is missing in feeds")
+
+    @property
+    def data(self) -> list[str]:
+        """The fed variables that are no states."""
+        return [name for name in self.feeds if name not in self.states]
+
+
+def load_model(path: str, **kwargs: Any) -> Model:
+    """Call the function `package.module:function` that builds a model.
+
+    The current folder is searched too. Raises ConfigError when there is no such module or
+    function, when it does not take these arguments, or when it returns something else.
+    """
+    module_name, _, function_name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise ConfigError(f"model: there is no module {error.name!r} (for {path!r})") from None
+    build: Callable[..., Any] | None = getattr(module, function_name, None)
+    if build is None:
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ConfigError(
+            f"model: {module_name} has no function {function_name!r}; "
+            f"{nearest(function_name, known)}"
+        )
+    try:
+        model = build(**kwargs)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise ConfigError(f"model: {path}: {error}; look at `args:`") from None
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"model: {path} returns {type(model).__name__}, not a symgraph.Model: return "
+            "Model(symbol, {'data': Feed(TensorType(shape, dtype), batch_axis), ...}), as "
+            "examples/lstm_lm.py does"
+        )
+    return model

@@ -1,0 +1,129 @@
+"""Calls of operators on symbols: inputs, parameters, names and automatically made variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.params import Attrs, parse_params
+from symgraph.core.registry import OpDef, find
+from symgraph.core.tags import inherited
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.name import NameManager
+from symgraph.frontend.symnode import Entry, Outputs, SymNode
+
+
+def call(
+    op_name: str,
+    hint: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> list[Entry]:
+    """One operator call; missing inputs become variables `<name>_<input>` (MXNet).
+
+    args: input symbols in order, None for one that is to become a variable, and behind them
+    parameters in the order of the operator's; one list of symbols stands for all. kwargs: input
+    symbols by name, parameters, and attributes that look like `__key__`. Raises GraphError or
+    TypeError naming the operator and the argument.
+    """
+    op = find(op_name)
+    name = NameManager.current().get(name, hint.lower())
+    hidden = {k: v for k, v in kwargs.items() if k.startswith("__") and k.endswith("__")}
+    attrs = _attributes(op, name, {**(attr or {}), **hidden})
+    kwargs = {k: v for k, v in kwargs.items() if k not in hidden}
+    if len(args) == 1 and isinstance(args[0], (list, tuple)) and op.inputs:
+        args = args[0]
+    args, by_order = _positional(op, name, args)
+    twice = next((k for k in by_order if k in kwargs), None)
+    if twice is not None:
+        raise GraphError(f"{op.name} {name!r}: {twice!r} is given by position and by name")
+    kwargs = {**by_order, **kwargs}
+    args = [s for a in args for s in (a.each() if op.variadic and isinstance(a, Outputs) else [a])]
+    given, params = _split(op, name, args, kwargs)
+    inputs = []
+    for arg in op.input_names(params):
+        symbol = given.pop(arg, None)
+        if symbol is None:
+            symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))])
+        inputs.append(symbol.one(f"{op.name} {name!r}: input {arg!r}"))
+    node = SymNode(name, op, attrs, params, tuple(inputs))
+    return [Entry(node, i) for i in range(len(node.outputs))]
+
+
+def _positional(op: OpDef, name: str, args: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The input symbols, and the parameters that stand behind them."""
+    inputs = next((i for i, a in enumerate(args) if not isinstance(a, (Outputs, NoneType))), None)
+    if inputs is None or op.variadic:
+        return args, {}
+    count = len(op.inputs) if isinstance(op.inputs, tuple) else max(inputs, 1)
+    rest = args[count:]
+    if inputs < count or len(rest) > len(op.params):
+        wrong = args[inputs] if inputs < count else rest[-1]
+        raise TypeError(
+            f"{op.name} {name!r}: inputs are symbols, not {type(wrong).__name__}; "
+            "parameters come after all inputs, or by name"
+        )
+    return args[:count], dict(zip(op.params, rest, strict=False))
+
+
+def _attributes(op: OpDef, name: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The call's attributes and the scope's; in JSON, plain keys are the operator's parameters."""
+    attrs = AttrScope.current().get(own)
+    for key in attrs:
+        if not (key.startswith("__") and key.endswith("__")):
+            raise GraphError(
+                f"{op.name} {name!r}: attribute {key!r} must look like __{key}__, "
+                "because plain names are the operator's parameters"
+            )
+    return attrs
+
+
+def _split(
+    op: OpDef, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Outputs], Attrs]:
+    """Input symbols by input name, and the parsed parameters."""
+    for arg in args:
+        if not isinstance(arg, (Outputs, NoneType)):
+            raise TypeError(
+                f"{op.name} {name!r}: inputs are symbols, not {type(arg).__name__}; "
+                "parameters are given by name"
+            )
+    given = {k: v for k, v in kwargs.items() if isinstance(v, Outputs)}
+    rest = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
+    if op.variadic and op.variadic not in rest:
+        rest[op.variadic] = len(args) + len(given)
+        if not rest[op.variadic]:
+            raise GraphError(f"{op.name} {name!r} takes one input or more, none is given")
+    for key, value in rest.items():
+        if key not in op.params:
+            inputs = _known_inputs(op)
+            if key in inputs:
+                raise TypeError(
+                    f"{op.name} {name!r}: input {key!r} is a symbol, not {type(value).__name__}"
+                )
+            known = [*op.params, *inputs]
+            raise GraphError(f"{op.name} {name!r}: no argument {key!r}; {nearest(key, known)}")
+    params = parse_params(op.name, name, op.params, rest)
+    names = op.input_names(params)
+    while args and args[-1] is None:
+        args = args[:-1]
+    if len(args) > len(names):
+        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(args)} are given")
+    by_position = {k: a for k, a in zip(names, args, strict=False) if a is not None}
+    for key in given:
+        if key not in names:
+            raise GraphError(f"{op.name} {name!r}: no input {key!r}; {nearest(key, names)}")
+        if key in by_position:
+            raise GraphError(f"{op.name} {name!r}: input {key!r} is given by position and by name")
+    return by_position | given, params
+
+
+def _known_inputs(op: OpDef) -> tuple[str, ...]:
+    """The names of the inputs, for defaults of the parameters if they depend on these."""
+    if isinstance(op.inputs, tuple):
+        return op.inputs
+    return () if op.variadic else op.inputs({key: p.default for key, p in op.params.items()})

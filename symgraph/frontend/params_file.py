@@ -1,0 +1,145 @@
+"""Parameter files: MXNet's `.params` format, and checkpoints of a symbol with its parameters.
+
+    mymodel-symbol.json     the network, as `Symbol.save` writes it
+    mymodel-0003.params     parameters by name, after epoch 3
+
+MXNet 1.x reads and writes the same files. Numbers are little-endian:
+
+    magic 0x112, 0 (u64)   count (u64) arrays   count (u64) names, each with its length (u64)
+    array:  kind (u32)   storage 0 (i32)   axes (u32 and i64 each)   device (2 i32)
+            dtype (i32)   elements in C order
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from symgraph.core.errors import ConfigError
+from symgraph.core.types import Array
+from symgraph.frontend.sym import load
+from symgraph.frontend.symbol import Symbol
+
+MAGIC = 0x112
+DENSE, DENSE_OR_SCALAR = 0xF993FAC9, 0xF993FACA  # the second kind may have no axes at all
+CPU = 1
+DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")  # by number
+Tables = tuple[dict[str, Array], dict[str, Array]]
+
+
+def save_params(
+    path: str | Path, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
+) -> None:
+    """Write parameters and auxiliary states; the file gets its name when it is whole.
+
+    Raises ConfigError if it cannot be written or a dtype has no place in the format.
+    """
+    tables = {"arg": arg_params, "aux": aux_params}
+    arrays = {f"{k}:{n}": np.asarray(a) for k, table in tables.items() for n, a in table.items()}
+    parts = [struct.pack("<QQQ", MAGIC, 0, len(arrays))]
+    for name, array in arrays.items():
+        if str(array.dtype) not in DTYPES:
+            raise ConfigError(f"{path}: {name!r} is {array.dtype}, but files hold {DTYPES} only")
+        kind = DENSE if array.ndim else DENSE_OR_SCALAR
+        parts.append(struct.pack(f"<IiI{array.ndim}q", kind, 0, array.ndim, *array.shape))
+        parts.append(struct.pack("<iii", CPU, 0, DTYPES.index(str(array.dtype))))
+        parts.append(np.ascontiguousarray(array).tobytes())
+    parts.append(struct.pack("<Q", len(arrays)))
+    for name in arrays:
+        text = name.encode()
+        parts.append(struct.pack("<Q", len(text)) + text)
+    partial = Path(f"{path}.partial")
+    try:
+        partial.write_bytes(b"".join(parts))
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error}") from error
+
+
+def load_params(path: str | Path) -> Tables:
+    """(parameters, auxiliary states) by name from a `.params` file.
+
+    Raises ConfigError for a file that is missing, cut short or something else.
+    """
+    try:
+        return _Reader(Path(path).read_bytes()).tables()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except (struct.error, ValueError, IndexError) as error:
+        raise ConfigError(f"{path} is no parameter file of MXNet 1.x: {error}") from error
+
+
+class _Reader:
+    """A file's bytes, read from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, layout: str) -> tuple[int, ...]:
+        values = struct.unpack_from("<" + layout, self.data, self.at)
+        self.at += struct.calcsize("<" + layout)
+        return values
+
+    def raw(self, count: int) -> bytes:
+        if self.at + count > len(self.data):
+            raise ValueError(f"it ends at byte {len(self.data)}, in the middle of something")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def tables(self) -> Tables:
+        magic, _, count = self.take("QQQ")
+        if magic != MAGIC:
+            raise ValueError(f"it begins with {magic:#x}, not {MAGIC:#x}")
+        arrays = [self.array() for _ in range(count)]
+        (count,) = self.take("Q")
+        names = [self.raw(*self.take("Q")).decode() for _ in range(count)]
+        tables: dict[str, dict[str, Array]] = {"arg": {}, "aux": {}}
+        for name, array in zip(names, arrays, strict=True):
+            kind, colon, own = name.partition(":")
+            if not colon:
+                kind, own = "arg", name
+            if kind not in tables:
+                raise ValueError(f"{name!r} is neither arg: nor aux:")
+            tables[kind][own] = array
+        return tables["arg"], tables["aux"]
+
+    def array(self) -> Array:
+        kind, storage, axes = self.take("IiI")
+        if kind not in (DENSE, DENSE_OR_SCALAR) or storage != 0:
+            raise ValueError(f"an array of kind {kind:#x} and storage {storage} is not dense")
+        shape = self.take(f"{axes}q")
+        *_, number = self.take("iii")
+        dtype = np.dtype(DTYPES[number])
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return np.frombuffer(self.raw(size), dtype).reshape(shape).copy()
+
+
+def save_checkpoint(
+    prefix: str,
+    epoch: int,
+    symbol: Symbol | None,
+    arg_params: Mapping[str, Any],
+    aux_params: Mapping[str, Any],
+) -> None:
+    """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`).
+
+    The folder is made if it is not there. Raises ConfigError if they cannot be written.
+    """
+    try:
+        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        if symbol is not None:
+            symbol.save(f"{prefix}-symbol.json")
+    except OSError as error:
+        raise ConfigError(f"cannot write {prefix}-symbol.json: {error}") from error
+    save_params(f"{prefix}-{epoch:04d}.params", arg_params, aux_params)
+
+
+def load_checkpoint(prefix: str, epoch: int) -> tuple[Symbol, dict[str, Array], dict[str, Array]]:
+    """(symbol, parameters, auxiliary states) of a checkpoint (`mx.model.load_checkpoint`)."""
+    symbol = load(f"{prefix}-symbol.json")
+    return symbol, *load_params(f"{prefix}-{epoch:04d}.params")

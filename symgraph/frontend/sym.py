@@ -1,0 +1,200 @@
+"""The symbol namespace: variables, groups and every operator under MXNet's name.
+
+Operators are the entries of the registry: `sg.sym.FullyConnected(data, num_hidden=10, name="fc")`
+takes input symbols by position or name, parameters by name or behind the inputs, `name=` and
+`attr=`. An input that is not given becomes a variable `<name>_<input>`.
+`help(sg.sym.FullyConnected)` lists the parameters.
+`sg.sym.comm` holds the collectives between groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import symgraph.ops
+from symgraph.core.errors import ConfigError, GraphError, nearest
+from symgraph.core.params import REQUIRED
+from symgraph.core.registry import ALIASES, OPS, find
+from symgraph.core.tags import hide
+from symgraph.core.types import CODES, Shape
+from symgraph.frontend import comm as comm
+from symgraph.frontend import sym_random
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.infer import dtype_of, shape_of
+from symgraph.frontend.init import Initializer
+from symgraph.frontend.operator_calls import call
+from symgraph.frontend.symbol import Symbol, binary, from_json
+from symgraph.frontend.symnode import Entry, SymNode
+
+assert symgraph.ops  # importing it registers the operators
+
+
+def Variable(
+    name: str,
+    attr: Mapping[str, str] | None = None,
+    shape: int | Shape | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+    dtype: Any = None,
+    init: Any = None,
+    stype: str = "default",
+    **kwargs: str,
+) -> Symbol:
+    """A named input or parameter (MXNet Variable).
+
+    shape may hold 0 for unknown dimensions; a shape given to `infer_shape` wins over it. dtype:
+    by name, numpy type or MXNet's number. init is an initializer or its name. stype: arrays are
+    dense, other than "default" raises ValueError. Further keywords are attributes and look like
+    `__key__`.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a variable's name is a string, not {type(name).__name__}")
+    if stype != "default":
+        raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
+    own: dict[str, str] = dict(attr or {})
+    code = None if dtype is None else CODES.index(dtype_of(name, dtype))
+    if shape is not None:
+        shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
+    for key, multiplier in (("lr_mult", lr_mult), ("wd_mult", wd_mult)):
+        try:
+            float(multiplier or 0.0)
+        except (TypeError, ValueError):
+            raise TypeError(f"variable {name!r}: {key} is a number, not {multiplier!r}") from None
+    hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
+    own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
+    if init is not None:
+        if not isinstance(init, (str, Initializer)):
+            raise TypeError(
+                f"variable {name!r}: init is an initializer or its name, not {type(init).__name__}"
+            )
+        own["__init__"] = init if isinstance(init, str) else init.dumps()
+    for key, value in kwargs.items():
+        if not (key.startswith("__") and key.endswith("__")):
+            raise ValueError(f"variable {name!r}: attribute {key!r} must look like __{key}__")
+        own[hide(key)] = value
+    return Symbol([Entry(SymNode(name, None, AttrScope.current().get(own)))])
+
+
+var = Variable
+random = sym_random
+
+
+def Group(symbols: Iterable[Symbol]) -> Symbol:
+    """One symbol with all outputs of several."""
+    symbols = list(symbols)
+    if not symbols:
+        raise TypeError("Group takes one symbol or more, not an empty list")
+    for symbol in symbols:
+        if not isinstance(symbol, Symbol):
+            raise TypeError(f"Group takes symbols, not {type(symbol).__name__}")
+    entries: list[Entry] = [e for s in symbols for e in s.entries]
+    return Symbol(entries)
+
+
+load_json = from_json
+
+
+def load(path: str) -> Symbol:
+    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9.
+
+    Raises ConfigError for a file that cannot be read, GraphError for one that is something else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise ConfigError(f"no symbol file {path!r}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path}: not a symbol in JSON: {error}") from error
+    try:
+        return from_json(text)
+    except GraphError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+# -- functions of two symbols, or of a symbol and a number -----------------------------------------
+
+
+def maximum(left: Any, right: Any) -> Symbol:
+    """The larger of both, element by element. MXNet sym.maximum."""
+    return _either("_maximum", "_maximum_scalar", "_maximum_scalar", left, right)
+
+
+def minimum(left: Any, right: Any) -> Symbol:
+    """The smaller of both, element by element. MXNet sym.minimum."""
+    return _either("_minimum", "_minimum_scalar", "_minimum_scalar", left, right)
+
+
+def power(base: Any, exp: Any) -> Symbol:
+    """base ** exp, element by element. MXNet sym.power and sym.pow."""
+    return _either("_power", "_power_scalar", "_rpower_scalar", base, exp)
+
+
+pow = power
+
+
+def modulo(left: Any, right: Any) -> Symbol:
+    """The rest of left / right, with the sign of right. MXNet sym.modulo."""
+    return _either("_mod", "_mod_scalar", "_rmod_scalar", left, right)
+
+
+def hypot(left: Any, right: Any) -> Symbol:
+    """sqrt(left ** 2 + right ** 2), element by element. MXNet sym.hypot."""
+    return _either("_hypot", "_hypot_scalar", "_hypot_scalar", left, right)
+
+
+def _either(op: str, scalar_op: str, reverse: str, left: Any, right: Any) -> Symbol:
+    """Named as MXNet does: `_maximum0`, `_maximumscalar0`, `_rpowerscalar0`."""
+    if isinstance(left, Symbol):
+        return binary(op, scalar_op, op, left, right)
+    if isinstance(right, Symbol):
+        return binary(op, reverse, reverse.removesuffix("_scalar"), right, left)
+    raise TypeError(f"{op} takes a symbol and a symbol or number, not two numbers")
+
+
+def full(
+    shape: int | Shape, val: float, dtype: Any = "float32", *, name: str | None = None, **attrs: str
+) -> Symbol:
+    """The number val in every element; a 0 in shape is the batch. MXNet sym.full."""
+    given = {"shape": shape, "value": val, "dtype": dtype, **attrs}
+    return Symbol(call("_full", "_full", (), given, name))
+
+
+HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # what MXNet names them after
+
+
+def _operator(name: str) -> Callable[..., Symbol]:
+    op = find(name)
+
+    def operator(
+        *args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> Symbol:
+        return Symbol(call(op.name, hint, args, kwargs, name, attr))
+
+    hint = HINTS.get(name, name)
+    inputs = op.inputs if isinstance(op.inputs, tuple) else ("*inputs",)
+    shown = [
+        f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")
+        for key, p in op.params.items()
+    ]
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = "\n".join(
+        [op.doc, "", "Inputs: " + ", ".join(inputs), *(["Parameters:", *shown] if shown else [])]
+    )
+    return operator
+
+
+def __getattr__(name: str) -> Callable[..., Symbol]:
+    if name not in OPS and name not in ALIASES:
+        public = [n for n in (*OPS, *ALIASES) if not n.startswith("_")]
+        raise AttributeError(f"symgraph.sym has no operator {name!r}; {nearest(name, public)}")
+    made = _operator(name)
+    globals()[name] = made
+    return made
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *OPS, *ALIASES})

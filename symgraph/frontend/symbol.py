@@ -1,0 +1,418 @@
+"""Symbols: networks as users write them, before shapes are known (MXNet's Symbol).
+
+A Symbol is a tuple of outputs of an immutable graph of `SymNode`s. Operators are called through
+`symgraph.frontend.sym`; everything about shapes is in infer.py, JSON in json_format.py, and
+lowering to a typed Graph in lower.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.tags import both_spellings, lookup
+from symgraph.core.types import Shape
+from symgraph.frontend import json_format
+from symgraph.frontend.backend import load
+from symgraph.frontend.infer import Inferred, infer_dtypes, infer_shapes
+from symgraph.frontend.operator_calls import call
+from symgraph.frontend.symnode import Entry, Outputs, SymNode, walk
+from symgraph.ops.elementwise import COMPARISONS
+
+
+class Symbol(Outputs):
+    """One or several outputs of a symbolic network.
+
+    Calling a symbol composes it; indexing picks outputs by number, slice or output name;
+    arithmetic makes elementwise operators, and those of FLUENT are methods: `x.sum(axis=1)`.
+    Methods keep MXNet's names.
+    """
+
+    __slots__ = ()
+    __array_priority__ = 1000.0  # numpy scalars leave `2.0 * symbol` to us
+
+    def __repr__(self) -> str:
+        return f"<Symbol {self.name or 'group [' + ', '.join(self.list_outputs()) + ']'}>"
+
+    def __bool__(self) -> bool:
+        raise NotImplementedError("a symbol has no truth value: it has no numbers yet")
+
+    # -- structure ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return iter([Symbol([e]) for e in self.entries])
+
+    def __getitem__(self, which: int | str | slice) -> Symbol:
+        if isinstance(which, str):
+            found = [i for i, n in enumerate(self.list_outputs()) if n == which]
+            if len(found) > 1:
+                raise ValueError(f"there are multiple outputs with name {which!r}")
+            if not found:
+                known = nearest(which, self.list_outputs())
+                raise ValueError(f"cannot find output that matches name {which!r}; {known}")
+            which = found[0]
+        if isinstance(which, slice):
+            return Symbol(self.entries[which])
+        if not hasattr(which, "__index__"):
+            raise TypeError(
+                f"outputs are picked by number, slice or name, not {type(which).__name__}"
+            )
+        if not -len(self.entries) <= which < len(self.entries):
+            raise IndexError(f"output {which} of a symbol with {len(self.entries)} outputs")
+        return Symbol([self.entries[which]])
+
+    def _variables(self, aux: bool) -> list[str]:
+        nodes = walk(self.entries)
+        states = {
+            e.node.name for n in nodes if n.op for e in n.inputs[len(n.inputs) - len(n.op.aux) :]
+        }
+        return [n.name for n in nodes if n.op is None and (n.name in states) == aux]
+
+    def list_arguments(self) -> list[str]:
+        """Names of the inputs and parameters, in depth-first order; no auxiliary states."""
+        return self._variables(aux=False)
+
+    def list_auxiliary_states(self) -> list[str]:
+        """Names of states that training updates without gradients (BatchNorm's averages)."""
+        return self._variables(aux=True)
+
+    def list_inputs(self) -> list[str]:
+        """Arguments and auxiliary states, in depth-first order."""
+        return [n.name for n in walk(self.entries) if n.op is None]
+
+    def get_internals(self) -> Symbol:
+        """A group of every output of every node, inputs first."""
+        nodes = walk(self.entries)
+        return Symbol(Entry(n, i) for n in nodes for i in range(len(n.outputs)))
+
+    def get_children(self) -> Symbol | None:
+        """A group of the direct inputs of this symbol's nodes; None for variables."""
+        nodes = list(dict.fromkeys(e.node for e in self.entries))
+        inputs = [e for n in nodes for e in n.inputs]
+        return Symbol(inputs) if inputs else None
+
+    # -- composition -------------------------------------------------------------------------
+
+    def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
+        """A copy with variables replaced, by position (as list_arguments) or by name."""
+        if args and kwargs:
+            raise TypeError("compose takes positional or keyword symbols, not both")
+        for value in (*args, *kwargs.values()):
+            if not isinstance(value, Symbol):
+                raise TypeError(f"compose expects symbols as arguments, not {type(value).__name__}")
+        known = self.list_inputs()
+        if len(args) > len(known):
+            raise GraphError(f"{len(args)} symbols are given, but there are {len(known)} inputs")
+        new = dict(zip(known, args, strict=False)) | kwargs
+        for key in new:
+            if key not in known:
+                raise GraphError(f"keyword argument name {key!r} not found; {nearest(key, known)}")
+        swap = {key: value.one("compose") for key, value in new.items()}
+        return _replace(self, swap, name)
+
+    # -- attributes --------------------------------------------------------------------------
+
+    def attr(self, key: str) -> str | None:
+        """One parameter or attribute of this symbol's node, by plain or hidden name."""
+        return lookup(json_format.attr_strings(self.one("attr").node), key)
+
+    def list_attr(self) -> dict[str, str]:
+        """Parameters and attributes of this symbol's node, hidden ones under both spellings."""
+        return both_spellings(json_format.attr_strings(self.one("list_attr").node))
+
+    def attr_dict(self) -> dict[str, dict[str, str]]:
+        """Node name -> what `list_attr` tells of it, for nodes that have any."""
+        found = {n.name: json_format.attr_strings(n) for n in walk(self.entries)}
+        return {name: both_spellings(attrs) for name, attrs in found.items() if attrs}
+
+    # -- inference ---------------------------------------------------------------------------
+
+    def infer_shape(
+        self, *args: Shape, **kwargs: Shape
+    ) -> tuple[list[Shape], list[Shape], list[Shape]]:
+        """Shapes of (arguments, outputs, auxiliary states); 0 stands for an unknown dimension.
+
+        Inference goes both ways. Raises ShapeError on contradictions, and, unlike MXNet, when
+        shapes stay unknown: it names those arguments. `infer_shape_partial` returns what it can.
+        """
+        found = infer_shapes(self, self._named("infer_shape", args, kwargs))
+        found.require_complete()
+        arguments, outputs, states = self._sorted(found)
+        return arguments, outputs, states
+
+    def infer_shape_partial(self, *args: Shape, **kwargs: Shape) -> tuple[list[Any], ...]:
+        """As `infer_shape`, with () for shapes of which nothing is known."""
+        found = infer_shapes(self, self._named("infer_shape_partial", args, kwargs))
+        return tuple([[s or () for s in group] for group in self._sorted(found)])
+
+    def infer_type(self, *args: Any, **kwargs: Any) -> tuple[list[str], list[str], list[str]]:
+        """Dtype names of (arguments, outputs, auxiliary states); float32 where nothing is said."""
+        found = infer_dtypes(self, self._named("infer_type", args, kwargs))
+        arguments, outputs, states = self._sorted(found)
+        return arguments, outputs, states
+
+    def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[str | None], ...]:
+        """As `infer_type`, with None where nothing says the dtype."""
+        given = self._named("infer_type_partial", args, kwargs)
+        return self._sorted(infer_dtypes(self, given, partial=True))
+
+    def _named(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if args and kwargs:
+            raise TypeError(f"{method} takes positional or keyword arguments, not both")
+        names = self.list_arguments()
+        if len(args) > len(names):
+            raise GraphError(f"{method}: {len(args)} are given for {len(names)} arguments")
+        return {k: v for k, v in zip(names, args, strict=False) if v is not None} | kwargs
+
+    def _sorted(self, found: Inferred) -> tuple[list[Any], list[Any], list[Any]]:
+        variable = found.variables
+        return (
+            [variable.get(n) for n in self.list_arguments()],
+            [found.values.get((id(e.node), e.port)) for e in self.entries],
+            [variable.get(n) for n in self.list_auxiliary_states()],
+        )
+
+    # -- text --------------------------------------------------------------------------------
+
+    def tojson(self) -> str:
+        """MXNet's JSON layout, with all attributes; `sym.load_json` reads it back."""
+        return json_format.dumps(self)
+
+    def save(self, path: str) -> None:
+        """Write `tojson` to a file."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.tojson())
+
+    def debug_str(self) -> str:
+        """The nodes in order with inputs, parameters and attributes."""
+        return json_format.listing(self)
+
+    def __reduce__(self) -> tuple[Callable[[str], Symbol], tuple[str]]:
+        return from_json, (self.tojson(),)
+
+    # -- execution: by the runtime, a layer above ------------------------------------------------
+
+    def simple_bind(
+        self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **kwargs: Any
+    ) -> Any:
+        """An Executor with arrays allocated for every argument.
+
+        See runtime.frontends.mxnet.executor.
+        """
+        given = (ctx, grad_req, type_dict)
+        return load("executor").simple_bind(self, *given, **kwargs)
+
+    def bind(
+        self,
+        ctx: Any,
+        args: Any,
+        args_grad: Any = None,
+        grad_req: Any = "write",
+        aux_states: Any = None,
+        group2ctx: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """An Executor on the caller's arrays; see runtime.frontends.mxnet.executor."""
+        given = (ctx, args, args_grad, grad_req, aux_states, group2ctx)
+        return load("executor").bind(self, *given, **kwargs)
+
+    def eval(self, ctx: Any = None, **kwargs: Any) -> list[Any]:
+        """The outputs for these values of all arguments, as numpy arrays."""
+        with self.bind(ctx, kwargs) as executor:
+            outputs: list[Any] = executor.forward()
+        return outputs
+
+    # -- arithmetic --------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Symbol:
+        return binary("elemwise_add", "_plus_scalar", "_plus", self, other)
+
+    def __radd__(self, other: Any) -> Symbol:
+        return self.__add__(other)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return binary("elemwise_sub", "_minus_scalar", "_minus", self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return binary("elemwise_sub", "_rminus_scalar", "_rminus", self, other)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return binary("elemwise_mul", "_mul_scalar", "_mul", self, other)
+
+    def __rmul__(self, other: Any) -> Symbol:
+        return self.__mul__(other)
+
+    def __truediv__(self, other: Any) -> Symbol:
+        return binary("elemwise_div", "_div_scalar", "_div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Symbol:
+        return binary("elemwise_div", "_rdiv_scalar", "_rdiv", self, other)
+
+    def __pow__(self, other: Any) -> Symbol:
+        return binary("_power", "_power_scalar", "_power", self, other)
+
+    def __rpow__(self, other: Any) -> Symbol:
+        return binary("_power", "_rpower_scalar", "_rpower_", self, other)
+
+    def __mod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_mod_scalar", "_mod", self, other)
+
+    def __rmod__(self, other: Any) -> Symbol:
+        return binary("_mod", "_rmod_scalar", "_rmod", self, other)
+
+    def __abs__(self) -> Symbol:
+        return Symbol(call("abs", "abs", (self,), {}))
+
+    def __neg__(self) -> Symbol:
+        return self * -1.0
+
+    def __eq__(self, other: Any) -> Any:
+        return binary("_equal", "_equal_scalar", "_equal", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return binary("_not_equal", "_not_equal_scalar", "_not_equal", self, other)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return binary("_greater", "_greater_scalar", "_greater", self, other)
+
+    def __ge__(self, other: Any) -> Symbol:
+        return binary("_greater_equal", "_greater_equal_scalar", "_greater_equal", self, other)
+
+    def __lt__(self, other: Any) -> Symbol:
+        return binary("_lesser", "_lesser_scalar", "_lesser", self, other)
+
+    def __le__(self, other: Any) -> Symbol:
+        return binary("_lesser_equal", "_lesser_equal_scalar", "_lesser_equal", self, other)
+
+    __hash__ = object.__hash__
+
+
+def from_json(text: str) -> Symbol:
+    """A symbol from the text of `tojson`, or of an MXNet 1.x symbol file."""
+    return Symbol(json_format.loads(text))
+
+
+COMPARED = {f"_{word}" for word in COMPARISONS}
+
+
+def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symbol:
+    """A call of `op` on two symbols, or of `scalar_op` on a symbol and a number.
+
+    Named from `hint` as MXNet does: `_plus0`, `_plusscalar0`, but `_greater_scalar0`.
+    """
+    if isinstance(right, Symbol):
+        return Symbol(call(op, hint, (left, right), {}))
+    if not hasattr(right, "__float__") or getattr(right, "ndim", False):
+        raise TypeError(f"{left!r} {op} {type(right).__name__}: not a symbol or number")
+    hint = f"{hint}_scalar" if op in COMPARED else f"{hint}scalar"
+    return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
+
+
+FLUENT = (
+    "abs",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
+    "argmax",
+    "argmin",
+    "broadcast_axes",
+    "broadcast_like",
+    "broadcast_to",
+    "cbrt",
+    "ceil",
+    "clip",
+    "cos",
+    "cosh",
+    "degrees",
+    "exp",
+    "expand_dims",
+    "expm1",
+    "fix",
+    "flatten",
+    "flip",
+    "floor",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_softmax",
+    "max",
+    "mean",
+    "min",
+    "norm",
+    "one_hot",
+    "ones_like",
+    "pad",
+    "pick",
+    "radians",
+    "rcbrt",
+    "reciprocal",
+    "relu",
+    "repeat",
+    "reshape",
+    "rint",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "slice",
+    "slice_axis",
+    "softmax",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "sum",
+    "swapaxes",
+    "take",
+    "tan",
+    "tanh",
+    "tile",
+    "transpose",
+    "trunc",
+    "zeros_like",
+)
+
+
+def _fluent(op: str, method: str) -> Callable[..., Symbol]:
+    """`x.op(...)` for `sym.op(x, ...)`."""
+
+    def operator(self: Symbol, *args: Any, **kwargs: Any) -> Symbol:
+        own = {key: kwargs.pop(key) for key in ("name", "attr") if key in kwargs}
+        return Symbol(call(op, op, (self, *args), kwargs, **own))
+
+    operator.__name__ = operator.__qualname__ = method
+    operator.__doc__ = f"`sym.{op}` of this symbol."
+    return operator
+
+
+for _name in FLUENT:
+    setattr(Symbol, _name, _fluent(_name, _name))
+Symbol.astype = _fluent("cast", "astype")  # type: ignore[attr-defined]
+
+
+def _replace(symbol: Symbol, swap: Mapping[str, Entry], name: str | None) -> Symbol:
+    heads = {id(e.node) for e in symbol.entries}
+    made: dict[int, SymNode | Entry] = {}
+
+    def moved(entry: Entry) -> Entry:
+        new = made[id(entry.node)]
+        return new if isinstance(new, Entry) else Entry(new, entry.port)
+
+    for node in walk(symbol.entries):
+        if node.op is None and node.name in swap:
+            made[id(node)] = swap[node.name]
+        else:
+            renamed = name if name and len(heads) == 1 and id(node) in heads else node.name
+            inputs = tuple(moved(e) for e in node.inputs)
+            made[id(node)] = SymNode(renamed, node.op, node.attrs, node.params, inputs)
+    return Symbol(moved(e) for e in symbol.entries)

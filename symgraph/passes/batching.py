@@ -1,0 +1,198 @@
+"""Micro-batching of a graph: what splitting the batch needs, found once per graph.
+
+A graph is lowered at the micro-batch's size and walked with every operator's batch rule
+(ops/layout.py). Divisors that count samples are set to the whole batch's count; random operators
+learn which of their elements belong to which sample; and nodes that must see the whole batch (a
+count of valid labels) are taken out into a prologue that is computed on the whole batch's data
+before the first micro-batch and fed as a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
+from symgraph.core.build import Builder
+from symgraph.core.errors import MicroBatchError
+from symgraph.core.graph import Graph, Node
+from symgraph.core.prune import prune
+from symgraph.core.reference import PLAIN, evaluate
+from symgraph.core.registry import VARIABLE, OpDef, Types, find, run
+from symgraph.core.types import Array, TensorType, Value
+
+
+class Feed(NamedTuple):
+    """A variable that is fed every step: its type for the whole batch, and its batch axis."""
+
+    type: TensorType
+    axis: int = 0
+
+    def part(self, size: int) -> TensorType:
+        """Its type for a micro-batch of that many samples."""
+        shape = list(self.type.shape)
+        shape[self.axis] = size
+        return TensorType(tuple(shape), self.type.dtype)
+
+
+class MicroBatched(NamedTuple):
+    """graph: for one micro-batch, all divisors and random numbers those of the whole batch.
+
+    layouts: how the value of every node's output makes up the whole batch's.
+    """
+
+    graph: Graph
+    layouts: dict[Value, Layout]
+
+
+def split_sizes(batch: int, parts: int) -> tuple[int, ...]:
+    """Micro-batch sizes, as equal as can be, larger ones first: 8 in 3 parts is (3, 3, 2)."""
+    if not 1 <= parts <= batch:
+        raise MicroBatchError(
+            f"a batch of {batch} samples cannot be split into {parts} micro-batches; "
+            f"use 1 to {batch}"
+        )
+    small, more = divmod(batch, parts)
+    return (small + 1,) * more + (small,) * (parts - more)
+
+
+def batch_size(feeds: Mapping[str, Feed]) -> int:
+    """The length of the batch axis, which all feeds share; a difference raises MicroBatchError."""
+    sizes = {name: feed.type.shape[feed.axis] for name, feed in feeds.items()}
+    if len(set(sizes.values())) != 1:
+        raise MicroBatchError(f"the batch axes of the inputs differ: {sizes}")
+    return next(iter(sizes.values()))
+
+
+def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
+    """The nodes that must see the whole batch, with all they need; empty if there are none.
+
+    graph: typed for the whole batch. Only nodes that depend on fed variables alone are taken.
+    """
+    fed = set(feeds)
+    wanted: list[Value] = []
+    for node in graph:
+        from_feeds = all(v.node in fed for v in node.inputs)
+        if not node.is_variable and from_feeds:
+            fed.add(node.name)
+            if find(node.op).whole_batch:
+                wanted += [Value(node.name, i) for i in range(len(node.types))]
+    return prune(graph, wanted)
+
+
+def early_values(
+    prologues: Sequence[Graph], feeds: Sequence[Mapping[str, Array]]
+) -> list[dict[str, Array]]:
+    """What the prologues of a step's batches give, by name.
+
+    Batches of several buckets differ in shape, so each prologue's inputs are made of its own batch,
+    and then an operator, which only counts, sees those of all batches as one flat array.
+    """
+    if len(prologues) == 1:
+        (early,), (values,) = prologues, feeds
+        made = evaluate(early, {n.name: values[n.name] for n in early.variables})
+        return [{v.node: a for v, a in zip(early.outputs, made, strict=True)}]
+    read: list[list[list[Array]]] = []  # of each batch, of each operator: the inputs, flat
+    for early, values in zip(prologues, feeds, strict=True):
+        ins = prune(early, [v for out in early.outputs for v in early[out.node].inputs])
+        made = evaluate(ins, {n.name: values[n.name] for n in ins.variables})
+        flat = iter([array.reshape(-1) for array in made])
+        read.append([[next(flat) for _ in early[out.node].inputs] for out in early.outputs])
+    found: list[dict[str, Array]] = [{} for _ in prologues]
+    for index, columns in enumerate(zip(*read, strict=True)):
+        node = prologues[0][prologues[0].outputs[index].node]
+        joined = [np.concatenate(arrays) for arrays in zip(*columns, strict=True)]
+        (value,) = run(find(node.op), PLAIN, node.attrs, joined)
+        for into, early in zip(found, prologues, strict=True):
+            into[early.outputs[index].node] = value
+    return found
+
+
+def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
+    """Prepare a forward graph that is typed for `size` of the `whole` batch's samples.
+
+    axes: variable -> its batch axis. A graph that mixes samples raises MicroBatchError naming
+    the node, unless the micro-batch is the whole batch.
+    """
+    early = {v.node for v in prologue(graph, axes).outputs}
+    builder = Builder()
+    layouts: dict[Value, Layout] = {}
+    for node in graph:
+        if node.is_variable or node.name in early:
+            axis = axes.get(node.name)
+            layouts[Value(node.name)] = WHOLE if axis is None else Split(axis)
+            builder.add(Node(node.name, VARIABLE, types=node.types, tags=node.tags))
+            continue
+        builder.add(node)
+        op = find(node.op)
+        ins = [layouts[v] for v in node.inputs]
+        try:
+            outs = op.batch(node.site, ins, graph.types_of(node.inputs), node.types)
+            _adjust(builder, graph, node, op, ins, list(outs), (size, whole))
+        except MicroBatchError:
+            if size != whole:
+                raise
+            outs = _of_one_batch(ins, graph.types_of(node.inputs), node.types)
+        layouts.update({Value(node.name, i): layout for i, layout in enumerate(outs)})
+    return MicroBatched(prune(builder.graph(graph.outputs), graph.outputs), layouts)
+
+
+def _of_one_batch(ins: list[Layout], in_types: Types, outs: Types) -> list[Layout]:
+    """How the outputs of a node that mixes samples lie: as the samples do, where shapes agree.
+
+    There is one micro-batch then, so nothing is put together by it; what sums over samples later
+    is known to be a sum.
+    """
+    found = next(
+        ((at, t) for at, t in zip(ins, in_types, strict=True) if isinstance(at, Split)), None
+    )
+    return [found[0] if found and t.shape == found[1].shape else WHOLE for t in outs]
+
+
+def _adjust(
+    builder: Builder,
+    graph: Graph,
+    node: Node,
+    op: OpDef,
+    ins: list[Layout],
+    outs: list[Layout],
+    sizes: tuple[int, int],
+) -> None:
+    """Set what an operator must know of the whole batch."""
+    size, whole = sizes
+    first = outs[0]
+    if not ins and isinstance(first, Split) and node.types[0].shape[first.axis] != size:
+        refuse_mixing(
+            node.site,
+            f"has a 0 in its shape for an axis of length "
+            f"{node.types[0].shape[first.axis]}, which is not the batch's",
+        )
+    split = any(isinstance(layout, Split) for layout in ins)
+    if op.count is not None and split and (op.loss or outs[0] is PARTIAL):
+        own = op.count(node.attrs, graph.types_of(node.inputs))
+        builder.replace(node.name, count=own * whole // size)
+    if op.random and isinstance(outs[0], Split):
+        at = outs[0]
+        builder.replace(node.name, axis=at.axis, outer=at.outer, inner=at.inner)
+    if op.loss and not split and PARTIAL not in ins and size != whole:
+        if "share" not in op.params:
+            refuse_mixing(node.site, "is a loss that does not depend on the samples")
+        builder.replace(node.name, share=size / whole)
+
+
+def assemble(layout: Layout, parts: list[Array]) -> Array:
+    """The whole batch's value from the micro-batches' values, in order."""
+    if len(parts) == 1 or layout is WHOLE:
+        return parts[0]
+    if not isinstance(layout, Split):
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+    axis, shape = layout.axis, parts[0].shape
+    before, after = shape[:axis], shape[axis + 1 :]
+    views = [p.reshape(*before, layout.outer, -1, layout.inner, *after) for p in parts]
+    joined = np.concatenate(views, axis=axis + 1)
+    return joined.reshape(*before, -1, *after)

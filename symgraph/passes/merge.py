@@ -1,0 +1,329 @@
+"""Merging over time: many small products of an unrolled network become few large ones.
+
+    y0 = x0 W^T                                     Y = [x0 x1 x2] W^T
+    y1 = x1 W^T          ->                         y0 y1 y2 = slices of Y
+    y2 = x2 W^T
+    G = ((g2^T x2 + g1^T x1) + g0^T x0)    ->       G = [g0 g1 g2]^T [x0 x1 x2]
+
+Products of time steps with one weight are merged if none of them needs another one's result; the
+projections of a layer's inputs are such, those of its own state are not. A sum of products, as a
+weight's gradient is, becomes one product of all time steps. Joining and slicing over time cost
+nothing where values are laid side by side (`partitioner.memory.memory_layout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symgraph.core.connected import connected
+from symgraph.core.graph import Graph, Node
+from symgraph.core.params import parse_params
+from symgraph.core.registry import Site, find, infer
+from symgraph.core.tags import lookup
+from symgraph.core.types import TensorType, Value
+
+SUM = "elemwise_add"
+MERGED_FROM = "__stands_for__"  # the tag of a merged forward node: the name of one of its parts
+
+# Operator -> the inputs that are joined along their first axis; the others must be the same.
+ROWWISE: Mapping[str, tuple[int, ...]] = {
+    "FullyConnected": (0,),
+    "_fc_grad_data": (0,),
+    "dot": (0,),
+    "Embedding": (0,),
+}
+# Operator -> the inputs over whose first axis it sums.
+SUMMED: Mapping[str, tuple[int, ...]] = {
+    "_fc_grad_weight": (0, 1),
+    "_sum_rows": (0,),
+    "dot": (0, 1),
+    "_embedding_grad": (0, 1),
+}
+
+KeepApart = Callable[[Node], Hashable]  # nodes with different homes are kept apart
+
+
+def merge_products(graph: Graph, home: KeepApart) -> Graph:
+    """Merge the products of different time steps with one weight, and slice them apart again.
+
+    Values keep their names. Nodes without a time step, and those with different homes, are left.
+    """
+    groups = _groups(graph, home)
+    if not groups:
+        return graph
+    merger = _Merger(graph)
+    for item in _order(graph, groups):
+        if isinstance(item, int):
+            merger.merge(groups[item])
+        else:
+            merger.nodes[item] = graph[item]
+    return Graph.of(merger.nodes.values(), graph.outputs)
+
+
+def sum_products(graph: Graph, home: KeepApart) -> Graph:
+    """Make sums of products of different time steps one product each. Values keep their names."""
+    readers: dict[str, int] = {}
+    for node in graph:
+        for value in node.inputs:
+            readers[value.node] = readers.get(value.node, 0) + 1
+    for value in graph.outputs:
+        readers[value.node] = readers.get(value.node, 0) + 2
+    inner = {
+        v.node
+        for n in graph
+        if n.op == SUM
+        for v in n.inputs
+        if graph[v.node].op == SUM and readers[v.node] == 1
+    }
+    merger = _Merger(graph)
+    for node in graph:
+        if node.op == SUM and node.name not in inner:
+            merger.sum(node, _terms(graph, node, inner), home)
+        elif node.name not in inner:
+            merger.nodes[node.name] = node
+    return _pruned(graph, merger.nodes)
+
+
+def home_of(node: Node) -> str:
+    """The forward node of the user's network by which a node is placed."""
+    return node.origin or node.tags.get(MERGED_FROM) or node.name
+
+
+# -- what can be merged --------------------------------------------------------------------------
+
+
+def _step(graph: Graph, node: Node) -> int | None:
+    """The time step of a node, or of the one that it serves."""
+    text = lookup((graph[node.origin] if node.origin else node).tags, "time_step")
+    return None if text is None or not text.isdecimal() else int(text)
+
+
+def _groups(graph: Graph, home: KeepApart) -> list[list[Node]]:
+    """Nodes that can be merged, in the order of their time steps."""
+    found: dict[Hashable, list[tuple[int, int, Node]]] = {}
+    for at, node in enumerate(graph):
+        joined = ROWWISE.get(node.op)
+        step = None if joined is None else _step(graph, node)
+        if joined is not None and step is not None and not node.attrs.get("transpose_a"):
+            shared = tuple([v for i, v in enumerate(node.inputs) if i not in joined])
+            parts = [graph.type_of(node.inputs[i]) for i in joined]
+            rest = tuple([(t.shape[1:], t.dtype) for t in (*parts, *node.types)])
+            if all(len(t.shape) > 1 for t in (*parts, *node.types)) or node.op == "Embedding":
+                key = node.op, shared, _attrs(node), rest, home(node)
+                found.setdefault(key, []).append((step, at, node))
+    groups = [[n for _, _, n in sorted(g, key=lambda x: x[:2])] for g in found.values()]
+    return _independent(graph, [group for group in groups if len(group) > 1])
+
+
+def _attrs(node: Node) -> Hashable:
+    return tuple(sorted((k, v) for k, v in node.attrs.items() if k != "shape"))
+
+
+def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
+    """The groups none of whose nodes needs another's result, directly or through other groups."""
+    if not groups:
+        return groups
+    number = {name: i for i, name in enumerate(graph.nodes)}
+    for offset, group in enumerate(groups):
+        for node in group:
+            number[node.name] = len(graph) + offset
+    edges = [(number[v.node], number[n.name]) for n in graph for v in n.inputs]
+    label = connected(len(graph) + len(groups), edges, strong=True)
+    cyclic = np.bincount(label) > 1
+    own = {a for a, b in edges if a == b and a >= len(graph)}
+    return [
+        group for i, group in enumerate(groups, len(graph)) if not cyclic[label[i]] and i not in own
+    ]
+
+
+def _order(graph: Graph, groups: Sequence[Sequence[Node]]) -> list[str | int]:
+    """Nodes by name and groups by number, in run order and otherwise as in the graph."""
+    group_of = {node.name: i for i, group in enumerate(groups) for node in group}
+    items: dict[str | int, int] = {}  # item -> its place among all
+    for at, node in enumerate(graph):
+        items.setdefault(group_of.get(node.name, node.name), at)
+    waits = dict.fromkeys(items, 0)
+    then: dict[str | int, list[str | int]] = {item: [] for item in items}
+    for node in graph:
+        item = group_of.get(node.name, node.name)
+        for name in {v.node for v in node.inputs} | ({node.origin} if node.origin else set()):
+            before = group_of.get(name, name)
+            if before != item:
+                then[before].append(item)
+                waits[item] += 1
+    ready = [(at, item) for item, at in items.items() if not waits[item]]
+    heapify(ready)
+    found: list[str | int] = []
+    while ready:
+        _, item = heappop(ready)
+        found.append(item)
+        for later in then[item]:
+            waits[later] -= 1
+            if not waits[later]:
+                heappush(ready, (items[later], later))
+    assert len(found) == len(items)
+    return found
+
+
+# -- sums ----------------------------------------------------------------------------------------
+
+
+class _Term(NamedTuple):
+    step: int
+    at: int
+    node: Node
+
+
+def _terms(graph: Graph, node: Node, inner: Iterable[str]) -> list[Value]:
+    """What a tree of sums adds up, in its order."""
+    found: list[Value] = []
+    stack = [*reversed(node.inputs)]
+    while stack:
+        value = stack.pop()
+        if value.node in inner:
+            stack += reversed(graph[value.node].inputs)
+        else:
+            found.append(value)
+    return found
+
+
+# -- making nodes --------------------------------------------------------------------------------
+
+
+class _Merger:
+    """The new graph's nodes, as they are added."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: dict[str, Node] = {}
+
+    def merge(self, group: Sequence[Node]) -> None:
+        """One node for all of a group, and a slice of its output for each."""
+        first = group[0]
+        stem = self._fresh(f"{first.name}_x{len(group)}")
+        inputs = tuple(
+            [
+                self._joined(first, f"{stem}_in{i}", [n.inputs[i] for n in group])
+                if i in ROWWISE[first.op]
+                else v
+                for i, v in enumerate(first.inputs)
+            ]
+        )
+        rows = [n.types[0].shape[0] for n in group]
+        attrs = dict(first.attrs)
+        if "shape" in attrs:
+            attrs["shape"] = (sum(rows), *attrs["shape"][1:])
+        whole = self._add(first, stem, first.op, inputs, attrs)
+        begin = 0
+        for node, count in zip(group, rows, strict=True):
+            part = {"axis": 0, "begin": begin, "end": begin + count}
+            self._add(node, node.name, "slice_axis", (whole,), part, node.tags)
+            begin += count
+
+    def sum(self, node: Node, terms: Sequence[Value], home: KeepApart) -> None:
+        """A sum of these terms under the node's name, products of time steps in one.
+
+        A product stays where its parts were, which may not be where the sum is.
+        """
+        kinds: dict[Hashable, list[_Term]] = {}
+        for at, value in enumerate(terms):
+            maker = self.graph[value.node]
+            key: Hashable = at
+            step = _step(self.graph, maker)
+            summed = SUMMED.get(maker.op)
+            sums_rows = maker.op != "dot" or (
+                maker.attrs["transpose_a"] and not maker.attrs["transpose_b"]
+            )
+            if summed and step is not None and sums_rows:
+                key = maker.op, _attrs(maker), _rest(self.graph, maker), home(maker)
+            kinds.setdefault(key, []).append(_Term(step or 0, at, maker))
+        if all(len(found) == 1 for found in kinds.values()):
+            self._keep(node, terms)
+            return
+        parts: list[Value] = []
+        for found in kinds.values():
+            if len(found) == 1:
+                parts.append(terms[found[0].at])
+                continue
+            makers = [term.node for term in sorted(found, key=lambda t: t[:2])]
+            name = node.name if len(kinds) == 1 else self._fresh(f"{node.name}_part")
+            inputs = tuple(
+                [
+                    self._joined(
+                        makers[0], self._fresh(f"{name}_in{i}"), [m.inputs[i] for m in makers]
+                    )
+                    for i in SUMMED[makers[0].op]
+                ]
+            )
+            parts.append(self._add(makers[0], name, makers[0].op, inputs, makers[0].attrs))
+        total = parts[0]
+        for more in parts[1:]:
+            last = more is parts[-1]
+            name = node.name if last else self._fresh(f"{node.name}_sum")
+            total = self._add(node, name, SUM, (total, more), {})
+
+    def _keep(self, node: Node, terms: Sequence[Value]) -> None:
+        """The sum as it was."""
+        stack = [node]
+        found = [node]
+        known = set(terms)
+        while stack:
+            for value in stack.pop().inputs:
+                if value not in known and value.node not in self.nodes:
+                    stack.append(self.graph[value.node])
+                    found.append(self.graph[value.node])
+        for part in reversed(found):
+            self.nodes[part.name] = part
+
+    def _joined(self, like: Node, name: str, values: Sequence[Value]) -> Value:
+        attrs = {"dim": 0, "num_args": len(values)}
+        return self._add(like, name, "Concat", tuple(values), attrs)
+
+    def _add(
+        self,
+        like: Node,
+        name: str,
+        op: str,
+        inputs: tuple[Value, ...],
+        given: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+    ) -> Value:
+        """Add a node that is placed where `like` is."""
+        opdef = find(op)
+        site = Site(op, name, parse_params(op, name, opdef.params, dict(given)))
+        types = infer(opdef, site, [self._type(v) for v in inputs])
+        if tags is None:
+            own = {} if like.origin else {MERGED_FROM: home_of(like)}
+            tags = MappingProxyType({**like.tags, **own})
+        self.nodes[name] = Node(name, op, inputs, site.attrs, types, like.origin, tags)
+        return Value(name)
+
+    def _type(self, value: Value) -> TensorType:
+        return self.nodes[value.node].types[value.index]
+
+    def _fresh(self, stem: str) -> str:
+        name, count = stem, 1
+        while name in self.nodes or name in self.graph.nodes:
+            name, count = f"{stem}_{count}", count + 1
+        return name
+
+
+def _rest(graph: Graph, node: Node) -> Hashable:
+    return tuple([(t.shape[1:], t.dtype) for t in graph.types_of(node.inputs)])
+
+
+def _pruned(graph: Graph, nodes: Mapping[str, Node]) -> Graph:
+    """The nodes without products that were made part of larger ones; all others stay."""
+    needed = {v.node for v in graph.outputs}
+    kept: list[Node] = []
+    for node in reversed([*nodes.values()]):
+        spare = node.op in SUMMED and node.name not in needed
+        if not spare:
+            needed.update(v.node for v in node.inputs)
+            kept.append(node)
+    return Graph.of(reversed(kept), graph.outputs)

@@ -1,0 +1,348 @@
+"""Replicas: a part of the network that several devices run, each on its own share of the samples.
+
+Where one group outweighs what a device should do, and its operators are too many to be split one by
+one, the whole group is run by several devices (data parallelism inside the pipeline, as PipeDream
+replicates a stage). Each micro-batch's samples are dealt out, the first to replica 0:
+
+                   ┌─ layer1[replica 0] ── samples 0-7 ──┐
+    layer0 ─ deal ─┤                                     ├─ join ─ layer2
+                   └─ layer1[replica 1] ── samples 8-15 ─┘
+
+Every replica has its own copy of the group's parameters and adds up its own gradient; the copies'
+gradients are summed once a step, in the order of the replicas, and all copies make the same update.
+As with shards, what goes between are ordinary values, and a number of replicas gives the same
+numbers wherever they are placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
+
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split
+from symgraph.core.build import forward_node
+from symgraph.core.errors import GraphError, MicroBatchError
+from symgraph.core.graph import Graph, Node
+from symgraph.core.prune import prune
+from symgraph.core.registry import find
+from symgraph.core.tags import hide, lookup
+from symgraph.core.types import Shape, Value
+from symgraph.passes.batching import MicroBatched, split_sizes
+from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard, place_of
+
+REPLICATE = "replicate"
+COPY_OF = "__copy_of__"  # the tag of a parameter's copy: the parameter's name
+Counts = Mapping[str, int]  # node -> of how many replicas
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A micro-batch's graph after the rewrite.
+
+    layouts: of all values of the graph before. values: of those, the ones that have another name
+    now. copies: variable -> the parameter of which it is a copy.
+    """
+
+    graph: Graph
+    layouts: Mapping[Value, Layout]
+    values: Mapping[Value, Value]
+    copies: Mapping[str, Shard]
+
+    def variables(self, names: Iterable[str]) -> list[str]:
+        """These variables, with the copies in the place of a parameter that has some."""
+        found = []
+        for name in names:
+            own = [v for v, copy in self.copies.items() if copy.parameter == name]
+            found += own or [name]
+        return found
+
+
+def copies_of(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Parameter -> the variables that are its copies, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in graph.variables:
+        if COPY_OF in node.tags:
+            parameter = node.tags[COPY_OF]
+            found[parameter] = (*found.get(parameter, ()), node.name)
+    return found
+
+
+def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
+    """The operators that are to be replicated: those marked with the attribute `replicate`.
+
+    replicate="2": two replicas; "devices": as many as the node's ctx_group has in `devices`. A
+    group of several devices in which nothing is split into shards is replicated without a mark.
+    GraphError for an attribute that says nothing, and for a node that is a shard as well.
+    """
+    sharded = {lookup(n.tags, GROUP) for n in graph if place_of(n)}
+    found = {}
+    for node in graph:
+        if node.is_variable:
+            continue
+        group = lookup(node.tags, GROUP)
+        text = lookup(node.tags, REPLICATE)
+        if text is None:
+            count = 1 if group in sharded else devices.get(group or "", 1)
+        elif text == DEVICES:
+            count = devices.get(group or "", 1)
+        elif text.isdecimal() and int(text):
+            count = int(text)
+        else:
+            raise GraphError(
+                f"{node.op} {node.name!r} has replicate={text!r}; write a number of replicas, as "
+                f"in '2', or {DEVICES!r}"
+            )
+        if count > 1 and place_of(node):
+            raise GraphError(
+                f"{node.op} {node.name!r} is in shards and is to be replicated as well; keep one "
+                "of the attributes shard and replicate"
+            )
+        if count > 1:
+            found[node.name] = count
+    return found
+
+
+def replicate(
+    counts: Counts,
+    size: int,
+    micro_batch: Callable[[int], MicroBatched],
+    fed: Iterable[str],
+    sizes: Iterable[int],
+) -> Replicated:
+    """Replace operators of a micro-batch of that many samples by their replicas.
+
+    micro_batch: the same graph, ready for that many samples of the batch. fed: variables that are
+    no parameters. sizes: of all micro-batches, whose graphs have the same nodes. Raises
+    MicroBatchError for samples that cannot be dealt out.
+    """
+    whole = micro_batch(size)
+    if not counts:
+        return Replicated(whole.graph, whole.layouts, {}, {})
+    rewriter = _Rewriter(whole, counts, fed)
+    for count in dict.fromkeys(counts.values()):
+        if count > size:
+            name = next(n for n, c in counts.items() if c == count)
+            raise MicroBatchError(
+                f"a micro-batch of {size} samples cannot be dealt out to {count} replicas of "
+                f"{name!r}; use fewer micro-batches or replicas"
+            )
+        shares = split_sizes(size, count)
+        rewriter.shares[count] = shares
+        rewriter.even[count] = not any(n % count for n in sizes)
+        rewriter.parts[count] = [micro_batch(n).graph for n in shares]
+    for node in whole.graph:
+        rewriter.rewrite(node)
+    outputs = [rewriter.whole_of(v) for v in whole.graph.outputs]
+    graph = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)
+    values = dict(zip(whole.graph.outputs, outputs, strict=True))
+    return Replicated(graph, whole.layouts, values, MappingProxyType(rewriter.copies))
+
+
+class _Rewriter:
+    """The rewritten nodes so far.
+
+    shares: number of replicas -> the samples of each. even: whether these are equal in all
+    micro-batches. parts: number of replicas -> each one's
+    graph. dealt: value and number of replicas -> each one's samples. joined: value of a node that
+    is replicated -> all samples.
+    """
+
+    def __init__(self, whole: MicroBatched, counts: Counts, fed: Iterable[str]) -> None:
+        self.graph, self.layouts = whole
+        # What must see the whole batch is a variable by now; see batching.prologue.
+        self.counts = {
+            n.name: counts[n.name] for n in self.graph if n.name in counts and not n.is_variable
+        }
+        self.shares: dict[int, tuple[int, ...]] = {}
+        self.even: dict[int, bool] = {}
+        self.parts: dict[int, list[Graph]] = {}
+        self.nodes: dict[str, Node] = {}
+        self.dealt: dict[tuple[Value, int], tuple[Value, ...]] = {}
+        self.joined: dict[Value, Value] = {}
+        self.copies: dict[str, Shard] = {}
+        self.readers: dict[str, list[str]] = {}
+        for value, users in self.graph.users().items():
+            self.readers.setdefault(value.node, []).extend(users)
+        self._fed = frozenset(fed)
+        self._copied = self._parameters()
+
+    def rewrite(self, node: Node) -> None:
+        """Add a node, or its replicas."""
+        count = self.counts.get(node.name, self._copied.get(node.name, 1))
+        if node.is_variable and count > 1:
+            self._parameter(node, count)
+        elif count > 1:
+            self._replicas(node, count)
+        else:
+            self._add(node, tuple(self.whole_of(v) for v in node.inputs))
+
+    def whole_of(self, value: Value) -> Value:
+        """A value with all samples of the micro-batch."""
+        if value.node not in self.counts:
+            return value
+        if value not in self.joined:
+            self.joined[value] = self._join(value)
+        return self.joined[value]
+
+    def _parameters(self) -> dict[str, int]:
+        """The parameters that are copied: those that only replicas read."""
+        found = {}
+        for node in self.graph.variables:
+            counts = {self.counts.get(r, 1) for r in self.readers.get(node.name, ())}
+            stays = node.name not in self._fed and self.layouts[Value(node.name)] is WHOLE
+            if stays and len(counts) == 1 and counts != {1}:
+                found[node.name] = counts.pop()
+        return found
+
+    def _add(self, node: Node, inputs: tuple[Value, ...]) -> None:
+        if node.name in self.nodes:
+            raise GraphError(f"{node.name!r} is to be the name of a replica; rename that node")
+        self.nodes[node.name] = Node(
+            node.name, node.op, inputs, node.attrs, node.types, None, node.tags
+        )
+
+    def _call(
+        self,
+        name: str,
+        op: str,
+        inputs: tuple[Value, ...],
+        tags: Mapping[str, str],
+        /,
+        **attrs: object,
+    ) -> Value:
+        types = [self.nodes[v.node].types[v.index] for v in inputs]
+        made = forward_node(name, op, inputs, types, tags, attrs)
+        self._add(made, inputs)
+        return Value(name)
+
+    def _parameter(self, node: Node, count: int) -> None:
+        (type_,) = node.types
+        rows = type_.shape[0] if type_.shape else 1
+        names = []
+        for i in range(count):
+            name = _name(node.name, i)
+            tags = MappingProxyType({**_tags(node, i, count), COPY_OF: node.name})
+            self.nodes[name] = Node(name, node.op, types=node.types, tags=tags)
+            self.copies[name] = Shard(node.name, 0, rows, rows, i)
+            names.append(Value(name))
+        self.dealt[Value(node.name), count] = tuple(names)
+
+    def _replicas(self, node: Node, count: int) -> None:
+        inputs = [self._deal(node, v, count) for v in node.inputs]
+        starts = accumulate(self.shares[count], initial=0)
+        for i, first in zip(range(count), starts, strict=False):
+            part = self.parts[count][i][node.name]
+            attrs = part.attrs
+            if find(node.op).random:
+                attrs = MappingProxyType({**attrs, "first": attrs["first"] + first})
+            own = Node(
+                _name(node.name, i), node.op, (), attrs, part.types, None, _tags(node, i, count)
+            )
+            self._add(own, tuple(values[i] for values in inputs))
+
+    def _deal(self, node: Node, value: Value, count: int) -> tuple[Value, ...]:
+        """What each replica of a node reads of one of its inputs."""
+        if self.counts.get(value.node) == count:
+            return tuple(Value(_name(value.node, i), value.index) for i in range(count))
+        layout = self.layouts[value]
+        if layout is PARTIAL:
+            raise MicroBatchError(
+                f"{node.op} {node.name!r} is replicated, but its input {str(value)!r} is a sum "
+                "over samples that is made outside; replicate what makes it as well"
+            )
+        key = value, count
+        if key not in self.dealt:
+            whole = self.whole_of(value)
+            made = self._slices(whole, value, layout, count) if isinstance(layout, Split) else None
+            self.dealt[key] = made or (whole,) * count
+        return self.dealt[key]
+
+    def _slices(self, whole: Value, value: Value, layout: Split, count: int) -> tuple[Value, ...]:
+        """Each replica's samples of a value, cut where the value is made, so that less is sent."""
+        producer = self.nodes[whole.node]
+        tags, shape = producer.tags, producer.types[whole.index].shape
+        shares = self.shares[count]
+        stem, size = f"{value}[deal {count}]", sum(shares)
+        source, axis = whole, layout.axis
+        if layout.outer > 1:
+            source = self._reshape(f"{stem}[open]", whole, _opened(shape, layout, size), tags)
+            axis += 1
+        if self.even[count]:
+            self._call(stem, "SliceChannel", (source,), tags, num_outputs=count, axis=axis)
+            found = [Value(stem, i) for i in range(count)]
+        else:
+            ends = [n * layout.inner for n in accumulate(shares, initial=0)]
+            found = [
+                self._call(
+                    f"{stem}[{i}]",
+                    "slice_axis",
+                    (source,),
+                    tags,
+                    axis=axis,
+                    begin=ends[i],
+                    end=ends[i + 1],
+                )
+                for i in range(count)
+            ]
+        if layout.outer > 1:
+            found = [
+                self._reshape(f"{stem}[{i} closed]", v, _with_samples(shape, layout, n), tags)
+                for i, (v, n) in enumerate(zip(found, shares, strict=True))
+            ]
+        return tuple(found)
+
+    def _reshape(self, name: str, value: Value, shape: Shape, tags: Mapping[str, str]) -> Value:
+        return self._call(name, "Reshape", (value,), tags, shape=shape)
+
+    def _join(self, value: Value) -> Value:
+        """All samples of a replicated output; joined where it is read, if that is one group."""
+        node, count = self.graph[value.node], self.counts[value.node]
+        pieces = tuple(Value(_name(value.node, i), value.index) for i in range(count))
+        tags, name = self._tags_of_join(node), str(value)
+        layout = self.layouts[value]
+        if layout is WHOLE:
+            return pieces[0]
+        if not isinstance(layout, Split):
+            return self._call(name, "add_n", pieces, tags)
+        op = "Concat" if self.even[count] else "_join_shares"
+        shape = node.types[value.index].shape
+        if layout.outer == 1:
+            return self._call(name, op, pieces, tags, dim=layout.axis)
+        shares = self.shares[count]
+        opened = tuple(
+            self._reshape(
+                f"{name}[{i} open]", v, _opened(shape, layout, n), self.nodes[v.node].tags
+            )
+            for i, (v, n) in enumerate(zip(pieces, shares, strict=True))
+        )
+        joined = self._call(f"{name}[join]", op, opened, tags, dim=layout.axis + 1)
+        return self._reshape(name, joined, shape, tags)
+
+    def _tags_of_join(self, node: Node) -> Mapping[str, str]:
+        readers = [r for r in self.readers.get(node.name, ()) if r not in self.counts]
+        groups = {lookup(self.graph[r].tags, GROUP) for r in readers}
+        if len(groups) != 1 or groups == {None}:
+            return node.tags
+        return MappingProxyType({**node.tags, hide(GROUP): str(groups.pop())})
+
+
+def _name(name: str, index: int) -> str:
+    return f"{name}[replica {index}]"
+
+
+def _tags(node: Node, index: int, count: int) -> Mapping[str, str]:
+    return MappingProxyType({**node.tags, hide(KEY): f"{index}/{count}"})
+
+
+def _opened(shape: Shape, layout: Split, size: int) -> Shape:
+    """The shape with the batch axis in two: outer, and samples * inner."""
+    axis = layout.axis
+    return (*shape[:axis], layout.outer, size * layout.inner, *shape[axis + 1 :])
+
+
+def _with_samples(shape: Shape, layout: Split, size: int) -> Shape:
+    """The shape with another number of samples."""
+    axis = layout.axis
+    return (*shape[:axis], layout.outer * size * layout.inner, *shape[axis + 1 :])

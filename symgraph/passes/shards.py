@@ -1,0 +1,108 @@
+"""Pieces: parts of one operator or parameter on several devices, whether shards or replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.graph import Graph, Node
+from symgraph.core.tags import hide, lookup
+from symgraph.core.types import Array
+
+KEY, GROUP, DEVICES = "shard", "ctx_group", "devices"
+NONE: Mapping[str, int] = MappingProxyType({})
+
+
+class Shard(NamedTuple):
+    """The rows [start, stop) of a parameter that has `rows` of them.
+
+    copy: which of the copies of a parameter with replicas (then it is all rows).
+    """
+
+    parameter: str
+    start: int
+    stop: int
+    rows: int
+    copy: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.stop == self.rows
+
+    def of(self, array: Array) -> Array:
+        """These rows of the whole parameter's array, or of one like it: a view."""
+        return array if self.is_whole else array[self.start : self.stop]
+
+
+def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays by name, with parameters in the place of their shards where all of those are there.
+
+    One copy of a parameter with replicas is enough.
+    """
+    found = {name: array for name, array in arrays.items() if name not in shards}
+    for parameter in dict.fromkeys(s.parameter for s in shards.values()):
+        own = [name for name, s in shards.items() if s.parameter == parameter]
+        here = {name: arrays[name] for name in own if name in arrays}
+        if here and shards[own[0]].is_whole:
+            found[parameter] = next(iter(here.values()))
+        elif len(here) == len(own):
+            found[parameter] = np.concatenate([*here.values()])
+        else:
+            found |= here
+    return found
+
+
+def place_of(node: Node) -> tuple[int, int] | None:
+    """(i, n) for a node that is shard i of n; None for one that is whole."""
+    text = lookup(node.tags, KEY) or ""
+    index, slash, count = text.partition("/")
+    return (int(index), int(count)) if slash else None
+
+
+def regroup(graph: Graph, groups: Mapping[str, str]) -> Graph:
+    """Put these operators into these groups, with the variables that only they read."""
+    readers: dict[str, set[str | None]] = {}
+    for node in graph:
+        for value in node.inputs:
+            readers.setdefault(value.node, set()).add(groups.get(node.name))
+
+    def group_of(node: Node) -> str | None:
+        if node.is_variable and len(readers.get(node.name, ())) == 1:
+            (group,) = readers[node.name]
+            return group
+        return groups.get(node.name)
+
+    return _tagged(graph, GROUP, group_of) if groups else graph
+
+
+def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
+    """Give the operators of some groups the attribute `shard` (or another), over their own.
+
+    marks: ctx_group -> value. Raises GraphError for a group that no operator is in.
+    """
+    groups = {lookup(n.tags, GROUP) or "" for n in graph if not n.is_variable}
+    for group in marks:
+        if group not in groups:
+            raise GraphError(f"no operator is in a group {group!r}; {nearest(group, groups)}")
+
+    def text_of(node: Node) -> str | None:
+        return None if node.is_variable else marks.get(lookup(node.tags, GROUP) or "")
+
+    return _tagged(graph, key, text_of) if marks else graph
+
+
+def _tagged(graph: Graph, key: str, text_of: Callable[[Node], str | None]) -> Graph:
+    """With this attribute of every node for which there is a text."""
+
+    def tagged(node: Node) -> Node:
+        text = text_of(node)
+        if text is None:
+            return node
+        return replace(node, tags=MappingProxyType({**node.tags, hide(key): text}))
+
+    return Graph.of(map(tagged, graph), graph.outputs)

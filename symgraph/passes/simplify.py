@@ -1,0 +1,102 @@
+"""Simplifications: what is computed twice, or changes nothing, is computed once or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import find
+from symgraph.core.tags import lookup
+from symgraph.core.types import Value
+
+# Operator with a number -> the number with which it gives its input.
+NEUTRAL: Mapping[str, float] = {
+    "_mul_scalar": 1.0,
+    "_div_scalar": 1.0,
+    "_plus_scalar": 0.0,
+    "_minus_scalar": 0.0,
+    "_power_scalar": 1.0,
+}
+ZEROS = {"_zeros", "zeros_like"}
+
+KeepApart = Callable[[Node], Hashable]  # nodes with different homes are kept apart
+Replacement = Callable[
+    [Node, Graph], Value | None
+]  # the value that a node's only output is, if any
+
+
+def share(graph: Graph, home: KeepApart) -> Graph:
+    """Compute equal calls on equal inputs once (common subexpressions).
+
+    Outputs of the graph keep their nodes; random operators and those with states are left.
+    """
+    first: dict[Hashable, Value] = {}
+
+    def meaning(node: Node, graph: Graph) -> Value | None:
+        op = find(node.op)
+        if op.random or op.aux:
+            return None
+        forward = node.origin is None
+        key = node.op, node.inputs, tuple(sorted(node.attrs.items())), home(node), forward
+        same = first.setdefault(key, Value(node.name))
+        return None if same.node == node.name else same
+
+    return _replaced(graph, meaning)
+
+
+def fold(graph: Graph) -> Graph:
+    """Leave out what changes nothing: times 1, plus 0, plus an array of zeros.
+
+    What the user put in a group of its own stays, as a stop on the way of its input.
+    """
+    return _replaced(graph, _neutral)
+
+
+def _neutral(node: Node, graph: Graph) -> Value | None:
+    if node.op in NEUTRAL and node.attrs["scalar"] == NEUTRAL[node.op]:
+        same: list[Value] = [node.inputs[0]]
+    elif node.op == "elemwise_add":
+        zero = [graph[v.node].op in ZEROS for v in node.inputs]
+        same = [node.inputs[1 - zero.index(True)]] if any(zero) else []
+    else:
+        return None
+    if not same or graph.type_of(same[0]) != node.types[0]:
+        return None
+    group = lookup(node.tags, "ctx_group")
+    return same[0] if group in (None, lookup(graph[same[0].node].tags, "ctx_group")) else None
+
+
+def _replaced(graph: Graph, meaning: Replacement) -> Graph:
+    """The graph with nodes left out that are another value; what nobody needs then goes too."""
+    asked = {v.node for v in graph.outputs}
+    stands: dict[str, str] = {}  # a node that is left out -> one whose outputs are the same
+    values: dict[Value, Value] = {}
+    kept: list[Node] = []
+    for node in graph:
+        if not node.is_variable:
+            inputs = tuple([values.get(v, v) for v in node.inputs])
+            origin = stands.get(node.origin, node.origin) if node.origin else None
+            node = replace(node, inputs=inputs, origin=origin)
+            same = None if node.name in asked else meaning(node, graph)
+            if same is not None:
+                stands[node.name] = same.node
+                for index in range(len(node.types)):
+                    values[Value(node.name, index)] = Value(same.node, same.index + index)
+                continue
+        kept.append(node)
+    return Graph.of(_needed(kept, graph), graph.outputs)
+
+
+def _needed(nodes: list[Node], graph: Graph) -> list[Node]:
+    """Without calls that lost their last reader; what nobody read before stays."""
+    before = {v.node for n in graph for v in n.inputs} | {v.node for v in graph.outputs}
+    read = {v.node for v in graph.outputs}
+    found: list[Node] = []
+    for node in reversed(nodes):
+        if node.is_variable or node.name in read or node.name not in before:
+            read.update(v.node for v in node.inputs)
+            if node.origin is not None:
+                read.add(node.origin)
+            found.append(node)
+    return found[::-1]

@@ -1,0 +1,47 @@
+"""GPUs for tests: real ones where there are any, and a stand-in everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from runtime.backends.device import arrays
+from symgraph import gpu
+from symgraph.core.errors import PlacementError
+from tests.fakes.fake_cupy import fake_cupy
+from tests.runtime.backends.cuda.emulation import MISSING, compiler
+
+STAND_IN = "stand-in"
+REAL = "real"
+KINDS = [STAND_IN, pytest.param(REAL, marks=pytest.mark.gpu)]
+
+
+@contextmanager
+def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Any number of contexts on two cards, or on those that are here; kind: of KINDS.
+
+    Skips the test where there is none.
+    """
+    patch.setenv(arrays.SHARE, "1")
+    if kind == STAND_IN:
+        if compiler() is None:
+            pytest.skip(MISSING)
+        with fake_cupy(cards=2):
+            yield
+        return
+    try:
+        arrays.require(gpu(0))
+    except PlacementError as error:
+        pytest.skip(str(error))
+    yield
+
+
+def everywhere(on_gpus: Any, **on_cpus: Any) -> pytest.MarkDecorator:
+    """The fixture `groups` in turn: maps of groups to CPUs, by name, and one to GPUs."""
+    cpus: Sequence[Any] = [pytest.param((None, given), id=name) for name, given in on_cpus.items()]
+    real = pytest.param((REAL, on_gpus), id=REAL, marks=pytest.mark.gpu)
+    given = [*cpus, pytest.param((STAND_IN, on_gpus), id=STAND_IN), real]
+    return pytest.mark.parametrize("groups", given, indirect=True)

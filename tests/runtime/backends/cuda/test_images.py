@@ -1,0 +1,94 @@
+"""Kernels of convolution and pooling, built for the CPU, against the operators' own formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from symgraph.core.params import parse_params
+from symgraph.core.registry import Env, find, run
+from tests.fakes.fake_cupy import fake_cupy
+from tests.runtime.backends.cuda.calls import REALS, agree, has_no_kernel, near_of, numbers
+from tests.runtime.backends.cuda.emulation import MISSING, compiler
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+
+each_real = pytest.mark.parametrize("dtype", REALS)
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    with fake_cupy():
+        yield
+
+
+def shape_of(op, *ins, **given):
+    attrs = parse_params(op, "test", find(op).params, given)
+    return run(find(op), Env(), attrs, list(ins))[0].shape
+
+
+WINDOWS = [
+    {"kernel": (1, 1)},
+    {"kernel": (3, 3), "pad": (1, 1)},
+    {"kernel": (3, 2), "stride": (2, 1), "pad": (0, 1)},
+    {"kernel": (2, 3), "dilate": (2, 1), "stride": (1, 3), "pad": (2, 0)},
+]
+
+
+@each_real
+@pytest.mark.parametrize("how", WINDOWS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 5, 4), (3, 4, 9, 20)], ids=str)
+def test_convolution(how, shape, dtype):
+    x, w = numbers(shape, dtype), numbers((5, shape[1], *how["kernel"]), dtype, 1)
+    near = near_of(dtype, 2e-5, 1e-12)
+    (y,) = agree("Convolution", x, w, numbers(5, dtype, 2), num_filter=5, near=near, **how)
+    agree("Convolution", x, w, num_filter=5, no_bias=True, near=near, **how)
+    g = numbers(y.shape, dtype, 3)
+    agree("_conv_grad_data", g, w, shape=shape, near=near, **how)
+    agree("_conv_grad_weight", g, x, near=3 * near, **how)  # sums of hundreds of terms
+
+
+def test_groups_and_other_axes_are_left_to_the_operator():
+    x, w = numbers((2, 4, 5, 5)), numbers((6, 2, 3, 3))
+    assert has_no_kernel(
+        "Convolution", x, w, num_filter=6, num_group=2, no_bias=True, kernel=(3, 3)
+    )
+    line, w = numbers((2, 4, 5)), numbers((6, 4, 3))
+    assert has_no_kernel("Convolution", line, w, num_filter=6, no_bias=True, kernel=(3,))
+    assert has_no_kernel("Pooling", x, kernel=(2, 2), pool_type="lp", p_value=2)
+    assert has_no_kernel("Pooling", line, kernel=(2,))
+
+
+POOLS = [
+    {"kernel": (2, 2), "stride": (2, 2)},
+    {"kernel": (3, 2), "stride": (2, 1), "pad": (1, 1)},
+    {"kernel": (3, 3), "stride": (2, 2), "pooling_convention": "full"},
+    {"kernel": (1, 3), "stride": (2, 4), "pooling_convention": "same"},
+    {"global_pool": True},
+]
+
+
+@each_real
+@pytest.mark.parametrize("how", POOLS, ids=str)
+@pytest.mark.parametrize("kind", ["max", "avg", "sum"])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 5), (3, 2, 9, 20)], ids=str)
+def test_pooling(kind, how, shape, dtype):
+    x = np.round(numbers(shape, dtype))  # with equal maxima
+    for padding in (True, False) if kind == "avg" else (True,):
+        how = {**how, "pool_type": kind, "count_include_pad": padding}
+        (y,) = agree("Pooling", x, **how)
+        g = numbers(y.shape, dtype, 1)
+        if kind == "max":
+            agree("_max_pool_grad", g, x, **how)
+        else:
+            agree("_pool_grad", g, shape=shape, **how)
+
+
+def test_maxima_of_what_is_no_number():
+    x = numbers((1, 2, 4, 6))
+    x[0, 0, 1, 1] = np.nan
+    x[0, 1, 2, 3] = -np.inf
+    how = {"kernel": (2, 2), "stride": (2, 2)}
+    (y,) = agree("Pooling", x, **how)
+    assert np.isnan(y[0, 0, 0, 0])
+    agree("_max_pool_grad", np.ones_like(y), x, **how)

@@ -1,0 +1,91 @@
+"""Communicators over MPI: the contract of the threads' ones, and ends without anybody hanging."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.mpi.launch import launch, needs_mpi
+
+pytestmark = needs_mpi
+PROGRAM = "tests.runtime.frontends.chainermn.mpi_ranks"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_contract(ranks):
+    ended = launch(ranks, PROGRAM, "contract")
+    assert (ended.status, ended.lines("contract kept")) == (0, ["contract kept"] * ranks), ended
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_ranks_train_alike(ranks):
+    """X10 and X11: as one process does."""
+    ended = launch(ranks, PROGRAM, "train")
+    digests = ended.lines("^digest")
+    assert (ended.status, len(digests), len(set(digests))) == (0, ranks, 1), ended
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_describe_their_own_part(ranks):
+    """X5, and X16: the same error on all ranks."""
+    ended = launch(ranks, PROGRAM, "local")
+    assert ended.status == 0, ended
+    assert ended.lines("gradients$") == [*["2 gradients"] * (ranks - 1), "4 gradients"]
+    assert len(ended.lines("^'s' of rank 0 has tag 3, but rank 1 receives 'r' with tag 0")) == ranks
+
+
+def test_an_exception_ends_all_ranks_and_is_named():
+    """chainermn#236: mpiexec waited for ever."""
+    begin = time.monotonic()
+    ended = launch(3, PROGRAM, "fails")
+    assert ended.status == 1, ended
+    assert time.monotonic() - begin < 30
+    assert len(ended.lines("^ZeroDivisionError: division by zero")) == 1
+    told = ended.lines("rank 1 failed: ZeroDivisionError: division by zero")
+    assert [line.split(" stopped")[0] for line in told] == ["rank 0", "rank 2"], ended
+
+
+def test_a_wrong_tag_ends_all_ranks():
+    ended = launch(2, PROGRAM, "wrong-tag")
+    assert ended.status == 1, ended
+    assert ended.lines("the next message of rank 0 has tag 4, but tag 5 is asked for"), ended
+
+
+@pytest.mark.parametrize("case", ["ends-early", "wait-for-each-other"])
+def test_waits_that_never_end_are_an_error_at_once(case):
+    ended = launch(3, PROGRAM, case)
+    assert ended.status == 1, ended
+    told = ended.lines("stopped while waiting for .*: ranks that wait for ever:$")
+    assert len(told) == (2 if case == "ends-early" else 3), ended
+    if case == "ends-early":
+        assert ended.lines("^  rank 0 waits for bcast of root 0 with all ranks$")
+        assert ended.lines("^  rank 1 has ended$")
+    else:
+        assert ended.lines("^  rank 0 waits for a message with tag 7 of rank 1$")
+        assert ended.lines("^  rank 1 waits for gather of root 0 with all ranks$")
+
+
+def test_a_run_whose_rank_died_in_a_save_goes_on(tmp_path):
+    """X17, multi-node: from the newest iteration that all ranks have, to the same bits."""
+    died = launch(2, PROGRAM, "dies-in-a-save", tmp_path / "a")
+    assert died.status != 0
+    assert died.lines("rank 1 failed: its process was lost"), died
+    ended = launch(2, PROGRAM, "goes-on", tmp_path / "a", tmp_path / "b")
+    assert ended.status == 0, ended
+    assert ended.lines("^goes on") == ["goes on at 4"] * 2
+    assert len(ended.lines("^digest")) == 4
+    assert len(set(ended.lines("^digest"))) == 1
+
+
+def test_pure_nccl_joins_cards():
+    """Sums, broadcasts and gathers of arrays of GPUs, also in a subgroup of another order."""
+    ended = launch(3, "tests.runtime.frontends.chainermn.nccl_ranks", "main")
+    assert (ended.status, ended.lines("cards")) == (0, ["cards joined"] * 3), ended
+
+
+def test_an_error_of_the_network_ends_all_ranks():
+    ended = launch(2, "tests.runtime.frontends.chainermn.nccl_ranks", "network")
+    assert ended.status == 1, ended
+    told = ended.lines("stopped while waiting for .*: rank 1 failed.*: NCCL says 6$")
+    assert [line.split(" stopped")[0] for line in told] == ["rank 0", "rank 1"], ended

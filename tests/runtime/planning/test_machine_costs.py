@@ -1,0 +1,108 @@
+"""Costs on machines from files: every rank at its own speed, messages over the links between."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from partitioner import Partition, group2ctx
+from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Device, Level, Machine
+from partitioner.cutting.cut import cut
+from runtime.planning.costs.machine_costs import links, machine_costs
+from runtime.planning.costs.overheads import StepOverheads
+from runtime.schedule.generators.table import forward_only
+from runtime.schedule.lowering.lower import lower as lower_schedule
+from runtime.schedule.replay import Link, simulate
+from symgraph import AttrScope, Context, cpu, gpu
+from symgraph.core.errors import ConfigError
+from symgraph.frontend import sym
+from symgraph.frontend.lower import lower
+
+# Elements: 10 x 10 inputs; so each of the nodes below does 100 operations and makes 400 bytes.
+SHAPE = (10, 10)
+
+
+def two_into_one(devices: tuple[Context, ...]) -> Partition:
+    """Nodes a and b on the first two devices, whose sum c is on the third."""
+    with AttrScope(ctx_group="a"):
+        a = sym.negative(sym.Variable("x"), name="a")
+    with AttrScope(ctx_group="b"):
+        b = sym.negative(sym.Variable("y"), name="b")
+    with AttrScope(ctx_group="c"):
+        net = sym.elemwise_add(a, b, name="c")
+    graph = lower(net, {"x": SHAPE, "y": SHAPE})
+    groups = dict(zip("abc", devices, strict=True))
+    return cut(graph, group2ctx(graph, groups, devices[0], devices))
+
+
+def machine(network: Level, **changed: float) -> Machine:
+    """One device a node; gpu(0) does 25 operations a second, gpu(1) 50 and gpu(2) 100."""
+    devices = tuple(Device(gpu(i), 25.0 * 2**i, node=str(i)) for i in range(3))
+    return Machine(devices, {"rack": network})
+
+
+def makespan(partition: Partition, on: Machine, **options: float) -> float:
+    programs = lower_schedule(partition, forward_only(partition.rank_of, 1))
+    return simulate(
+        programs, partition, machine_costs(on, partition, StepOverheads(), **options)
+    ).makespan
+
+
+def test_links_of_ranks_whatever_the_order_of_devices():
+    on = Machine(
+        tuple(Device(gpu(i), 1.0, node="ab"[i // 2]) for i in range(3)),
+        {"node": Level(1.0, 2.0), "network": Level(3.0, 4.0, shared=True)},
+    )
+    placement = two_into_one((gpu(2), gpu(0), gpu(1))).placement
+    near, far = Link(1.0, 2.0), Link(3.0, 4.0, "network")
+    assert links(on, placement) == {
+        (0, 1): far,
+        (0, 2): far,
+        (1, 0): far,
+        (2, 0): far,
+        (1, 2): near,
+        (2, 1): near,
+    }
+
+
+def test_bodies_take_their_own_devices_time():
+    partition = two_into_one((gpu(0), gpu(1), gpu(2)))
+    costs = machine_costs(machine(Level()), partition, StepOverheads())
+    assert {key.stage: costs.run(key) for key in partition.bodies} == {0: 4.0, 1: 2.0, 2: 1.0}
+    moved = two_into_one((gpu(2), gpu(1), gpu(0)))
+    costs = machine_costs(machine(Level()), moved, StepOverheads())
+    assert {key.stage: costs.run(key) for key in moved.bodies} == {0: 1.0, 1: 2.0, 2: 4.0}
+
+
+@pytest.mark.parametrize(
+    ("network", "seconds"),
+    [
+        (Level(), 4 + 1),
+        (Level(0.5, 100.0), 4 + 0.5 + 4 + 1),
+        (Level(0.5, 100.0, shared=True), 2 + 4 + 4 + 0.5 + 1),  # rank 1 sends first; rank 0 waits
+    ],
+)
+def test_messages_take_turns_on_a_shared_link(network, seconds):
+    assert makespan(two_into_one((gpu(0), gpu(1), gpu(2))), machine(network)) == seconds
+
+
+def test_overhead_comes_before_each_instruction():
+    partition = two_into_one((gpu(0), gpu(1), gpu(2)))
+    free, dear = (makespan(partition, machine(Level()), overhead=x) for x in (0.0, 0.25))
+    # rank 0: run, send; rank 2 has waited for it: receive, run, free
+    assert dear - free == 5 * 0.25
+
+
+def test_a_uniform_machine_is_one_speed_and_one_link():
+    partition = two_into_one((cpu(0), cpu(1), cpu(2)))
+    on = Machine.uniform(map(cpu, range(3)), Speed(50.0, 1.0), 0.5, 400.0)
+    assert makespan(partition, on) == 3 + 0.5 + 1 + 3
+    assert makespan(partition, Machine.uniform(map(cpu, range(3)), Speed(50.0, 1.0), 0, inf)) == 6
+
+
+def test_a_device_that_the_machine_has_not():
+    partition = two_into_one((gpu(0), gpu(1), gpu(3)))
+    with pytest.raises(ConfigError, match=r"the machine has no device gpu\(3\): did you mean 'gpu"):
+        machine_costs(machine(Level()), partition, StepOverheads())

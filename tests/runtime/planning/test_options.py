@@ -1,0 +1,98 @@
+"""What plans and sessions are given by programs: every mistake is told before anything runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runtime.engine.session import Session, initialize
+from runtime.planning.plan import Options, plan
+from runtime.transports import ThreadCluster
+from symgraph.core.context import cpu
+from symgraph.core.errors import ConfigError, GraphError, MicroBatchError, PlacementError, RunError
+from symgraph.core.types import TensorType
+from symgraph.frontend import sym
+from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.init import Uniform
+from symgraph.frontend.optimizer import SGD
+from symgraph.passes.batching import Feed
+
+FEED = Feed(TensorType((4, 3), "float32"))
+
+
+def planned(feed=FEED, wrt=None, **given):
+    with AttrScope(ctx_group="all"):
+        x = sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc")
+    loss = sym.sum(x, name="loss")
+    given = {"groups": {"all": cpu(0)}, "update": True} | given
+    return plan(loss, {"x": feed}, Options(**given), wrt=wrt)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"groups": {"all": "cpu(0)"}}, TypeError, "'all' is mapped to is a device .* not 'cpu"),
+        ({"groups": {"all": 0}}, TypeError, "'all' is mapped to is a device .* not 0"),
+        ({"groups": {"all": [cpu(0), 1]}}, TypeError, "'all' is mapped to is a device .* not 1"),
+        ({"devices": (cpu(0), "gpu")}, TypeError, "devices is a device like .* not 'gpu'"),
+        ({"devices": "cpu(0)"}, TypeError, "devices is a device like .* not 'cpu"),
+        ({"default": 1}, TypeError, "default is a device like .* not 1"),
+        ({"schedule": "1f1"}, ConfigError, "no schedule '1f1'; did you mean '1f1b'"),
+        ({"schedule": "forwards"}, ConfigError, "no schedule 'forwards'; did you mean 'forward'"),
+        ({"schedule": "1f1", "wrt": ()}, ConfigError, "no schedule '1f1'"),
+        ({"strategy": "auto2"}, PlacementError, "no strategy 'auto2'; did you mean 'auto'"),
+        ({"micro_batches": "4"}, TypeError, "micro_batches is a whole number, not '4'"),
+        (
+            {"time_segment": "5"},
+            TypeError,
+            "time_segment is a whole number, 'auto' or None, not '5'",
+        ),
+        (
+            {"time_segment": 2.5},
+            TypeError,
+            "time_segment is a whole number, 'auto' or None, not 2.5",
+        ),
+        ({"feed": ((4, 3), "float32")}, TypeError, r"feeds: 'x' is a Feed\(TensorType"),
+        ({"feed": FEED.type}, TypeError, r"feeds: 'x' is a Feed\(TensorType"),
+        ({"feed": Feed(FEED.type, 2)}, MicroBatchError, "has no batch axis 2; use 0 to 1"),
+        ({"feed": Feed(FEED.type, -1)}, MicroBatchError, "has no batch axis -1; use 0 to 1"),
+    ],
+)
+def test_a_plan_is_asked_for_by_what_it_knows(given, error, words):
+    with pytest.raises(error, match=words):
+        planned(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "optimizer", "error", "words"),
+    [
+        ({}, "sgd", TypeError, "optimizer is one of symgraph.frontend.optimizer, not 'sgd'"),
+        ({"update": False}, SGD(), RunError, "the plan has no updates"),
+        ({"wrt": ()}, SGD(), RunError, r"the plan has no gradients: plan\(..., wrt=None\)"),
+    ],
+)
+def test_an_optimizer_trains_or_is_refused(given, optimizer, error, words):
+    made = planned(**given)
+    with ThreadCluster(1) as cluster:
+        arrays = initialize(made, cluster, Uniform(0.1), 0)
+        with pytest.raises(error, match=words):
+            Session(made, cluster, arrays, optimizer=optimizer)
+
+
+def test_a_cluster_has_a_rank_for_each_of_the_plan():
+    made = planned()
+    with ThreadCluster(1) as right, ThreadCluster(2) as wrong:
+        with pytest.raises(RunError, match="the plan has 1 ranks, but the cluster has 2"):
+            initialize(made, wrong, Uniform(0.1), 0)
+        arrays = initialize(made, right, Uniform(0.1), 0)
+        with pytest.raises(RunError, match="the plan has 1 ranks, but the cluster has 2"):
+            Session(made, wrong, arrays)
+
+
+def test_what_is_fed_is_an_array():
+    made = planned()
+    with ThreadCluster(1) as cluster:
+        session = Session(made, cluster, initialize(made, cluster, Uniform(0.1), 0))
+        with pytest.raises((GraphError, RunError), match="'x' is given a list, not an array"):
+            session.step({"x": [[0.0] * 3] * 4})
+        session.step({"x": np.zeros((4, 3), "float32")})

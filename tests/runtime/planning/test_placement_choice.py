@@ -1,0 +1,108 @@
+"""Deciding on a placement: what is best depends on what is to be short."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import symgraph as sg
+from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Machine
+from partitioner.strategies import OBJECTIVES, STRATEGIES, Constraints
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.draft import Draft
+from runtime.planning.placement_choice import Decision, decide
+from runtime.planning.plan import Feed, Options, plan
+from runtime.planning.schedule_choice import Wish
+from runtime.schedule.replay import Link
+from symgraph.core.context import cpu
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
+from symgraph.core.types import TensorType
+from symgraph.frontend.lower import lower
+from symgraph.passes.gradients import gradients
+
+LINK = Link(2e-6, 1e9)
+PRICES = CostModel.alike(Speed(1e9, 0.0), LINK, overhead=0.0)
+ON = Machine.uniform([cpu(0), cpu(1)], Speed(1e9, 0.0), LINK.latency, LINK.bandwidth)
+
+
+def layers(count: int) -> tuple[Graph, Constraints, list[str]]:
+    x = sg.sym.Variable("data")
+    for i in range(count):
+        x = sg.sym.FullyConnected(x, num_hidden=16, name=f"fc{i}")
+    graph = lower(x, {"data": (8, 16)})
+    wrt = [n for n in x.list_arguments() if n != "data"]
+    both = gradients(graph, wrt)
+    return both.graph, Constraints(parameters=wrt, grads=both.grads), wrt
+
+
+def decided(objective: str, micro_batches: int, **limits: object) -> Decision:
+    graph, constraints, wrt = layers(8)
+    draft = partial(
+        Draft,
+        {8: graph},
+        (8,) * micro_batches,
+        grads=constraints.grads,
+        parameters=frozenset(wrt),
+        slots=0,
+    )
+    given = Constraints(**{**vars(constraints), "objective": objective, **limits})
+    wish = Wish("gpipe")
+    return decide(draft, graph, "auto", lambda prices: ON, given, wish, lambda graph: PRICES)
+
+
+def devices(decision: Decision) -> int:
+    return len({decision.placement.rank_of[s] for s in decision.placement.stage_of.values()})
+
+
+def test_one_micro_batch_alone_is_fastest_on_one_device_and_many_on_two():
+    """A chain has nothing to do side by side: two devices only add messages for one micro-batch."""
+    assert devices(decided("latency", 8)) == 1
+    assert devices(decided("throughput", 8)) == 2
+    assert devices(decided("step", 8)) == 2
+    assert devices(decided("step", 1)) == 1, "the bottleneck alone would take two"
+    assert devices(decided("throughput", 1)) == 2
+    assert set(OBJECTIVES) == {"latency", "throughput", "step"}
+
+
+def test_every_strategy_is_considered_and_none_beats_the_one_taken():
+    decision = decided("step", 8)
+    assert [c.placed.strategy for c in decision.considered] == list(STRATEGIES)
+    taken = next(c for c in decision.considered if c.placed.placement == decision.placement)
+    assert taken.seconds == min(c.seconds for c in decision.considered)
+
+
+def test_limits_that_nothing_keeps_to_are_told():
+    with pytest.raises(PlacementError, match="the smallest limit that works is"):
+        decided("step", 2, memory=100)
+
+
+def test_pieces_of_a_split_operator_share_their_devices_where_that_makes_a_shorter_step():
+    """Layers on one device and the decoder on the other balance the load, but one would wait."""
+    x = sg.sym.Variable("data")
+    for i in range(2):
+        x = sg.sym.FullyConnected(x, num_hidden=256, name=f"fc{i}")
+    with sg.AttrScope(ctx_group="head", shard="devices"):
+        x = sg.sym.FullyConnected(x, num_hidden=512, name="head")
+        net = sg.sym.SoftmaxOutput(x, name="softmax", normalization="batch")
+    shapes = {"data": (64, 256), "softmax_label": (64,)}
+    feeds = {name: Feed(TensorType(shape, "float32")) for name, shape in shapes.items()}
+    pair = cpu(0), cpu(1)
+    options = Options(
+        {"head": pair},
+        cpu(0),
+        pair,
+        strategy="auto",
+        schedule="auto",
+        whole=False,
+        update=True,
+        pricing=lambda graph, contexts: PRICES,
+    )
+    made = plan(net, feeds, options, wrt=None)
+    assert [made.rank_of(f"head_weight[{part}]") for part in ("0:256", "256:512")] == [0, 1]
+    first = next(c for c in made.considered if c.placed.strategy == "optimal")
+    assert first.seconds is not None
+    best = min(c.seconds for c in made.considered if c.seconds is not None)
+    assert best < 0.9 * first.seconds

@@ -1,0 +1,196 @@
+"""Measured costs: which kernels run, on which data, and what becomes of their times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partitioner import group2ctx
+from partitioner.base.types import Body
+from partitioner.costs.cost import signature
+from partitioner.cutting.cut import cut
+from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
+from symgraph import cpu, rnn
+from symgraph.core.graph import Graph, Node
+from symgraph.core.params import number
+from symgraph.core.registry import OPS, VARIABLE, OpDef, register
+from symgraph.core.shapes import same
+from symgraph.core.types import Array, TensorType, Value
+from symgraph.frontend import sym
+from symgraph.frontend.lower import lower
+from symgraph.passes.gradients import gradients
+from symgraph.passes.testing import op_graph
+
+Work = Callable[[], None]
+NAME = "_work_of_test_profile"
+TYPE = TensorType((3,), "float32")
+
+
+@pytest.fixture
+def register_work() -> Iterator[Callable[[Work], None]]:
+    """Registers an operator that does some work and returns its input; gone after the test."""
+
+    def make(work: Work) -> None:
+        def compute(env: Any, attrs: Any, x: Array) -> Array:
+            work()
+            return x
+
+        register(
+            OpDef(
+                name=NAME,
+                inputs=("data",),
+                shape=same,
+                compute=compute,
+                params={"kind": number(0.0)},
+            )
+        )
+
+    yield make
+    OPS.pop(NAME, None)
+
+
+def chain(kinds: list[float]) -> Graph:
+    """x -> n0 -> n1 -> ...: calls of the test's operator, then a tanh."""
+    nodes = [Node("x", VARIABLE, types=(TYPE,))]
+    for at, kind in enumerate(kinds):
+        nodes.append(Node(f"n{at}", NAME, (Value(nodes[-1].name),), {"kind": kind}, (TYPE,)))
+    nodes.append(Node("y", "tanh", (Value(nodes[-1].name),), types=(TYPE,)))
+    return Graph.of(nodes, [Value("y")])
+
+
+def bodies_of(graph: Graph) -> list[Body]:
+    return list(cut(graph, group2ctx(graph, None, cpu(0))).bodies.values())
+
+
+def test_a_known_time_is_found(register_work):
+    register_work(lambda: time.sleep(0.002))
+    graph = chain([0.0, 0.0, 1.0])
+    costs = measure([graph], seconds=3)
+    for name in ("n0", "n2"):
+        assert 0.002 <= costs.seconds_of(graph[name], graph) < 0.0024
+    assert costs.seconds_of(graph["y"], graph) < 0.001
+    (body,) = bodies_of(graph)
+    assert costs.seconds(body) == sum(costs.seconds_of(n, graph) for n in graph)
+
+
+@pytest.mark.parametrize("depth", [3, CALLS, 50])
+def test_a_signature_runs_a_few_times_a_pass_however_often_it_stands_there(register_work, depth):
+    runs = []
+    register_work(lambda: runs.append(0))
+    graph = chain([0.0] * depth)
+    costs = measure([graph, graph], seconds=0)
+    assert len(runs) == (1 + LEAST) * min(2 * depth, CALLS)
+    assert costs.measured[signature(graph["n0"], graph)].calls == LEAST * min(2 * depth, CALLS)
+    assert costs.measured_share(graph) == 1.0
+
+
+def test_a_kernel_that_fails_is_listed_and_estimated(register_work):
+    def fail() -> None:
+        raise RuntimeError("no such device")
+
+    register_work(fail)
+    graph = chain([0.0, 1.0])
+    costs = measure([graph], seconds=0)
+    assert costs.failed == {
+        signature(graph[name], graph): "RuntimeError: no such device" for name in ("n0", "n1")
+    }
+    assert costs.seconds_of(graph["n0"], graph) == costs.speed.seconds_of(graph["n0"], graph)
+    assert signature(graph["y"], graph) in costs.measured
+    assert 0 < costs.measured_share(graph) < 1
+
+
+def language_model(steps: int, dtype: str = "float32") -> Graph:
+    """Word ids, two LSTM layers with dropout, and a softmax, with gradients."""
+    words = sym.Embedding(sym.Variable("data"), input_dim=50, output_dim=6, name="embed")
+    stack = rnn.SequentialRNNCell()
+    for layer in range(2):
+        stack.add(rnn.LSTMCell(6, prefix=f"l{layer}_"))
+        stack.add(rnn.DropoutCell(0.3))
+    outputs, _ = stack.unroll(steps, words, merge_outputs=True)
+    scores = sym.FullyConnected(sym.Reshape(outputs, shape=(-1, 6)), num_hidden=50, name="scores")
+    label = sym.Reshape(sym.Variable("label"), shape=(-1,))
+    loss = sym.SoftmaxOutput(scores, label, normalization="valid", use_ignore=True, name="loss")
+    fed = {"data": (4, steps), "label": (4, steps)}
+    graph = lower(loss, fed, dict.fromkeys(loss.list_arguments(), dtype))
+    weights = [n.name for n in graph.variables if n.name not in fed]
+    return gradients(graph, weights).graph
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_kernel_of_a_language_model_is_measured(dtype):
+    short, long = language_model(3, dtype), language_model(40, dtype)
+    costs = measure([short, long], seconds=1)
+    assert costs.failed == {}
+    for graph in (short, long):
+        forward, backward = bodies_of(graph)
+        assert costs.measured_share(forward.graph) == costs.measured_share(backward.graph) == 1.0
+        total = sum(costs.seconds_of(n, graph) for n in graph)
+        assert costs.seconds(forward) + costs.seconds(backward) == pytest.approx(total)
+    assert all(m.calls >= 1 and m.seconds >= 0 <= m.spread for m in costs.measured.values())
+    assert len(costs.measured) < len(short)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_that_read_large_parameters_are_timed_with_them_in_each_cache(workers):
+    x = sym.Variable("x")
+    net = sym.FullyConnected(sym.tanh(x), num_hidden=300, no_bias=True, name="large")
+    net = sym.FullyConnected(net, num_hidden=3, no_bias=True, name="small")
+    graph = lower(net, {"x": (4, 256)})
+    costs = measure([graph], seconds=0, workers=workers)
+    large = costs.measured[signature(graph["large"], graph)]
+    assert len(large.levels) == 3
+    assert 0 < large.levels[0] <= large.levels[1] <= large.levels[2]
+    assert large.calls == LEAST * workers
+    small = costs.measured[signature(graph["small"], graph)]
+    assert small.levels == ()
+    assert costs.rates.packing > 0
+    assert costs.rates.passes > 0
+    assert costs.caches.own <= costs.caches.shared
+
+
+def test_the_midmean_is_between_the_fast_and_the_slow():
+    assert midmean([1.0]) == 1.0
+    assert midmean([1.0, 3.0]) == 2.0
+    assert midmean([100.0, 1.0, 2.0, 4.0, 0.0]) == pytest.approx((1 + 2 + 4) / 3)
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Array:
+    return np.zeros(shape, dtype)
+
+
+MANY = 60  # ids of few kinds, so that one out of range would be met
+ROWS, IDS, FLOAT_IDS = zeros(MANY, 3), zeros(MANY, dtype="int32"), zeros(MANY)
+BY_ID = [
+    ("Embedding", (IDS, zeros(2, 5)), {"input_dim": 2, "output_dim": 5}),
+    ("_embedding_grad", (FLOAT_IDS, ROWS), {"input_dim": 2}),
+    ("take", (zeros(4, 3), IDS), {"axis": 1, "mode": "raise"}),
+    ("_take_grad", (IDS, ROWS), {"axis": 0, "size": 1, "mode": "raise"}),
+    ("pick", (ROWS, IDS), {}),
+    ("_pick_grad", (IDS, FLOAT_IDS), {"axis": 1, "shape": (MANY, 3)}),
+    ("one_hot", (IDS,), {"depth": 3}),
+    ("SoftmaxOutput", (ROWS, IDS), {}),
+    ("_softmax_output_grad", (ROWS, FLOAT_IDS), {}),
+    ("_softmax_output_grad", (zeros(MANY, 2, 7), zeros(MANY, 7)), {"multi_output": True}),
+    ("softmax_cross_entropy", (ROWS, IDS), {}),
+    ("_nll", (ROWS[:, :1], IDS), {}),
+]
+
+
+def test_made_up_ids_are_in_range():
+    graphs = [op_graph(op, arrays, **attrs) for op, arrays, attrs in BY_ID]
+    costs = measure(graphs, seconds=0)
+    assert costs.failed == {}
+    assert len(costs.measured) == len(BY_ID)
+
+
+def test_progress_is_told_and_ends_with_all():
+    told: list[float] = []
+    costs = measure([op_graph("tanh", [ROWS])], seconds=2, progress=told.append)
+    assert len(told) > 1
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert {"processor", "cores", "blas", "numpy"} <= set(costs.machine)

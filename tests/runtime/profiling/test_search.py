@@ -1,0 +1,196 @@
+"""Searches: what is found is best by simulation, proved, and made again by the winner's config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runtime.planning.costs.files import load_prices
+from runtime.planning.mixed_step import predict
+from runtime.profiling.search.epoch import Epoch, epoch_of
+from runtime.profiling.search.search import Found, search
+from runtime.profiling.search.winner import evidence_lines, write_winner
+from runtime.schedule.generators.table import SCHEDULES
+from runtime.training.batches import source
+from runtime.training.job import job_of, training_plan
+from runtime.training.trainer import Trainer, load_corpus
+from runtime.transports import make_cluster
+from symgraph.app.config import load_config
+from symgraph.app.config_keys import Config
+from symgraph.core.errors import LimitError
+from tests.helpers.profiles import config, costs
+from tests.helpers.small_lm import write_bucketed
+
+NARROW = "partition.memory=1kB"
+SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
+ENOUGH = 600.0  # seconds in which nothing is left out, on a busy machine that compiles as well
+
+
+def found_for(given: Config, **limits: Any) -> Found:
+    prices = load_prices(str(given.partition.costs))
+    return search(given, lambda graph, contexts: prices, **limits)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> Config:
+    return config(tmp_path_factory.mktemp("search"), *SMALL)
+
+
+@pytest.fixture(scope="module")
+def found(given) -> Found:
+    return found_for(given, seconds=ENOUGH)
+
+
+def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
+    seconds = [candidate.seconds for candidate in found.candidates]
+    assert seconds == sorted(seconds)
+    assert len({c.name for c in found.candidates}) == len(found.candidates) >= 2
+    for candidate in found.candidates:
+        assert 0 < candidate.bound <= candidate.seconds * (1 + 1e-9)
+    assert {1, 2} <= {len(c.plan.sizes) for c in found.candidates}
+    assert found.simulated > 40
+    assert found.left_out == 0
+
+
+def test_the_users_own_placement_takes_part(given, found):
+    assert found.given is not None
+    assert found.given.plan.digest == training_plan(given).training.digest
+    assert found.given in found.candidates
+    assert found.candidates[0].seconds <= found.given.seconds
+    assert found.given.name.endswith("as given")
+
+
+def test_the_best_is_tried_with_and_without_time_segments(found):
+    """Of the same micro-batches and splits: kernels of other lengths may be priced wrongly."""
+    kinds = {(len(c.plan.sizes), c.splits): set[bool]() for c in found.candidates if not c.quick}
+    for c in found.candidates:
+        if not c.quick and not c.given:
+            kinds[len(c.plan.sizes), c.splits].add(c.plan.choice.time_segment is None)
+    assert {True, False} in kinds.values()
+
+
+def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
+    pinned = config(
+        tmp_path,
+        *SMALL,
+        "group2ctx={embed: cpu(1)}",
+        "partition.strategy=optimal",
+        "partition.split=none",
+    )
+    searched = found_for(pinned)
+    assert searched.given is None
+    for candidate in searched.candidates:
+        placement = candidate.plan.partition.placement
+        assert str(placement.device_of("embed")) == "cpu(1)"
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
+    """With the costs and the schedule in files of their own where that is wanted."""
+    winner, path = found.candidates[at], tmp_path / "winner.yaml"
+    write_winner(winner, found, (), path, "config.yaml")
+    again = load_config(str(path), (), schedules=None, strategies=None)
+    assert training_plan(again).training.digest == winner.plan.digest
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
+    assert f"# {evidence_lines(winner, found, ())[0]}" in lines
+    assert [line for line in lines if line.startswith("# ->")] or at == -1
+
+
+def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
+    """`--winner best.txt` wrote the config over the schedule that it names."""
+    best = found.candidates[0]
+    listed = replace(best.plan, choice=best.plan.choice._replace(schedule="auto"))
+    winner = replace(best, planned=replace(best.planned, training=listed))
+    written = write_winner(winner, found, (), tmp_path / "best.txt", "config.yaml")
+    assert written.pipeline.schedule == str(tmp_path / "best.schedule.txt")
+    again = load_config(str(tmp_path / "best.txt"), (), schedules=None, strategies=None)
+    assert training_plan(again).training.digest == winner.plan.digest
+
+
+def test_no_time_is_one_candidate(given):
+    hurried = found_for(given, seconds=0.0)
+    assert len([c for c in hurried.candidates if not c.given]) == 1
+    assert hurried.left_out > 0
+
+
+def test_a_limit_that_nothing_keeps_to(tmp_path):
+    with pytest.raises(LimitError, match="smallest limit that works"):
+        found_for(config(tmp_path, *SMALL, NARROW))
+
+
+def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
+    """Candidates that are too large are left out, others run forward again."""
+    peaks = [max(m.peak for m in c.plan.memory) for c in found.candidates]
+    limit = min(peaks) + 64  # strategies count before anything is laid out, some bytes too many
+    assert limit < max(peaks)
+    narrow = config(tmp_path, *SMALL, f"partition.memory={limit}", "partition.split=none")
+    for candidate in found_for(narrow).candidates:
+        assert max(m.peak for m in candidate.plan.memory) <= limit
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bucketed(tmp_path_factory) -> Config:
+    folder = tmp_path_factory.mktemp("buckets")
+    more = (
+        f"partition.costs={costs(folder)}",
+        "data.batch_size=2",
+        "data.buckets=[4, 12]",
+        "pipeline.micro_batches=2",
+        "partition.split=none",
+    )
+    return load_config(str(write_bucketed(folder)), more)
+
+
+@pytest.fixture(scope="module")
+def epoch(bucketed) -> Epoch:
+    return epoch_of(bucketed, load_corpus(bucketed))
+
+
+@pytest.fixture(scope="module")
+def best(bucketed, epoch) -> Found:
+    return found_for(bucketed, epoch=epoch)
+
+
+def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
+    batches = source(load_corpus(bucketed).train, bucketed.data, bucketed.train.seed)
+    keys = [
+        sorted((b.bucket_key for b in batches.batches(n)), reverse=True)
+        for n in range(len(batches))
+    ]
+    parts = dict(epoch)
+    assert sum(parts.values()) == pytest.approx(1)
+    assert len(epoch) > 2
+    for mixture, part in epoch:
+        assert part == pytest.approx(keys.count(list(mixture)) / len(keys))
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+
+
+def test_candidates_count_by_the_mean_step_of_an_epoch(best, epoch):
+    seconds = [candidate.seconds for candidate in best.candidates]
+    assert seconds == sorted(seconds)
+    for candidate in best.candidates:
+        steps = [(part, candidate.planned.step(keys)) for keys, part in epoch]
+        mean = sum(part * predict(step, candidate.prices).makespan for part, step in steps)
+        assert candidate.seconds == pytest.approx(mean)
+        assert 0 < candidate.even <= candidate.bound <= candidate.seconds * (1 + 1e-9)
+        assert candidate.plan.choice.schedule in SCHEDULES
+    assert {1, 2} <= {len(c.plan.sizes) for c in best.candidates}
+    assert best.given is not None
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_winner_of_buckets_makes_its_plans_again_and_trains(best, epoch, tmp_path, at):
+    winner, path = best.candidates[at], tmp_path / "winner.yaml"
+    write_winner(winner, best, (), path, "config.yaml")
+    again = load_config(str(path), ["train.steps=2"], schedules=None, strategies=None)
+    planned = training_plan(again)
+    for keys, _ in epoch:
+        assert planned.step(keys).digest == winner.planned.step(keys).digest
+    with make_cluster("threads", 2) as cluster:
+        assert Trainer(job_of(planned), cluster, load_corpus(again)).fit()["steps"] == 2

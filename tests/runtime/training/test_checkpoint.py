@@ -1,0 +1,193 @@
+"""Checkpoints: a run that stops and goes on elsewhere ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from runtime.backends.device.blas_threads import limit_blas
+from runtime.training import checkpoint
+from runtime.training.job import prepare
+from runtime.training.trainer import Trainer, load_corpus
+from runtime.transports import make_cluster
+from symgraph.app.config import load_config
+from symgraph.core.errors import ConfigError, RunError
+from tests.helpers.small_lm import write_config
+
+TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12"
+ELSEWHERE = {
+    "the same": [],
+    "one device": ["devices=[cpu(0)]", "group2ctx={}"],
+    "three devices, swapped": [
+        "devices=[cpu(0), cpu(1), cpu(2)]",
+        "pipeline.schedule=gpipe",
+        "group2ctx={embed: cpu(1), layer0: cpu(2), layer1: cpu(0), decode: cpu(1)}",
+    ],
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return checkpointed(tmp_path)
+
+
+def checkpointed(folder: Path) -> Path:
+    """A config that saves every 5 steps into `saved` beside it, with dropout to be kept exact."""
+    more = f"checkpoint: {{directory: {folder / 'saved'}, every: 5}}\nblas_threads: 1\n"
+    return write_config(folder, TRAIN, more, args="dropout: 0.2")
+
+
+def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Path | None]:
+    """Held-out loss and weights at the end, and the checkpoint the run went on from."""
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
+        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        source = trainer.resume()
+        loss = trainer.fit()["loss"]
+        return loss, trainer.training.parameters(), source
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_going_on_elsewhere_ends_with_the_same_bits(path, where):
+    """Case X17, pipelines 29: also the optimizer, dropout, and states carried over batches."""
+    loss, weights, _ = train(path, f"checkpoint.directory={path.parent / 'other'}")
+    train(path, "train.steps=7")
+    again, then, source = train(path, *ELSEWHERE[where])
+    assert source is not None
+    assert source.name == "step-00000007"
+    assert again == loss
+    assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
+
+
+def test_the_newest_are_kept_and_hold_weights_by_name(path):
+    _, weights, _ = train(path)
+    saved = path.parent / "saved"
+    assert sorted(p.name for p in saved.iterdir()) == ["step-00000010", "step-00000012"]
+    files = sorted((saved / "step-00000012").glob("*.safetensors"))
+    tensors = {k: v for file in files for k, v in load_file(file).items()}
+    assert all(tensors[name].tobytes() == array.tobytes() for name, array in weights.items())
+    assert "optimizer/decode_weight/mean" in tensors
+    assert tensors["state/layer0_init_c"].shape == (6, 8)
+
+
+def test_a_finished_run_only_evaluates(path):
+    loss, _, _ = train(path)
+    again, _, source = train(path)
+    assert source is not None
+    assert again == loss
+
+
+def test_never_resume_starts_anew(path):
+    loss, _, _ = train(path)
+    again, _, source = train(path, "checkpoint.resume=never")
+    assert (again, source) == (loss, None)
+
+
+def test_a_run_begun_anew_keeps_its_own_checkpoints(path):
+    """The highest step numbers were kept, so that those of a new run were removed at once."""
+    train(path)
+    train(path, "checkpoint.resume=never", "train.steps=7")
+    saved = path.parent / "saved"
+    assert sorted(p.name for p in saved.iterdir()) == ["step-00000005", "step-00000007"]
+    assert checkpoint.latest(saved) == saved / "step-00000007"
+
+
+def test_a_checkpoint_that_was_not_finished_is_not_used(path):
+    train(path, "train.steps=5")
+    saved = path.parent / "saved"
+    (saved / "step-00000005").rename(saved / ".step-00000005.partial")
+    assert checkpoint.latest(saved) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("args.hidden=9", r"args: .*hidden.* was written with"),
+        ("train.optimizer=sgd", "train.optimizer: 'sgd', but .* was written with 'adam'"),
+        ("data.sequence_length=4", "data.sequence_length: 4, but .* written with 5"),
+    ],
+)
+def test_another_run_is_refused(path, override, message):
+    train(path, "train.steps=2")
+    with pytest.raises(ConfigError, match=message):
+        train(path, override)
+
+
+def test_other_words_are_refused(path):
+    """Ids follow the words' counts: of a text that had grown, they meant other words, silently."""
+    train(path, "train.steps=2")
+    text = path.parent / "text.txt"
+    text.write_text("\n".join([*text.read_text().splitlines()[::-1]]), encoding="utf-8")
+    train(path, "train.steps=3")  # the same words in the same numbers
+    text.write_text("w1 w1 new " * 50 + text.read_text(), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the text has other words than the one that the checkp"):
+        train(path, "train.steps=4")
+
+
+def test_damaged_files_are_named(path):
+    train(path, "train.steps=2")
+    folder = path.parent / "saved" / "step-00000002"
+    (folder / "rank-1.safetensors").write_bytes(b"not this")
+    with pytest.raises(ConfigError, match=r"rank-1.safetensors cannot be read"):
+        train(path)
+    (folder / "rank-1.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"has no '.*': it was written by another network"):
+        train(path)
+    config = json.loads((folder / "checkpoint.json").read_text())["config"]
+    del config["train"]["seed"]
+    for about, message in (
+        ("", "is no checkpoint"),
+        ("[]", "is no checkpoint: checkpoint.json does not say its steps"),
+        ("{}", "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": -2}', "is no checkpoint: checkpoint.json does not say its steps"),
+        ('{"steps": 2, "updates": "2"}', "checkpoint.json does not say its updates"),
+        ('{"steps": 2}', "is no checkpoint of a training run: it has no model"),
+        (json.dumps({"steps": 2, "config": config}), "training run: it has no train.seed"),
+    ):
+        (folder / "checkpoint.json").write_text(about)
+        with pytest.raises(ConfigError, match=message):
+            train(path)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
+    """It was told after the last one, when nothing could be saved any more."""
+    (path.parent / "saved").write_text("a file, not a folder")
+    config = load_config(str(path))
+    with (
+        make_cluster("threads", 2) as cluster,
+        pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write .*: Not a directory"),
+    ):
+        Trainer(prepare(config), cluster, load_corpus(config))
+
+
+def test_two_runs_do_not_write_into_one_folder(path):
+    """Each removed what the other one was writing: one ended at a file that was not there."""
+    with (
+        checkpoint.alone_in(path.parent),
+        pytest.raises(ConfigError, match="another run writes its checkpoints into"),
+    ):
+        train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    assert checkpoint.latest(path.parent) == path.parent / "step-00000001"
+
+
+def test_a_full_disk_ends_the_run_and_leaves_older_checkpoints(path, monkeypatch):
+    """safetensors has an error of its own for it, and what was half written filled the disk."""
+    saved = path.parent / "saved"
+    (saved / ".step-00000003.partial").mkdir(parents=True)  # of a run that was killed
+    train(path, "train.steps=2")
+    assert [p.name for p in saved.iterdir()] == ["step-00000002"]
+
+    def full(tensors, file):
+        file.write_bytes(b"the first bytes")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(RunError, match=r"cannot write the checkpoint .*step-00000003: .* space"):
+        train(path, "train.steps=3")
+    assert [p.name for p in saved.iterdir()] == ["step-00000002"]

@@ -1,0 +1,131 @@
+"""Program that the MPI tests start on every rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runtime.transports import Transport, make_cluster
+from runtime.transports.mpi.cluster import MpiCluster
+from symgraph.core.errors import ConfigError
+from tests.contracts.stalls import STALLS
+from tests.contracts.transport import CHECKS, PATIENT
+
+
+def say(text: str) -> None:
+    """One line in one write, so that lines of several ranks do not mix."""
+    os.write(1, f"{text}\n".encode())
+
+
+def contract() -> None:
+    for check in (*CHECKS, *STALLS):
+        check(MpiCluster)
+    from mpi4py import MPI
+
+    # The clusters that failed on purpose keep the package from doing this.
+    MPI.Finalize()
+    say("contract kept")
+
+
+def trained() -> None:
+    """A run that goes well, and then ends as programs do."""
+    with MpiCluster(PATIENT) as cluster:
+        total = np.ones(1)
+        cluster.run(lambda end: end.allreduce(total))
+    say(f"sum {total[0]:g}")
+
+
+def wrong_size() -> None:
+    try:
+        make_cluster("mpi", 5, PATIENT)
+    except ConfigError as error:
+        say(str(error))
+        sys.exit(2)
+
+
+def failing(fail: Callable[[], Any], rank: int) -> None:
+    """A run in which one rank fails while all others wait, handled as the command line does."""
+    cluster = MpiCluster(PATIENT)
+
+    def work(end: Transport) -> None:
+        end.waiting_for(f"R{end.rank}.3")
+        if end.rank == rank:
+            for other in {*range(end.size)} - {rank}:
+                end.recv(np.zeros(1), other, 0)  # it has come to its last wait
+            fail()
+        else:
+            end.send(np.zeros(1), rank, 0)
+        end.recv(np.zeros(3), (end.rank + 1) % end.size, 7)
+
+    try:
+        cluster.run(work)
+    except Exception as error:
+        say(f"{type(error).__name__}: {error}")
+        cluster.leave(1)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_guard() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(2.5)  # at work, until it has heard of it
+
+
+def divide() -> None:
+    _ = 1 / 0
+
+
+def uncaught() -> None:
+    """No handling at all: the traceback ends the program, with the cluster open."""
+    cluster = MpiCluster(PATIENT)
+    cluster.run(lambda end: divide() if end.rank == 1 else end.exchange(None))
+
+
+def unclosed() -> None:
+    """Rank 1 ends well, but without closing its cluster, while the others still wait for it."""
+    cluster = MpiCluster(PATIENT)
+    if cluster.rank != 1:
+        try:
+            cluster.run(lambda end: end.recv(np.zeros(3), 1, 7))
+        except Exception as error:
+            say(str(error))
+            cluster.leave(1)
+
+
+def stay(busy: bool) -> None:
+    """Ranks that would stay for ever, at work or waiting for one that is; they say who they are."""
+
+    def work(end: Transport) -> None:
+        end.exchange(None)
+        say(f"process {os.getpid()}")
+        while busy or end.rank == 0:
+            time.sleep(0.1)
+        end.recv(np.zeros(3), (end.rank + 1) % end.size, 7)
+
+    MpiCluster(PATIENT).run(work)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    "contract": contract,
+    "trained": trained,
+    "wrong-size": wrong_size,
+    "kill-rank-1": lambda: failing(kill, 1),
+    "kill-rank-0": lambda: failing(kill, 0),
+    "kill-guard-1": lambda: failing(kill_guard, 1),
+    "raise": lambda: failing(divide, 1),
+    "uncaught": uncaught,
+    "unclosed": unclosed,
+    "wait": lambda: stay(busy=False),
+    "work": lambda: stay(busy=True),
+}
+
+if __name__ == "__main__":
+    CASES[sys.argv[1]]()

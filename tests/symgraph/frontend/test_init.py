@@ -1,0 +1,224 @@
+"""Initialisers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from symgraph.core import rand
+from symgraph.core.errors import GraphError, ShapeError
+from symgraph.frontend import init
+
+EACH = [
+    init.Zero(),
+    init.One(),
+    init.Constant(0.3),
+    init.Uniform(0.2),
+    init.Normal(0.5),
+    init.Orthogonal(),
+    init.Orthogonal(1.0, "normal"),
+    init.Xavier(),
+    init.Xavier("gaussian", "in", 2),
+    init.MSRAPrelu("out", 0.1),
+    init.LSTMBias(2.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fc1_bias", 0),
+        ("bn_beta", 0),
+        ("bn_moving_mean", 0),
+        ("bn_moving_avg", 0),
+        ("bn_moving_inv_var", 0),
+        ("l0_init_c", 0),
+        ("l0_init_h", 0),
+        ("bn_gamma", 1),
+        ("bn_moving_var", 1),
+        ("fc1_weight", 7),
+        ("weight", 7),
+    ],
+)
+def test_the_end_of_the_name_decides(name, value):
+    got = init.Constant(7)(name, (2, 3), "float32", 0)
+    assert got.dtype == np.float32
+    assert got.tolist() == [[value] * 3] * 2
+
+
+def test_a_name_without_a_rule_is_refused():
+    with pytest.raises(GraphError, match=r"'data': .* end in one of weight, bias.* Variable\('da"):
+        init.Uniform()("data", (2, 3), "float32", 0)
+
+
+def test_the_variables_own_initialiser_comes_first():
+    attrs = {"__init__": init.Constant(2.5).dumps()}
+    for name in ("fc1_bias", "fc1_weight", "state"):
+        assert init.Uniform()(name, (2,), "float64", 0, attrs).tolist() == [2.5, 2.5]
+
+
+def test_lstm_bias():
+    """Case R3: forget bias 2, H = 100."""
+    attrs = {"__init__": '["lstmbias", {"forget_bias": 2.0}]'}
+    got = init.Zero()("lstm_l0_i2h_bias", (400,), "float32", 0, attrs)
+    assert got.tolist() == [0] * 100 + [2] * 100 + [0] * 200
+    with pytest.raises(ShapeError, match=r"'b' of shape \(6,\) is not the bias of an LSTM"):
+        init.LSTMBias().fill("b", (6,), "float32", 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_depend_on_seed_and_name_only(dtype):
+    make = init.Uniform(0.1)
+    first = make("a_weight", (300, 400), dtype, 1)
+    make("b_weight", (5, 5), dtype, 1)
+    assert np.array_equal(make("a_weight", (300, 400), dtype, 1), first)
+    assert not np.isin(make("b_weight", (50, 50), "float64", 1), first).any()
+    assert not np.isin(make("a_weight", (50, 50), "float64", 2), first).any()
+
+
+@pytest.mark.parametrize(
+    ("make", "draw"), [(init.Uniform(1.0), rand.uniform), (init.Normal(1.0), rand.normal)]
+)
+def test_the_counter_is_the_element(make, draw):
+    """More than two of the blocks that values are drawn in, and a ragged one."""
+    shape = (3, 50_001)
+    raw = draw(np, rand.key(4, "init", "w_weight"), np.arange(3 * 50_001), np.float64)
+    want = 2 * raw - 1 if draw is rand.uniform else raw
+    assert np.array_equal(make("w_weight", shape, "float64", 4), want.reshape(shape))
+
+
+def test_spread_of_uniform_and_normal():
+    u = init.Uniform()("w_weight", (400, 500), "float32", 3)
+    assert u.dtype == np.float32
+    assert -0.07 <= u.min() < -0.0699
+    assert 0.0699 < u.max() < 0.07
+    x = init.Normal()("w_weight", (400, 500), "float64", 3)
+    assert x.std() == pytest.approx(0.01, rel=5 / math.sqrt(2 * x.size))
+    assert abs(x.mean()) < 5 * 0.01 / math.sqrt(x.size)
+
+
+@pytest.mark.parametrize("factor", ["in", "out", "avg"])
+@pytest.mark.parametrize("tail", [(), (3, 2)])
+def test_xavier_spread(factor, tail):
+    shape = (200, 50, *tail)
+    n = {"in": 50, "out": 200, "avg": 125}[factor] * math.prod(tail)
+    u = init.Xavier("uniform", factor, 3)("w_weight", shape, "float64", 1)
+    assert np.abs(u).max() == pytest.approx(math.sqrt(3 / n), rel=1e-3)
+    x = init.Xavier("gaussian", factor, 2)("w_weight", shape, "float64", 1)
+    assert x.std() == pytest.approx(math.sqrt(2 / n), rel=5 / math.sqrt(2 * x.size))
+    msra = init.MSRAPrelu(factor, slope=0.5)("w_weight", shape, "float64", 1)
+    assert msra.std() == pytest.approx(math.sqrt(2 / 1.25 / n), rel=5 / math.sqrt(2 * x.size))
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (6, 6), (3, 2, 5)])
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_orthogonal(shape, kind):
+    w = init.Orthogonal(1.5, kind)("w_weight", shape, "float64", 2)
+    assert w.shape == shape
+    w = w.reshape(shape[0], -1)
+    gram = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+    np.testing.assert_allclose(gram, 1.5**2 * np.eye(len(gram)), atol=1e-12)
+
+
+def test_matrix_initialisers_refuse_vectors():
+    for make in (init.Xavier(), init.MSRAPrelu(), init.Orthogonal()):
+        with pytest.raises(ShapeError, match=r"needs two axes or more but parameter 'v_weight' ha"):
+            make("v_weight", (5,), "float32", 0)
+
+
+@pytest.mark.parametrize("make", EACH)
+def test_dumps_round_trip(make):
+    again = init.create(make.dumps())
+    assert again == make
+    shape = (8, 6)
+    assert np.array_equal(
+        again("w_weight", shape, "float64", 1), make("w_weight", shape, "float64", 1)
+    )
+
+
+def test_dumps_is_mxnets_text():
+    assert init.Normal(0.5).dumps() == '["normal", {"sigma": 0.5}]'
+    assert json.loads(init.Xavier(factor_type="in", magnitude=2.34).dumps()) == [
+        "xavier",
+        {"rnd_type": "uniform", "factor_type": "in", "magnitude": 2.34},
+    ]
+
+
+def test_create():
+    assert init.create("Xavier", magnitude=2) == init.Xavier(magnitude=2)
+    assert init.create("zeros") == init.Zero()
+    assert init.create("ones") == init.One()
+    made = init.Mixed([".*"], [init.Zero()])
+    assert init.create(made) is made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (3, "3 is no initialiser: give one like Xavier"),
+        (init.Xavier, "Xavier'> is no initialiser: give one like Xavier"),
+        ('["xavier", {"magnitude": "3"}]', "Xavier: magnitude is '3' but must be a finite number"),
+        ('["xavier", {"magnitude": -3}]', "magnitude is -3 but must be 0 or more"),
+        ("xavir", "unknown initialiser 'xavir': did you mean 'xavier'"),
+        ('["uniform", {"sigma": 1}]', "initialiser 'uniform': .*unexpected keyword .*'sigma'"),
+        ('["constant", {}]', "initialiser 'constant': .*missing"),
+        ("[uniform", r"'\[uniform' is not JSON"),
+        ('["uniform"]', "is not JSON of"),
+        ('["xavier", {"rnd_type": "normal"}]', "Xavier: unknown rnd_type 'normal'"),
+        ('["xavier", {"factor_type": "fan"}]', "Xavier: unknown factor_type 'fan'"),
+        ('["orthogonal", {"rand_type": "unifrm"}]', "did you mean 'uniform'"),
+    ],
+)
+def test_create_refuses(text, message):
+    with pytest.raises(GraphError, match=message):
+        init.create(text)
+
+
+def test_arrays_as_first_values():
+    """`Variable(init=Constant(array))` could not be written as JSON."""
+    constant = init.create(init.Constant(np.arange(3.0)).dumps())
+    assert constant("x_weight", (2, 3), "float32", 0).tolist() == [[0, 1, 2]] * 2
+    assert init.Normal(np.float32(0.5)).dumps() == '["normal", {"sigma": 0.5}]'
+    with pytest.raises(ShapeError, match=r"'x_weight' of shape \(2, 4\) cannot be filled with"):
+        constant("x_weight", (2, 4), "float32", 0)
+
+
+def test_mixed():
+    mixed = init.Mixed(["embed", ".*h2h", ".*"], [init.One(), init.Constant(2), init.Constant(3)])
+    shape = (1, 1)
+    for name, want in [
+        ("embed_weight", 1),
+        ("l0_h2h_weight", 2),
+        ("l0_h2h_bias", 0),
+        ("weight", 3),
+    ]:
+        assert mixed(name, shape, "float32", 0) == want
+    assert init.Mixed([".*"], ["one"])("x_weight", shape, "float32", 0) == 1
+    own = {"__init__": init.Constant(9).dumps()}
+    assert mixed("embed_weight", shape, "float32", 0, own) == 9
+
+
+def test_mixed_refuses():
+    with pytest.raises(GraphError, match=r"Mixed: '\*' is no pattern: nothing to repeat"):
+        init.Mixed(["*"], [init.Zero()])
+    with pytest.raises(GraphError, match="2 patterns, 1 initialisers"):
+        init.Mixed(["a", "b"], [init.Zero()])
+    with pytest.raises(GraphError, match=r"'c_weight' matches none of the patterns 'a', 'b': add"):
+        init.Mixed(["a", "b"], [init.Zero()] * 2)("c_weight", (1,), "float32", 0)
+
+
+def test_register_makes_a_users_initialiser_known():
+    class Ramp(init.Initializer):
+        def fill(self, name, shape, dtype, seed):
+            return np.arange(math.prod(shape), dtype=dtype).reshape(shape)
+
+    try:
+        init.register(Ramp)
+        assert init.Zero()("x", (3,), "float32", 0, {"__init__": "ramp"}).tolist() == [0, 1, 2]
+        with pytest.raises(GraphError, match="there is an initialiser 'ramp' already"):
+            init.register(Ramp)
+    finally:
+        init.INITIALIZERS.pop("ramp", None)

@@ -1,0 +1,92 @@
+"""Whole runs of a config whose data is sentences in buckets."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.backends.device.blas_threads import limit_blas
+from runtime.frontends.cli.plan_report import plan_report
+from runtime.training.batches import IGNORED, source
+from runtime.training.job import prepare
+from runtime.training.trainer import Trainer, load_corpus
+from runtime.transports import make_cluster
+from symgraph.app.config import load_config
+from symgraph.core.errors import ConfigError
+from tests.helpers.small_lm import write_bucketed
+
+
+def run(path, *overrides):
+    """The summary, the weights, and the step that was gone on from."""
+    config = load_config(str(path), overrides)
+    with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
+        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer.resume()
+        first = trainer.training.steps
+        return trainer.fit(), trainer.training.parameters(), first
+
+
+def test_a_run_learns_and_counts_its_words(tmp_path):
+    path = write_bucketed(tmp_path)
+    config = load_config(str(path))
+    summary, _, _ = run(path, "train.steps=60")
+    batches = source(load_corpus(config).train, config.data, config.train.seed)
+    counted = 0
+    for step in range(60):
+        given = batches.batches(step)
+        assert len(given) == 2
+        counted += sum(int((b.label[0] != IGNORED).sum()) for b in given)
+    assert summary["tokens"] == counted
+    assert summary["perplexity"] < 12
+    assert summary["predicted_step_seconds"] is None
+    for stage in summary["stages"]:
+        assert stage["peak_bytes_measured"] > 0
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [[], ["devices=[cpu(0)]", "group2ctx={}"], ["pipeline.schedule=gpipe"]]
+)
+def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
+    path = write_bucketed(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
+    summary, weights, _ = run(path, f"checkpoint.directory={tmp_path / 'other'}")
+    run(path, "train.steps=5")
+    again, then, first = run(path, *elsewhere)
+    assert first == 5
+    assert again["loss"] == summary["loss"]
+    assert again["tokens"] == summary["tokens"]
+    assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
+
+
+def test_the_plan_says_which_bucket_it_shows(tmp_path):
+    text, _ = plan_report(prepare(load_config(str(write_bucketed(tmp_path)))))
+    assert "of the buckets 4, 7, 12 the largest is shown" in text
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ("buckets: [4], sequence_length: 5", "data.buckets: stands beside data.sequence_length"),
+        ("valid_path: null", "data: sequence_length or buckets is missing"),
+        ("sequence_length: 5, batches_per_step: 2", "data.batches_per_step: is for data.buckets"),
+        ("buckets: []", "data.buckets"),
+        ("buckets: [4, 0]", "data.buckets"),
+    ],
+)
+def test_lengths_that_are_no_lengths(tmp_path, lengths, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(str(write_bucketed(tmp_path, lengths)))
+
+
+def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
+    path = write_bucketed(tmp_path)
+    path.write_text(
+        path.read_text().replace("examples.lstm_lm:build", "tests.helpers.faults:build")
+    )
+    with pytest.raises(ConfigError, match="ignore_label"):
+        prepare(load_config(str(path)))
+
+
+def test_times_of_stages_are_those_of_all_buckets(tmp_path):
+    """Short buckets have fewer time segments than the largest, by whose stages times are shown."""
+    path = write_bucketed(tmp_path, more="blas_threads: 1\n")
+    summary, _, _ = run(path, "pipeline.time_segment=3", "train.steps=4")
+    assert all(stage["seconds"] > 0 for stage in summary["stages"])

@@ -1,0 +1,395 @@
+"""The command line as a user meets it: what it prints, and its exit status.
+
+Most commands run in the tests' process, since one of its own takes a second to begin; those that
+are about the process have one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from symgraph.run import main
+from tests.helpers.profiles import costs
+from tests.helpers.small_lm import write_bucketed, write_config
+
+ROOT = Path(__file__).parents[2]
+KEYS = {
+    "loss",
+    "perplexity",
+    "steps",
+    "tokens",
+    "tokens_per_second",
+    "step_seconds",
+    "predicted_step_seconds",
+    "bubble_fraction",
+    "schedule",
+    "micro_batches",
+    "time_segment",
+    "placement",
+    "stages",
+    "transport",
+}
+STAGE_KEYS = {
+    "seconds",
+    "flops",
+    "parameter_bytes",
+    "activation_bytes",
+    "peak_bytes_predicted",
+    "peak_bytes_measured",
+    "bytes_sent",
+    "messages",
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    train = "optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0, steps: 7"
+    return str(write_config(tmp_path, train))
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "symgraph.run", *arguments]
+
+
+def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In this process."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        status = main(arguments)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+
+
+def figures(*arguments: str) -> dict[str, object]:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_training_prints_plain_lines_and_a_summary(config):
+    done = run_alone(config)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "held-out perplexity" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_has_the_documented_keys_and_stdout_is_only_that(config):
+    done = run_alone(config, "--json")
+    found = json.loads(done.stdout)
+    assert found.keys() >= KEYS
+    assert [s.keys() >= STAGE_KEYS for s in found["stages"]] == [True, True]
+    assert found["steps"] == 7
+    assert found["tokens"] == 7 * 6 * 5
+    assert found["transport"] == "threads"
+    assert "held-out perplexity" in done.stderr
+
+
+def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config, tmp_path):
+    given = (config, "blas_threads=1", f"partition.costs={costs(tmp_path)}")
+    want = figures(*given)["loss"]
+    for overrides in (
+        ["pipeline.schedule=gpipe"],
+        ["devices=[cpu(0)]", "group2ctx={}"],
+        ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
+        ["pipeline.schedule=zb-h1", "pipeline.recompute=all"],
+        ["group2ctx={}", "partition.strategy=optimal"],
+        [
+            "group2ctx={decode: cpu(0)}",
+            "partition.strategy=auto",
+            "partition.split=none",
+            "pipeline.schedule=auto",
+        ],
+    ):
+        assert figures(*given, *overrides)["loss"] == want
+    segments = figures(*given, "pipeline.time_segment=2")["loss"]
+    assert segments == pytest.approx(want, rel=1e-5)  # products of other sizes round otherwise
+
+
+def test_what_is_left_open_is_chosen_and_shown(config):
+    overrides = [
+        "pipeline.schedule=auto",
+        "pipeline.time_segment=auto",
+        "pipeline.recompute=auto",
+        "pipeline.micro_batches=2",
+        "partition.memory=1MiB",
+    ]
+    done = run(config, *overrides, "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "measured kernels" in done.stdout
+    assert "tried:" in done.stdout
+    for schedule in ("gpipe", "1f1b", "zb-v", "wavefront", "auto"):
+        assert f" {schedule} " in done.stdout
+    assert "-> " in done.stdout
+
+
+def test_strategies_are_compared_and_the_groups_can_be_pasted(config, tmp_path):
+    more = ["group2ctx={}", "partition.strategy=auto", f"partition.costs={costs(tmp_path)}"]
+    done = run(config, *more, "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    for strategy in ("uniform", "parameters", "chain", "optimal", "noncontiguous", "refine"):
+        assert f" {strategy} " in done.stdout
+    assert "\ngroup2ctx:\n  embed: cpu(" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["placement"].keys() >= {"embed", "decode"}
+
+
+def test_plans_are_made_for_the_machine_of_a_file(config, tmp_path):
+    """A machine of a tenth of the speed takes ten times as long; nothing here is measured."""
+    steps = []
+    for flops in ("100 MFLOP/s", "10 MFLOP/s"):
+        machine = tmp_path / "machine.yaml"
+        machine.write_text(
+            f"devices:\n  cpu(0): {{flops: {flops}}}\n  cpu(1): {{flops: {flops}}}\n"
+            "links:\n  socket: {latency: 0s, bandwidth: 100GB/s}\n"
+        )
+        more = ["group2ctx={}", "partition.strategy=optimal", f"machine={machine}"]
+        done = run(config, *more, "--plan", "--json")
+        assert done.returncode == 0, done.stderr
+        steps.append(json.loads(done.stdout.splitlines()[-1])["predicted_step_seconds"])
+    assert 8 * steps[0] < steps[1] < 10 * steps[0]
+
+
+def test_an_unknown_strategy(config):
+    done = run(config, "partition.strategy=optimol")
+    assert done.returncode == 2
+    assert "partition.strategy: unknown value 'optimol': did you mean 'optimal'?" in done.stderr
+
+
+def test_what_cannot_be_cut_along_time_is_said(config):
+    done = run(config, "model=tests.helpers.small_lm:late", "pipeline.time_segment=2", "--plan")
+    assert "nodes cannot run in the segment of their time step: " in done.stdout
+
+
+def test_a_memory_limit_that_is_too_small(config):
+    done = run_alone(config, "partition.memory=10kB", "--plan")
+    assert done.returncode == 3
+    assert "more than the limit of 9.77 KiB; that is the smallest limit that works" in done.stderr
+
+
+def test_training_lowers_the_perplexity(config):
+    few = figures(config, "train.steps=1")["perplexity"]
+    many = figures(config, "train.steps=40")["perplexity"]
+    assert many < 0.7 * few
+
+
+def test_plan_shows_partition_memory_and_timeline_and_runs_nothing(config):
+    done = run(config, "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "stage",
+        "cpu(1)",
+        "messages a micro-batch",
+        "memory at the worst",
+        "rank 1  F",
+        "the predicted step is",
+    ):
+        assert part in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["predicted_step_seconds"] > 0
+    assert "loss" not in found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pipeline.schedul=gpipe"], "did you mean 'schedule'?"),
+        (["pipeline.schedule=gpip"], "did you mean 'gpipe'?"),
+        (["pipeline.micro_batches=7"], "micro_batches"),
+        (["data.path=/nowhere"], "/nowhere"),
+        (["group2ctx.layer0=cpu(3)"], "cpu(3)"),
+        (["group2ctx={embed: cpu(0)}"], "is in group 'layer0', which group2ctx does not map"),
+        (["devices=[gpu(0), gpu(1)]", "group2ctx={}"], "gpu(0) cannot be used"),
+        (["args.hiden=8"], "'hiden'"),
+        (["model=examples.lstm_lm:biuld"], "did you mean 'build'?"),
+        (["model=examples.nothing:build"], "there is no module 'examples.nothing'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(config, overrides, message):
+    done = run(config, *overrides)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+
+
+def test_a_mistake_in_the_file_names_its_line(config):
+    path = Path(config)
+    path.write_text(path.read_text().replace("micro_batches", "micro_baches"))
+    done = run(config)
+    assert done.returncode == 2
+    assert "config.yaml:6: pipeline.micro_baches" in done.stderr
+    assert "did you mean 'micro_batches'" in done.stderr
+
+
+def test_a_mistake_in_the_arguments_is_one_line_and_status_2():
+    done = run("--pln")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "symgraph: error: unrecognized arguments: --pln (python -m symgraph.run --help tells"
+    assert done.stderr == f"{told} more)\n"
+
+
+def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """With a pipe for stdout that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        return subprocess.run(
+            command(*arguments),
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+            check=False,
+        )
+
+
+def test_what_is_printed_may_be_cut_off(config):
+    """`--plan | head` ended with a traceback."""
+    for arguments in (["--keys"], [config, "--plan"]):
+        done = without_reader(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_training_that_nobody_reads_is_a_failure_with_one_line(config):
+    done = without_reader(config)
+    assert (done.returncode, done.stderr) == (1, "symgraph: error: Broken pipe\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(config):
+    full = "symgraph: error: No space left on device\n"
+    with open("/dev/full", "w") as stdout:
+        done = subprocess.run(
+            command("--keys"),
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, full)
+    done = run(config, "--log=/dev/full")
+    told = "symgraph: error: cannot write the log /dev/full: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_text_without_a_held_out_part(config, tmp_path):
+    (tmp_path / "none.txt").write_text("")
+    done = run(config, f"data.valid_path={tmp_path / 'none.txt'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"symgraph: error: the held-out part of text .* has no words\n", done.stderr
+    )
+    (tmp_path / "few.txt").write_text("w1 w2\n")
+    done = run(config, f"data.valid_path={tmp_path / 'few.txt'}")
+    assert done.returncode == 2
+    assert "error: the held-out text: 3 tokens do not fill one batch" in done.stderr
+
+
+def test_sentences_without_words(tmp_path):
+    config = write_bucketed(tmp_path)
+    (tmp_path / "lines.txt").write_text("\n" * 400)
+    done = run(str(config))
+    assert done.returncode == 1
+    assert done.stderr.startswith("symgraph: error: no word was there to predict")
+
+
+def test_text_from_a_device(config):
+    """It was no file, so "no such file"."""
+    done = run(config, "data.valid_path=/dev/null")
+    assert "error: the held-out part of text" in done.stderr
+
+
+def test_missing_config_file():
+    done = run_alone("nothing.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing.yaml" in done.stderr
+
+
+def test_no_config_says_what_to_type():
+    done = run()
+    assert done.returncode == 2
+    assert "examples/lstm_lm.yaml" in done.stderr
+
+
+def test_diverged_training_is_a_failure_with_one_line(config):
+    done = run_alone(config, "train.learning_rate=1e30", "train.clip_global_norm=null")
+    assert done.returncode == 1
+    assert "diverged" in done.stderr
+
+
+def test_keys_lists_every_key_with_its_meaning():
+    done = run("--keys")
+    assert done.returncode == 0
+    assert "pipeline.micro_batches" in done.stdout
+    assert "Parts that a batch is cut into." in done.stdout
+
+
+def test_interrupt_ends_it_cleanly(config):
+    with subprocess.Popen(
+        command(config, "train.steps=1000000"),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["symgraph: interrupted"]
+
+
+def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
+    log = tmp_path / "log.jsonl"
+    run_of = [config, f"--log={log}", f"checkpoint.directory={tmp_path / 'runs'}"]
+    events = tmp_path / "events"
+    final = figures(*run_of, f"--tensorboard={events}")
+    (written,) = events.iterdir()
+    assert written.read_bytes().count(b"tokens_per_second") == 7
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 8))
+    assert [line["tokens"] for line in steps] == [30 * n for n in range(1, 8)]
+    assert steps[-1]["loss"] == final["train_loss"]
+    assert lines[-1] == {"step": 7, "held_out_perplexity": final["perplexity"]}
+    figures(*run_of, "train.steps=9")
+    more = [json.loads(line) for line in log.read_text().splitlines()[len(lines) :]]
+    assert [line["step"] for line in more if "loss" in line] == [8, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
+        (["--log=x", "--measure-machine"], "--log is for training; leave out --measure-machine"),
+        (["--log=x", "--plan"], "--log is for training; leave out --plan"),
+        (["--tensorboard=x", "--profile"], "--tensorboard is for training; leave out --profile"),
+    ],
+)
+def test_logs_that_cannot_be_written(config, arguments, message):
+    done = run(config, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"symgraph: error: {message}"]

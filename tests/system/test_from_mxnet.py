@@ -1,0 +1,62 @@
+"""docs/from_mxnet.md: its program prints what it says, and its names are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from symgraph.core.registry import ALIASES, OPS
+from symgraph.frontend import sym
+from symgraph.frontend.symbol import Symbol
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "from_mxnet.md").read_text(encoding="utf-8")
+
+
+def listed(start: str) -> list[str]:
+    """The names in the paragraph that starts with these words."""
+    (paragraph,) = [p for p in TEXT.split("\n\n") if p.startswith(start)]
+    return re.findall(r"`([\w]+)`", paragraph)
+
+
+def test_the_program_prints_what_the_page_says():
+    _, program = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    (said,) = re.findall(r"^prints\n\n```\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == said
+
+
+def test_every_name_is_there_and_every_operator_is_named():
+    starts = ("Layers", "Sequences", "Products", "Shapes", "One value")
+    names = {name for start in starts for name in listed(start)}
+    two = listed("Two values")
+    prefix = two.index("broadcast_")
+    names |= {*two[:prefix], *(f"broadcast_{name}" for name in two[prefix + 1 :])}
+    made = listed("Values made")
+    names |= set(made[: made.index("random")])
+    for name in names:
+        assert callable(getattr(sym, name)), name
+    for name in made[made.index("random") + 1 :]:
+        assert callable(getattr(sym.random, name)), name
+    # Other tests register operators of their own.
+    ours = {n for n, op in OPS.items() if op.compute.__module__.startswith("symgraph.")}
+    ours |= {alias for alias, name in ALIASES.items() if name in ours}
+    public = {n for n in ours if not n.startswith("_")} - {"nll_stats"}
+    assert public <= names
+
+
+def methods(of: str) -> list[str]:
+    (found,) = re.findall(rf"- \*\*`{of}`\*\*:(.*?)^- ", TEXT, re.MULTILINE | re.DOTALL)
+    return re.findall(r"`(\w+)`", found)
+
+
+def test_the_methods_are_there():
+    for name in methods("Symbol"):
+        assert callable(getattr(Symbol, name)), name
+    with (sym.Variable("x") * 2).simple_bind(x=(1,)) as executor:
+        executor.forward()
+        for name in methods("Executor"):
+            assert hasattr(executor, name), name

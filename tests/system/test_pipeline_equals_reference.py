@@ -1,0 +1,66 @@
+"""The test that matters most: random network x placement x schedule x micro-batches x segments."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.planning.plan import Options
+from runtime.schedule.generators.table import SCHEDULES
+from symgraph.core.context import cpu
+from tests.helpers.networks import random_case, random_groups
+from tests.helpers.pipelines import assert_close, assert_same_bits, judge, on_devices, on_threads
+from tests.helpers.recurrent import lstm_case
+
+pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
+
+DEVICES = 3
+
+
+def options(seed: int, schedule: str, micro_batches: int, **more: object) -> Options:
+    groups = random_groups(seed, DEVICES)
+    return on_devices(DEVICES, groups, schedule, micro_batches, **more)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3, 5])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(6))
+def test_pipeline_equals_reference(seed, schedule, micro_batches):
+    case = random_case(seed)
+    got = on_threads(case, options(seed, schedule, micro_batches))
+    assert_close(got, judge(case))
+
+
+@pytest.mark.parametrize("recompute", ["none", "all"])
+@pytest.mark.parametrize("time_segment", [1, 2, 5])
+@pytest.mark.parametrize("schedule", ["wavefront", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("seed", range(6, 12))
+def test_time_segments_and_recomputation_equal_reference(seed, schedule, time_segment, recompute):
+    case = random_case(seed)
+    more = {"time_segment": time_segment, "recompute": recompute}
+    got = on_threads(case, options(seed, schedule, 1 + seed % 3, **more))
+    assert_close(got, judge(case))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 5])
+@pytest.mark.parametrize("seed", range(8))
+def test_placement_and_schedule_change_no_bit(seed, micro_batches):
+    case = random_case(seed)
+    alone = on_threads(case, Options(micro_batches=micro_batches))
+    for other, schedule in enumerate(SCHEDULES):
+        got = on_threads(case, options(100 * seed + other, schedule, micro_batches))
+        assert_same_bits(got, alone)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_unrolled_lstm_in_every_way(schedule, micro_batches):
+    """Stages 0 1 0 1 on two devices; time segments and recomputation on devices change no bit."""
+    case = lstm_case(3, 5)
+    groups = {f"layer{i}": cpu(i % 2) for i in range(3)} | {"head": cpu(1)}
+    for time_segment in (None, 1, 2, 3):
+        alone = on_threads(case, Options(micro_batches=micro_batches, time_segment=time_segment))
+        assert_close(alone, judge(case))
+        for recompute in ("none", (1,), "all"):
+            more = {"time_segment": time_segment, "recompute": recompute}
+            how = Options(groups, cpu(0), (), schedule, micro_batches, **more)
+            assert_same_bits(on_threads(case, how), alone)
