@@ -12,6 +12,13 @@ What goes between the pieces are ordinary values of a few numbers a row, so plac
 schedules see nothing special, and gradients, which are built on this graph, add up the pieces'
 parts of the input's gradient by themselves. A reader that cannot be split reads the pieces joined.
 A split that the attribute tells gives the same numbers wherever the pieces are placed.
+
+A convolution is split along its filters, and what works on each channel by itself stays in pieces
+after it. Each device has its filters' rows of weight and bias and reads all of the data, or with
+groups the channels of its groups:
+
+    data ─┬─ conv[0:32] ── relu[0:32] ── pool[0:32] ───┐
+          └─ conv[32:64] ─ relu[32:64] ─ pool[32:64] ──┴─ joined along the channels
 """
 
 from __future__ import annotations
@@ -30,7 +37,6 @@ from symgraph.core.registry import VARIABLE
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import TensorType, Value
 from symgraph.ops.loss import IGNORE
-from symgraph.passes.shard_conv import channelwise, convolution
 from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard
 
 StepBatches = tuple[int, ...]
@@ -343,6 +349,54 @@ def _nll(graph: _Rewriter, node: Node) -> bool:
     return True
 
 
+def _convolution(graph: _Rewriter, node: Node) -> bool:
+    data, *rest = node.inputs
+    filters, groups = node.attrs["num_filter"], node.attrs["num_group"]
+    bounds, each = graph.bounds_of(node, filters), filters // groups
+    sources: tuple[Value, ...] = (data,) * len(bounds)
+    if groups > 1:
+        if any(stop % each for _, stop in bounds):
+            raise GraphError(
+                f"{node.op} {node.name!r} with num_filter={filters}, num_group={groups} cannot be "
+                f"split at filters {[stop for _, stop in bounds[:-1]]}: a piece has whole groups, "
+                f"of {each} filters each"
+            )
+        channels = graph.graph.type_of(data).shape[1] // groups
+        ends = {
+            "begin": lambda a, b: a // each * channels,
+            "end": lambda a, b: b // each * channels,
+        }
+        inputs = [(data,)] * len(bounds)
+        sources = graph.piece_of(node, bounds, "slice_axis", inputs, "[data]", axis=1, **ends)
+    attrs = {
+        **node.attrs,
+        "num_filter": lambda start, stop: stop - start,
+        "num_group": lambda start, stop: (stop - start) // each if groups > 1 else 1,
+    }
+    own = zip(sources, *(graph.rows_of(v, bounds) for v in rest), strict=True)
+    _join_channels(graph, node, graph.piece_of(node, bounds, node.op, list(own), **attrs), bounds)
+    return True
+
+
+def _channelwise(graph: _Rewriter, node: Node) -> bool:
+    """Follow a convolution in pieces, where the node is to be split as that is."""
+    data, *slopes = node.inputs
+    if slopes or data not in graph.channels:
+        return False
+    pieces, bounds = graph.channels[data]
+    if graph.bounds_of(node, bounds[-1][1]) != bounds:
+        return False
+    own = [(v,) for v in pieces]
+    _join_channels(graph, node, graph.piece_of(node, bounds, node.op, own, **node.attrs), bounds)
+    return True
+
+
+def _join_channels(graph: _Rewriter, node: Node, pieces: tuple[Value, ...], bounds: Bounds) -> None:
+    """Put a node's pieces together for readers of the whole; remember them for others."""
+    graph.channels[Value(node.name)] = pieces, bounds
+    graph.call(node.name, "Concat", pieces, node.tags, dim=1)
+
+
 def _begin(start: int, stop: int) -> int:
     return start
 
@@ -353,8 +407,8 @@ RULES: Mapping[str, Callable[[_Rewriter, Node], bool]] = {
     "SoftmaxOutput": _softmax_output,
     "softmax_cross_entropy": _softmax_cross_entropy,
     "_nll": _nll,
-    "Convolution": convolution,
-    "Activation": channelwise,
-    "LeakyReLU": channelwise,
-    "Pooling": channelwise,
+    "Convolution": _convolution,
+    "Activation": _channelwise,
+    "LeakyReLU": _channelwise,
+    "Pooling": _channelwise,
 }
