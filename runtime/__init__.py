@@ -1,8 +1,9 @@
 """The runtime: schedules, their proof and simulation, and the workers that run them."""
 
+from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Session, initialize
 from runtime.frontends.mxnet.executor import Executor
-from runtime.planning.buckets import Buckets, BucketSession
+from runtime.planning.buckets import Buckets
 from runtime.planning.plan import Options, Plan, plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower

@@ -7,28 +7,22 @@ one: nothing is searched for again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from partitioner.base.types import BodyKey
-from runtime.engine.session import Arrays, Session
-from runtime.engine.worker import RankResources, Worker
 from runtime.planning.heap import paused
 from runtime.planning.mixed_step import mix
 from runtime.planning.plan import Options, Plan, plan
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.planning.step_memory import step_memory
-from runtime.transports import Cluster, Transport
-from runtime.transports.agreement import agree_on_plan
-from symgraph.core.errors import GraphError, RunError, ScheduleError
+from symgraph.core.errors import GraphError, ScheduleError
 from symgraph.core.units import bytes_text
 from symgraph.frontend.io import DataBatch, DataDesc, describe
 from symgraph.frontend.model import Model
 from symgraph.frontend.name import NameManager
-from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.symbol import Symbol
 
 # key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
@@ -173,110 +167,6 @@ class Buckets:
                 )
 
 
-class BucketSession(Session):
-    """Runs steps of batches of any buckets; see Session.
-
-    carry_states: the states at the end of a step are the next one's first (truncated
-    back-propagation through time); by default every step begins with zeros.
-    """
-
-    def __init__(
-        self,
-        buckets: Buckets,
-        cluster: Cluster,
-        arrays: Arrays,
-        *,
-        optimizer: Optimizer | None = None,
-        clip: float | None = None,
-        seed: int = 0,
-        shared: Mapping[int, RankResources] | None = None,
-        carry_states: bool = False,
-        timed: bool = False,
-    ) -> None:
-        super().__init__(
-            buckets.default,
-            cluster,
-            arrays,
-            optimizer=optimizer,
-            clip=clip,
-            seed=seed,
-            shared=shared,
-            timed=timed,
-        )
-        self.buckets, self.carry_states = buckets, carry_states
-        self._bound: dict[tuple[Hashable, ...], dict[int, Worker]] = {
-            (buckets.default_bucket_key,): self.workers
-        }
-
-    def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
-        """Run one step on one or more batches, which may be of different buckets.
-
-        The batches count as one large batch: a loss that divides by the number of valid labels
-        divides by that of all of them. In whatever order they are given, the larger ones count as
-        the first. stop, and the figures: see Session.step.
-        """
-        if not batches:
-            raise RunError("a step has no batch; give one or more")
-        if self.carry_states and len(batches) > 1:
-            raise RunError(
-                f"carry_states is set, but a step has {len(batches)} batches; states go on from "
-                "one batch to the next, so each must be a step of its own"
-            )
-        ordered = largest_first(batches)
-        for batch in ordered:
-            self.buckets.plan(batch.bucket_key, batch.described)
-        keys = tuple([batch.bucket_key for batch in ordered])
-        self._turn(keys)
-        values = [{**first, **b.feeds} for first, b in zip(self.now.zeros, ordered, strict=True)]
-        figures = self._run(values, stop)
-        if not self.carry_states:
-            self.reset_states()
-        return figures
-
-    def _turn(self, keys: tuple[Hashable, ...]) -> None:
-        """Let the workers of these buckets be those that run, with the states of the last ones."""
-        self.now = step = self.buckets.step(keys)
-        if keys not in self._bound:
-            workers: dict[int, Worker] = {}
-
-            def start(transport: Transport) -> None:
-                agree_on_plan(transport, step)
-                rank = transport.rank
-                workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
-
-            with paused():
-                self.cluster.run(start)
-            self._bound[keys] = workers
-        states = {rank: worker.states for rank, worker in self.workers.items()}
-        self.workers = self._bound[keys]
-        for rank, worker in self.workers.items():
-            worker.states = states[rank]
-
-    def _record(self, worker: Worker) -> None:
-        """Keep what each stage and phase took of a step, as of one body of the default bucket.
-
-        Other buckets have other time segments, and other steps other micro-batches. What the
-        default bucket has not on this rank is left out.
-        """
-        cut, timeline, unit = self.plan.partition, worker.timeline, float(worker.timeline.unit)
-        bodies: dict[tuple[int, str], BodyKey] = {}
-        for key in cut.bodies:
-            if cut.rank(key) == worker.rank:
-                bodies.setdefault((key.stage, key.phase), key)
-        totals: dict[tuple[int, str], float] = {}
-        for run, start, end in timeline.tracks[worker.rank].runs():
-            at = run.stage, run.phase
-            totals[at] = totals.get(at, 0.0) + (end - start) * unit
-        for at, seconds in totals.items():
-            if at in bodies:
-                self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))
-
-    @property
-    def held(self) -> dict[int, int]:
-        """Bytes of the memory of each local rank that all buckets share."""
-        return {rank: shared.pool.memory.nbytes for rank, shared in self.shared.items()}
-
-
 def largest_first(batches: Iterable[DataBatch]) -> list[DataBatch]:
     """The batches in the order in which they count in a step."""
     return sorted(batches, key=lambda b: (-sum(a.size for a in b.data), repr(b.bucket_key)))
@@ -316,6 +206,3 @@ def _described(made: Plan) -> list[DataDesc]:
 
 def _type_of(made: Plan, name: str) -> Any:
     return made.partition.graph[name].types[0]
-
-
-__all__ = ["BucketSession", "Buckets", "StepPrograms", "largest_first"]

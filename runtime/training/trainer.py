@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import RECENT, Arrays, Session, initialize
-from runtime.planning.buckets import BucketSession
 from runtime.training import checkpoint
 from runtime.training.batches import Source, source
 from runtime.training.job import Job, create_optimizer

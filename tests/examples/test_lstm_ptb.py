@@ -17,7 +17,7 @@ import pytest
 
 from examples.lstm_lm import build
 from runtime.backends.device.blas_threads import limit_blas
-from runtime.planning.buckets import BucketSession
+from runtime.engine.bucket_session import BucketSession
 from runtime.profiling.search.candidate import Candidate
 from runtime.training.batches import IGNORED
 from runtime.training.job import prepare, training_plan

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import symgraph as sg
+from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Arrays, initialize
-from runtime.planning.buckets import Buckets, BucketSession
+from runtime.planning.buckets import Buckets
 from runtime.planning.plan import Options
 from runtime.transports import Cluster
 from symgraph.core.reference import evaluate

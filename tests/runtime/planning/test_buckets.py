@@ -1,18 +1,20 @@
-"""Buckets: one array a parameter, each bucket its own length, several of them in one step."""
+"""Plans of buckets: one placement for all, states, and what cannot be one network."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import symgraph as sg
-from runtime.engine.session import initialize
-from runtime.planning.buckets import BucketSession
+from runtime.engine.bucket_session import BucketSession
+from runtime.planning.mixed_step import NOMINAL
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
+from symgraph.core.errors import GraphError, RunError, ScheduleError
 from tests.helpers.buckets import (
     HIDDEN,
-    PAD,
     VOCAB,
     batch,
     gradients_of,
@@ -20,282 +22,248 @@ from tests.helpers.buckets import (
     lstm,
     make_buckets,
     options,
-    padded,
     start,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
-
-def copied(session):
-    return {n: a.copy() for n, a in session.parameters().items()}
-
-
-def assert_right(got, want):
-    assert got.keys() == want.keys()
-    for name, value in want.items():
-        np.testing.assert_allclose(got[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_step_of_several_buckets_equals_the_reference(schedule, devices):
-    batches = [batch(7), batch(3), batch(5, 1), batch(3, 2)]
-    buckets = make_buckets(lstm(), batches[0], options(devices, schedule))
-    with ThreadCluster(devices) as cluster:
+@pytest.mark.parametrize("schedule", ["1f1b", "auto"])
+@pytest.mark.parametrize("strategy", ["optimal", "noncontiguous", "auto"])
+def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
+    how = options(
+        3,
+        schedule,
+        groups=None,
+        strategy=strategy,
+        splits=False,
+        pricing=lambda graph, contexts: NOMINAL,
+    )
+    buckets = make_buckets(lstm(3), batch(9), how)
+    assert buckets.default.choice.schedule in SCHEDULES
+    batches = [batch(9), batch(4), batch(6)]
+    with ThreadCluster(3) as cluster:
         session, _ = start(buckets, cluster)
-        before = copied(session)
-        figures = session.step_batches(batches)
-        grads, nll, words = judge(lstm(), batches, before)
-        assert_right(gradients_of(session), grads)
-        assert figures["nll_count"] == words
-        assert figures["nll_nll"] == pytest.approx(nll, rel=1e-10)
-        after = session.parameters()
-        assert_right(after, {n: w - 0.1 * grads[n] for n, w in before.items()})
+        before = {n: a.copy() for n, a in session.parameters().items()}
+        session.step_batches(batches)
+        want, _, _ = judge(lstm(3), batches, before)
+        for name, value in gradients_of(session).items():
+            np.testing.assert_allclose(value, want[name], rtol=1e-10, atol=1e-12)
+    ranks = {}
+    for key, plan in buckets._plans.items():
+        assert not plan.considered or key == 9  # nothing is searched for again
+        for name in plan.parameters:
+            assert ranks.setdefault(name, plan.rank_of(name)) == plan.rank_of(name)
+    assert len(set(ranks.values())) == 3
 
 
-@pytest.mark.parametrize("time_segment", [None, 2])
-@pytest.mark.parametrize("recompute", ["none", "all"])
-def test_placement_and_schedule_change_no_bit(time_segment, recompute):
-    batches = [batch(3), batch(7), batch(5), batch(7, 1)]
-
-    def gradients(devices, schedule):
-        how = {"time_segment": time_segment, "recompute": recompute, "micro_batches": 3}
-        made = options(devices, schedule, **how)
-        buckets = make_buckets(lstm(dropout=0.3), batch(7), made)
-        with ThreadCluster(devices) as cluster:
-            session, _ = start(buckets, cluster)
-            figures = session.step_batches(batches)
-            return gradients_of(session), figures
-
-    alone, figures = gradients(1, "gpipe")
-    for devices, schedule in [(2, "gpipe"), (2, "1f1b"), (3, "zb-h1"), (3, "wavefront")]:
-        got, told = gradients(devices, schedule)
-        assert told == figures
-        for name, value in alone.items():
-            assert got[name].tobytes() == value.tobytes(), (name, devices, schedule)
-
-
-def test_the_order_in_which_batches_are_given_changes_no_bit():
-    batches = [batch(3), batch(7), batch(5)]
-    found = []
-    for order in ([0, 1, 2], [2, 0, 1]):
-        with ThreadCluster(2) as cluster:
-            session, _ = start(make_buckets(lstm(), batch(7), options(2, "1f1b")), cluster)
-            session.step_batches([batches[i] for i in order])
-            found.append(gradients_of(session))
-    for name, value in found[0].items():
-        assert value.tobytes() == found[1][name].tobytes()
+def test_labels_are_not_taken_for_words():
+    """Both are reshaped in one group. A planner had put the one on device 0 and the other on 1, and
+    in further buckets both went to device 0: more stages, and no step with the default bucket."""
+    marked = options(2, "1f1b")
+    given = make_buckets(lstm(), batch(9), marked).default
+    placed = given.partition.placement
+    nodes = [n for n in given.network.first if n.op == "Reshape" and n.origin is None]
+    assert len(nodes) == 2
+    label_side = {"softmax_label", *(n.name for n in nodes if n.inputs[0].node == "softmax_label")}
+    late = {"softmax", "nll"}
+    stages = {n: int(n in label_side or n in late) for n in placed.stage_of}
+    apart = replace(placed, stage_of=stages, rank_of=(0, 1))
+    how = options(2, "1f1b", groups=None, placement=apart)
+    buckets = make_buckets(lstm(), batch(9), how)
+    assert buckets.default.partition.rank_of == (0, 1)
+    for length in (4, 6):
+        assert buckets.plan(length, batch(length).described).partition.rank_of == (0, 1)
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        assert session.step_batches([batch(9), batch(4)])["nll_count"] > 0
 
 
-def linear(weight_first=True):
-    """`data` (2, key) times a weight: the sum over the key's columns keeps one shape for all."""
+def test_a_bucket_with_other_stages_is_a_step_of_its_own():
+    """Its times have no place among the default bucket's; looking for one ended the run."""
 
-    def sym_gen(key):
-        a, data = sg.sym.Variable("a", shape=(2, 1)), sg.sym.Variable("data")
-        product = sg.sym.broadcast_mul(a, data) if weight_first else sg.sym.broadcast_mul(data, a)
-        loss = sg.sym.MakeLoss(sg.sym.sum(product, axis=1), name="loss")
-        return loss, ("data",), None
+    def sym_gen(length):
+        loss, data, label = lstm()(length)
+        if length < 9:
+            with sg.AttrScope(ctx_group="embed"):
+                back = sg.sym.BlockGrad(sg.sym.identity(loss[0]), name="back")
+            return sg.sym.Group([loss[0], sg.sym.sum(back, name="nll")]), data, label
+        with sg.AttrScope(ctx_group="decode"):
+            total = sg.sym.sum(sg.sym.BlockGrad(loss[0]), name="nll")
+        return sg.sym.Group([loss[0], total]), data, label
 
-    return sym_gen
+    buckets = make_buckets(sym_gen, batch(9), options(2, "1f1b"))
+    with ThreadCluster(2) as cluster:
+        session, _ = start(buckets, cluster)
+        for length in (9, 5, 9):
+            session.step_batches([batch(length)])
+        assert buckets.plan(5, ()).partition.rank_of == (0, 1, 0)
+        with pytest.raises(ScheduleError, match="run them in steps of their own"):
+            session.step_batches([batch(9), batch(5)])
+        assert {key.stage for key in session.body_seconds} == {0, 1}
 
 
-def ones(key):
-    data = np.ones((2, key), np.float64)
-    described = [sg.io.DataDesc("data", data.shape, "float64")]
-    return sg.io.DataBatch([data], bucket_key=key, provide_data=described)
+@pytest.mark.parametrize("how", ["shards", "replicas"])
+def test_groups_on_several_devices_are_so_in_every_bucket(how):
+    """The copies of a parameter get one sum of gradients, whichever bucket they are from."""
+    groups = {"embed": sg.cpu(0), "layer0": sg.cpu(0), "layer1": sg.cpu(1)}
+    groups["decode"] = (sg.cpu(0), sg.cpu(1))
+    made = options(2, "1f1b", groups=groups, **{how: {"decode": "devices"}})
+    with ThreadCluster(2) as cluster:
+        session, arrays = start(make_buckets(lstm(), batch(7), made), cluster)
+        for batches in ([batch(7)], [batch(7), batch(3)], [batch(3)]):
+            before = {n: a.copy() for n, a in session.parameters().items()}
+            session.step_batches(batches)
+            want, _, _ = judge(lstm(), batches, before)
+            for name, value in session.parameters().items():
+                step = before[name] - 0.1 * want[name]
+                np.testing.assert_allclose(value, step, rtol=1e-10, atol=1e-12)
+        both = [{n for n in own if n.startswith("decode_weight")} for own in arrays.values()]
+        assert all(len(names) == 1 for names in both)
 
 
-@pytest.mark.parametrize("keys", [(10,), (5,), (10, 5)])
-def test_gradients_of_buckets(keys):
-    """mxnet test_bucket_module_grad_req: every bucket writes into the one gradient of `a`.
+def with_states(length):
+    """A layer over `length` words, from its own states, which it gives on."""
+    data, label = sg.sym.Variable("data"), sg.sym.Variable("softmax_label")
+    x = sg.sym.Embedding(data, input_dim=VOCAB, output_dim=HIDDEN, name="embed")
+    cell = sg.rnn.LSTMCell(HIDDEN, prefix="lstm_")
+    begin = [sg.sym.Variable(f"init_{kind}") for kind in "hc"]
+    x, ends = cell.unroll(length, x, begin, layout="NTC", merge_outputs=True)
+    last = [sg.sym.BlockGrad(end, name=f"last_{k}") for k, end in zip("hc", ends, strict=True)]
+    scores = sg.sym.FullyConnected(
+        sg.sym.Reshape(x, shape=(-1, HIDDEN)), num_hidden=VOCAB, name="decode"
+    )
+    flat = sg.sym.Reshape(label, shape=(-1,))
+    loss = sg.sym.SoftmaxOutput(scores, flat, normalization="valid", name="softmax")
+    figures = sg.sym.nll_stats(loss, flat, name="nll")
+    feeds = {n: sg.Feed(sg.TensorType((4, length), "int32")) for n in ("data", "softmax_label")}
+    feeds |= {f"init_{k}": sg.Feed(sg.TensorType((4, HIDDEN), "float64")) for k in "hc"}
+    states = {f"init_{k}": f"last_{k}_output" for k in "hc"}
+    return sg.Model(sg.sym.Group([loss, figures, *last]), feeds, states)
 
-    A gradient of 2 for each column; two buckets in one step add up, as grad_req add would.
-    """
-    buckets = make_buckets(linear(), ones(10), options(1, micro_batches=1, groups=None))
-    with ThreadCluster(1) as cluster:
-        arrays = {0: {"a": np.ones((2, 1))}}
-        session = BucketSession(
-            buckets, cluster, arrays, optimizer=sg.optimizer.create("sgd", learning_rate=0.0)
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_states_go_on_only_where_they_are_asked_to(carry):
+    """Two chunks of 3 and 5 words are one text of 8 words with carried states, else two texts."""
+    text = batch(8, pad=-2)
+    chunks = [
+        sg.io.DataBatch(
+            [text.data[0][:, a:b]],
+            [text.label[0][:, a:b]],
+            bucket_key=b - a,
+            provide_data=text.provide_data,
+            provide_label=text.provide_label,
         )
-        for _ in range(2):
-            session.step_batches([ones(key) for key in keys])
-            np.testing.assert_array_equal(session.workers[0].grads["a"], np.full((2, 1), sum(keys)))
+        for a, b in ((0, 3), (3, 8))
+    ]
+    chunks = [replace(c, data=[c.data[0] % VOCAB], label=[c.label[0] % VOCAB]) for c in chunks]
+    whole = replace(text, data=[text.data[0] % VOCAB], label=[text.label[0] % VOCAB])
+    buckets = make_buckets(with_states, whole, options(1, groups=None))
+    rest = {"optimizer": sg.optimizer.create("sgd", learning_rate=0.0)}
+    with ThreadCluster(1) as cluster:
+        session, arrays = start(buckets, cluster, carry_states=carry, **rest)
+        in_chunks = sum(session.step_batches([c])["nll_nll"] for c in chunks)
+        fresh = BucketSession(buckets, cluster, arrays, **rest)
+        at_once = fresh.step_batches([whole])["nll_nll"]
+        if carry:
+            assert in_chunks == pytest.approx(at_once, rel=1e-12)
+            with pytest.raises(RunError, match="carry_states is set, but a step has 2 batches"):
+                session.step_batches(chunks)
+        else:
+            assert in_chunks != pytest.approx(at_once, rel=1e-6)
 
 
-def test_an_update_through_one_bucket_is_seen_in_all():
-    """The original example gave each bucket its own parameters: five models, none of them whole."""
-    buckets = make_buckets(lstm(), batch(10), options(2))
+def test_a_loss_by_the_size_of_its_batch_cannot_be_of_several():
+    buckets = make_buckets(lstm(normalization="batch"), batch(7), options(1, groups=None))
+    with ThreadCluster(1) as cluster:
+        session, _ = start(buckets, cluster)
+        session.step_batches([batch(3)])
+        with pytest.raises(GraphError, match="'softmax' divides by the size of one batch"):
+            session.step_batches([batch(3), batch(7)])
+
+
+def test_a_parameter_that_a_bucket_lacks_is_named():
+    def sym_gen(length):
+        return lstm(layers=1 + (length > 5))(length)
+
+    buckets = make_buckets(sym_gen, batch(7), options(1, groups=None))
+    with pytest.raises(GraphError, match=r"bucket 7 has a parameter 'lstm1_.*', which bucket 3"):
+        buckets.plan(3, batch(3).described)
+
+
+def test_a_name_that_the_batch_does_not_provide_is_named():
+    given = batch(5)
+    with pytest.raises(GraphError, match="bucket 5: sym_gen names 'softmax_label', but the batch"):
+        make_buckets(lstm(), replace(given, label=[], provide_label=[]), options(1, groups=None))
+
+
+def test_a_parameter_stays_where_the_default_bucket_has_it():
+    """Even if its only reader is in another group for short sentences."""
+
+    def sym_gen(length):
+        symbol, *names = lstm()(length)
+        weight = sg.sym.Variable("extra", shape=(1,))
+        with sg.AttrScope(ctx_group="embed" if length > 5 else "decode"):
+            more = sg.sym.MakeLoss(sg.sym.sum(sg.sym.square(weight)), name="more")
+        return sg.sym.Group([symbol, more]), *names
+
+    buckets = make_buckets(sym_gen, batch(7), options(2))
+    plan = buckets.plan(3, batch(3).described)
+    assert plan.rank_of("extra") == buckets.default.rank_of("extra")
+
+
+def test_random_numbers_do_not_depend_on_which_buckets_came_before():
+    """Names that are given automatically key the random streams, so each bucket has its own."""
+
+    def sym_gen(length):
+        symbol, *names = lstm()(length)
+        inner = symbol.get_internals()["embed_output"]
+        return sg.sym.Group([symbol, sg.sym.MakeLoss(sg.sym.sum(sg.sym.Dropout(inner)))]), *names
+
+    found = []
+    for first in ([], [batch(4)]):
+        buckets = make_buckets(sym_gen, batch(7), options(1, groups=None))
+        for given in first:
+            buckets.plan(4, given.described)
+        plan = buckets.plan(5, batch(5).described)
+        found.append({n.attrs["stream"] for n in plan.network.first if n.op == "Dropout"})
+    assert found[0] == found[1]
+    assert len(found[0]) == 1
+
+
+def test_scoring_shares_the_pool_and_changes_nothing():
+    buckets = make_buckets(lstm(), batch(9), replace(options(2, "1f1b"), micro_batches=4))
     with ThreadCluster(2) as cluster:
         session, arrays = start(buckets, cluster)
-        before = copied(session)
-        session.step_batches([batch(5)])
-        grads, _, _ = judge(lstm(), [batch(5)], before)
-        stepped = {n: w - 0.1 * grads[n] for n, w in before.items()}
-        figures = session.step_batches([batch(10)])
-        assert figures["nll_nll"] == pytest.approx(judge(lstm(), [batch(10)], stepped)[1])
-        held = {id(a) for own in arrays.values() for a in own.values()}
-        for workers in session._bound.values():
-            for worker in workers.values():
-                assert {id(a) for a in worker.arrays.values()} <= held
+        scores = BucketSession(buckets.scoring(), cluster, arrays, shared=session.shared)
+        before = {n: a.copy() for n, a in session.parameters().items()}
+        held = session.held
+        scores.step_batches([batch(9), batch(4)])
+        assert scores.held is not held
+        assert scores.held == held
+        _, nll, words = judge(lstm(), [batch(9), batch(4)], before)
+        figures = scores.collect()
+        assert figures == {"nll_nll": pytest.approx(nll, rel=1e-10), "nll_count": words}
+        for name, value in session.parameters().items():
+            assert value.tobytes() == before[name].tobytes()
 
 
-def test_a_bucket_runs_its_own_number_of_steps():
-    """The original example unrolled all its buckets to the length of the largest."""
-    buckets = make_buckets(lstm(), batch(10), options(2))
+def test_a_step_of_several_batches_keeps_to_the_memory_limit():
+    free = make_buckets(lstm(), batch(9), options(2, "gpipe", 1))
+    limit = max(m.peak for m in free.default.memory)
+    buckets = make_buckets(lstm(), batch(9), options(2, "gpipe", 1, memory=limit))
     with ThreadCluster(2) as cluster:
         session, _ = start(buckets, cluster)
-        for length in (8, 10):
-            session.step_batches([batch(length)])
-            plan = session.workers[0].plan
-            cells = [n for n in plan.network.first if n.op == "_lstm_gates" and n.origin is None]
-            assert len(cells) == 2 * length
+        session.step_batches([batch(3)])
+        with pytest.raises(ScheduleError, match=r"a step of 4 batches needs .* on cpu\(\d\), more"):
+            session.step_batches([batch(9)] * 4)
+        with pytest.raises(ScheduleError, match="more than the limit"):
+            session.step_batches([batch(20)])
 
 
-def test_padding_changes_neither_loss_nor_gradients():
-    rng = np.random.default_rng(5)
-    sentences = [rng.integers(1, VOCAB, n) for n in (8, 5, 7)]
-    buckets = make_buckets(lstm(), padded(sentences, 60), options(2, micro_batches=2))
-    found = []
-    with ThreadCluster(2) as cluster:
-        session, _ = start(
-            buckets, cluster, optimizer=sg.optimizer.create("sgd", learning_rate=0.0)
-        )
-        for length in (8, 60):
-            figures = session.step_batches([padded(sentences, length)])
-            found.append((figures, gradients_of(session)))
-    (short, grads), (long, padded_grads) = found
-    assert short["nll_count"] == long["nll_count"] == sum(len(s) - 1 for s in sentences)
-    assert short["nll_nll"] == pytest.approx(long["nll_nll"], rel=1e-12)
-    for name, value in grads.items():
-        np.testing.assert_allclose(padded_grads[name], value, rtol=1e-12, atol=1e-14)
-        assert np.abs(value).max() > 0
-    assert not padded_grads["embed_weight"][PAD].any()
-
-
-def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
-    """The original example divided by sentences: its perplexity was that of whole sentences."""
-    buckets = make_buckets(lstm(), batch(9), options(2))
-    with ThreadCluster(2) as cluster:
-        arrays = initialize(buckets.default, cluster, sg.init.Zero(), 1)
-        session = BucketSession(buckets.scoring(), cluster, arrays)
-        for given in ([batch(9), batch(4)], [batch(6)]):
-            session.step_batches(given)
-        figures = session.collect()
-    words = sum(int((b.label[0] != PAD).sum()) for b in (batch(9), batch(4), batch(6)))
-    assert figures["nll_count"] == words
-    assert np.exp(figures["nll_nll"] / figures["nll_count"]) == pytest.approx(VOCAB, rel=1e-12)
-
-
-def poison(session):
-    for shared in session.shared.values():
-        shared.pool.memory[:] = 0xFF  # not a number in any float
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_buckets_leave_each_other_nothing(schedule):
-    """Buckets 5, 10, 5, 60, alone and together, give what a fresh session gives for each."""
-    steps = [[batch(5)], [batch(10)], [batch(5, 1)], [batch(60)], [batch(5), batch(10)], [batch(5)]]
-    rest = {"optimizer": sg.optimizer.create("sgd", learning_rate=0.0)}
-    buckets = make_buckets(lstm(), batch(60), options(2, schedule))
-    with ThreadCluster(2) as cluster:
-        session, arrays = start(buckets, cluster, **rest)
-        for given in steps:
-            poison(session)
-            session.step_batches(given)
-            got = gradients_of(session)
-            fresh = BucketSession(buckets, cluster, arrays, **rest)
-            fresh.step_batches(given)
-            for name, value in gradients_of(fresh).items():
-                assert np.isfinite(value).all()
-                assert got[name].tobytes() == value.tobytes()
-
-
-def test_arguments_in_another_order_are_matched_by_name():
-    """mxnet PR #1624: parameters were matched by position."""
-
-    def sym_gen(key):
-        return linear(weight_first=key > 7)(key)
-
-    buckets = make_buckets(sym_gen, ones(10), options(1, micro_batches=1, groups=None))
-    with ThreadCluster(1) as cluster:
-        arrays = {0: {"a": np.ones((2, 1))}}
-        session = BucketSession(
-            buckets, cluster, arrays, optimizer=sg.optimizer.create("sgd", learning_rate=0.5)
-        )
-        session.step_batches([ones(10)])
-        session.step_batches([ones(5)])
-        orders = [list(made.parameters) for made in buckets._plans.values()]
-        assert orders == [["a"], ["a"]]
-        np.testing.assert_array_equal(arrays[0]["a"], np.full((2, 1), 1 - 0.5 * 15))
-
-
-def test_the_pool_does_not_depend_on_the_order_of_buckets():
-    """One pool, as large as the largest step needs; what is in it has to make room first."""
-    steps = [[batch(5)], [batch(12)], [batch(30)], [batch(12), batch(5)]]
-    held = []
-    for order in ([0, 1, 2, 3], [2, 3, 1, 0], [3, 0, 2, 1]):
-        with ThreadCluster(2) as cluster:
-            session, _ = start(make_buckets(lstm(), batch(5), options(2)), cluster)
-            for index in order:
-                session.step_batches(steps[index])
-            held.append(session.held)
-    assert held[0] == held[1] == held[2]
-    with ThreadCluster(2) as cluster:
-        alone, _ = start(make_buckets(lstm(), batch(30), options(2)), cluster)
-        assert alone.held == held[0]
-
-
-def attention(key):
-    """Two axes: every one of `target` words reads a weighted sum of `source` words."""
-    source, target = key
-    with sg.AttrScope(ctx_group="embed"):
-        words = [
-            sg.sym.Embedding(sg.sym.Variable(n), input_dim=VOCAB, output_dim=HIDDEN, name=f"{n}_in")
-            for n in ("source", "target")
-        ]
-    with sg.AttrScope(ctx_group="decode"):
-        keys = sg.sym.Reshape(words[0], shape=(-1, 1, source, HIDDEN))
-        queries = sg.sym.Reshape(words[1], shape=(-1, target, 1, HIDDEN))
-        scores = sg.sym.sum(sg.sym.broadcast_mul(queries, keys), axis=3, keepdims=True)
-        read = sg.sym.sum(sg.sym.broadcast_mul(sg.sym.softmax(scores, axis=2), keys), axis=2)
-        rows = sg.sym.Reshape(read + words[1], shape=(-1, HIDDEN))
-        out = sg.sym.FullyConnected(rows, num_hidden=VOCAB, name="decode")
-        label = sg.sym.Reshape(sg.sym.Variable("label"), shape=(-1,))
-        loss = sg.sym.SoftmaxOutput(
-            out, label, normalization="valid", use_ignore=True, ignore_label=PAD, name="softmax"
-        )
-    return loss, ("source", "target"), ("label",)
-
-
-def pair(source, target):
-    rng = np.random.default_rng((source, target))
-    arrays = [rng.integers(1, VOCAB, (4, n), np.int32) for n in (source, target, target)]
-    described = [
-        sg.io.DataDesc(n, a.shape, "int32")
-        for n, a in zip(("source", "target", "label"), arrays, strict=True)
-    ]
-    key = (source, target)
-    return sg.io.DataBatch(
-        arrays[:2],
-        arrays[2:],
-        bucket_key=key,
-        provide_data=described[:2],
-        provide_label=described[2:],
-    )
-
-
-def test_two_axes_of_which_no_bucket_has_the_longest_of_both():
-    pairs = [pair(20, 3), pair(3, 20), pair(9, 9)]
-    held = []
-    for order in ([0, 1, 2], [2, 1, 0]):
-        groups = {"embed": sg.cpu(0), "decode": sg.cpu(1)}
-        buckets = make_buckets(attention, pairs[order[0]], options(2, groups=groups))
-        with ThreadCluster(2) as cluster:
-            session, _ = start(buckets, cluster)
-            for index in order:
-                session.step_batches([pairs[index]])
-            held.append(session.held)
-            session.step_batches(pairs)
-            assert all(np.isfinite(g).all() for g in gradients_of(session).values())
-    assert held[0] == held[1]
+def test_the_order_of_backward_runs_is_not_for_scores():
+    """`pipeline.order` was refused for the plan of the evaluation, so no run could have it."""
+    buckets = make_buckets(lstm(), batch(5), options(2, "gpipe", order="forward"))
+    buckets.plan(3, batch(3).described)
+    assert len(buckets.step([5, 3]).parts.mbs) == 4
+    scoring = buckets.scoring()
+    scoring.plan(3, batch(3).described)
+    assert len(scoring.step([5, 3]).parts.mbs) == 4
