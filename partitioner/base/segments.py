@@ -108,3 +108,9 @@ def _step(node: Node) -> int | None:
             f"node {node.name!r} has time_step {text!r}; it must be a whole number from 0 on"
         )
     return step
+
+
+def segment_lengths(steps: int) -> list[int]:
+    """List the lengths of time segments to try: a half, a quarter, an eighth ... of all steps."""
+    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
+    return list(dict.fromkeys(-(-steps // part) for part in parts))

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from partitioner.base.types import BodyKey, Partition
 from symgraph.passes.replicate import copies_of
 
 BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
 UNDER_WAY = 2  # buckets that a rank has begun and not ended, at most
+GIVE, SPREAD = "give", "spread"  # the lanes of a bucket's alltoall and allgather
 T = TypeVar("T")
 
 
@@ -85,6 +87,16 @@ class Bucket(NamedTuple):
             sum(map(self.summed, self.ranks)),
         )
 
+    @property
+    def collectives(self) -> tuple[CollectiveLayout, CollectiveLayout]:
+        """The alltoall of the pieces and the allgather of their sums, for several ranks."""
+        pieces = [[self.given(a, b) if a != b else 0 for b in self.ranks] for a in self.ranks]
+        sums = [[self.summed(a) if a != b else 0 for b in self.ranks] for a in self.ranks]
+        return (
+            CollectiveLayout("alltoall", self.ranks, tuple(map(tuple, pieces)), GIVE),
+            CollectiveLayout("allgather", self.ranks, tuple(map(tuple, sums)), SPREAD),
+        )
+
 
 def all_copies(partition: Partition) -> list[Copies]:
     """The parameters of a partition that have copies."""
@@ -135,6 +147,12 @@ def buckets(partition: Partition) -> tuple[Bucket, ...]:
             for bucket in filled(together[stages, size], lambda c: c.nbytes, BUCKET_BYTES)
         ]
     )
+
+
+def collective_groups(partition: Partition) -> list[Group]:
+    """List the groups that all ranks must have joined before gradients are summed."""
+    shared = [bucket for bucket in buckets(partition) if len(bucket.ranks) > 1]
+    return sorted({layout.group for bucket in shared for layout in bucket.collectives})
 
 
 def scratch_bytes(partition: Partition) -> list[int]:

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from partitioner.base.types import CommEdge, Topology
 from runtime.backends.device.arrays import copy
 from runtime.schedule.instructions import RECV, SEND
 from runtime.schedule.program import Program, Schedule
-from runtime.transports.base import CollectiveLayout, Collectives, CollectiveTicket, Group
+from runtime.transports.base import Collectives, CollectiveTicket
 from symgraph.core.types import Array
 
 Message = tuple[int, int]  # tag, micro-batch

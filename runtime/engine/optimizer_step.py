@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partitioner.cutting.replicas import collective_groups
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.cpu.updates import squared_norms, update
 from runtime.backends.device.arrays import on_host
-from runtime.engine.replica_sums import ReplicaSums, groups
+from runtime.engine.replica_sums import ReplicaSums
 from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import PARTIAL
 from symgraph.core.types import Array, Value
@@ -84,7 +85,7 @@ class OptimizerStep:
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
         self._known_as = {n: shards[n].parameter if n in shards else n for n in self._names}
         self._copies = {n for n in self._names if n in shards and shards[n].copy}
-        self.groups = groups(plan.partition)
+        self.groups = collective_groups(plan.partition)
         self._sums: ReplicaSums | None = None
 
     def feeds(

@@ -22,27 +22,14 @@ from runtime.backends.device.arrays import copy, on_host
 from runtime.schedule.collective_costs import Links, collective_seconds
 from runtime.schedule.instructions import Run
 from runtime.schedule.program import Program
-from runtime.transports.base import CollectiveLayout, Collectives, Group, Ticket
+from runtime.transports.base import Collectives, Ticket
 from symgraph.core.types import Array
 from symgraph.passes.replicate import copies_of
 
 if TYPE_CHECKING:
     from runtime.planning.step import StepBatches
 
-GIVE, SPREAD = "give", "spread"  # the lanes of the two ways
-
 Gradients = Callable[[str], Array]  # of a variable of this rank
-
-
-def ways(bucket: Bucket) -> tuple[CollectiveLayout, CollectiveLayout]:
-    """The alltoall and the allgather of a bucket of several ranks."""
-    ranks = bucket.ranks
-    pieces = [[bucket.given(a, b) if a != b else 0 for b in ranks] for a in ranks]
-    sums = [[bucket.summed(a) if a != b else 0 for b in ranks] for a in ranks]
-    return (
-        CollectiveLayout("alltoall", ranks, tuple(map(tuple, pieces)), GIVE),
-        CollectiveLayout("allgather", ranks, tuple(map(tuple, sums)), SPREAD),
-    )
 
 
 def sums(partition: Partition, link: Links) -> list[tuple[frozenset[BodyKey], Fraction]]:
@@ -51,7 +38,9 @@ def sums(partition: Partition, link: Links) -> list[tuple[frozenset[BodyKey], Fr
     for bucket in buckets(partition):
         seconds = Fraction(0)
         if len(bucket.ranks) > 1:
-            seconds = sum((collective_seconds(blocks, link) for blocks in ways(bucket)), seconds)
+            seconds = sum(
+                (collective_seconds(blocks, link) for blocks in bucket.collectives), seconds
+            )
         found.append((bucket.bodies, seconds))
     return found
 
@@ -62,7 +51,7 @@ class _Side:
     def __init__(self, bucket: Bucket, rank: int) -> None:
         self.bucket, self.rank = bucket, rank
         self._others = [r for r in bucket.ranks if r != rank]
-        self._give, self._spread = ways(bucket)
+        self._give, self._spread = bucket.collectives
         self.sizes = bucket.rooms(rank)
         self.waits = 0  # variables whose gradients this step has not made
         self.ticket: Ticket | None = None
@@ -141,12 +130,6 @@ def _put(into: Array, start: int, piece: Array) -> int:
 def _beside(array: Array, other: Array) -> Array:
     """The values on the host, if the other array is there."""
     return on_host(array) if isinstance(other, np.ndarray) else array
-
-
-def groups(partition: Partition) -> list[Group]:
-    """What all ranks must have joined for the sums."""
-    found = [bucket for bucket in buckets(partition) if len(bucket.ranks) > 1]
-    return sorted({blocks.group for bucket in found for blocks in ways(bucket)})
 
 
 def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
+from partitioner.base.collectives import Group
 from partitioner.base.types import BodyKey, CommEdge
 from runtime.backends.bodies import Binder, BoundBody, Call, NodeFailed, Packs, make
 from runtime.backends.device.arrays import HOST, device, is_array
@@ -30,7 +31,7 @@ from runtime.planning.step import Feeds, StepBatches
 from runtime.schedule.instructions import REPLICAS, Collective, Free, Instruction, Update
 from runtime.schedule.program import Program, Schedule
 from runtime.schedule.timeline import EMPTY, Timeline, Track
-from runtime.transports.base import Failure, Group, Ticket, Transport
+from runtime.transports.base import Failure, Ticket, Transport
 from symgraph.core.errors import GraphError, LimitError, PeerFailed, RunError
 from symgraph.core.registry import Env
 from symgraph.core.types import Array, TensorType, Value

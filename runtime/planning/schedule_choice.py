@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partitioner import Partition
+from partitioner.base.segments import segment_lengths
 from partitioner.base.types import FORWARD, INPUT, WEIGHT
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Choice, Draft, Made
-from runtime.profiling.calibration.pricing import segment_lengths
 from runtime.schedule.generators.gpipe import gpipe
 from runtime.schedule.generators.table import (
     SCHEDULES,

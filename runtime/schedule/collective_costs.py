@@ -19,8 +19,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 
+from partitioner.base.collectives import CollectiveLayout
 from runtime.schedule.links import Link, as_fraction, quotient
-from runtime.transports.base import CollectiveLayout
 
 Links = Callable[[int, int], Link]  # of a source and a target rank
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from symgraph.app.exit_status import FAILED, exit_status
 from symgraph.core.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import BFLOAT16, DTYPES
@@ -77,47 +78,6 @@ class CollectiveTicket(Ticket, Protocol):
     def returned(self) -> bool:
         """Whether what this rank gave may be overwritten by what it calls next."""
         ...
-
-
-Group = tuple[str, tuple[int, ...]]  # a lane and its ranks
-
-
-class CollectiveLayout(NamedTuple):
-    """What some ranks give each other in a collective, as bytes.
-
-    kind: bcast, scatter, gather, allgather or alltoall. ranks: who takes part, rising. sizes[i][j]:
-    bytes from the i-th of them to the j-th; in a bcast or allgather, i gives all the same. lane:
-    collectives of one lane and ranks have one order.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    sizes: tuple[tuple[int, ...], ...]
-    lane: str = ""
-
-    @property
-    def group(self) -> Group:
-        """What they must have joined."""
-        return self.lane, self.ranks
-
-    @property
-    def shared(self) -> bool:
-        """Whether what a rank gives is the same for all others."""
-        return self.kind in ("bcast", "allgather")
-
-    def given(self, i: int) -> int:
-        """Bytes that the i-th rank gives: to all together, or one block behind the other."""
-        return max(self.sizes[i]) if self.shared else sum(self.sizes[i])
-
-    def to(self, i: int, j: int) -> int:
-        """Where in what i gives the block for j begins."""
-        return 0 if self.shared else sum(self.sizes[i][:j])
-
-    def column(self, j: int) -> list[int]:
-        """The blocks that the j-th rank gets; its own is among them in an allgather."""
-        if self.kind == "allgather":
-            return [self.given(i) for i in range(len(self.ranks))]
-        return [row[j] for row in self.sizes]
 
 
 class Collectives(Protocol):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partitioner.base.collectives import CollectiveLayout
 from runtime.transports import Cluster, Failure, Transport
-from runtime.transports.base import CollectiveLayout
 from symgraph.core.errors import DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import DTYPES
 

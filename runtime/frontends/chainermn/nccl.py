@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from partitioner.base.collectives import CollectiveLayout
 from runtime.backends.device.arrays import after, loaded
 from runtime.frontends.chainermn.communicator import Communicator
 from runtime.frontends.chainermn.group import Group, call_text
 from runtime.frontends.chainermn.means import BUCKET, MEANS, mean
 from runtime.frontends.chainermn.mpi_group import MpiGroup
-from runtime.transports.base import CollectiveLayout
 from runtime.transports.nccl.cluster import card_name, require_cards
 from runtime.transports.nccl.communicators import NcclChannel, NcclCommunicators, load_nccl
 from symgraph.core.errors import ConfigError, DTypeError, RunError

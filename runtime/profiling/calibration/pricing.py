@@ -10,7 +10,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from partitioner.base.segments import time_steps
+from partitioner.base.segments import segment_lengths, time_steps
 from partitioner.costs.cost import CostTable
 from partitioner.cutting.merging import merge_whole
 from runtime.backends.device.arrays import device
@@ -113,12 +113,6 @@ def fresh_pricing() -> CostProvider:
 def versions(graph: Graph) -> list[Graph]:
     """A graph as it stands and merged for time segments of all `segment_lengths`."""
     return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
-
-
-def segment_lengths(steps: int) -> list[int]:
-    """The lengths of time segments that are tried: a half, a quarter, an eighth ... of all."""
-    parts = [1 << n for n in range(1, max(1, steps).bit_length())]
-    return list(dict.fromkeys(-(-steps // part) for part in parts))
 
 
 def shared_prices(

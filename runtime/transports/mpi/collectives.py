@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group, joined_by
+from partitioner.base.collectives import CollectiveLayout, Group
+from runtime.transports.base import CollectiveTicket, joined_by
 from runtime.transports.mpi.staging import Staging, settle
 from runtime.transports.mpi.waiter import Waiter
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import Mark, after, loaded
-from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group
+from runtime.transports.base import CollectiveTicket
 from runtime.transports.mpi.collectives import Bytes, Groups, Joined, MpiCollectives
 from runtime.transports.mpi.staging import Staging
 from runtime.transports.mpi.waiter import Waiter

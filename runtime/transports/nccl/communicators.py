@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import Mark, address, loaded
-from runtime.transports.base import GRACE_SECONDS, CollectiveLayout, Group, joined_by
+from runtime.transports.base import GRACE_SECONDS, joined_by
 from runtime.transports.mpi.waiter import Waiter
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import Mark, after, copy, mark
-from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group, joined_by
+from runtime.transports.base import CollectiveTicket, joined_by
 from symgraph.core.errors import RunError
 
 Bytes = npt.NDArray[Any]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from partitioner import group2ctx
+from partitioner.base.collectives import CollectiveLayout
 from partitioner.cutting.cut import cut
 from runtime.engine.exchanges import exchanges
 from runtime.planning.plan import Options
@@ -18,7 +19,6 @@ from runtime.schedule.instructions import Recv, Run, Send
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.replay import Costs, Link, check, simulate
 from runtime.transports import ThreadCluster
-from runtime.transports.base import CollectiveLayout
 from symgraph.core.context import cpu
 from symgraph.core.errors import ScheduleError
 from symgraph.frontend import sym

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import device
 from runtime.transports import Cluster, Transport, make_cluster
-from runtime.transports.base import CollectiveLayout, CollectiveTicket, Group, Ticket
+from runtime.transports.base import CollectiveTicket, Ticket
 from runtime.transports.mpi.cluster import MpiCluster
 from runtime.transports.mpi.staging import AWARE
 from runtime.transports.nccl.cluster import NcclCluster
