@@ -12,7 +12,7 @@ from typing import Any
 import symgraph.frontend.sym as sym
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Param
-from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, register
+from symgraph.core.registry import Call, Env, Shapes, Site, register
 from symgraph.core.types import Array
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.symbol import Symbol
@@ -52,35 +52,29 @@ def sleep_grad(c: Call) -> Sequence[Ref | None]:
 
 SECONDS = Param(float, 0.0, "float")
 register(
-    OpDef(
-        name="_sleep",
-        inputs=("data", "weight"),
-        shape=same_shape,
-        compute=sleep,
-        grad=sleep_grad,
-        params={"seconds": SECONDS, "input": SECONDS, "parameter": SECONDS},
-        doc="The data, after `seconds`; gradients after `input` and `parameter` seconds.",
-    )
+    name="_sleep",
+    inputs=("data", "weight"),
+    shape=same_shape,
+    compute=sleep,
+    grad=sleep_grad,
+    params={"seconds": SECONDS, "input": SECONDS, "parameter": SECONDS},
+    doc="The data, after `seconds`; gradients after `input` and `parameter` seconds.",
 )
 register(
-    OpDef(
-        name="_sleep_data",
-        inputs=("data",),
-        shape=lambda site, ins, outs: (ins, [ins[0]]),
-        compute=sleep,
-        params={"seconds": SECONDS},
-        doc="The data, after `seconds`.",
-    )
+    name="_sleep_data",
+    inputs=("data",),
+    shape=lambda site, ins, outs: (ins, [ins[0]]),
+    compute=sleep,
+    params={"seconds": SECONDS},
+    doc="The data, after `seconds`.",
 )
 register(
-    OpDef(
-        name="_sleep_weight",
-        inputs=("data",),
-        shape=like_weight,
-        compute=sleep_weight,
-        params={"seconds": SECONDS},
-        doc="One element of the data, after `seconds`.",
-    )
+    name="_sleep_weight",
+    inputs=("data",),
+    shape=like_weight,
+    compute=sleep_weight,
+    params={"seconds": SECONDS},
+    doc="One element of the data, after `seconds`.",
 )
 
 

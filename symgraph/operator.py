@@ -2,7 +2,7 @@
 
     from symgraph import operator as op
 
-    op.register(op.OpDef(name="swish", inputs=("data",), shape=op.same, compute=..., grad=...))
+    op.register(name="swish", inputs=("data",), shape=op.same, compute=..., grad=...)
     sg.sym.swish(x)
 
 An operator is known by its rules only, so yours is placed, cut, priced and run on micro-batches

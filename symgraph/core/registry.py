@@ -1,10 +1,11 @@
-"""The operator registry: every rule of an operator stands in one `register(OpDef(...))` call."""
+"""The operator registry: every rule of an operator stands in one `register(...)` call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec
 
 import numpy as np
 
@@ -106,8 +107,8 @@ class OpDef:
     output dtype stands for all outputs. compute(env, attrs, *arrays): one array, or a tuple for
     several outputs. grad(call): one Ref or None an input; None instead of a rule: no gradient
     flows. flops: multiplications and additions of one call. batch: how the batch axis goes
-    through (ops/layout.py). count: number of samples or elements a mean divides by; such an
-    operator has a parameter `count` that micro-batching sets to the whole batch's.
+    through (core/batch_layout.py). divisor: number of samples or elements a mean divides by; such
+    an operator has a parameter `count` that micro-batching sets to the whole batch's.
     loss: a head of the backward pass; the gradient of its own output is not asked for.
     whole_batch: must see the whole batch (a count of valid labels), see batching.py.
     precision, full_inputs: what it stores with mixed precision, see precision.py.
@@ -129,7 +130,7 @@ class OpDef:
     aux: Names = ()  # trailing inputs that are auxiliary states
     aux_outputs: tuple[int, ...] = ()  # the outputs that hold their next values in training
     variadic: str | None = None  # parameter that counts the inputs arg0, arg1, ...
-    count: Callable[[Attrs, Types], int] | None = None
+    divisor: Callable[[Attrs, Types], int] | None = None
     loss: bool = False
     random: bool = False
     whole_batch: bool = False
@@ -150,14 +151,24 @@ OPS: dict[str, OpDef] = {}
 ALIASES: dict[str, str] = {}
 
 
-def register(op: OpDef) -> OpDef:
-    """Add an operator; a name or alias that is taken raises GraphError."""
-    for name in (op.name, *op.aliases):
-        if name in OPS or name in ALIASES:
-            raise GraphError(f"operator {name!r} is registered already")
-    OPS[op.name] = op
-    ALIASES.update(dict.fromkeys(op.aliases, op.name))
-    return op
+P = ParamSpec("P")
+
+
+def _registering(define: Callable[P, OpDef]) -> Callable[P, OpDef]:
+    def register(*args: P.args, **fields: P.kwargs) -> OpDef:
+        """Add an operator of these fields; a name or alias that is taken raises GraphError."""
+        op = define(*args, **fields)
+        for name in (op.name, *op.aliases):
+            if name in OPS or name in ALIASES:
+                raise GraphError(f"operator {name!r} is registered already")
+        OPS[op.name] = op
+        ALIASES.update(dict.fromkeys(op.aliases, op.name))
+        return op
+
+    return update_wrapper(register, define, assigned=(), updated=())
+
+
+register = _registering(OpDef)
 
 
 def find(name: str) -> OpDef:

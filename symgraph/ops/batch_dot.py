@@ -17,7 +17,7 @@ from symgraph.core.batch_layout import (
 )
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import LOW, Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.registry import LOW, Call, Env, Partial, Shapes, Site, Types, register
 from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import floats
@@ -110,22 +110,20 @@ def batch_dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> L
 
 
 register(
-    OpDef(
-        name="batch_dot",
-        inputs=("lhs", "rhs"),
-        shape=batch_dot_shape,
-        compute=batch_dot,
-        grad=batch_dot_grad,
-        flops=batch_dot_flops,
-        dtype=floats,
-        batch=batch_dot_batch,
-        params={
-            "transpose_a": params.boolean(False),
-            "transpose_b": params.boolean(False),
-            "forward_stype": params.ignored(),
-        },
-        precision=LOW,
-        doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
-        "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
-    )
+    name="batch_dot",
+    inputs=("lhs", "rhs"),
+    shape=batch_dot_shape,
+    compute=batch_dot,
+    grad=batch_dot_grad,
+    flops=batch_dot_flops,
+    dtype=floats,
+    batch=batch_dot_batch,
+    params={
+        "transpose_a": params.boolean(False),
+        "transpose_b": params.boolean(False),
+        "forward_stype": params.ignored(),
+    },
+    precision=LOW,
+    doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
+    "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
 )

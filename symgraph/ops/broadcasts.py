@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layout, Split, refuse_mixing
 from symgraph.core.build import apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
 from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
 from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import numbers
@@ -67,19 +67,16 @@ def repeated_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> La
 
 
 register(
-    OpDef(
-        name="broadcast_to",
-        inputs=("data",),
-        shape=broadcast_to_shape,
-        compute=lambda env, a, x: spread(env.xp, x, target(x.shape, a["shape"])),
-        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=repeated_batch,
-        params={"shape": params.integers()},
-        doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; "
-        "missing "
-        "leading axes count as 1. MXNet broadcast_to.",
-    )
+    name="broadcast_to",
+    inputs=("data",),
+    shape=broadcast_to_shape,
+    compute=lambda env, a, x: spread(env.xp, x, target(x.shape, a["shape"])),
+    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=repeated_batch,
+    params={"shape": params.integers()},
+    doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; missing "
+    "leading axes count as 1. MXNet broadcast_to.",
 )
 
 
@@ -106,19 +103,17 @@ def broadcast_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes,
 
 
 register(
-    OpDef(
-        name="broadcast_axis",
-        inputs=("data",),
-        shape=broadcast_axis_shape,
-        compute=lambda env, a, x: spread(env.xp, x, sized(a, x.shape)),
-        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=repeated_batch,
-        params={"axis": params.integers(()), "size": params.integers(())},
-        aliases=("broadcast_axes",),
-        doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
-        "broadcast_axis.",
-    )
+    name="broadcast_axis",
+    inputs=("data",),
+    shape=broadcast_axis_shape,
+    compute=lambda env, a, x: spread(env.xp, x, sized(a, x.shape)),
+    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=repeated_batch,
+    params={"axis": params.integers(()), "size": params.integers(())},
+    aliases=("broadcast_axes",),
+    doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
+    "broadcast_axis.",
 )
 
 
@@ -140,25 +135,22 @@ def broadcast_axes_batch(site: Site, ins: Layouts, in_types: Types, outs: Types)
 
 
 register(
-    OpDef(
-        name="_broadcast_axes",
-        inputs=("data",),
-        shape=broadcast_axes_shape,
-        compute=lambda env, a, x: spread(
-            env.xp, x.reshape(reduced_shape(a["shape"], a["axes"], True)), a["shape"]
-        ),
-        grad=lambda c: (apply("sum", c.gy, axis=c.attrs["axes"], keepdims=c.attrs["keepdims"]),),
-        flops=no_flops,
-        batch=broadcast_axes_batch,
-        params={
-            "axes": params.integers(),
-            "shape": params.integers(),
-            "keepdims": params.boolean(False),
-        },
-        doc="The value that was reduced over `axes` (non-negative, at least one) repeated to "
-        "`shape`. "
-        "Gradient of sum.",
-    )
+    name="_broadcast_axes",
+    inputs=("data",),
+    shape=broadcast_axes_shape,
+    compute=lambda env, a, x: spread(
+        env.xp, x.reshape(reduced_shape(a["shape"], a["axes"], True)), a["shape"]
+    ),
+    grad=lambda c: (apply("sum", c.gy, axis=c.attrs["axes"], keepdims=c.attrs["keepdims"]),),
+    flops=no_flops,
+    batch=broadcast_axes_batch,
+    params={
+        "axes": params.integers(),
+        "shape": params.integers(),
+        "keepdims": params.boolean(False),
+    },
+    doc="The value that was reduced over `axes` (non-negative, at least one) repeated to `shape`. "
+    "Gradient of sum.",
 )
 
 
@@ -191,17 +183,14 @@ def sum_to_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
 
 
 register(
-    OpDef(
-        name="_sum_to",
-        inputs=("data",),
-        shape=sum_to_shape,
-        compute=sum_to,
-        grad=lambda c: (apply("broadcast_to", c.gy, shape=c.x[0].shape),),
-        flops=reduce_flops,
-        dtype=numbers,
-        batch=sum_to_batch,
-        params={"shape": params.integers()},
-        doc="Data summed over the axes along which `shape` broadcasts to it. Gradient of "
-        "broadcasts.",
-    )
+    name="_sum_to",
+    inputs=("data",),
+    shape=sum_to_shape,
+    compute=sum_to,
+    grad=lambda c: (apply("broadcast_to", c.gy, shape=c.x[0].shape),),
+    flops=reduce_flops,
+    dtype=numbers,
+    batch=sum_to_batch,
+    params={"shape": params.integers()},
+    doc="Data summed over the axes along which `shape` broadcasts to it. Gradient of broadcasts.",
 )

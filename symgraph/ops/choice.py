@@ -12,7 +12,6 @@ from symgraph.core.params import Attrs
 from symgraph.core.registry import (
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -46,24 +45,21 @@ def one_hot(env: Env, a: Attrs, ids: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="one_hot",
-        inputs=("indices",),
-        shape=one_hot_shape,
-        compute=one_hot,
-        flops=no_flops,
-        dtype=lambda site, ins: ([ins[0] or "float32"], [site.attrs["dtype"]]),
-        batch=one_hot_batch,
-        params={
-            "depth": params.integer(),
-            "on_value": params.number(1.0),
-            "off_value": params.number(0.0),
-            "dtype": params.dtype("float32"),
-        },
-        doc="A new last axis of length depth with on_value at the index and off_value elsewhere; "
-        "an "
-        "index out of range is off everywhere. MXNet one_hot.",
-    )
+    name="one_hot",
+    inputs=("indices",),
+    shape=one_hot_shape,
+    compute=one_hot,
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32"], [site.attrs["dtype"]]),
+    batch=one_hot_batch,
+    params={
+        "depth": params.integer(),
+        "on_value": params.number(1.0),
+        "off_value": params.number(0.0),
+        "dtype": params.dtype("float32"),
+    },
+    doc="A new last axis of length depth with on_value at the index and off_value elsewhere; an "
+    "index out of range is off everywhere. MXNet one_hot.",
 )
 
 
@@ -102,18 +98,15 @@ def where_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
 
 
 register(
-    OpDef(
-        name="where",
-        inputs=("condition", "x", "y"),
-        shape=where_shape,
-        compute=where,
-        grad=where_grad,
-        flops=no_flops,
-        dtype=where_dtype,
-        batch=where_batch,
-        full_inputs=("condition",),
-        doc="x where condition is not 0, else y; condition has their shape, or is a vector with "
-        "one "
-        "entry a row of axis 0. MXNet where.",
-    )
+    name="where",
+    inputs=("condition", "x", "y"),
+    shape=where_shape,
+    compute=where,
+    grad=where_grad,
+    flops=no_flops,
+    dtype=where_dtype,
+    batch=where_batch,
+    full_inputs=("condition",),
+    doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
+    "entry a row of axis 0. MXNet where.",
 )

@@ -11,7 +11,6 @@ from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, linear
 from symgraph.core.params import Attrs
 from symgraph.core.registry import (
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -56,19 +55,17 @@ for name, alias, spec, compute, doc in (
     ),
 ):
     register(
-        OpDef(
-            name=name,
-            inputs=(),
-            shape=given_shape,
-            compute=compute,
-            flops=no_flops,
-            dtype=given_dtype,
-            batch=source_batch,
-            params={**SOURCE, **spec, "axis": params.integer(-1)},
-            aliases=(alias,),
-            doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
-            f"`axis` then. MXNet {name}.",
-        )
+        name=name,
+        inputs=(),
+        shape=given_shape,
+        compute=compute,
+        flops=no_flops,
+        dtype=given_dtype,
+        batch=source_batch,
+        params={**SOURCE, **spec, "axis": params.integer(-1)},
+        aliases=(alias,),
+        doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
+        f"`axis` then. MXNet {name}.",
     )
 
 
@@ -93,30 +90,27 @@ def arange(env: Env, a: Attrs) -> Any:
 
 
 register(
-    OpDef(
-        name="_arange",
-        inputs=(),
-        shape=lambda site, ins, outs: (
-            ins,
-            [unify(site, (arange_length(site),), outs[0], "output shapes")],
-        ),
-        compute=arange,
-        flops=no_flops,
-        dtype=given_dtype,
-        params={
-            "start": params.number(0.0),
-            "stop": params.optional(params.number()),
-            "step": params.number(1.0),
-            "repeat": params.integer(1),
-            "infer_range": params.only(False),
-            "ctx": params.ignored(),
-            "dtype": params.dtype("float32"),
-        },
-        aliases=("arange",),
-        doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop "
-        "is "
-        "None. MXNet _arange.",
-    )
+    name="_arange",
+    inputs=(),
+    shape=lambda site, ins, outs: (
+        ins,
+        [unify(site, (arange_length(site),), outs[0], "output shapes")],
+    ),
+    compute=arange,
+    flops=no_flops,
+    dtype=given_dtype,
+    params={
+        "start": params.number(0.0),
+        "stop": params.optional(params.number()),
+        "step": params.number(1.0),
+        "repeat": params.integer(1),
+        "infer_range": params.only(False),
+        "ctx": params.ignored(),
+        "dtype": params.dtype("float32"),
+    },
+    aliases=("arange",),
+    doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop is "
+    "None. MXNet _arange.",
 )
 
 
@@ -126,25 +120,21 @@ def ones_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="zeros_like",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
-        flops=no_flops,
-        batch=linear,
-        doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
-    )
+    name="zeros_like",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
+    flops=no_flops,
+    batch=linear,
+    doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
 )
 
 register(
-    OpDef(
-        name="ones_like",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: env.xp.ones(x.shape, x.dtype),
-        flops=no_flops,
-        batch=ones_batch,
-        doc="Ones of the data's shape and dtype. MXNet ones_like.",
-    )
+    name="ones_like",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: env.xp.ones(x.shape, x.dtype),
+    flops=no_flops,
+    batch=ones_batch,
+    doc="Ones of the data's shape and dtype. MXNet ones_like.",
 )

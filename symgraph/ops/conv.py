@@ -15,7 +15,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import LOW, Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape
 from symgraph.ops.conv_compute import convolve, data_gradient, weight_gradient
@@ -118,26 +118,21 @@ def conv_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="Convolution",
-        inputs=fc_inputs,
-        shape=conv_shape,
-        compute=conv_compute,
-        grad=conv_grad,
-        flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
-        dtype=floats,
-        batch=conv_batch,
-        params=layer_params(1024, False),
-        precision=LOW,
-        doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / "
-        "num_group, "
-        "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis "
-        "becomes "
-        "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
-        "part of the filters reads its part of the channels. workspace and cudnn_* are accepted "
-        "and "
-        "change nothing. MXNet Convolution.",
-    )
+    name="Convolution",
+    inputs=fc_inputs,
+    shape=conv_shape,
+    compute=conv_compute,
+    grad=conv_grad,
+    flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
+    dtype=floats,
+    batch=conv_batch,
+    params=layer_params(1024, False),
+    precision=LOW,
+    doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
+    "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis becomes "
+    "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
+    "part of the filters reads its part of the channels. workspace and cudnn_* are accepted and "
+    "change nothing. MXNet Convolution.",
 )
 
 
@@ -157,37 +152,33 @@ def again(c: Call, x: Ref, w: Ref) -> Ref:
 
 
 register(
-    OpDef(
-        name="_conv_grad_data",
-        inputs=("grad", "weight"),
-        shape=grad_data_shape,
-        compute=lambda env, a, g, w: data_gradient(
-            env.xp, g, w, windows_of(a), a["num_group"], a["shape"]
-        ),
-        grad=lambda c: (
-            again(c, c.gy, c.x[1]),
-            apply("_conv_grad_weight", c.x[0], c.gy, **form(c.attrs)),
-        ),
-        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
-        params={**FORM, "shape": params.integers()},
-        doc="Gradient of Convolution's data, which has this shape.",
-    )
+    name="_conv_grad_data",
+    inputs=("grad", "weight"),
+    shape=grad_data_shape,
+    compute=lambda env, a, g, w: data_gradient(
+        env.xp, g, w, windows_of(a), a["num_group"], a["shape"]
+    ),
+    grad=lambda c: (
+        again(c, c.gy, c.x[1]),
+        apply("_conv_grad_weight", c.x[0], c.gy, **form(c.attrs)),
+    ),
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+    params={**FORM, "shape": params.integers()},
+    doc="Gradient of Convolution's data, which has this shape.",
 )
 
 register(
-    OpDef(
-        name="_conv_grad_weight",
-        inputs=("grad", "data"),
-        shape=grad_weight_shape,
-        compute=lambda env, a, g, x: weight_gradient(env.xp, g, x, windows_of(a), a["num_group"]),
-        grad=lambda c: (
-            again(c, c.x[1], c.gy),
-            apply("_conv_grad_data", c.x[0], c.gy, shape=c.x[1].shape, **form(c.attrs)),
-        ),
-        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
-        params=FORM,
-        doc="Gradient of Convolution's weight from that of its output and the data.",
-    )
+    name="_conv_grad_weight",
+    inputs=("grad", "data"),
+    shape=grad_weight_shape,
+    compute=lambda env, a, g, x: weight_gradient(env.xp, g, x, windows_of(a), a["num_group"]),
+    grad=lambda c: (
+        again(c, c.x[1], c.gy),
+        apply("_conv_grad_data", c.x[0], c.gy, shape=c.x[1].shape, **form(c.attrs)),
+    ),
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
+    params=FORM,
+    doc="Gradient of Convolution's weight from that of its output and the data.",
 )
 
 
@@ -265,22 +256,20 @@ def deconv_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="Deconvolution",
-        inputs=fc_inputs,
-        shape=deconv_shape,
-        compute=deconv_compute,
-        grad=deconv_grad,
-        flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
-        dtype=floats,
-        batch=conv_batch,
-        params=layer_params(
-            512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
-        ),
-        precision=LOW,
-        doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
-        "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
-        "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
-        "Deconvolution.",
-    )
+    name="Deconvolution",
+    inputs=fc_inputs,
+    shape=deconv_shape,
+    compute=deconv_compute,
+    grad=deconv_grad,
+    flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
+    dtype=floats,
+    batch=conv_batch,
+    params=layer_params(
+        512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
+    ),
+    precision=LOW,
+    doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
+    "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
+    "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
+    "Deconvolution.",
 )

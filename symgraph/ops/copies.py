@@ -13,7 +13,6 @@ from symgraph.core.params import Attrs
 from symgraph.core.registry import (
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -75,19 +74,16 @@ def tile_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="tile",
-        inputs=("data",),
-        shape=tile_shape,
-        compute=lambda env, a, x: env.xp.tile(x, a["reps"]),
-        grad=tile_grad,
-        flops=no_flops,
-        batch=tile_batch,
-        params={"reps": params.integers()},
-        doc="The whole of data reps[i] times along axis i; reps and axes align from the right. "
-        "MXNet "
-        "tile.",
-    )
+    name="tile",
+    inputs=("data",),
+    shape=tile_shape,
+    compute=lambda env, a, x: env.xp.tile(x, a["reps"]),
+    grad=tile_grad,
+    flops=no_flops,
+    batch=tile_batch,
+    params={"reps": params.integers()},
+    doc="The whole of data reps[i] times along axis i; reps and axes align from the right. MXNet "
+    "tile.",
 )
 
 
@@ -122,19 +118,16 @@ def repeat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
 
 
 register(
-    OpDef(
-        name="repeat",
-        inputs=("data",),
-        shape=repeat_shape,
-        compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
-        grad=repeat_grad,
-        flops=no_flops,
-        batch=repeat_batch,
-        params={"repeats": params.integer(), "axis": params.optional(params.integer())},
-        doc="Every element `repeats` times in a row along an axis; of the flattened data if axis "
-        "is "
-        "None. MXNet repeat.",
-    )
+    name="repeat",
+    inputs=("data",),
+    shape=repeat_shape,
+    compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
+    grad=repeat_grad,
+    flops=no_flops,
+    batch=repeat_batch,
+    params={"repeats": params.integer(), "axis": params.optional(params.integer())},
+    doc="Every element `repeats` times in a row along an axis; of the flattened data if axis is "
+    "None. MXNet repeat.",
 )
 
 
@@ -154,18 +147,16 @@ def reverse_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
 
 
 register(
-    OpDef(
-        name="reverse",
-        inputs=("data",),
-        shape=reverse_shape,
-        compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
-        grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
-        flops=no_flops,
-        batch=reverse_batch,
-        params={"axis": params.integers()},
-        aliases=("flip",),
-        doc="The elements in reverse order along the axes. MXNet reverse, flip.",
-    )
+    name="reverse",
+    inputs=("data",),
+    shape=reverse_shape,
+    compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
+    grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
+    flops=no_flops,
+    batch=reverse_batch,
+    params={"axis": params.integers()},
+    aliases=("flip",),
+    doc="The elements in reverse order along the axes. MXNet reverse, flip.",
 )
 
 
@@ -194,16 +185,14 @@ def like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="broadcast_like",
-        inputs=("lhs", "rhs"),
-        shape=like_shape,
-        compute=like,
-        grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape), None),
-        flops=no_flops,
-        dtype=lambda site, ins: ([same_dtype(site, ins[:1])[1][0], ins[1]], [ins[0] or "float32"]),
-        batch=like_batch,
-        params={"lhs_axes": params.only(None), "rhs_axes": params.only(None)},
-        doc="lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like.",
-    )
+    name="broadcast_like",
+    inputs=("lhs", "rhs"),
+    shape=like_shape,
+    compute=like,
+    grad=lambda c: (apply("_sum_to", c.gy, shape=c.x[0].shape), None),
+    flops=no_flops,
+    dtype=lambda site, ins: ([same_dtype(site, ins[:1])[1][0], ins[1]], [ins[0] or "float32"]),
+    batch=like_batch,
+    params={"lhs_axes": params.only(None), "rhs_axes": params.only(None)},
+    doc="lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like.",
 )

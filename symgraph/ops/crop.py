@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import Layouts, Split, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.registry import Call, Env, Shapes, Site, Types, no_flops, register
 from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import arg_names
@@ -75,22 +75,20 @@ def crop_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="Crop",
-        inputs=arg_names,
-        shape=crop_shape,
-        compute=crop,
-        grad=crop_grad,
-        flops=no_flops,
-        batch=crop_batch,
-        params={
-            "num_args": params.integer(1),
-            "offset": params.integers((0, 0)),
-            "h_w": params.integers((0, 0)),
-            "center_crop": params.boolean(False),
-        },
-        variadic="num_args",
-        doc="The part of (batch, channel, height, width) that has the height and width of a second "
-        "input, or of h_w, from `offset` on or in the middle. MXNet Crop.",
-    )
+    name="Crop",
+    inputs=arg_names,
+    shape=crop_shape,
+    compute=crop,
+    grad=crop_grad,
+    flops=no_flops,
+    batch=crop_batch,
+    params={
+        "num_args": params.integer(1),
+        "offset": params.integers((0, 0)),
+        "h_w": params.integers((0, 0)),
+        "center_crop": params.boolean(False),
+    },
+    variadic="num_args",
+    doc="The part of (batch, channel, height, width) that has the height and width of a second "
+    "input, or of h_w, from `offset` on or in the middle. MXNet Crop.",
 )

@@ -10,7 +10,7 @@ import numpy as np
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import FULL, Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, wide
 from symgraph.ops.index import checked
@@ -56,21 +56,18 @@ def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="softmax_cross_entropy",
-        inputs=("data", "label"),
-        shape=cross_entropy_shape,
-        compute=cross_entropy,
-        grad=cross_entropy_grad,
-        flops=flops_per_element(4),
-        dtype=labelled_dtype,
-        batch=figures_batch,
-        precision=FULL,
-        reads_on_host=True,
-        doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output "
-        "(1,). "
-        "Not a head by itself. MXNet softmax_cross_entropy.",
-    )
+    name="softmax_cross_entropy",
+    inputs=("data", "label"),
+    shape=cross_entropy_shape,
+    compute=cross_entropy,
+    grad=cross_entropy_grad,
+    flops=flops_per_element(4),
+    dtype=labelled_dtype,
+    batch=figures_batch,
+    precision=FULL,
+    reads_on_host=True,
+    doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
+    "Not a head by itself. MXNet softmax_cross_entropy.",
 )
 
 
@@ -89,22 +86,20 @@ def picked_nll(env: Env, a: Attrs, picked: Array, label: Array) -> tuple[Any, An
 
 
 register(
-    OpDef(
-        name="_nll",
-        inputs=("prob", "label"),
-        outputs=("nll", "count"),
-        shape=figures_shape,
-        compute=nll,
-        flops=lambda attrs, ins, outs: 2 * ins[1].size,
-        dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
-        batch=figures_batch,
-        params=IGNORE,
-        aliases=("nll_stats",),
-        precision=FULL,
-        reads_on_host=True,
-        doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
-        "probability (last axis) of the label, and their number. exp of their quotient is the "
-        "perplexity. A probability below the smallest normal number counts as that number. No "
-        "gradient flows, so it may stand beside a loss.",
-    )
+    name="_nll",
+    inputs=("prob", "label"),
+    outputs=("nll", "count"),
+    shape=figures_shape,
+    compute=nll,
+    flops=lambda attrs, ins, outs: 2 * ins[1].size,
+    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+    batch=figures_batch,
+    params=IGNORE,
+    aliases=("nll_stats",),
+    precision=FULL,
+    reads_on_host=True,
+    doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
+    "probability (last axis) of the label, and their number. exp of their quotient is the "
+    "perplexity. A probability below the smallest normal number counts as that number. No "
+    "gradient flows, so it may stand beside a loss.",
 )

@@ -8,7 +8,7 @@ from typing import Any
 from symgraph.core import params
 from symgraph.core.params import Attrs, Param
 from symgraph.core.rand import key, normal, uniform
-from symgraph.core.registry import Env, OpDef, register
+from symgraph.core.registry import Env, register
 from symgraph.core.shapes import same
 from symgraph.core.types import Shape
 from symgraph.ops.constants import SOURCE, given_dtype, given_shape, source_batch
@@ -41,33 +41,29 @@ def register_draw(name: str, draw: Draw, spec: dict[str, Param], doc: str) -> No
         "axis, outer, inner and first as in Dropout. "
     )
     register(
-        OpDef(
-            name=f"_random_{name}",
-            inputs=(),
-            shape=given_shape,
-            compute=lambda env, a: drawn(env, a, a["shape"], a["dtype"]),
-            flops=lambda attrs, ins, outs: 20 * outs[0].size,
-            dtype=given_dtype,
-            batch=source_batch,
-            params={**spec, **SOURCE, **PLACE},
-            aliases=(f"random_{name}", name),
-            random=True,
-            doc=f"{doc} of the given shape, in which one 0 may stand for the batch. {rest}MXNet "
-            f"_random_{name}.",
-        )
+        name=f"_random_{name}",
+        inputs=(),
+        shape=given_shape,
+        compute=lambda env, a: drawn(env, a, a["shape"], a["dtype"]),
+        flops=lambda attrs, ins, outs: 20 * outs[0].size,
+        dtype=given_dtype,
+        batch=source_batch,
+        params={**spec, **SOURCE, **PLACE},
+        aliases=(f"random_{name}", name),
+        random=True,
+        doc=f"{doc} of the given shape, in which one 0 may stand for the batch. {rest}MXNet "
+        f"_random_{name}.",
     )
     register(
-        OpDef(
-            name=f"_random_{name}_like",
-            inputs=("data",),
-            shape=same,
-            compute=lambda env, a, x: drawn(env, a, x.shape, x.dtype),
-            flops=lambda attrs, ins, outs: 20 * outs[0].size,
-            dtype=floats,
-            params={**spec, **PLACE},
-            random=True,
-            doc=f"{doc} of the shape and dtype of data. {rest}MXNet _random_{name}_like.",
-        )
+        name=f"_random_{name}_like",
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: drawn(env, a, x.shape, x.dtype),
+        flops=lambda attrs, ins, outs: 20 * outs[0].size,
+        dtype=floats,
+        params={**spec, **PLACE},
+        random=True,
+        doc=f"{doc} of the shape and dtype of data. {rest}MXNet _random_{name}_like.",
     )
 
 

@@ -31,7 +31,6 @@ from symgraph.core.registry import (
     DTypeRule,
     Env,
     Names,
-    OpDef,
     ShapeRule,
     Site,
     Types,
@@ -197,18 +196,16 @@ def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) ->
 
     shapes = "shapes broadcast" if shape is broadcast else "both of one shape"
     register(
-        OpDef(
-            name=name,
-            inputs=("lhs", "rhs"),
-            shape=shape,
-            compute=compute,
-            grad=grad if row.grad else None,
-            dtype=row.dtype,
-            batch=row.batch,
-            aliases=aliases,
-            precision=row.precision,
-            doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
-        )
+        name=name,
+        inputs=("lhs", "rhs"),
+        shape=shape,
+        compute=compute,
+        grad=grad if row.grad else None,
+        dtype=row.dtype,
+        batch=row.batch,
+        aliases=aliases,
+        precision=row.precision,
+        doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
     )
 
 
@@ -315,19 +312,17 @@ def register_scalar(key: str, row: Scalar) -> None:
     reverse = key in ("rminus", "rdiv", "rpower", "rmod")
     word = capitals(key[1:] if reverse else key)
     register(
-        OpDef(
-            name=f"_{key}_scalar",
-            inputs=("data",),
-            shape=same,
-            compute=compute,
-            grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
-            dtype=row.dtype,
-            batch=row.batch,
-            params={"scalar": params.number(), "is_int": params.ignored()},
-            aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
-            precision=row.precision,
-            doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
-        )
+        name=f"_{key}_scalar",
+        inputs=("data",),
+        shape=same,
+        compute=compute,
+        grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
+        dtype=row.dtype,
+        batch=row.batch,
+        params={"scalar": params.number(), "is_int": params.ignored()},
+        aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
+        precision=row.precision,
+        doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
     )
 
 
@@ -350,18 +345,16 @@ def add_n(env: Env, a: Attrs, first: Array, *rest: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="add_n",
-        inputs=arg_names,
-        shape=same,
-        compute=add_n,
-        grad=lambda c: [c.gy] * len(c.x),
-        flops=lambda attrs, ins, outs: outs[0].size * (len(ins) - 1),
-        dtype=numbers,
-        batch=linear,
-        params={"num_args": params.integer()},
-        variadic="num_args",
-        aliases=("ElementWiseSum",),
-        doc="arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n.",
-    )
+    name="add_n",
+    inputs=arg_names,
+    shape=same,
+    compute=add_n,
+    grad=lambda c: [c.gy] * len(c.x),
+    flops=lambda attrs, ins, outs: outs[0].size * (len(ins) - 1),
+    dtype=numbers,
+    batch=linear,
+    params={"num_args": params.integer()},
+    variadic="num_args",
+    aliases=("ElementWiseSum",),
+    doc="arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n.",
 )

@@ -10,7 +10,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import linear
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import FULL, Call, Env, OpDef, register
+from symgraph.core.registry import FULL, Call, Env, register
 from symgraph.core.shapes import same
 from symgraph.core.types import Array
 from symgraph.ops.elementwise import floats, numbers
@@ -121,16 +121,14 @@ def hard_sigmoid_grad(c: Call) -> tuple[Ref]:
 
 
 register(
-    OpDef(
-        name="hard_sigmoid",
-        inputs=("data",),
-        shape=same,
-        compute=hard_sigmoid,
-        grad=hard_sigmoid_grad,
-        dtype=floats,
-        params={"alpha": params.number(0.2), "beta": params.number(0.5)},
-        doc="alpha * data + beta limited to [0, 1], element by element. MXNet hard_sigmoid.",
-    )
+    name="hard_sigmoid",
+    inputs=("data",),
+    shape=same,
+    compute=hard_sigmoid,
+    grad=hard_sigmoid_grad,
+    dtype=floats,
+    params={"alpha": params.number(0.2), "beta": params.number(0.5)},
+    doc="alpha * data + beta limited to [0, 1], element by element. MXNet hard_sigmoid.",
 )
 
 
@@ -141,19 +139,14 @@ def smooth_l1(env: Env, a: Attrs, x: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="smooth_l1",
-        inputs=("data",),
-        shape=same,
-        compute=smooth_l1,
-        grad=lambda c: (
-            c.gy * apply("clip", c.x[0] * c.attrs["scalar"] ** 2, a_min=-1.0, a_max=1.0),
-        ),
-        dtype=floats,
-        params={"scalar": params.number(1.0), "is_int": params.ignored()},
-        precision=FULL,
-        doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** "
-        "2 "
-        "beyond. MXNet smooth_l1.",
-    )
+    name="smooth_l1",
+    inputs=("data",),
+    shape=same,
+    compute=smooth_l1,
+    grad=lambda c: (c.gy * apply("clip", c.x[0] * c.attrs["scalar"] ** 2, a_min=-1.0, a_max=1.0),),
+    dtype=floats,
+    params={"scalar": params.number(1.0), "is_int": params.ignored()},
+    precision=FULL,
+    doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** 2 "
+    "beyond. MXNet smooth_l1.",
 )

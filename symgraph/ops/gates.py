@@ -22,7 +22,6 @@ from symgraph.core.registry import (
     DTypeRule,
     Env,
     Names,
-    OpDef,
     ShapeRule,
     Shapes,
     Site,
@@ -159,27 +158,23 @@ def lstm_gates_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="_lstm_gates",
-        inputs=("i2h", "h2h", "c"),
-        outputs=("output", "state", "gates"),
-        visible=2,
-        shape=blocks({"i2h": 4, "h2h": 4, "gates": 4}),
-        compute=lstm_gates,
-        grad=lstm_gates_grad,
-        flops=lambda attrs, ins, outs: 13 * outs[0].size,
-        dtype=with_cells("c", "state"),
-        batch=by_rows,
-        precision=LOW,
-        full_inputs=("c",),
-        doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the "
-        "gates "
-        "i, f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * "
-        "tanh(c gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, "
-        "4H) "
-        "are a hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
-        "FullyConnected layers.",
-    )
+    name="_lstm_gates",
+    inputs=("i2h", "h2h", "c"),
+    outputs=("output", "state", "gates"),
+    visible=2,
+    shape=blocks({"i2h": 4, "h2h": 4, "gates": 4}),
+    compute=lstm_gates,
+    grad=lstm_gates_grad,
+    flops=lambda attrs, ins, outs: 13 * outs[0].size,
+    dtype=with_cells("c", "state"),
+    batch=by_rows,
+    precision=LOW,
+    full_inputs=("c",),
+    doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates i, "
+    "f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * tanh(c "
+    "gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, 4H) are a "
+    "hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
+    "FullyConnected layers.",
 )
 
 
@@ -228,21 +223,18 @@ def lstm_second_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="_lstm_gates_grad",
-        inputs=lstm_grad_inputs,
-        outputs=("d_pre", "d_c"),
-        shape=blocks({"gates": 4, "d_pre": 4}),
-        compute=lstm_grad,
-        grad=lstm_second_grad,
-        flops=lambda attrs, ins, outs: (13 + 10 * attrs["has_dh"]) * outs[1].size,
-        dtype=with_cells("dc", "c", "state", "d_c"),
-        batch=linear_in("dh", "dc"),
-        params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
-        doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not "
-        "there "
-        "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
-    )
+    name="_lstm_gates_grad",
+    inputs=lstm_grad_inputs,
+    outputs=("d_pre", "d_c"),
+    shape=blocks({"gates": 4, "d_pre": 4}),
+    compute=lstm_grad,
+    grad=lstm_second_grad,
+    flops=lambda attrs, ins, outs: (13 + 10 * attrs["has_dh"]) * outs[1].size,
+    dtype=with_cells("dc", "c", "state", "d_c"),
+    batch=linear_in("dh", "dc"),
+    params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
+    doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not there "
+    "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
 )
 
 
@@ -274,26 +266,24 @@ def gru_gates_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="_gru_gates",
-        inputs=("i2h", "h2h", "h"),
-        outputs=("output", "gates", "inner"),
-        visible=1,
-        shape=blocks({"i2h": 3, "h2h": 3, "gates": 3}),
-        compute=gru_gates,
-        grad=gru_gates_grad,
-        flops=lambda attrs, ins, outs: 11 * outs[0].size,
-        dtype=floats,
-        batch=by_rows,
-        precision=LOW,
-        doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the "
-        "pre-activations "
-        "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
-        "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "
-        "gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell between its "
-        "FullyConnected "
-        "layers.",
-    )
+    name="_gru_gates",
+    inputs=("i2h", "h2h", "h"),
+    outputs=("output", "gates", "inner"),
+    visible=1,
+    shape=blocks({"i2h": 3, "h2h": 3, "gates": 3}),
+    compute=gru_gates,
+    grad=gru_gates_grad,
+    flops=lambda attrs, ins, outs: 11 * outs[0].size,
+    dtype=floats,
+    batch=by_rows,
+    precision=LOW,
+    doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the "
+    "pre-activations "
+    "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
+    "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "
+    "gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell between its "
+    "FullyConnected "
+    "layers.",
 )
 
 
@@ -330,17 +320,14 @@ def gru_second_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="_gru_gates_grad",
-        inputs=("dh", "gates", "inner", "h"),
-        outputs=("d_i2h", "d_h2h", "d_h"),
-        shape=blocks({"gates": 3, "d_i2h": 3, "d_h2h": 3}),
-        compute=gru_grad,
-        grad=gru_second_grad,
-        flops=lambda attrs, ins, outs: 16 * outs[2].size,
-        dtype=floats,
-        batch=linear_in("dh"),
-        doc="Gradients of _gru_gates from that of its output: of i2h and h2h (B, 3H), and of h (B, "
-        "H).",
-    )
+    name="_gru_gates_grad",
+    inputs=("dh", "gates", "inner", "h"),
+    outputs=("d_i2h", "d_h2h", "d_h"),
+    shape=blocks({"gates": 3, "d_i2h": 3, "d_h2h": 3}),
+    compute=gru_grad,
+    grad=gru_second_grad,
+    flops=lambda attrs, ins, outs: 16 * outs[2].size,
+    dtype=floats,
+    batch=linear_in("dh"),
+    doc="Gradients of _gru_gates from that of its output: of i2h and h2h (B, 3H), and of h (B, H).",
 )

@@ -14,7 +14,6 @@ from symgraph.core.registry import (
     INSIDE,
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -98,29 +97,25 @@ def embedding_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="Embedding",
-        inputs=("data", "weight"),
-        shape=embedding_shape,
-        compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
-        grad=embedding_grad,
-        flops=no_flops,
-        dtype=ids_first_dtype,
-        batch=embedding_batch,
-        params={
-            "input_dim": params.count(),
-            "output_dim": params.count(),
-            "dtype": params.dtype("float32"),
-            "sparse_grad": params.boolean(False),
-        },
-        precision=INSIDE,
-        reads_on_host=True,
-        doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as "
-        "ints "
-        "or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the "
-        "weight's, where nothing else says it. sparse_grad is accepted and changes nothing. MXNet "
-        "Embedding.",
-    )
+    name="Embedding",
+    inputs=("data", "weight"),
+    shape=embedding_shape,
+    compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
+    grad=embedding_grad,
+    flops=no_flops,
+    dtype=ids_first_dtype,
+    batch=embedding_batch,
+    params={
+        "input_dim": params.count(),
+        "output_dim": params.count(),
+        "dtype": params.dtype("float32"),
+        "sparse_grad": params.boolean(False),
+    },
+    precision=INSIDE,
+    reads_on_host=True,
+    doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints or "
+    "floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the weight's, "
+    "where nothing else says it. sparse_grad is accepted and changes nothing. MXNet Embedding.",
 )
 
 
@@ -137,21 +132,19 @@ def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_embedding_grad",
-        inputs=("data", "grad"),
-        shape=embedding_grad_shape,
-        compute=embedding_grad_compute,
-        grad=lambda c: (
-            None,
-            apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
-        ),
-        flops=lambda attrs, ins, outs: ins[1].size,
-        dtype=ids_first_dtype,
-        params={"input_dim": params.integer()},
-        reads_on_host=True,
-        doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
-    )
+    name="_embedding_grad",
+    inputs=("data", "grad"),
+    shape=embedding_grad_shape,
+    compute=embedding_grad_compute,
+    grad=lambda c: (
+        None,
+        apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
+    ),
+    flops=lambda attrs, ins, outs: ins[1].size,
+    dtype=ids_first_dtype,
+    params={"input_dim": params.integer()},
+    reads_on_host=True,
+    doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
 )
 
 
@@ -194,21 +187,18 @@ def take_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 MODE = params.choice("clip", "wrap", "raise", default="clip")
 
 register(
-    OpDef(
-        name="take",
-        inputs=("a", "indices"),
-        shape=take_shape,
-        compute=take,
-        grad=take_grad,
-        flops=no_flops,
-        dtype=indexed_dtype,
-        batch=take_batch,
-        params={"axis": params.integer(0), "mode": MODE},
-        full_inputs=("indices",),
-        doc="Slices of a along an axis by index: the shape of indices takes the place of that "
-        "axis. "
-        "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
-    )
+    name="take",
+    inputs=("a", "indices"),
+    shape=take_shape,
+    compute=take,
+    grad=take_grad,
+    flops=no_flops,
+    dtype=indexed_dtype,
+    batch=take_batch,
+    params={"axis": params.integer(0), "mode": MODE},
+    full_inputs=("indices",),
+    doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
+    "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
 )
 
 
@@ -230,21 +220,19 @@ def take_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="_take_grad",
-        inputs=("indices", "grad"),
-        shape=take_grad_shape,
-        compute=take_grad_compute,
-        grad=lambda c: (
-            None,
-            apply("take", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"]),
-        ),
-        flops=lambda attrs, ins, outs: ins[1].size,
-        dtype=ids_first_dtype,
-        params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
-        reads_on_host=True,
-        doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
-    )
+    name="_take_grad",
+    inputs=("indices", "grad"),
+    shape=take_grad_shape,
+    compute=take_grad_compute,
+    grad=lambda c: (
+        None,
+        apply("take", c.gy, c.x[0], axis=c.attrs["axis"], mode=c.attrs["mode"]),
+    ),
+    flops=lambda attrs, ins, outs: ins[1].size,
+    dtype=ids_first_dtype,
+    params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
+    reads_on_host=True,
+    doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
 )
 
 
@@ -293,26 +281,22 @@ def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="pick",
-        inputs=("data", "index"),
-        shape=pick_shape,
-        compute=pick,
-        grad=pick_grad,
-        flops=no_flops,
-        dtype=indexed_dtype,
-        batch=pick_batch,
-        params={
-            "axis": params.integer(-1),
-            "keepdims": params.boolean(False),
-            "mode": params.choice("clip", "wrap", default="clip"),
-        },
-        full_inputs=("index",),
-        doc="One element along an axis for each index; index has the shape of data without that "
-        "axis, "
-        "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet "
-        "pick.",
-    )
+    name="pick",
+    inputs=("data", "index"),
+    shape=pick_shape,
+    compute=pick,
+    grad=pick_grad,
+    flops=no_flops,
+    dtype=indexed_dtype,
+    batch=pick_batch,
+    params={
+        "axis": params.integer(-1),
+        "keepdims": params.boolean(False),
+        "mode": params.choice("clip", "wrap", default="clip"),
+    },
+    full_inputs=("index",),
+    doc="One element along an axis for each index; index has the shape of data without that axis, "
+    "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
 )
 
 
@@ -327,25 +311,23 @@ def pick_grad_compute(env: Env, a: Attrs, index: Array, g: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="_pick_grad",
-        inputs=("index", "grad"),
-        shape=lambda site, ins, outs: (ins, [site.attrs["shape"]]),
-        compute=pick_grad_compute,
-        grad=lambda c: (
-            None,
-            apply(
-                "pick",
-                c.gy,
-                c.x[0],
-                axis=c.attrs["axis"],
-                mode=c.attrs["mode"],
-                keepdims=len(c.x[1].shape) == len(c.gy.shape),
-            ),
+    name="_pick_grad",
+    inputs=("index", "grad"),
+    shape=lambda site, ins, outs: (ins, [site.attrs["shape"]]),
+    compute=pick_grad_compute,
+    grad=lambda c: (
+        None,
+        apply(
+            "pick",
+            c.gy,
+            c.x[0],
+            axis=c.attrs["axis"],
+            mode=c.attrs["mode"],
+            keepdims=len(c.x[1].shape) == len(c.gy.shape),
         ),
-        flops=no_flops,
-        dtype=ids_first_dtype,
-        params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
-        doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
-    )
+    ),
+    flops=no_flops,
+    dtype=ids_first_dtype,
+    params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
+    doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
 )

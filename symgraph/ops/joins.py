@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from symgraph.core import params
@@ -14,7 +13,6 @@ from symgraph.core.registry import (
     Call,
     Env,
     Names,
-    OpDef,
     Partial,
     Shapes,
     Site,
@@ -111,25 +109,22 @@ def split_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
 
 
 register(
-    OpDef(
-        name="SliceChannel",
-        inputs=("data",),
-        outputs=part_names,
-        shape=split_shape,
-        compute=split,
-        grad=split_grad,
-        flops=no_flops,
-        batch=split_batch,
-        params={
-            "num_outputs": params.count(),
-            "axis": params.integer(1),
-            "squeeze_axis": params.boolean(False),
-        },
-        aliases=("split",),
-        doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if "
-        "the "
-        "parts have length 1. MXNet SliceChannel.",
-    )
+    name="SliceChannel",
+    inputs=("data",),
+    outputs=part_names,
+    shape=split_shape,
+    compute=split,
+    grad=split_grad,
+    flops=no_flops,
+    batch=split_batch,
+    params={
+        "num_outputs": params.count(),
+        "axis": params.integer(1),
+        "squeeze_axis": params.boolean(False),
+    },
+    aliases=("split",),
+    doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
+    "parts have length 1. MXNet SliceChannel.",
 )
 
 
@@ -171,21 +166,19 @@ def cut_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts
 
 
 register(
-    OpDef(
-        name="_cut",
-        inputs=("data",),
-        outputs=cut_names,
-        shape=cut_shape,
-        compute=lambda env, a, x: tuple(
-            env.xp.split(x, [sum(a["sizes"][:i]) for i in range(1, len(a["sizes"]))], a["axis"])
-        ),
-        grad=cut_grad,
-        flops=no_flops,
-        batch=cut_batch,
-        params={"sizes": params.integers(), "axis": params.integer(0)},
-        doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
-        "transpose is Concat.",
-    )
+    name="_cut",
+    inputs=("data",),
+    outputs=cut_names,
+    shape=cut_shape,
+    compute=lambda env, a, x: tuple(
+        env.xp.split(x, [sum(a["sizes"][:i]) for i in range(1, len(a["sizes"]))], a["axis"])
+    ),
+    grad=cut_grad,
+    flops=no_flops,
+    batch=cut_batch,
+    params={"sizes": params.integers(), "axis": params.integer(0)},
+    doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
+    "transpose is Concat.",
 )
 
 
@@ -258,31 +251,31 @@ def concat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
 
 
 CONCAT = register(
-    OpDef(
-        name="Concat",
-        inputs=arg_names,
-        shape=concat_shape,
-        compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
-        grad=concat_grad,
-        flops=no_flops,
-        batch=concat_batch,
-        params={"num_args": params.integer(), "dim": params.integer(1)},
-        variadic="num_args",
-        aliases=("concat",),
-        doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
-    )
+    name="Concat",
+    inputs=arg_names,
+    shape=concat_shape,
+    compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
+    grad=concat_grad,
+    flops=no_flops,
+    batch=concat_batch,
+    params={"num_args": params.integer(), "dim": params.integer(1)},
+    variadic="num_args",
+    aliases=("concat",),
+    doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
 )
 
 register(
-    replace(
-        CONCAT,
-        name="_join_shares",
-        grad=cut_off,
-        aliases=(),
-        doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares "
-        "as "
-        "for others: micro-batches of all sizes must have them.",
-    )
+    name="_join_shares",
+    inputs=CONCAT.inputs,
+    shape=CONCAT.shape,
+    compute=CONCAT.compute,
+    grad=cut_off,
+    flops=no_flops,
+    batch=CONCAT.batch,
+    params=CONCAT.params,
+    variadic=CONCAT.variadic,
+    doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares as "
+    "for others: micro-batches of all sizes must have them.",
 )
 
 
@@ -312,16 +305,14 @@ def stack_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
 
 
 register(
-    OpDef(
-        name="stack",
-        inputs=arg_names,
-        shape=stack_shape,
-        compute=lambda env, a, *xs: env.xp.stack(xs, a["axis"]),
-        grad=stack_grad,
-        flops=no_flops,
-        batch=stack_batch,
-        params={"num_args": params.integer(), "axis": params.integer(0)},
-        variadic="num_args",
-        doc="Values of one shape joined along a new axis. MXNet stack.",
-    )
+    name="stack",
+    inputs=arg_names,
+    shape=stack_shape,
+    compute=lambda env, a, *xs: env.xp.stack(xs, a["axis"]),
+    grad=stack_grad,
+    flops=no_flops,
+    batch=stack_batch,
+    params={"num_args": params.integer(), "axis": params.integer(0)},
+    variadic="num_args",
+    doc="Values of one shape joined along a new axis. MXNet stack.",
 )

@@ -10,7 +10,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, bilinear, elementwise, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, Names, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import Call, Env, Names, Shapes, Site, Types, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array
 from symgraph.ops.elementwise import floats
@@ -25,29 +25,25 @@ def erf(env: Env, a: Attrs, x: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="erf",
-        inputs=("data",),
-        shape=same,
-        compute=erf,
-        grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
-        dtype=floats,
-        doc="The error function, element by element. MXNet erf.",
-    )
+    name="erf",
+    inputs=("data",),
+    shape=same,
+    compute=erf,
+    grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
+    dtype=floats,
+    doc="The error function, element by element. MXNet erf.",
 )
 
 register(
-    OpDef(
-        name="_leaky_relu_grad",
-        inputs=("grad", "data"),
-        shape=same,
-        compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
-        grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
-        dtype=floats,
-        batch=bilinear,
-        params={"slope": params.number()},
-        doc="Gradient of leaky: grad where data > 0, else slope * grad.",
-    )
+    name="_leaky_relu_grad",
+    inputs=("grad", "data"),
+    shape=same,
+    compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
+    grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
+    dtype=floats,
+    batch=bilinear,
+    params={"slope": params.number()},
+    doc="Gradient of leaky: grad where data > 0, else slope * grad.",
 )
 
 
@@ -145,26 +141,21 @@ def leaky_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
 
 
 register(
-    OpDef(
-        name="LeakyReLU",
-        inputs=inputs,
-        shape=leaky_shape,
-        compute=leaky,
-        grad=leaky_grad,
-        dtype=floats,
-        batch=leaky_batch,
-        params={
-            "act_type": params.choice(*KINDS, "prelu", default="leaky"),
-            "slope": params.number(0.25),
-            "lower_bound": params.number(0.125),
-            "upper_bound": params.number(0.334),
-        },
-        doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of "
-        "shape "
-        "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: "
-        "elu "
-        "with constants that keep mean and variance. gelu: data times the normal distribution's "
-        "cdf "
-        "at data. The bounds are rrelu's, which is not offered. MXNet LeakyReLU.",
-    )
+    name="LeakyReLU",
+    inputs=inputs,
+    shape=leaky_shape,
+    compute=leaky,
+    grad=leaky_grad,
+    dtype=floats,
+    batch=leaky_batch,
+    params={
+        "act_type": params.choice(*KINDS, "prelu", default="leaky"),
+        "slope": params.number(0.25),
+        "lower_bound": params.number(0.125),
+        "upper_bound": params.number(0.334),
+    },
+    doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of shape "
+    "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: elu "
+    "with constants that keep mean and variance. gelu: data times the normal distribution's cdf at "
+    "data. The bounds are rrelu's, which is not offered. MXNet LeakyReLU.",
 )

@@ -10,7 +10,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import LOW, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import LOW, Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array
 
@@ -72,23 +72,21 @@ def fc_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) ->
 
 
 register(
-    OpDef(
-        name="FullyConnected",
-        inputs=fc_inputs,
-        shape=fc_shape,
-        compute=fc_compute,
-        grad=fc_grad,
-        flops=fc_flops,
-        batch=fc_batch,
-        params={
-            "num_hidden": params.count(),
-            "no_bias": params.boolean(False),
-            "flatten": params.boolean(True),
-        },
-        precision=LOW,
-        doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
-        "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
-    )
+    name="FullyConnected",
+    inputs=fc_inputs,
+    shape=fc_shape,
+    compute=fc_compute,
+    grad=fc_grad,
+    flops=fc_flops,
+    batch=fc_batch,
+    params={
+        "num_hidden": params.count(),
+        "no_bias": params.boolean(False),
+        "flatten": params.boolean(True),
+    },
+    precision=LOW,
+    doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
+    "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
 )
 
 
@@ -97,26 +95,24 @@ def grad_data_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
 
 
 register(
-    OpDef(
-        name="_fc_grad_data",
-        inputs=("grad", "weight"),
-        shape=grad_data_shape,
-        compute=lambda env, a, g, w: (g.reshape(-1, w.shape[0]) @ w).reshape(a["shape"]),
-        grad=lambda c: (
-            apply(
-                "FullyConnected",
-                c.gy,
-                c.x[1],
-                num_hidden=c.x[1].shape[0],
-                no_bias=True,
-                flatten=c.x[0].shape[:-1] != c.gy.shape[:-1],
-            ),
-            apply("_fc_grad_weight", c.x[0], c.gy),
+    name="_fc_grad_data",
+    inputs=("grad", "weight"),
+    shape=grad_data_shape,
+    compute=lambda env, a, g, w: (g.reshape(-1, w.shape[0]) @ w).reshape(a["shape"]),
+    grad=lambda c: (
+        apply(
+            "FullyConnected",
+            c.gy,
+            c.x[1],
+            num_hidden=c.x[1].shape[0],
+            no_bias=True,
+            flatten=c.x[0].shape[:-1] != c.gy.shape[:-1],
         ),
-        flops=lambda attrs, ins, outs: 2 * ins[0].size * ins[1].shape[1],
-        params={"shape": params.integers()},
-        doc="Gradient of FullyConnected's data: grad (..., num_hidden) times weight.",
-    )
+        apply("_fc_grad_weight", c.x[0], c.gy),
+    ),
+    flops=lambda attrs, ins, outs: 2 * ins[0].size * ins[1].shape[1],
+    params={"shape": params.integers()},
+    doc="Gradient of FullyConnected's data: grad (..., num_hidden) times weight.",
 )
 
 
@@ -133,49 +129,43 @@ def grad_weight(env: Env, a: Attrs, g: Array, x: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_fc_grad_weight",
-        inputs=("grad", "data"),
-        shape=grad_weight_shape,
-        compute=grad_weight,
-        grad=lambda c: (
-            apply(
-                "FullyConnected",
-                c.x[1],
-                c.gy,
-                num_hidden=c.gy.shape[0],
-                no_bias=True,
-                flatten=c.x[0].shape[:-1] != c.x[1].shape[:-1],
-            ),
-            apply("_fc_grad_data", c.x[0], c.gy, shape=c.x[1].shape),
+    name="_fc_grad_weight",
+    inputs=("grad", "data"),
+    shape=grad_weight_shape,
+    compute=grad_weight,
+    grad=lambda c: (
+        apply(
+            "FullyConnected",
+            c.x[1],
+            c.gy,
+            num_hidden=c.gy.shape[0],
+            no_bias=True,
+            flatten=c.x[0].shape[:-1] != c.x[1].shape[:-1],
         ),
-        flops=lambda attrs, ins, outs: 2 * ins[0].size * outs[0].shape[1],
-        doc="Gradient of FullyConnected's weight: grad^T times data, both as rows.",
-    )
+        apply("_fc_grad_data", c.x[0], c.gy, shape=c.x[1].shape),
+    ),
+    flops=lambda attrs, ins, outs: 2 * ins[0].size * outs[0].shape[1],
+    doc="Gradient of FullyConnected's weight: grad^T times data, both as rows.",
 )
 
 register(
-    OpDef(
-        name="_sum_rows",
-        inputs=("data",),
-        shape=lambda site, ins, outs: (ins, [None if ins[0] is None else ins[0][-1:]]),
-        compute=lambda env, a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
-        grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
-        flops=lambda attrs, ins, outs: ins[0].size,
-        doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
-    )
+    name="_sum_rows",
+    inputs=("data",),
+    shape=lambda site, ins, outs: (ins, [None if ins[0] is None else ins[0][-1:]]),
+    compute=lambda env, a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
+    grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
+    flops=lambda attrs, ins, outs: ins[0].size,
+    doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
 )
 
 register(
-    OpDef(
-        name="_broadcast_rows",
-        inputs=("data",),
-        shape=grad_data_shape,
-        compute=lambda env, a, x: env.xp.broadcast_to(x, a["shape"]).copy(),
-        grad=lambda c: (apply("_sum_rows", c.gy),),
-        params={"shape": params.integers()},
-        doc="One row repeated: (N,) to (..., N).",
-    )
+    name="_broadcast_rows",
+    inputs=("data",),
+    shape=grad_data_shape,
+    compute=lambda env, a, x: env.xp.broadcast_to(x, a["shape"]).copy(),
+    grad=lambda c: (apply("_sum_rows", c.gy),),
+    params={"shape": params.integers()},
+    doc="One row repeated: (N,) to (..., N).",
 )
 
 
@@ -265,20 +255,18 @@ def dot_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -
 
 
 register(
-    OpDef(
-        name="dot",
-        inputs=("lhs", "rhs"),
-        shape=dot_shape,
-        compute=dot_compute,
-        grad=dot_grad,
-        flops=dot_flops,
-        batch=dot_batch,
-        params={
-            "transpose_a": params.boolean(False),
-            "transpose_b": params.boolean(False),
-            "forward_stype": params.ignored(),
-        },
-        precision=LOW,
-        doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
-    )
+    name="dot",
+    inputs=("lhs", "rhs"),
+    shape=dot_shape,
+    compute=dot_compute,
+    grad=dot_grad,
+    flops=dot_flops,
+    batch=dot_batch,
+    params={
+        "transpose_a": params.boolean(False),
+        "transpose_b": params.boolean(False),
+        "forward_stype": params.ignored(),
+    },
+    precision=LOW,
+    doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
 )

@@ -15,7 +15,6 @@ from symgraph.core.registry import (
     FULL,
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -93,18 +92,16 @@ def whole_only(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="_valid_count",
-        inputs=("label",),
-        shape=lambda site, ins, outs: (ins, [(1,)]),
-        compute=valid_count,
-        flops=no_flops,
-        dtype=lambda site, ins: ([ins[0] or "float32"], ["float64"]),
-        batch=whole_only,
-        whole_batch=True,
-        params=IGNORE,
-        doc="The number of labels that are not ignored, at least 1: shape (1,), float64.",
-    )
+    name="_valid_count",
+    inputs=("label",),
+    shape=lambda site, ins, outs: (ins, [(1,)]),
+    compute=valid_count,
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32"], ["float64"]),
+    batch=whole_only,
+    whole_batch=True,
+    params=IGNORE,
+    doc="The number of labels that are not ignored, at least 1: shape (1,), float64.",
 )
 
 
@@ -206,30 +203,25 @@ HEAD = {
 SMOOTH = {"smooth_alpha": params.number(0.0), "count": params.integer(0)}
 
 register(
-    OpDef(
-        name="SoftmaxOutput",
-        inputs=("data", "label"),
-        shape=head_shape,
-        compute=lambda env, a, x, *_: softmax(env.xp, x, class_axis(a)),
-        grad=head_grad,
-        flops=flops_per_element(4),
-        dtype=labelled_dtype,
-        batch=head_batch,
-        params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
-        count=lambda attrs, ins: ins[1].size,
-        loss=True,
-        aliases=("Softmax",),
-        precision=FULL,
-        doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward "
-        "pass: "
-        "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
-        "class numbers of any dtype in the data's shape without the class axis. Data of more than "
-        "2 "
-        "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
-        "comes back from operators behind it or from out_grads, which is ignored otherwise. A "
-        "third, "
-        "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
-    )
+    name="SoftmaxOutput",
+    inputs=("data", "label"),
+    shape=head_shape,
+    compute=lambda env, a, x, *_: softmax(env.xp, x, class_axis(a)),
+    grad=head_grad,
+    flops=flops_per_element(4),
+    dtype=labelled_dtype,
+    batch=head_batch,
+    params={**HEAD, "out_grad": params.boolean(False), **SMOOTH},
+    divisor=lambda attrs, ins: ins[1].size,
+    loss=True,
+    aliases=("Softmax",),
+    precision=FULL,
+    doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
+    "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
+    "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
+    "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
+    "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
+    "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
 )
 
 
@@ -264,21 +256,18 @@ def softmax_output_grad(
 
 
 register(
-    OpDef(
-        name="_softmax_output_grad",
-        inputs=("prob", "label"),
-        shape=head_shape,
-        compute=softmax_output_grad,
-        dtype=labelled_dtype,
-        params={**HEAD, **SMOOTH},
-        reads_on_host=True,
-        doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. "
-        "divisor: "
-        "1 (or the number of positions with multi_output) for normalization 'null', the number of "
-        "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
-        "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
-        "classes. A label that is neither a class nor ignored raises IndexError.",
-    )
+    name="_softmax_output_grad",
+    inputs=("prob", "label"),
+    shape=head_shape,
+    compute=softmax_output_grad,
+    dtype=labelled_dtype,
+    params={**HEAD, **SMOOTH},
+    reads_on_host=True,
+    doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
+    "1 (or the number of positions with multi_output) for normalization 'null', the number of "
+    "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
+    "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
+    "classes. A label that is neither a class nor ignored raises IndexError.",
 )
 
 
@@ -318,45 +307,38 @@ def regression_grad(env: Env, a: Attrs, y: Array, label: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="_regression_grad",
-        inputs=("output", "label"),
-        shape=regression_shape,
-        compute=regression_grad,
-        dtype=labelled_dtype,
-        params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
-        doc="(output - label), or its sign, times grad_scale / the number of elements a row of "
-        "axis 0.",
-    )
+    name="_regression_grad",
+    inputs=("output", "label"),
+    shape=regression_shape,
+    compute=regression_grad,
+    dtype=labelled_dtype,
+    params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
+    doc="(output - label), or its sign, times grad_scale / the number of elements a row of axis 0.",
 )
 
 
 def register_regression(name: str, formula: str, loss: str, *, sign: bool = False) -> None:
     logistic = name == "LogisticRegressionOutput"
     register(
-        OpDef(
-            name=name,
-            inputs=("data", "label"),
-            shape=regression_shape,
-            compute=lambda env, a, x, label: sigmoid(env.xp, x) if logistic else x,
-            grad=lambda c: (
-                apply(
-                    "_regression_grad", c.y[0], c.x[1], grad_scale=c.attrs["grad_scale"], sign=sign
-                ),
-                None,
-            ),
-            flops=flops_per_element(4) if logistic else no_flops,
-            dtype=labelled_dtype,
-            batch=regression_batch,
-            params={"grad_scale": params.number(1.0)},
-            loss=True,
-            precision=FULL,
-            doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed "
-            f"over "
-            "samples and averaged over the elements of a sample, times grad_scale. label: any "
-            "dtype, "
-            f"as many elements a row of axis 0 as the data. MXNet {name}.",
-        )
+        name=name,
+        inputs=("data", "label"),
+        shape=regression_shape,
+        compute=lambda env, a, x, label: sigmoid(env.xp, x) if logistic else x,
+        grad=lambda c: (
+            apply("_regression_grad", c.y[0], c.x[1], grad_scale=c.attrs["grad_scale"], sign=sign),
+            None,
+        ),
+        flops=flops_per_element(4) if logistic else no_flops,
+        dtype=labelled_dtype,
+        batch=regression_batch,
+        params={"grad_scale": params.number(1.0)},
+        loss=True,
+        precision=FULL,
+        doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed "
+        f"over "
+        "samples and averaged over the elements of a sample, times grad_scale. label: any "
+        "dtype, "
+        f"as many elements a row of axis 0 as the data. MXNet {name}.",
     )
 
 
@@ -394,37 +376,32 @@ MAKE_LOSS = {
 }
 
 register(
-    OpDef(
-        name="_make_loss_grad",
-        inputs=("data",),
-        shape=same,
-        compute=make_loss_grad,
-        dtype=floats,
-        params=MAKE_LOSS,
-        doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
-        "`count`), or the number of elements above valid_thresh, at least 1.",
-    )
+    name="_make_loss_grad",
+    inputs=("data",),
+    shape=same,
+    compute=make_loss_grad,
+    dtype=floats,
+    params=MAKE_LOSS,
+    doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
+    "`count`), or the number of elements above valid_thresh, at least 1.",
 )
 
 register(
-    OpDef(
-        name="MakeLoss",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: x,
-        grad=lambda c: (apply("_make_loss_grad", c.x[0], **c.attrs),),
-        flops=no_flops,
-        dtype=floats,
-        batch=make_loss_batch,
-        params=MAKE_LOSS,
-        count=lambda attrs, ins: ins[0].shape[0],
-        loss=True,
-        aliases=("make_loss",),
-        precision=FULL,
-        doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, "
-        "divided "
-        "by the length of axis 0 (normalization 'batch') or by the number of elements above "
-        "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
-        "answers for. MXNet MakeLoss.",
-    )
+    name="MakeLoss",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (apply("_make_loss_grad", c.x[0], **c.attrs),),
+    flops=no_flops,
+    dtype=floats,
+    batch=make_loss_batch,
+    params=MAKE_LOSS,
+    divisor=lambda attrs, ins: ins[0].shape[0],
+    loss=True,
+    aliases=("make_loss",),
+    precision=FULL,
+    doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
+    "by the length of axis 0 (normalization 'batch') or by the number of elements above "
+    "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
+    "answers for. MXNet MakeLoss.",
 )

@@ -13,7 +13,6 @@ from symgraph.core.registry import (
     BatchRule,
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -55,18 +54,16 @@ def neighbours(x: Array, size: int) -> Array:
 
 
 register(
-    OpDef(
-        name="_sum_neighbours",
-        inputs=("data",),
-        shape=lrn_shape,
-        compute=lambda env, a, x: neighbours(x, a["nsize"]),
-        grad=lambda c: (apply("_sum_neighbours", c.gy, nsize=c.attrs["nsize"]),),
-        flops=lambda attrs, ins, outs: outs[0].size * attrs["nsize"],
-        dtype=floats,
-        batch=beside_channels(linear),
-        params={"nsize": params.integer()},
-        doc="The sum over nsize channels (axis 1) around each.",
-    )
+    name="_sum_neighbours",
+    inputs=("data",),
+    shape=lrn_shape,
+    compute=lambda env, a, x: neighbours(x, a["nsize"]),
+    grad=lambda c: (apply("_sum_neighbours", c.gy, nsize=c.attrs["nsize"]),),
+    flops=lambda attrs, ins, outs: outs[0].size * attrs["nsize"],
+    dtype=floats,
+    batch=beside_channels(linear),
+    params={"nsize": params.integer()},
+    doc="The sum over nsize channels (axis 1) around each.",
 )
 
 
@@ -92,26 +89,23 @@ def lrn_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="LRN",
-        inputs=("data",),
-        outputs=("output", "tmp_norm"),
-        visible=1,
-        shape=lrn_shape,
-        compute=lrn,
-        grad=lrn_grad,
-        flops=lambda attrs, ins, outs: outs[0].size * (attrs["nsize"] + 5),
-        dtype=floats,
-        batch=beside_channels(elementwise),
-        params={
-            "alpha": params.number(1e-4),
-            "beta": params.number(0.75),
-            "knorm": params.number(2.0),
-            "nsize": params.integer(),
-        },
-        precision=INSIDE,
-        doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** "
-        "beta; "
-        "channels are axis 1. MXNet LRN.",
-    )
+    name="LRN",
+    inputs=("data",),
+    outputs=("output", "tmp_norm"),
+    visible=1,
+    shape=lrn_shape,
+    compute=lrn,
+    grad=lrn_grad,
+    flops=lambda attrs, ins, outs: outs[0].size * (attrs["nsize"] + 5),
+    dtype=floats,
+    batch=beside_channels(elementwise),
+    params={
+        "alpha": params.number(1e-4),
+        "beta": params.number(0.75),
+        "knorm": params.number(2.0),
+        "nsize": params.integer(),
+    },
+    precision=INSIDE,
+    doc="data / (knorm + alpha / nsize * sum of squares of nsize channels around each) ** beta; "
+    "channels are axis 1. MXNet LRN.",
 )

@@ -12,7 +12,6 @@ from symgraph.core.params import Param
 from symgraph.core.registry import (
     COPY,
     FULL,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -47,40 +46,35 @@ def first_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types)
 
 # Its gradient is a copy as well, so that what goes back is known by the copy it belongs to.
 register(
-    OpDef(
-        name=COPY,
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: x,
-        grad=lambda c: (apply(COPY, c.gy),),
-        flops=no_flops,
-        dtype=same_dtype,
-        batch=first_batch,
-        doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
-    )
+    name=COPY,
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (apply(COPY, c.gy),),
+    flops=no_flops,
+    dtype=same_dtype,
+    batch=first_batch,
+    doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
 )
 
 
 register(
-    OpDef(
-        name="_receive",
-        inputs=("data",),
-        shape=receive_shape,
-        compute=lambda env, a, x: x,
-        grad=lambda c: (c.gy,),
-        flops=no_flops,
-        dtype=receive_dtype,
-        batch=first_batch,
-        params={
-            "shape": params.integers(),
-            "dtype": params.dtype(),
-            "source": Param(str, kind="name"),
-        },
-        precision=FULL,
-        doc="Data, which must be of this shape (0: any length) and dtype. source: the node that "
-        "sends "
-        "it, for errors.",
-    )
+    name="_receive",
+    inputs=("data",),
+    shape=receive_shape,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (c.gy,),
+    flops=no_flops,
+    dtype=receive_dtype,
+    batch=first_batch,
+    params={
+        "shape": params.integers(),
+        "dtype": params.dtype(),
+        "source": Param(str, kind="name"),
+    },
+    precision=FULL,
+    doc="Data, which must be of this shape (0: any length) and dtype. source: the node that sends "
+    "it, for errors.",
 )
 
 
@@ -97,15 +91,13 @@ def connect_dtype(
 
 
 register(
-    OpDef(
-        name="_pseudo_connect",
-        inputs=("data", "token"),
-        shape=connect_shape,
-        compute=lambda env, a, x, token: x,
-        grad=lambda c: (c.gy, None),
-        flops=no_flops,
-        dtype=connect_dtype,
-        batch=first_batch,
-        doc="Data; what the token stands for becomes part of the network too.",
-    )
+    name="_pseudo_connect",
+    inputs=("data", "token"),
+    shape=connect_shape,
+    compute=lambda env, a, x, token: x,
+    grad=lambda c: (c.gy, None),
+    flops=no_flops,
+    dtype=connect_dtype,
+    batch=first_batch,
+    doc="Data; what the token stands for becomes part of the network too.",
 )

@@ -13,7 +13,7 @@ from symgraph.core.batch_layout import WHOLE, Layouts, refuse_mixing
 from symgraph.core.build import Ref, apply, apply_all
 from symgraph.core.errors import DTypeError
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import axes_of, same
 from symgraph.core.types import Array, is_float, wide
 from symgraph.ops.nn import (
@@ -71,19 +71,17 @@ def moments_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="_moments",
-        inputs=("data",),
-        outputs=("mean", "var", "count"),
-        shape=moments_shape,
-        compute=moments,
-        grad=moments_grad,
-        flops=lambda attrs, ins, outs: 4 * ins[0].size,
-        dtype=moments_dtype,
-        batch=one_batch,
-        params=AXIS,
-        doc="Mean and (biased) variance over all axes but `axis`, and of how many elements (1,).",
-    )
+    name="_moments",
+    inputs=("data",),
+    outputs=("mean", "var", "count"),
+    shape=moments_shape,
+    compute=moments,
+    grad=moments_grad,
+    flops=lambda attrs, ins, outs: 4 * ins[0].size,
+    dtype=moments_dtype,
+    batch=one_batch,
+    params=AXIS,
+    doc="Mean and (biased) variance over all axes but `axis`, and of how many elements (1,).",
 )
 
 
@@ -97,17 +95,15 @@ def moments_gradient(
 
 
 register(
-    OpDef(
-        name="_moments_grad",
-        inputs=("data", "mean", "mean_grad", "var_grad"),
-        shape=lambda site, ins, outs: (ins, [ins[0]]),
-        compute=moments_gradient,
-        grad=first_order_only,
-        flops=flops_per_element(4),
-        dtype=lambda site, ins: (ins, [str(ins[0])]),
-        params=AXIS,
-        doc="Gradient of _moments' data from those of mean and variance.",
-    )
+    name="_moments_grad",
+    inputs=("data", "mean", "mean_grad", "var_grad"),
+    shape=lambda site, ins, outs: (ins, [ins[0]]),
+    compute=moments_gradient,
+    grad=first_order_only,
+    flops=flops_per_element(4),
+    dtype=lambda site, ins: (ins, [str(ins[0])]),
+    params=AXIS,
+    doc="Gradient of _moments' data from those of mean and variance.",
 )
 
 
@@ -130,33 +126,28 @@ def moved(env: Env, a: Attrs, batch: Array, moving: Array) -> tuple[Array, Array
 
 
 register(
-    OpDef(
-        name="_batch_or_moving",
-        inputs=("batch", "moving"),
-        shape=same,
-        compute=lambda env, a, batch, moving: chosen(env, batch, moving),
-        grad=chosen_grad,
-        batch=one_batch,
-        doc="A statistic of the batch in training, its moving average in evaluation.",
-    )
+    name="_batch_or_moving",
+    inputs=("batch", "moving"),
+    shape=same,
+    compute=lambda env, a, batch, moving: chosen(env, batch, moving),
+    grad=chosen_grad,
+    batch=one_batch,
+    doc="A statistic of the batch in training, its moving average in evaluation.",
 )
 
 register(
-    OpDef(
-        name="_moving_average",
-        inputs=("batch", "moving"),
-        outputs=("output", "moving"),
-        visible=1,
-        aux=("moving",),
-        aux_outputs=(1,),
-        shape=same,
-        compute=moved,
-        grad=chosen_grad,
-        batch=one_batch,
-        params={"momentum": params.number(0.9)},
-        doc="_batch_or_moving; training moves moving to momentum * moving + (1 - momentum) * "
-        "batch.",
-    )
+    name="_moving_average",
+    inputs=("batch", "moving"),
+    outputs=("output", "moving"),
+    visible=1,
+    aux=("moving",),
+    aux_outputs=(1,),
+    shape=same,
+    compute=moved,
+    grad=chosen_grad,
+    batch=one_batch,
+    params={"momentum": params.number(0.9)},
+    doc="_batch_or_moving; training moves moving to momentum * moving + (1 - momentum) * batch.",
 )
 
 
@@ -169,20 +160,18 @@ def normalize_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
 
 
 register(
-    OpDef(
-        name="_normalize",
-        inputs=("data", "gamma", "beta", "mean", "var"),
-        shape=normalize_shape,
-        compute=normalized,
-        grad=lambda c: apply_all("_normalize_grad", c.x[0], c.x[1], *c.x[3:], c.gy, **c.attrs),
-        flops=flops_per_element(3),
-        dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
-        batch=lambda site, ins, in_types, outs: [ins[0]],
-        params=SCALED,
-        full_inputs=("gamma", "beta", "mean", "var"),
-        doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "
-        "gamma is 1 and its gradient 0.",
-    )
+    name="_normalize",
+    inputs=("data", "gamma", "beta", "mean", "var"),
+    shape=normalize_shape,
+    compute=normalized,
+    grad=lambda c: apply_all("_normalize_grad", c.x[0], c.x[1], *c.x[3:], c.gy, **c.attrs),
+    flops=flops_per_element(3),
+    dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
+    batch=lambda site, ins, in_types, outs: [ins[0]],
+    params=SCALED,
+    full_inputs=("gamma", "beta", "mean", "var"),
+    doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "
+    "gamma is 1 and its gradient 0.",
 )
 
 
@@ -202,16 +191,14 @@ def normalize_gradient(
 
 
 register(
-    OpDef(
-        name="_normalize_grad",
-        inputs=("data", "gamma", "mean", "var", "grad"),
-        outputs=("data_grad", "gamma_grad", "beta_grad", "mean_grad", "var_grad"),
-        shape=lambda site, ins, outs: (ins, [ins[0], *[ins[1]] * 4]),
-        compute=normalize_gradient,
-        grad=first_order_only,
-        flops=flops_per_element(7),
-        dtype=lambda site, ins: (ins, [str(ins[0]), *[str(ins[1])] * 4]),
-        params=SCALED,
-        doc="Gradients of _normalize.",
-    )
+    name="_normalize_grad",
+    inputs=("data", "gamma", "mean", "var", "grad"),
+    outputs=("data_grad", "gamma_grad", "beta_grad", "mean_grad", "var_grad"),
+    shape=lambda site, ins, outs: (ins, [ins[0], *[ins[1]] * 4]),
+    compute=normalize_gradient,
+    grad=first_order_only,
+    flops=flops_per_element(7),
+    dtype=lambda site, ins: (ins, [str(ins[0]), *[str(ins[1])] * 4]),
+    params=SCALED,
+    doc="Gradients of _normalize.",
 )

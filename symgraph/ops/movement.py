@@ -15,7 +15,6 @@ from symgraph.core.registry import (
     BatchRule,
     Call,
     Env,
-    OpDef,
     ShapeRule,
     Shapes,
     Site,
@@ -166,28 +165,24 @@ def reshape_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
 
 
 register(
-    OpDef(
-        name="Reshape",
-        inputs=("data",),
-        shape=reshape_shape,
-        compute=lambda env, a, x: x.reshape(new_shape(Site("Reshape", "", a), x.shape)[0]),
-        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=reshape_batch,
-        params={
-            "shape": params.optional(params.integers()),
-            "reverse": params.boolean(False),
-            "target_shape": params.integers(()),
-            "keep_highest": params.boolean(False),
-        },
-        aliases=("reshape",),
-        doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
-        "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be "
-        "-1); "
-        "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 "
-        "is "
-        "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
-    )
+    name="Reshape",
+    inputs=("data",),
+    shape=reshape_shape,
+    compute=lambda env, a, x: x.reshape(new_shape(Site("Reshape", "", a), x.shape)[0]),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=reshape_batch,
+    params={
+        "shape": params.optional(params.integers()),
+        "reverse": params.boolean(False),
+        "target_shape": params.integers(()),
+        "keep_highest": params.boolean(False),
+    },
+    aliases=("reshape",),
+    doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
+    "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
+    "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 is "
+    "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
 )
 
 
@@ -212,17 +207,15 @@ def flatten_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
 
 
 register(
-    OpDef(
-        name="Flatten",
-        inputs=("data",),
-        shape=flatten_shape,
-        compute=lambda env, a, x: x.reshape(flat(x.shape)),
-        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=flatten_batch,
-        aliases=("flatten",),
-        doc="All axes but the first merged into one. MXNet Flatten.",
-    )
+    name="Flatten",
+    inputs=("data",),
+    shape=flatten_shape,
+    compute=lambda env, a, x: x.reshape(flat(x.shape)),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=flatten_batch,
+    aliases=("flatten",),
+    doc="All axes but the first merged into one. MXNet Flatten.",
 )
 
 
@@ -280,32 +273,28 @@ def transpose_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="transpose",
-        inputs=("data",),
-        shape=permute_shape(transpose_order),
-        compute=lambda env, a, x: x.transpose(a["axes"] or None),
-        grad=transpose_grad,
-        flops=no_flops,
-        batch=permute_batch(transpose_order),
-        params={"axes": params.integers(())},
-        doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
-    )
+    name="transpose",
+    inputs=("data",),
+    shape=permute_shape(transpose_order),
+    compute=lambda env, a, x: x.transpose(a["axes"] or None),
+    grad=transpose_grad,
+    flops=no_flops,
+    batch=permute_batch(transpose_order),
+    params={"axes": params.integers(())},
+    doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
 )
 
 register(
-    OpDef(
-        name="SwapAxis",
-        inputs=("data",),
-        shape=permute_shape(swap_order),
-        compute=lambda env, a, x: env.xp.swapaxes(x, a["dim1"], a["dim2"]),
-        grad=lambda c: (apply("SwapAxis", c.gy, **c.attrs),),
-        flops=no_flops,
-        batch=permute_batch(swap_order),
-        params={"dim1": params.integer(0), "dim2": params.integer(0)},
-        aliases=("swapaxes",),
-        doc="Two axes exchanged. MXNet SwapAxis.",
-    )
+    name="SwapAxis",
+    inputs=("data",),
+    shape=permute_shape(swap_order),
+    compute=lambda env, a, x: env.xp.swapaxes(x, a["dim1"], a["dim2"]),
+    grad=lambda c: (apply("SwapAxis", c.gy, **c.attrs),),
+    flops=no_flops,
+    batch=permute_batch(swap_order),
+    params={"dim1": params.integer(0), "dim2": params.integer(0)},
+    aliases=("swapaxes",),
+    doc="Two axes exchanged. MXNet SwapAxis.",
 )
 
 
@@ -336,17 +325,15 @@ def expand_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
 
 
 register(
-    OpDef(
-        name="expand_dims",
-        inputs=("data",),
-        shape=expand_shape,
-        compute=lambda env, a, x: env.xp.expand_dims(x, a["axis"]),
-        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=expand_batch,
-        params={"axis": params.integer()},
-        doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
-    )
+    name="expand_dims",
+    inputs=("data",),
+    shape=expand_shape,
+    compute=lambda env, a, x: env.xp.expand_dims(x, a["axis"]),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=expand_batch,
+    params={"axis": params.integer()},
+    doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
 )
 
 
@@ -389,16 +376,14 @@ def squeeze(env: Env, a: Attrs, x: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="squeeze",
-        inputs=("data",),
-        shape=squeeze_shape,
-        compute=squeeze,
-        grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
-        flops=no_flops,
-        batch=squeeze_batch,
-        params={"axis": params.optional(params.integers())},
-        doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
-        "squeeze.",
-    )
+    name="squeeze",
+    inputs=("data",),
+    shape=squeeze_shape,
+    compute=squeeze,
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape),),
+    flops=no_flops,
+    batch=squeeze_batch,
+    params={"axis": params.optional(params.integers())},
+    doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
+    "squeeze.",
 )

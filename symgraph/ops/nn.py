@@ -10,7 +10,7 @@ from symgraph.core.batch_layout import WHOLE, Layouts, along, refuse_mixing
 from symgraph.core.build import Ref, apply_all
 from symgraph.core.errors import DTypeError, GraphError
 from symgraph.core.params import Attrs
-from symgraph.core.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, Site, Types, register
 from symgraph.core.shapes import axes_of, expect, unify
 from symgraph.core.types import Array, is_float, wide
 from symgraph.ops.elementwise import floats
@@ -118,39 +118,35 @@ def batch_norm_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
 
 
 register(
-    OpDef(
-        name="BatchNorm",
-        inputs=("data", "gamma", "beta", "moving_mean", "moving_var"),
-        outputs=("output", "mean", "var", "moving_mean", "moving_var"),
-        visible=1,
-        aux=("moving_mean", "moving_var"),
-        aux_outputs=(3, 4),
-        shape=batch_norm_shape,
-        compute=batch_norm,
-        grad=batch_norm_grad,
-        flops=flops_per_element(6),
-        dtype=batch_norm_dtype,
-        batch=batch_norm_batch,
-        params={
-            "eps": params.number(1e-3),
-            "momentum": params.number(0.9),
-            "fix_gamma": params.boolean(True),
-            "use_global_stats": params.boolean(False),
-            "output_mean_var": params.boolean(False),
-            "axis": params.integer(1),
-            "cudnn_off": params.boolean(False),
-            "min_calib_range": params.ignored(),
-            "max_calib_range": params.ignored(),
-        },
-        full_inputs=("gamma", "beta", "moving_mean", "moving_var"),
-        doc="(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta "
-        "and "
-        "the moving mean and variance are vectors along `axis`. Training takes mean and (biased) "
-        "variance of the batch and moves moving to momentum * moving + (1 - momentum) * batch; "
-        "evaluation and use_global_stats take the moving ones. fix_gamma: gamma is 1 and its "
-        "gradient "
-        "0. cudnn_off is accepted and changes nothing. MXNet BatchNorm.",
-    )
+    name="BatchNorm",
+    inputs=("data", "gamma", "beta", "moving_mean", "moving_var"),
+    outputs=("output", "mean", "var", "moving_mean", "moving_var"),
+    visible=1,
+    aux=("moving_mean", "moving_var"),
+    aux_outputs=(3, 4),
+    shape=batch_norm_shape,
+    compute=batch_norm,
+    grad=batch_norm_grad,
+    flops=flops_per_element(6),
+    dtype=batch_norm_dtype,
+    batch=batch_norm_batch,
+    params={
+        "eps": params.number(1e-3),
+        "momentum": params.number(0.9),
+        "fix_gamma": params.boolean(True),
+        "use_global_stats": params.boolean(False),
+        "output_mean_var": params.boolean(False),
+        "axis": params.integer(1),
+        "cudnn_off": params.boolean(False),
+        "min_calib_range": params.ignored(),
+        "max_calib_range": params.ignored(),
+    },
+    full_inputs=("gamma", "beta", "moving_mean", "moving_var"),
+    doc="(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta and "
+    "the moving mean and variance are vectors along `axis`. Training takes mean and (biased) "
+    "variance of the batch and moves moving to momentum * moving + (1 - momentum) * batch; "
+    "evaluation and use_global_stats take the moving ones. fix_gamma: gamma is 1 and its gradient "
+    "0. cudnn_off is accepted and changes nothing. MXNet BatchNorm.",
 )
 
 
@@ -172,23 +168,21 @@ def batch_norm_grad_compute(
 
 
 register(
-    OpDef(
-        name="_batch_norm_grad",
-        inputs=("data", "gamma", "mean", "var", "grad"),
-        outputs=("data_grad", "gamma_grad", "beta_grad"),
-        shape=lambda site, ins, outs: (ins, [ins[0], ins[1], ins[1]]),
-        compute=batch_norm_grad_compute,
-        grad=first_order_only,
-        flops=flops_per_element(9),
-        dtype=lambda site, ins: (ins, [str(ins[0]), str(ins[1]), str(ins[1])]),
-        params={
-            "axis": params.integer(1),
-            "eps": params.number(1e-3),
-            "fix_gamma": params.boolean(True),
-            "use_global_stats": params.boolean(False),
-        },
-        doc="Gradients of BatchNorm with the mean and variance that it used.",
-    )
+    name="_batch_norm_grad",
+    inputs=("data", "gamma", "mean", "var", "grad"),
+    outputs=("data_grad", "gamma_grad", "beta_grad"),
+    shape=lambda site, ins, outs: (ins, [ins[0], ins[1], ins[1]]),
+    compute=batch_norm_grad_compute,
+    grad=first_order_only,
+    flops=flops_per_element(9),
+    dtype=lambda site, ins: (ins, [str(ins[0]), str(ins[1]), str(ins[1])]),
+    params={
+        "axis": params.integer(1),
+        "eps": params.number(1e-3),
+        "fix_gamma": params.boolean(True),
+        "use_global_stats": params.boolean(False),
+    },
+    doc="Gradients of BatchNorm with the mean and variance that it used.",
 )
 
 
@@ -219,28 +213,26 @@ def layer_norm_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
 
 
 register(
-    OpDef(
-        name="LayerNorm",
-        inputs=("data", "gamma", "beta"),
-        outputs=("output", "mean", "std"),
-        visible=1,
-        shape=layer_norm_shape,
-        compute=layer_norm,
-        grad=lambda c: apply_all(
-            "_layer_norm_grad", c.x[0], c.x[1], c.y[1], c.y[2], c.gy, axis=c.attrs["axis"]
-        ),
-        flops=flops_per_element(7),
-        dtype=floats,
-        batch=layer_norm_batch,
-        params={
-            "axis": params.integer(-1),
-            "eps": params.number(1e-5),
-            "output_mean_var": params.boolean(False),
-        },
-        precision=INSIDE,
-        doc="(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance along "
-        "`axis`; gamma and beta are vectors along it. MXNet LayerNorm.",
-    )
+    name="LayerNorm",
+    inputs=("data", "gamma", "beta"),
+    outputs=("output", "mean", "std"),
+    visible=1,
+    shape=layer_norm_shape,
+    compute=layer_norm,
+    grad=lambda c: apply_all(
+        "_layer_norm_grad", c.x[0], c.x[1], c.y[1], c.y[2], c.gy, axis=c.attrs["axis"]
+    ),
+    flops=flops_per_element(7),
+    dtype=floats,
+    batch=layer_norm_batch,
+    params={
+        "axis": params.integer(-1),
+        "eps": params.number(1e-5),
+        "output_mean_var": params.boolean(False),
+    },
+    precision=INSIDE,
+    doc="(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance along "
+    "`axis`; gamma and beta are vectors along it. MXNet LayerNorm.",
 )
 
 
@@ -258,16 +250,14 @@ def layer_norm_grad(
 
 
 register(
-    OpDef(
-        name="_layer_norm_grad",
-        inputs=("data", "gamma", "mean", "std", "grad"),
-        outputs=("data_grad", "gamma_grad", "beta_grad"),
-        shape=lambda site, ins, outs: (ins, [ins[0], ins[1], ins[1]]),
-        compute=layer_norm_grad,
-        grad=first_order_only,
-        flops=flops_per_element(10),
-        dtype=floats,
-        params={"axis": params.integer(-1)},
-        doc="Gradients of LayerNorm with the mean and standard deviation that it used.",
-    )
+    name="_layer_norm_grad",
+    inputs=("data", "gamma", "mean", "std", "grad"),
+    outputs=("data_grad", "gamma_grad", "beta_grad"),
+    shape=lambda site, ins, outs: (ins, [ins[0], ins[1], ins[1]]),
+    compute=layer_norm_grad,
+    grad=first_order_only,
+    flops=flops_per_element(10),
+    dtype=floats,
+    params={"axis": params.integer(-1)},
+    doc="Gradients of LayerNorm with the mean and standard deviation that it used.",
 )

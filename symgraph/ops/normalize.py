@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import INSIDE, Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, Site, Types, register
 from symgraph.core.shapes import same, unify
 from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.elementwise import floats
@@ -68,23 +68,21 @@ def l2_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
 
 
 register(
-    OpDef(
-        name="L2Normalization",
-        inputs=("data",),
-        outputs=("output", "norm"),
-        visible=1,
-        shape=l2_shape,
-        compute=l2,
-        grad=l2_grad,
-        flops=lambda attrs, ins, outs: 3 * outs[0].size,
-        dtype=floats,
-        batch=l2_batch,
-        params={
-            "eps": params.number(1e-10),
-            "mode": params.choice("channel", "instance", "spatial", default="instance"),
-        },
-        precision=INSIDE,
-        doc="data / sqrt(sum(data ** 2) + eps) with the sum over all axes but the first (mode "
-        "instance), axis 1 (channel), or all but the first two (spatial). MXNet L2Normalization.",
-    )
+    name="L2Normalization",
+    inputs=("data",),
+    outputs=("output", "norm"),
+    visible=1,
+    shape=l2_shape,
+    compute=l2,
+    grad=l2_grad,
+    flops=lambda attrs, ins, outs: 3 * outs[0].size,
+    dtype=floats,
+    batch=l2_batch,
+    params={
+        "eps": params.number(1e-10),
+        "mode": params.choice("channel", "instance", "spatial", default="instance"),
+    },
+    precision=INSIDE,
+    doc="data / sqrt(sum(data ** 2) + eps) with the sum over all axes but the first (mode "
+    "instance), axis 1 (channel), or all but the first two (spatial). MXNet L2Normalization.",
 )

@@ -10,7 +10,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.elementwise import floats
@@ -157,28 +157,23 @@ def pool_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="Pooling",
-        inputs=("data",),
-        shape=pool_shape,
-        compute=pooling,
-        grad=pool_grad,
-        flops=pool_flops,
-        dtype=floats,
-        batch=pool_batch,
-        params=POOLING,
-        reads_on_host=True,
-        doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm "
-        "(the "
-        "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
-        "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
-        "last windows may reach over the end), or ceil(n / stride) (same, without pad). "
-        "global_pool: "
-        "one window over everything. An average divides by the elements of the window, those of "
-        "pad "
-        "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
-        "elements. MXNet Pooling.",
-    )
+    name="Pooling",
+    inputs=("data",),
+    shape=pool_shape,
+    compute=pooling,
+    grad=pool_grad,
+    flops=pool_flops,
+    dtype=floats,
+    batch=pool_batch,
+    params=POOLING,
+    reads_on_host=True,
+    doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
+    "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
+    "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
+    "last windows may reach over the end), or ceil(n / stride) (same, without pad). global_pool: "
+    "one window over everything. An average divides by the elements of the window, those of pad "
+    "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
+    "elements. MXNet Pooling.",
 )
 
 
@@ -191,30 +186,26 @@ def pool_gradient(env: Env, a: Attrs, g: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_pool_grad",
-        inputs=("grad",),
-        shape=grad_data_shape,
-        compute=pool_gradient,
-        grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
-        flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
-        params={**FORM, "shape": params.integers()},
-        reads_on_host=True,
-        doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
-    )
+    name="_pool_grad",
+    inputs=("grad",),
+    shape=grad_data_shape,
+    compute=pool_gradient,
+    grad=lambda c: (apply("Pooling", c.gy, **form(c.attrs)),),
+    flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
+    params={**FORM, "shape": params.integers()},
+    reads_on_host=True,
+    doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
 )
 
 register(
-    OpDef(
-        name="_max_pool_grad",
-        inputs=("grad", "data"),
-        shape=lambda site, ins, outs: (ins, [ins[1]]),
-        compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
-        grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
-        flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
-        params=FORM,
-        doc="Gradient of a maximum's data: each window's gradient at its first maximum.",
-    )
+    name="_max_pool_grad",
+    inputs=("grad", "data"),
+    shape=lambda site, ins, outs: (ins, [ins[1]]),
+    compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
+    grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
+    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
+    params=FORM,
+    doc="Gradient of a maximum's data: each window's gradient at its first maximum.",
 )
 
 
@@ -224,14 +215,12 @@ def at_maxima_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
 
 
 register(
-    OpDef(
-        name="_at_maxima",
-        inputs=("values", "data"),
-        shape=at_maxima_shape,
-        compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
-        grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
-        flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
-        params=FORM,
-        doc="The values where each window of the data has its first maximum.",
-    )
+    name="_at_maxima",
+    inputs=("values", "data"),
+    shape=at_maxima_shape,
+    compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
+    grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
+    flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
+    params=FORM,
+    doc="The values where each window of the data has its first maximum.",
 )

@@ -11,7 +11,7 @@ from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixin
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs, Param, literal
 from symgraph.core.rand import key, uniform
-from symgraph.core.registry import Call, Env, OpDef, Partial, Shapes, Site, Types, register
+from symgraph.core.registry import Call, Env, Partial, Shapes, Site, Types, register
 from symgraph.core.shapes import axes_of, same
 from symgraph.core.types import Array, Shape
 from symgraph.ops.elementwise import floats
@@ -91,31 +91,26 @@ def dropout_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="Dropout",
-        inputs=("data",),
-        outputs=("output", "mask"),
-        visible=1,
-        shape=dropout_shape,
-        compute=dropout,
-        grad=dropout_grad,
-        dtype=floats,
-        batch=dropout_batch,
-        params={
-            "p": Param(fraction, 0.5, "float from 0 to 1"),
-            "mode": params.choice("training", "always", default="training"),
-            "axes": params.integers(()),
-            "cudnn_off": params.boolean(False),
-            **PLACE,
-        },
-        random=True,
-        doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
-        "training (or always). axes: one draw for all elements along them. The mask is a function "
-        "of "
-        "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where "
-        "the "
-        "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
-        "before these. cudnn_off is accepted and changes "
-        "nothing. MXNet Dropout.",
-    )
+    name="Dropout",
+    inputs=("data",),
+    outputs=("output", "mask"),
+    visible=1,
+    shape=dropout_shape,
+    compute=dropout,
+    grad=dropout_grad,
+    dtype=floats,
+    batch=dropout_batch,
+    params={
+        "p": Param(fraction, 0.5, "float from 0 to 1"),
+        "mode": params.choice("training", "always", default="training"),
+        "axes": params.integers(()),
+        "cudnn_off": params.boolean(False),
+        **PLACE,
+    },
+    random=True,
+    doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
+    "training (or always). axes: one draw for all elements along them. The mask is a function of "
+    "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where the "
+    "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
+    "before these. cudnn_off is accepted and changes nothing. MXNet Dropout.",
 )

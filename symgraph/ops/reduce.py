@@ -20,7 +20,6 @@ from symgraph.core.registry import (
     DTypeRule,
     Env,
     Names,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -117,7 +116,7 @@ def register_reduction(
     batch: BatchRule = nonlinear_batch,
     spec: Mapping[str, Param] = EXCLUDING,
     aliases: Names = (),
-    count: Callable[[Attrs, Types], int] | None = None,
+    divisor: Callable[[Attrs, Types], int] | None = None,
     precision: str = FOLLOWS,
 ) -> None:
     def compute(env: Env, a: Attrs, x: Array) -> Array:
@@ -126,21 +125,19 @@ def register_reduction(
         return reduction(env.xp, x, a, axes).astype(x.dtype, copy=False).reshape(shape)
 
     register(
-        OpDef(
-            name=name,
-            inputs=("data",),
-            shape=reduce_shape,
-            compute=compute,
-            grad=None if grad is None else lambda c: (grad(c),),
-            flops=reduce_flops,
-            dtype=dtype,
-            batch=batch,
-            params=spec,
-            aliases=aliases,
-            count=count,
-            precision=precision,
-            doc=doc,
-        )
+        name=name,
+        inputs=("data",),
+        shape=reduce_shape,
+        compute=compute,
+        grad=None if grad is None else lambda c: (grad(c),),
+        flops=reduce_flops,
+        dtype=dtype,
+        batch=batch,
+        params=spec,
+        aliases=aliases,
+        divisor=divisor,
+        precision=precision,
+        doc=doc,
     )
 
 
@@ -173,7 +170,7 @@ register_reduction(
     lambda c: spread_back(c.gy / (c.attrs["count"] or mean_count(c.attrs, [c.x[0].type])), c),
     batch=sum_batch,
     spec={**EXCLUDING, "count": params.integer(0)},
-    count=mean_count,
+    divisor=mean_count,
     precision=FULL,
     doc=f"Mean over axes; {AXES_DOC} count: what the sum is divided by, if not the number of its "
     "own elements. MXNet mean.",
@@ -254,19 +251,17 @@ def register_index(name: str, which: str) -> None:
         return getattr(env.xp, name)(x, axis=a["axis"]).astype(x.dtype).reshape(shape)
 
     register(
-        OpDef(
-            name=name,
-            inputs=("data",),
-            shape=reduce_shape,
-            compute=compute,
-            flops=reduce_flops,
-            dtype=numbers,
-            batch=nonlinear_batch,
-            params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
-            doc=f"Index of the first {which} element along an axis, or in the flattened data if "
-            f"axis "
-            f"is None, in the data's dtype. MXNet {name}.",
-        )
+        name=name,
+        inputs=("data",),
+        shape=reduce_shape,
+        compute=compute,
+        flops=reduce_flops,
+        dtype=numbers,
+        batch=nonlinear_batch,
+        params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+        doc=f"Index of the first {which} element along an axis, or in the flattened data if "
+        f"axis "
+        f"is None, in the data's dtype. MXNet {name}.",
     )
 
 

@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
 from symgraph.core.build import apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array
 from symgraph.ops.elementwise import arg_names, floats
@@ -56,36 +56,34 @@ def beside_space(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layo
 
 
 register(
-    OpDef(
-        name="UpSampling",
-        inputs=arg_names,
-        shape=upsampling_shape,
-        compute=upsampling,
-        grad=lambda c: (
-            apply(
-                "Pooling",
-                c.gy,
-                pool_type="sum",
-                kernel=(c.attrs["scale"],) * 2,
-                stride=(c.attrs["scale"],) * 2,
-            ),
+    name="UpSampling",
+    inputs=arg_names,
+    shape=upsampling_shape,
+    compute=upsampling,
+    grad=lambda c: (
+        apply(
+            "Pooling",
+            c.gy,
+            pool_type="sum",
+            kernel=(c.attrs["scale"],) * 2,
+            stride=(c.attrs["scale"],) * 2,
         ),
-        flops=no_flops,
-        dtype=floats,
-        batch=beside_space,
-        params={
-            "scale": params.integer(),
-            "num_filter": params.integer(0),
-            "sample_type": params.choice("nearest", "bilinear"),
-            "multi_input_mode": params.choice("concat", "sum", default="concat"),
-            "num_args": params.integer(1),
-            "workspace": params.integer(512),
-        },
-        variadic="num_args",
-        doc="Every element of (batch, channel, height, width) as a square of scale x scale; one "
-        "input, nearest neighbours. num_filter, multi_input_mode and workspace are accepted and "
-        "change nothing. MXNet UpSampling.",
-    )
+    ),
+    flops=no_flops,
+    dtype=floats,
+    batch=beside_space,
+    params={
+        "scale": params.integer(),
+        "num_filter": params.integer(0),
+        "sample_type": params.choice("nearest", "bilinear"),
+        "multi_input_mode": params.choice("concat", "sum", default="concat"),
+        "num_args": params.integer(1),
+        "workspace": params.integer(512),
+    },
+    variadic="num_args",
+    doc="Every element of (batch, channel, height, width) as a square of scale x scale; one "
+    "input, nearest neighbours. num_filter, multi_input_mode and workspace are accepted and "
+    "change nothing. MXNet UpSampling.",
 )
 
 # -- Pad ---------------------------------------------------------------------------------------
@@ -142,23 +140,21 @@ PAD = {
 }
 
 register(
-    OpDef(
-        name="Pad",
-        inputs=("data",),
-        shape=pad_shape,
-        compute=pad,
-        grad=lambda c: (
-            apply("_pad_grad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),
-        ),
-        flops=no_flops,
-        dtype=floats,
-        batch=pad_batch,
-        params=PAD,
-        aliases=("pad",),
-        doc="More elements before and after those of each axis, pad_width=(before, after, ...): "
-        "constant_value, the outermost element (edge) or those within it mirrored (reflect). MXNet "
-        "Pad.",
-    )
+    name="Pad",
+    inputs=("data",),
+    shape=pad_shape,
+    compute=pad,
+    grad=lambda c: (
+        apply("_pad_grad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),
+    ),
+    flops=no_flops,
+    dtype=floats,
+    batch=pad_batch,
+    params=PAD,
+    aliases=("pad",),
+    doc="More elements before and after those of each axis, pad_width=(before, after, ...): "
+    "constant_value, the outermost element (edge) or those within it mirrored (reflect). MXNet "
+    "Pad.",
 )
 
 
@@ -184,20 +180,18 @@ def pad_grad(env: Env, a: Attrs, g: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_pad_grad",
-        inputs=("grad",),
-        shape=lambda site, ins, outs: (
-            ins,
-            [
-                None
-                if ins[0] is None
-                else tuple(n - sum(both) for n, both in zip(ins[0], pairs(site.attrs), strict=True))
-            ],
-        ),
-        compute=pad_grad,
-        grad=lambda c: (apply("Pad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),),
-        params={"mode": PAD["mode"], "pad_width": PAD["pad_width"]},
-        doc="Gradient of Pad.",
-    )
+    name="_pad_grad",
+    inputs=("grad",),
+    shape=lambda site, ins, outs: (
+        ins,
+        [
+            None
+            if ins[0] is None
+            else tuple(n - sum(both) for n, both in zip(ins[0], pairs(site.attrs), strict=True))
+        ],
+    ),
+    compute=pad_grad,
+    grad=lambda c: (apply("Pad", c.gy, mode=c.attrs["mode"], pad_width=c.attrs["pad_width"]),),
+    params={"mode": PAD["mode"], "pad_width": PAD["pad_width"]},
+    doc="Gradient of Pad.",
 )

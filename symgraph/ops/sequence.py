@@ -19,7 +19,6 @@ from symgraph.core.registry import (
     Call,
     Env,
     Names,
-    OpDef,
     Partial,
     Shapes,
     Site,
@@ -137,23 +136,21 @@ def mask_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="SequenceMask",
-        inputs=with_lengths,
-        shape=kept_shape,
-        compute=mask,
-        grad=mask_grad,
-        dtype=lengths_dtype,
-        batch=sequence_batch(lambda site, layout: layout, linear=False),
-        params={
-            "use_sequence_length": SEQUENCE["use_sequence_length"],
-            "value": params.number(0.0),
-            "axis": SEQUENCE["axis"],
-        },
-        full_inputs=("sequence_length",),
-        doc="The data with `value` in all time steps from a sample's sequence_length on. MXNet "
-        "SequenceMask.",
-    )
+    name="SequenceMask",
+    inputs=with_lengths,
+    shape=kept_shape,
+    compute=mask,
+    grad=mask_grad,
+    dtype=lengths_dtype,
+    batch=sequence_batch(lambda site, layout: layout, linear=False),
+    params={
+        "use_sequence_length": SEQUENCE["use_sequence_length"],
+        "value": params.number(0.0),
+        "axis": SEQUENCE["axis"],
+    },
+    full_inputs=("sequence_length",),
+    doc="The data with `value` in all time steps from a sample's sequence_length on. MXNet "
+    "SequenceMask.",
 )
 
 
@@ -184,21 +181,19 @@ def without_time(site: Site, layout: Layout) -> Layout:
 
 
 register(
-    OpDef(
-        name="SequenceLast",
-        inputs=with_lengths,
-        shape=last_shape,
-        compute=last,
-        grad=last_grad,
-        flops=no_flops,
-        dtype=lengths_dtype,
-        batch=sequence_batch(without_time),
-        params=SEQUENCE,
-        full_inputs=("sequence_length",),
-        reads_on_host=True,
-        doc="The last time step of each sample: (B, ...). A sequence_length outside 1..T raises "
-        "IndexError. MXNet SequenceLast.",
-    )
+    name="SequenceLast",
+    inputs=with_lengths,
+    shape=last_shape,
+    compute=last,
+    grad=last_grad,
+    flops=no_flops,
+    dtype=lengths_dtype,
+    batch=sequence_batch(without_time),
+    params=SEQUENCE,
+    full_inputs=("sequence_length",),
+    reads_on_host=True,
+    doc="The last time step of each sample: (B, ...). A sequence_length outside 1..T raises "
+    "IndexError. MXNet SequenceLast.",
 )
 
 
@@ -218,21 +213,19 @@ def last_grad_compute(env: Env, a: Attrs, g: Array, lengths: Array | None = None
 
 
 register(
-    OpDef(
-        name="_sequence_last_grad",
-        inputs=lambda attrs: ("grad", *with_lengths(attrs)[1:]),
-        shape=last_grad_shape,
-        compute=last_grad_compute,
-        grad=lambda c: [
-            apply("SequenceLast", c.gy, *c.x[1:], **{k: c.attrs[k] for k in SEQUENCE}),
-            *[None] * len(c.x[1:]),
-        ],
-        flops=no_flops,
-        dtype=lengths_dtype,
-        params={**SEQUENCE, "size": params.integer()},
-        reads_on_host=True,
-        doc="Gradient of SequenceLast's data: grad in the last time step, zero in the others.",
-    )
+    name="_sequence_last_grad",
+    inputs=lambda attrs: ("grad", *with_lengths(attrs)[1:]),
+    shape=last_grad_shape,
+    compute=last_grad_compute,
+    grad=lambda c: [
+        apply("SequenceLast", c.gy, *c.x[1:], **{k: c.attrs[k] for k in SEQUENCE}),
+        *[None] * len(c.x[1:]),
+    ],
+    flops=no_flops,
+    dtype=lengths_dtype,
+    params={**SEQUENCE, "size": params.integer()},
+    reads_on_host=True,
+    doc="Gradient of SequenceLast's data: grad in the last time step, zero in the others.",
 )
 
 
@@ -247,25 +240,21 @@ def reverse(env: Env, a: Attrs, x: Array, lengths: Array | None = None) -> Any:
 
 
 register(
-    OpDef(
-        name="SequenceReverse",
-        inputs=with_lengths,
-        shape=kept_shape,
-        compute=reverse,
-        grad=lambda c: [
-            apply("SequenceReverse", c.gy, *c.x[1:], **c.attrs),
-            *[None] * len(c.x[1:]),
-        ],
-        flops=no_flops,
-        dtype=lengths_dtype,
-        batch=sequence_batch(lambda site, layout: layout),
-        params=SEQUENCE,
-        full_inputs=("sequence_length",),
-        reads_on_host=True,
-        doc="The first sequence_length time steps of each sample in reverse order; those behind "
-        "them "
-        "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis "
-        "is "
-        "always 0).",
-    )
+    name="SequenceReverse",
+    inputs=with_lengths,
+    shape=kept_shape,
+    compute=reverse,
+    grad=lambda c: [
+        apply("SequenceReverse", c.gy, *c.x[1:], **c.attrs),
+        *[None] * len(c.x[1:]),
+    ],
+    flops=no_flops,
+    dtype=lengths_dtype,
+    batch=sequence_batch(lambda site, layout: layout),
+    params=SEQUENCE,
+    full_inputs=("sequence_length",),
+    reads_on_host=True,
+    doc="The first sequence_length time steps of each sample in reverse order; those behind them "
+    "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis is "
+    "always 0).",
 )

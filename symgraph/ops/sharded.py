@@ -21,7 +21,6 @@ from symgraph.core.registry import (
     FULL,
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -95,18 +94,16 @@ def row_figures(env: Env, a: Attrs, x: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_shard_row_figures",
-        inputs=("data",),
-        shape=row_figures_shape,
-        compute=row_figures,
-        flops=flops_per_element(3),
-        dtype=row_figures_dtype,
-        batch=row_figures_batch,
-        precision=FULL,
-        doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
-        "No gradient flows: what reads it has the gradient of all shards' data.",
-    )
+    name="_shard_row_figures",
+    inputs=("data",),
+    shape=row_figures_shape,
+    compute=row_figures,
+    flops=flops_per_element(3),
+    dtype=row_figures_dtype,
+    batch=row_figures_batch,
+    precision=FULL,
+    doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
+    "No gradient flows: what reads it has the gradient of all shards' data.",
 )
 
 
@@ -119,18 +116,16 @@ def joined_figures(env: Env, a: Attrs, *parts: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_shard_join_figures",
-        inputs=arg_names,
-        shape=same,
-        compute=joined_figures,
-        flops=lambda attrs, ins, outs: 4 * sum(t.size for t in ins),
-        dtype=floats,
-        params={"num_args": params.integer()},
-        variadic="num_args",
-        precision=FULL,
-        doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
-    )
+    name="_shard_join_figures",
+    inputs=arg_names,
+    shape=same,
+    compute=joined_figures,
+    flops=lambda attrs, ins, outs: 4 * sum(t.size for t in ins),
+    dtype=floats,
+    params={"num_args": params.integer()},
+    variadic="num_args",
+    precision=FULL,
+    doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
 )
 
 
@@ -195,23 +190,20 @@ def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="_shard_softmax_output",
-        inputs=("data", "label", "figures"),
-        shape=with_figures_shape,
-        compute=lambda env, a, x, label, figures, *_: probabilities(env.xp, x, figures),
-        grad=head_grad,
-        flops=flops_per_element(3),
-        dtype=with_figures_dtype,
-        batch=head_batch,
-        params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
-        count=lambda attrs, ins: ins[1].size,
-        loss=True,
-        precision=FULL,
-        doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. "
-        "A "
-        "fourth input holds the count of valid labels.",
-    )
+    name="_shard_softmax_output",
+    inputs=("data", "label", "figures"),
+    shape=with_figures_shape,
+    compute=lambda env, a, x, label, figures, *_: probabilities(env.xp, x, figures),
+    grad=head_grad,
+    flops=flops_per_element(3),
+    dtype=with_figures_dtype,
+    batch=head_batch,
+    params={**HEAD, **SMOOTH, **SHARD, "out_grad": params.boolean(False)},
+    divisor=lambda attrs, ins: ins[1].size,
+    loss=True,
+    precision=FULL,
+    doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
+    "fourth input holds the count of valid labels.",
 )
 
 
@@ -236,16 +228,14 @@ def head_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shap
 
 
 register(
-    OpDef(
-        name="_shard_softmax_output_grad",
-        inputs=("prob", "label"),
-        shape=head_grad_shape,
-        compute=head_grad_compute,
-        dtype=labelled_dtype,
-        params={**HEAD, **SMOOTH, **SHARD},
-        reads_on_host=True,
-        doc="The shard's part of `_softmax_output_grad`.",
-    )
+    name="_shard_softmax_output_grad",
+    inputs=("prob", "label"),
+    shape=head_grad_shape,
+    compute=head_grad_compute,
+    dtype=labelled_dtype,
+    params={**HEAD, **SMOOTH, **SHARD},
+    reads_on_host=True,
+    doc="The shard's part of `_softmax_output_grad`.",
 )
 
 
@@ -258,18 +248,15 @@ def join_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 register(
-    OpDef(
-        name="_shard_join",
-        inputs=arg_names,
-        shape=concat_shape,
-        compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
-        grad=join_grad,
-        flops=no_flops,
-        batch=join_batch,
-        params={"num_args": params.integer(), "dim": params.integer(-1)},
-        variadic="num_args",
-        loss=True,
-        doc="The output of a loss from those of its shards; needs no gradient, as the loss needs "
-        "none.",
-    )
+    name="_shard_join",
+    inputs=arg_names,
+    shape=concat_shape,
+    compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
+    grad=join_grad,
+    flops=no_flops,
+    batch=join_batch,
+    params={"num_args": params.integer(), "dim": params.integer(-1)},
+    variadic="num_args",
+    loss=True,
+    doc="The output of a loss from those of its shards; needs no gradient, as the loss needs none.",
 )

@@ -14,7 +14,6 @@ from symgraph.core.registry import (
     INSIDE,
     Call,
     Env,
-    OpDef,
     Shapes,
     Site,
     Types,
@@ -59,21 +58,19 @@ def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="_shard_cross_entropy",
-        inputs=("data", "label", "figures"),
-        shape=cross_entropy_shape,
-        compute=cross_entropy,
-        grad=cross_entropy_grad,
-        flops=lambda attrs, ins, outs: 4 * ins[1].size,
-        dtype=with_figures_dtype,
-        batch=sum_batch,
-        params={**IGNORE, **SHARD},
-        precision=FULL,
-        reads_on_host=True,
-        doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
-        "Its gradient is that of the sum over all shards.",
-    )
+    name="_shard_cross_entropy",
+    inputs=("data", "label", "figures"),
+    shape=cross_entropy_shape,
+    compute=cross_entropy,
+    grad=cross_entropy_grad,
+    flops=lambda attrs, ins, outs: 4 * ins[1].size,
+    dtype=with_figures_dtype,
+    batch=sum_batch,
+    params={**IGNORE, **SHARD},
+    precision=FULL,
+    reads_on_host=True,
+    doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
+    "Its gradient is that of the sum over all shards.",
 )
 
 
@@ -85,17 +82,15 @@ def residual(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Arra
 
 
 register(
-    OpDef(
-        name="_shard_residual",
-        inputs=("data", "label", "figures"),
-        shape=with_figures_shape,
-        compute=residual,
-        flops=flops_per_element(3),
-        dtype=with_figures_dtype,
-        params={**IGNORE, **SHARD},
-        reads_on_host=True,
-        doc="softmax(data) - onehot(label): the shard's part of them.",
-    )
+    name="_shard_residual",
+    inputs=("data", "label", "figures"),
+    shape=with_figures_shape,
+    compute=residual,
+    flops=flops_per_element(3),
+    dtype=with_figures_dtype,
+    params={**IGNORE, **SHARD},
+    reads_on_host=True,
+    doc="softmax(data) - onehot(label): the shard's part of them.",
 )
 
 
@@ -121,20 +116,18 @@ def pick(env: Env, a: Attrs, prob: Array, label: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_shard_pick",
-        inputs=("prob", "label"),
-        shape=pick_shape,
-        compute=pick,
-        flops=no_flops,
-        dtype=labelled_dtype,
-        batch=pick_batch,
-        params={**IGNORE, **SHARD},
-        precision=FULL,
-        reads_on_host=True,
-        doc="The probability of each label that is in the shard, 0 for the others: the sum over "
-        "shards is the probability of the label.",
-    )
+    name="_shard_pick",
+    inputs=("prob", "label"),
+    shape=pick_shape,
+    compute=pick,
+    flops=no_flops,
+    dtype=labelled_dtype,
+    batch=pick_batch,
+    params={**IGNORE, **SHARD},
+    precision=FULL,
+    reads_on_host=True,
+    doc="The probability of each label that is in the shard, 0 for the others: the sum over "
+    "shards is the probability of the label.",
 )
 
 
@@ -143,19 +136,17 @@ def picked_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]
 
 
 register(
-    OpDef(
-        name="_picked_nll",
-        inputs=("picked", "label"),
-        outputs=("nll", "count"),
-        shape=picked_shape,
-        compute=picked_nll,
-        flops=lambda attrs, ins, outs: 2 * ins[1].size,
-        dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
-        batch=figures_batch,
-        params=IGNORE,
-        precision=FULL,
-        doc="nll_stats of probabilities that are picked already.",
-    )
+    name="_picked_nll",
+    inputs=("picked", "label"),
+    outputs=("nll", "count"),
+    shape=picked_shape,
+    compute=picked_nll,
+    flops=lambda attrs, ins, outs: 2 * ins[1].size,
+    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+    batch=figures_batch,
+    params=IGNORE,
+    precision=FULL,
+    doc="nll_stats of probabilities that are picked already.",
 )
 
 
@@ -180,20 +171,18 @@ def embedding_grad(c: Call) -> Sequence[Ref | None]:
 
 
 register(
-    OpDef(
-        name="_shard_embedding",
-        inputs=("data", "weight"),
-        shape=embedding_shape,
-        compute=embedding,
-        grad=embedding_grad,
-        flops=no_flops,
-        dtype=ids_first_dtype,
-        batch=embedding_batch,
-        params=SHARD,
-        precision=INSIDE,
-        reads_on_host=True,
-        doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
-    )
+    name="_shard_embedding",
+    inputs=("data", "weight"),
+    shape=embedding_shape,
+    compute=embedding,
+    grad=embedding_grad,
+    flops=no_flops,
+    dtype=ids_first_dtype,
+    batch=embedding_batch,
+    params=SHARD,
+    precision=INSIDE,
+    reads_on_host=True,
+    doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
 )
 
 
@@ -211,19 +200,17 @@ def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_shard_embedding_grad",
-        inputs=("data", "grad"),
-        shape=embedding_grad_shape,
-        compute=embedding_grad_compute,
-        grad=lambda c: (
-            None,
-            apply("_shard_embedding", c.x[0], c.gy, **{k: c.attrs[k] for k in SHARD}),
-        ),
-        flops=lambda attrs, ins, outs: ins[1].size,
-        dtype=ids_first_dtype,
-        params={"rows": params.integer(), **SHARD},
-        reads_on_host=True,
-        doc="Gradient of `_shard_embedding`'s weight of that many rows.",
-    )
+    name="_shard_embedding_grad",
+    inputs=("data", "grad"),
+    shape=embedding_grad_shape,
+    compute=embedding_grad_compute,
+    grad=lambda c: (
+        None,
+        apply("_shard_embedding", c.x[0], c.gy, **{k: c.attrs[k] for k in SHARD}),
+    ),
+    flops=lambda attrs, ins, outs: ins[1].size,
+    dtype=ids_first_dtype,
+    params={"rows": params.integer(), **SHARD},
+    reads_on_host=True,
+    doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 )

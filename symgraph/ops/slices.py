@@ -13,7 +13,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import Layout, Split, refuse_mixing
 from symgraph.core.build import apply
 from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape
 from symgraph.ops.movement import one_axis
@@ -68,31 +68,28 @@ def slice_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
 
 
 register(
-    OpDef(
-        name="slice_axis",
-        inputs=("data",),
-        shape=slice_axis_shape,
-        compute=lambda env, a, x: x[along_axis(a, x.ndim, slice(a["begin"], a["end"]))],
-        grad=lambda c: (
-            apply(
-                "_pad_axis",
-                c.gy,
-                axis=c.attrs["axis"],
-                begin=bounds(Site("slice_axis", "", c.attrs), c.x[0].shape[c.attrs["axis"]])[0],
-                size=c.x[0].shape[c.attrs["axis"]],
-            ),
+    name="slice_axis",
+    inputs=("data",),
+    shape=slice_axis_shape,
+    compute=lambda env, a, x: x[along_axis(a, x.ndim, slice(a["begin"], a["end"]))],
+    grad=lambda c: (
+        apply(
+            "_pad_axis",
+            c.gy,
+            axis=c.attrs["axis"],
+            begin=bounds(Site("slice_axis", "", c.attrs), c.x[0].shape[c.attrs["axis"]])[0],
+            size=c.x[0].shape[c.attrs["axis"]],
         ),
-        flops=no_flops,
-        batch=slice_axis_batch,
-        params={
-            "axis": params.integer(),
-            "begin": params.integer(),
-            "end": params.optional(params.integer()),
-        },
-        doc="The part [begin, end) of one axis; end None means to its end, negative positions "
-        "count "
-        "from its end. MXNet slice_axis.",
-    )
+    ),
+    flops=no_flops,
+    batch=slice_axis_batch,
+    params={
+        "axis": params.integer(),
+        "begin": params.integer(),
+        "end": params.optional(params.integer()),
+    },
+    doc="The part [begin, end) of one axis; end None means to its end, negative positions count "
+    "from its end. MXNet slice_axis.",
 )
 
 
@@ -122,26 +119,24 @@ def pad_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> La
 
 
 register(
-    OpDef(
-        name="_pad_axis",
-        inputs=("data",),
-        shape=pad_axis_shape,
-        compute=pad_axis,
-        grad=lambda c: (
-            apply(
-                "slice_axis",
-                c.gy,
-                axis=c.attrs["axis"],
-                begin=c.attrs["begin"],
-                end=c.attrs["begin"] + c.x[0].shape[c.attrs["axis"]],
-            ),
+    name="_pad_axis",
+    inputs=("data",),
+    shape=pad_axis_shape,
+    compute=pad_axis,
+    grad=lambda c: (
+        apply(
+            "slice_axis",
+            c.gy,
+            axis=c.attrs["axis"],
+            begin=c.attrs["begin"],
+            end=c.attrs["begin"] + c.x[0].shape[c.attrs["axis"]],
         ),
-        flops=no_flops,
-        batch=pad_axis_batch,
-        params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
-        doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
-        "slice_axis.",
-    )
+    ),
+    flops=no_flops,
+    batch=pad_axis_batch,
+    params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
+    doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
+    "slice_axis.",
 )
 
 
@@ -201,18 +196,16 @@ def slice_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layou
 
 
 register(
-    OpDef(
-        name="slice",
-        inputs=("data",),
-        shape=slice_shape,
-        compute=lambda env, a, x: x[parts(a)],
-        grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
-        flops=no_flops,
-        batch=slice_batch,
-        params=SLICE,
-        doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
-        "negative positions count from it. MXNet slice.",
-    )
+    name="slice",
+    inputs=("data",),
+    shape=slice_shape,
+    compute=lambda env, a, x: x[parts(a)],
+    grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
+    flops=no_flops,
+    batch=slice_batch,
+    params=SLICE,
+    doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
+    "negative positions count from it. MXNet slice.",
 )
 
 
@@ -231,15 +224,13 @@ def slice_grad(env: Env, a: Attrs, x: Array) -> Array:
 
 
 register(
-    OpDef(
-        name="_slice_grad",
-        inputs=("data",),
-        shape=slice_grad_shape,
-        compute=slice_grad,
-        grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
-        flops=no_flops,
-        batch=slice_batch,
-        params={**SLICE, "shape": params.integers()},
-        doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
-    )
+    name="_slice_grad",
+    inputs=("data",),
+    shape=slice_grad_shape,
+    compute=slice_grad,
+    grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
+    flops=no_flops,
+    batch=slice_batch,
+    params={**SLICE, "shape": params.integers()},
+    doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
 )

@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import along
 from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
-from symgraph.core.registry import FULL, Call, Env, OpDef, Shapes, Site, Types, register
+from symgraph.core.registry import FULL, Call, Env, Shapes, Site, Types, register
 from symgraph.core.shapes import axes_of, same
 from symgraph.core.types import Array, wide
 from symgraph.ops.elementwise import floats
@@ -66,18 +66,16 @@ def softmax_second_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="_softmax_grad",
-        inputs=("output", "grad"),
-        shape=axis_shape,
-        compute=softmax_grad,
-        grad=softmax_second_grad,
-        flops=flops_per_element(4),
-        dtype=floats,
-        batch=along("axis"),
-        params={"axis": params.integer(-1)},
-        doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
-    )
+    name="_softmax_grad",
+    inputs=("output", "grad"),
+    shape=axis_shape,
+    compute=softmax_grad,
+    grad=softmax_second_grad,
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params={"axis": params.integer(-1)},
+    doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
 )
 
 AXIS_AND_TEMPERATURE = {
@@ -88,23 +86,19 @@ AXIS_AND_TEMPERATURE = {
 }
 
 register(
-    OpDef(
-        name="softmax",
-        inputs=("data",),
-        shape=axis_shape,
-        compute=lambda env, a, x: softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
-        grad=lambda c: (
-            scaled(
-                apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]
-            ),
-        ),
-        flops=flops_per_element(4),
-        dtype=floats,
-        batch=along("axis"),
-        params=AXIS_AND_TEMPERATURE,
-        precision=FULL,
-        doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
-    )
+    name="softmax",
+    inputs=("data",),
+    shape=axis_shape,
+    compute=lambda env, a, x: softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+    grad=lambda c: (
+        scaled(apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]),
+    ),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params=AXIS_AND_TEMPERATURE,
+    precision=FULL,
+    doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
 )
 
 
@@ -123,39 +117,35 @@ def log_softmax_second_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="_log_softmax_grad",
-        inputs=("output", "grad"),
-        shape=axis_shape,
-        compute=log_softmax_grad,
-        grad=log_softmax_second_grad,
-        flops=flops_per_element(4),
-        dtype=floats,
-        batch=along("axis"),
-        params={"axis": params.integer(-1)},
-        doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
-    )
+    name="_log_softmax_grad",
+    inputs=("output", "grad"),
+    shape=axis_shape,
+    compute=log_softmax_grad,
+    grad=log_softmax_second_grad,
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params={"axis": params.integer(-1)},
+    doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
 )
 
 register(
-    OpDef(
-        name="log_softmax",
-        inputs=("data",),
-        shape=axis_shape,
-        compute=lambda env, a, x: log_softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
-        grad=lambda c: (
-            scaled(
-                apply("_log_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]),
-                c.attrs["temperature"],
-            ),
+    name="log_softmax",
+    inputs=("data",),
+    shape=axis_shape,
+    compute=lambda env, a, x: log_softmax(env.xp, scaled(x, a["temperature"]), a["axis"]),
+    grad=lambda c: (
+        scaled(
+            apply("_log_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]),
+            c.attrs["temperature"],
         ),
-        flops=flops_per_element(4),
-        dtype=floats,
-        batch=along("axis"),
-        params=AXIS_AND_TEMPERATURE,
-        precision=FULL,
-        doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
-    )
+    ),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=along("axis"),
+    params=AXIS_AND_TEMPERATURE,
+    precision=FULL,
+    doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
 )
 
 
@@ -168,18 +158,16 @@ def with_axis(site: Site) -> Site:
 
 
 register(
-    OpDef(
-        name="SoftmaxActivation",
-        inputs=("data",),
-        shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
-        compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
-        grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
-        flops=flops_per_element(4),
-        dtype=floats,
-        batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
-        params={"mode": params.choice("instance", "channel", default="instance")},
-        precision=FULL,
-        doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
-        "SoftmaxActivation.",
-    )
+    name="SoftmaxActivation",
+    inputs=("data",),
+    shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
+    compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
+    grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
+    flops=flops_per_element(4),
+    dtype=floats,
+    batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
+    params={"mode": params.choice("instance", "channel", default="instance")},
+    precision=FULL,
+    doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "
+    "SoftmaxActivation.",
 )

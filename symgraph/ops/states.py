@@ -12,7 +12,7 @@ from typing import Any
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layout, Split
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Env, OpDef, Shapes, Site, Types, no_flops, register
+from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
 from symgraph.core.shapes import unify
 from symgraph.core.types import Array
 
@@ -38,16 +38,13 @@ def begin_state(env: Env, a: Attrs, like: Array) -> Any:
 
 
 register(
-    OpDef(
-        name="_begin_state",
-        inputs=("like",),
-        shape=begin_shape,
-        compute=begin_state,
-        flops=no_flops,
-        batch=begin_batch,
-        params={"shape": params.integers()},
-        doc="Zeros of `shape`, whose first dimension is 0 and stands for that of `like`, in the "
-        "dtype "
-        "of `like`.",
-    )
+    name="_begin_state",
+    inputs=("like",),
+    shape=begin_shape,
+    compute=begin_state,
+    flops=no_flops,
+    batch=begin_batch,
+    params={"shape": params.integers()},
+    doc="Zeros of `shape`, whose first dimension is 0 and stands for that of `like`, in the dtype "
+    "of `like`.",
 )

@@ -17,7 +17,6 @@ from symgraph.core.registry import (
     Call,
     DTypeRule,
     Names,
-    OpDef,
     Site,
     Types,
     register,
@@ -117,18 +116,16 @@ UNARY: Mapping[str, Unary] = {
 def register_unary(name: str, row: Unary) -> None:
     rule = row.grad
     register(
-        OpDef(
-            name=name,
-            inputs=("data",),
-            shape=same,
-            compute=lambda env, a, x: row.compute(env.xp, x),
-            grad=None if rule is None else lambda c: (rule(c),),
-            dtype=row.dtype,
-            batch=row.batch,
-            aliases=row.aliases,
-            precision=row.precision,
-            doc=f"{row.formula}, element by element. MXNet {name}.",
-        )
+        name=name,
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: row.compute(env.xp, x),
+        grad=None if rule is None else lambda c: (rule(c),),
+        dtype=row.dtype,
+        batch=row.batch,
+        aliases=row.aliases,
+        precision=row.precision,
+        doc=f"{row.formula}, element by element. MXNet {name}.",
     )
 
 
@@ -139,50 +136,44 @@ for key, unary_row in UNARY.items():
 # One node instead of three for the gradients that unrolled networks hold thousands of.
 
 register(
-    OpDef(
-        name="_tanh_grad",
-        inputs=("grad", "output"),
-        shape=same,
-        compute=lambda env, a, g, y: g * (1 - y * y),
-        grad=lambda c: (
-            apply("_tanh_grad", c.gy, c.x[1]),
-            c.gy * c.x[0] * c.x[1] * -2.0,
-        ),
-        flops=lambda attrs, ins, outs: 3 * outs[0].size,
-        dtype=floats,
-        batch=bilinear,
-        doc="Gradient of tanh from its output y: grad * (1 - y^2).",
-    )
+    name="_tanh_grad",
+    inputs=("grad", "output"),
+    shape=same,
+    compute=lambda env, a, g, y: g * (1 - y * y),
+    grad=lambda c: (
+        apply("_tanh_grad", c.gy, c.x[1]),
+        c.gy * c.x[0] * c.x[1] * -2.0,
+    ),
+    flops=lambda attrs, ins, outs: 3 * outs[0].size,
+    dtype=floats,
+    batch=bilinear,
+    doc="Gradient of tanh from its output y: grad * (1 - y^2).",
 )
 
 register(
-    OpDef(
-        name="_sigmoid_grad",
-        inputs=("grad", "output"),
-        shape=same,
-        compute=lambda env, a, g, y: g * y * (1 - y),
-        grad=lambda c: (
-            apply("_sigmoid_grad", c.gy, c.x[1]),
-            c.gy * c.x[0] * (1.0 - c.x[1] * 2.0),
-        ),
-        flops=lambda attrs, ins, outs: 3 * outs[0].size,
-        dtype=floats,
-        batch=bilinear,
-        doc="Gradient of sigmoid from its output y: grad * y * (1 - y).",
-    )
+    name="_sigmoid_grad",
+    inputs=("grad", "output"),
+    shape=same,
+    compute=lambda env, a, g, y: g * y * (1 - y),
+    grad=lambda c: (
+        apply("_sigmoid_grad", c.gy, c.x[1]),
+        c.gy * c.x[0] * (1.0 - c.x[1] * 2.0),
+    ),
+    flops=lambda attrs, ins, outs: 3 * outs[0].size,
+    dtype=floats,
+    batch=bilinear,
+    doc="Gradient of sigmoid from its output y: grad * y * (1 - y).",
 )
 
 register(
-    OpDef(
-        name="_relu_grad",
-        inputs=("grad", "output"),
-        shape=same,
-        compute=lambda env, a, g, y: env.xp.where(y > 0, g, 0),
-        grad=lambda c: (apply("_relu_grad", c.gy, c.x[1]), None),
-        dtype=floats,
-        batch=bilinear,
-        doc="Gradient of relu from its output y: grad where y > 0, else 0.",
-    )
+    name="_relu_grad",
+    inputs=("grad", "output"),
+    shape=same,
+    compute=lambda env, a, g, y: env.xp.where(y > 0, g, 0),
+    grad=lambda c: (apply("_relu_grad", c.gy, c.x[1]), None),
+    dtype=floats,
+    batch=bilinear,
+    doc="Gradient of relu from its output y: grad where y > 0, else 0.",
 )
 
 
@@ -203,16 +194,14 @@ def activation_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="Activation",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: ACTIVATIONS[a["act_type"]].compute(env.xp, x),
-        grad=activation_grad,
-        dtype=floats,
-        params={"act_type": params.choice(*ACTIVATIONS)},
-        doc="One of relu, sigmoid, tanh, softrelu, softsign, element by element. MXNet Activation.",
-    )
+    name="Activation",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: ACTIVATIONS[a["act_type"]].compute(env.xp, x),
+    grad=activation_grad,
+    dtype=floats,
+    params={"act_type": params.choice(*ACTIVATIONS)},
+    doc="One of relu, sigmoid, tanh, softrelu, softsign, element by element. MXNet Activation.",
 )
 
 
@@ -225,19 +214,15 @@ def clip_grad(c: Call) -> Sequence[Ref]:
 
 
 register(
-    OpDef(
-        name="clip",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: env.xp.clip(
-            x, x.dtype.type(a["a_min"]), x.dtype.type(a["a_max"])
-        ),
-        grad=clip_grad,
-        dtype=numbers_with("a_min", "a_max"),
-        params={"a_min": params.number(), "a_max": params.number()},
-        doc="Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders "
-        "included. MXNet clip.",
-    )
+    name="clip",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: env.xp.clip(x, x.dtype.type(a["a_min"]), x.dtype.type(a["a_max"])),
+    grad=clip_grad,
+    dtype=numbers_with("a_min", "a_max"),
+    params={"a_min": params.number(), "a_max": params.number()},
+    doc="Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders "
+    "included. MXNet clip.",
 )
 
 
@@ -257,16 +242,14 @@ def cast_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) 
 
 
 register(
-    OpDef(
-        name="Cast",
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: x.astype(a["dtype"], copy=False),
-        grad=cast_grad,
-        dtype=cast_dtype,
-        batch=cast_batch,
-        params={"dtype": params.dtype()},
-        aliases=("cast",),
-        doc="The same values in another dtype; gradients flow between floats only. MXNet Cast.",
-    )
+    name="Cast",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x.astype(a["dtype"], copy=False),
+    grad=cast_grad,
+    dtype=cast_dtype,
+    batch=cast_batch,
+    params={"dtype": params.dtype()},
+    aliases=("cast",),
+    doc="The same values in another dtype; gradients flow between floats only. MXNet Cast.",
 )

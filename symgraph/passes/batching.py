@@ -170,8 +170,8 @@ def _adjust(
             f"{node.types[0].shape[first.axis]}, which is not the batch's",
         )
     split = any(isinstance(layout, Split) for layout in ins)
-    if op.count is not None and split and (op.loss or outs[0] is PARTIAL):
-        own = op.count(node.attrs, graph.types_of(node.inputs))
+    if op.divisor is not None and split and (op.loss or outs[0] is PARTIAL):
+        own = op.divisor(node.attrs, graph.types_of(node.inputs))
         builder.replace(node.name, count=own * whole // size)
     if op.random and isinstance(outs[0], Split):
         at = outs[0]

@@ -21,7 +21,7 @@ import symgraph.frontend.sym as sym
 from symgraph.core import params
 from symgraph.core.batch_layout import linear
 from symgraph.core.build import apply
-from symgraph.core.registry import Call, Env, OpDef, register
+from symgraph.core.registry import Call, Env, register
 from symgraph.core.shapes import same
 from symgraph.core.tags import lookup
 from symgraph.core.types import TensorType
@@ -64,19 +64,17 @@ def grad_of_fault(c: Call) -> Any:
 
 
 register(
-    OpDef(
-        name="fault",
-        inputs=("data",),
-        shape=same,
-        compute=pass_on,
-        grad=grad_of_fault,
-        batch=linear,
-        params={
-            "phase": params.choice("forward", "backward", "never"),
-            "how": params.choice(*WAYS),
-            "step": params.integer(),
-        },
-    )
+    name="fault",
+    inputs=("data",),
+    shape=same,
+    compute=pass_on,
+    grad=grad_of_fault,
+    batch=linear,
+    params={
+        "phase": params.choice("forward", "backward", "never"),
+        "how": params.choice(*WAYS),
+        "step": params.integer(),
+    },
 )
 
 

@@ -17,7 +17,7 @@ from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, mid
 from symgraph import cpu, rnn
 from symgraph.core.graph import Graph, Node
 from symgraph.core.params import number
-from symgraph.core.registry import OPS, VARIABLE, OpDef, register
+from symgraph.core.registry import OPS, VARIABLE, register
 from symgraph.core.shapes import same
 from symgraph.core.types import Array, TensorType, Value
 from symgraph.frontend import sym
@@ -40,13 +40,11 @@ def register_work() -> Iterator[Callable[[Work], None]]:
             return x
 
         register(
-            OpDef(
-                name=NAME,
-                inputs=("data",),
-                shape=same,
-                compute=compute,
-                params={"kind": number(0.0)},
-            )
+            name=NAME,
+            inputs=("data",),
+            shape=same,
+            compute=compute,
+            params={"kind": number(0.0)},
         )
 
     yield make

@@ -68,10 +68,10 @@ def with_counts_of(part: Graph, whole: Graph) -> Graph:
 
     def counted(node: Node) -> Node:
         op = find(node.op) if not node.is_variable else None
-        if op is None or op.count is None:
+        if op is None or op.divisor is None:
             return node
         twin = whole[node.name]
-        count = op.count(twin.attrs, whole.types_of(twin.inputs))
+        count = op.divisor(twin.attrs, whole.types_of(twin.inputs))
         attrs = {**node.attrs, "count": count}
         return Node(node.name, node.op, node.inputs, attrs, node.types, node.origin, node.tags)
 

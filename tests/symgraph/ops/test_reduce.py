@@ -141,10 +141,10 @@ def test_count_replaces_the_number_of_elements(rng):
     [({"axis": None}, 24), ({"axis": (0, 2)}, 6), ({"axis": (1,), "exclude": True}, 6)],
 )
 def test_own_count(attrs, count):
-    rule = find("mean").count
+    rule = find("mean").divisor
     assert rule is not None
     assert rule(attrs, [TensorType((3, 4, 2))]) == count
-    assert all(find(name).count is None for name in REDUCTIONS if name != "mean")
+    assert all(find(name).divisor is None for name in REDUCTIONS if name != "mean")
 
 
 # -- argmax ------------------------------------------------------------------------------------
