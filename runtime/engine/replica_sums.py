@@ -9,17 +9,15 @@ two ways apart, so nobody waits before it has nothing else to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner.base.types import FORWARD, BodyKey, Partition
+from partitioner.base.types import FORWARD, Partition
 from partitioner.cutting.replicas import UNDER_WAY, Bucket, Copies, buckets
 from runtime.backends.device.arrays import copy, on_host
-from runtime.schedule.collective_costs import Links, collective_seconds
 from runtime.schedule.instructions import Run
 from runtime.schedule.program import Program
 from runtime.transports.base import Collectives, Ticket
@@ -30,19 +28,6 @@ if TYPE_CHECKING:
     from runtime.planning.step import StepBatches
 
 Gradients = Callable[[str], Array]  # of a variable of this rank
-
-
-def sums(partition: Partition, link: Links) -> list[tuple[frozenset[BodyKey], Fraction]]:
-    """All buckets for a simulation: the bodies that complete them, and what their ways take."""
-    found = []
-    for bucket in buckets(partition):
-        seconds = Fraction(0)
-        if len(bucket.ranks) > 1:
-            seconds = sum(
-                (collective_seconds(blocks, link) for blocks in bucket.collectives), seconds
-            )
-        found.append((bucket.bodies, seconds))
-    return found
 
 
 class _Side:

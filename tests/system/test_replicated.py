@@ -10,11 +10,11 @@ import pytest
 import symgraph as sg
 from partitioner.cutting.replicas import buckets
 from runtime.backends.device.arrays import copy
-from runtime.engine.replica_sums import sums
 from runtime.engine.session import Session, initialize
 from runtime.planning.plan import Options, Plan, plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import REPLICAS, Collective
+from runtime.schedule.message_costs import replica_sum_seconds
 from runtime.schedule.replay import Costs, Link, simulate
 from runtime.training import checkpoint
 from runtime.transports import ThreadCluster
@@ -269,7 +269,7 @@ def test_the_sum_is_an_instruction_and_costs_time():
         made = session([cpu(0), cpu(1)], 2, cluster).plan
     assert all(list(p).count(Collective(REPLICAS)) == 1 for p in made.schedule.programs)
     plain = simulate(made.schedule, made.partition, Costs(lambda key: 1))
-    ((bodies, free),) = sums(made.partition, lambda source, target: Link())
+    ((bodies, free),) = replica_sum_seconds(made.partition, lambda source, target: Link())
     ends = [end for track in plain.tracks for run, _, end in track.runs() if run.key in bodies]
     left = plain.makespan - max(ends) * float(plain.unit)  # what runs beside the sum
     assert free == 0

@@ -12,10 +12,9 @@ from partitioner.costs import cost
 from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
 from partitioner.costs.machine import Machine
 from partitioner.cutting.merging import MergedCosts
-from runtime.engine.replica_sums import sums
 from runtime.planning.costs.machine_costs import machine_costs
 from runtime.planning.costs.overheads import StepOverheads
-from runtime.schedule.links import Number
+from runtime.schedule.message_costs import Number, replica_sum_seconds
 from runtime.schedule.replay import Costs, Link
 from symgraph.core.context import KINDS, Context
 from symgraph.core.errors import ConfigError
@@ -114,7 +113,7 @@ class CostModel:
                 overhead=self.overhead,
                 update=lambda stage: chores.update_seconds(stage, rates[placement.rank_of[stage]]),
             )
-        return replace(costs, sums=sums(partition, costs.link_of))
+        return replace(costs, sums=replica_sum_seconds(partition, costs.link_of))
 
     def _body_seconds(self, partition: Partition) -> dict[BodyKey, float]:
         bodies, devices = partition.bodies, partition.placement.devices

@@ -6,11 +6,11 @@ what it holds. All walk the same instruction lists, by the same rules, as the wo
 
 from __future__ import annotations
 
-from runtime.schedule.links import Link
-from runtime.schedule.replay.check import check
+from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.memory import RankMemory, memory_profile, peak_in_flight
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
+from runtime.schedule.replay.validation import check
 
 __all__ = [
     "Costs",

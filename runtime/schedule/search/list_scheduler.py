@@ -21,7 +21,7 @@ from runtime.schedule.generators.table import SCHEDULES, expand
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program
 from runtime.schedule.replay.memory import memory_profile
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.search.exact import lower_bound, solve
 from runtime.schedule.search.exact_walk import tails
 from runtime.schedule.search.list_scheduler_walk import build, improve, peak, replay

@@ -21,11 +21,11 @@ import numpy.typing as npt
 from partitioner.base.types import FORWARD, PHASES, WEIGHT, BodyKey, Topology
 from partitioner.memory.memory_plan import MemoryPlan
 from runtime.schedule.instructions import RUN, Run
-from runtime.schedule.links import as_fraction, quotient
 from runtime.schedule.lowering.lower_walk import number_runs
+from runtime.schedule.message_costs import as_fraction, quotient
 from runtime.schedule.program import Columns, Program
 from runtime.schedule.replay.facts import Facts, Lists
-from runtime.schedule.replay.simulate import Costs
+from runtime.schedule.replay.simulation import Costs
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from partitioner.base.types import Topology
 from runtime.schedule.instructions import COLLECTIVE, RECV, SEND, UPDATE
-from runtime.schedule.links import Number
+from runtime.schedule.message_costs import Number
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.timeline import Event, Timeline, Track
 

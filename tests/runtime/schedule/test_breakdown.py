@@ -13,10 +13,10 @@ import pytest
 from partitioner.base.chain import chain
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Collective, Recv, Run, Send
-from runtime.schedule.links import Link
 from runtime.schedule.lowering.lower import lower
+from runtime.schedule.message_costs import Link
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.text import parse
 from runtime.schedule.timeline import EMPTY, Timeline
 from runtime.schedule.views.breakdown import RankTime, breakdown, critical_path

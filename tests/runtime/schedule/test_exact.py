@@ -15,11 +15,11 @@ from partitioner.base.chain import Chain, chain
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey
 from partitioner.memory.memory_plan import BodyMemory, MemoryPlan
 from runtime.schedule.instructions import Run
-from runtime.schedule.links import Link
 from runtime.schedule.lowering.lower import lower
+from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.memory import memory_profile
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.search.exact import lower_bound, solve
 from runtime.schedule.search.list_scheduler import list_schedule
 from runtime.schedule.search.list_scheduler_walk import replay

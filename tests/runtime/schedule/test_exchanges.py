@@ -11,12 +11,12 @@ import pytest
 from partitioner import group2ctx
 from partitioner.base.collectives import CollectiveLayout
 from partitioner.cutting.cut import cut
-from runtime.engine.exchanges import exchanges
 from runtime.planning.plan import Options
-from runtime.schedule.collective_costs import collective_seconds
+from runtime.schedule.exchanges import exchanges
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Recv, Run, Send
 from runtime.schedule.lowering.lower import lower
+from runtime.schedule.message_costs import collective_seconds
 from runtime.schedule.replay import Costs, Link, check, simulate
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu

@@ -17,11 +17,11 @@ from partitioner.base.chain import Chain, chain
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, CommEdge
 from partitioner.memory.memory_plan import BodyMemory, MemoryPlan
 from runtime.schedule.generators.table import SCHEDULES, ComputeLists, expand
-from runtime.schedule.links import Link
 from runtime.schedule.lowering.lower import lower
-from runtime.schedule.replay.check import check
+from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.memory import memory_profile
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
+from runtime.schedule.replay.validation import check
 from runtime.schedule.search.list_scheduler import Listed, list_schedule
 
 SPLIT_ONLY = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v"}
@@ -256,8 +256,8 @@ def test_times_too_long_for_the_finest_tick():
 
 SCRIPT = """
 from partitioner.base.chain import chain
-from runtime.schedule.links import Link
-from runtime.schedule.replay.simulate import Costs
+from runtime.schedule.message_costs import Link
+from runtime.schedule.replay.simulation import Costs
 from runtime.schedule.search.list_scheduler import list_schedule
 costs = Costs(lambda key: 1 + (5 * key.stage + 3 * ord(key.phase)) % 7, Link(2))
 print(*list_schedule(chain([0, 1, 2, 0, 1, 2]), 5, costs).compute, sep="\\n")

@@ -14,10 +14,10 @@ from partitioner.base.chain import chain
 from partitioner.base.types import BodyKey, Topology
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Free, Run
-from runtime.schedule.links import Link, Number
 from runtime.schedule.lowering.lower import lower
+from runtime.schedule.message_costs import Link, Number
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.text import parse
 from runtime.schedule.timeline import Timeline
 from symgraph.core.errors import ScheduleError

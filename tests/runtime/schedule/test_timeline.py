@@ -10,9 +10,9 @@ import pytest
 from partitioner.base.chain import chain
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Run, Send
-from runtime.schedule.links import Link
 from runtime.schedule.lowering.lower import lower
-from runtime.schedule.replay.simulate import Costs, simulate
+from runtime.schedule.message_costs import Link
+from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.text import parse
 from runtime.schedule.timeline import EMPTY, Event, Timeline, Track, merge
 

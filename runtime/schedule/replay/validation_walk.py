@@ -1,7 +1,7 @@
 """Kernels of the check: walks over all instructions of all ranks, each linear in their number.
 
 Every violation is a row (rule, rank, step, other); rule OK means that there is none. What `other`
-is depends on the rule. `runtime.schedule.replay.check` puts rows into words.
+is depends on the rule. `runtime.schedule.replay.validation` puts rows into words.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Every rank does its instructions in order:
     Recv        waits until the next message of its channel has arrived, then copies it in
     Free        waits until the messages of its body and micro-batch are delivered
     Recv        of an exchange: waits until all its messages are posted, and then as long as the
-                collective takes (runtime.schedule.collective_costs)
+                collective takes (runtime.schedule.message_costs)
     Collective  waits for all ranks, then takes its time on all of them
     Update      takes its time
 
@@ -28,12 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.types import BodyKey, Topology
-from runtime.engine.exchanges import exchanges
-from runtime.schedule.collective_costs import collective_seconds
-from runtime.schedule.links import Link, Number, as_fraction, quotient
+from runtime.schedule.exchanges import exchanges
+from runtime.schedule.message_costs import Link, Number, as_fraction, collective_seconds, quotient
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay.facts import Facts, Lists
-from runtime.schedule.replay.simulate_walk import (
+from runtime.schedule.replay.simulation_walk import (
     CHANNEL,
     DONE,
     EDGE,

@@ -35,7 +35,7 @@ from runtime.schedule.instructions import (
     Update,
 )
 from runtime.schedule.program import Columns, Schedule
-from runtime.schedule.replay import check_walk as walk
+from runtime.schedule.replay import validation_walk as walk
 from runtime.schedule.replay.facts import Facts
 from symgraph.core.errors import ScheduleError
 
