@@ -34,8 +34,8 @@ from runtime.backends.device.blas_threads import limit_blas
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
+from symgraph.app.command_line import OK, Parser, status_of
 from symgraph.app.config import load_config
-from symgraph.app.exit_status import OK, Parser, status_of
 from symgraph.core.units import bytes_text
 from symgraph.frontend.io import DataBatch, DataDesc
 

@@ -20,7 +20,7 @@ from runtime import Options, Session, initialize, make_cluster, plan
 from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.app.exit_status import OK, status_of
+from symgraph.app.command_line import OK, status_of
 
 BATCH = 100
 SIDE, HIDDEN, CLASSES = 28, 1000, 10

@@ -34,7 +34,7 @@ from runtime.backends.device.blas_threads import limit_blas
 from runtime.frontends.chainermn import ParallelConvolution2D, ShardedConvolution
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
-from symgraph.app.exit_status import OK, status_of
+from symgraph.app.command_line import OK, status_of
 
 LAYERS = {"parallel": ParallelConvolution2D, "sharded": ShardedConvolution}
 BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # filters, in first ones'; convolutions

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from partitioner.solve.problem import InfeasibleError
 from partitioner.solve.solve_command import add_solve, run_solve
-from symgraph.app.exit_status import OK, Parser, say, status_of
+from symgraph.app.command_line import OK, Parser, say, status_of
 
 INFEASIBLE = 3
 

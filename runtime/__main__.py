@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from runtime.frontends.cli.simulate import explore
 from runtime.schedule.generators.table import SCHEDULES
-from symgraph.app.exit_status import OK, Parser, status_of
+from symgraph.app.command_line import OK, Parser, status_of
 
 DESCRIPTION = """\
 Generate a pipeline schedule or read one from a file, prove that it is complete and cannot hang,

@@ -28,7 +28,7 @@ from examples.seq2seq.vocabulary import Vocabulary
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
 from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.app.exit_status import OK, status_of
+from symgraph.app.command_line import OK, status_of
 
 RATE, WARM_UP, CLIP, SEED = 0.005, 50, 5.0, 1
 REPEATS = 8  # of a name in an epoch, because it is one text; a month's name is in thousands

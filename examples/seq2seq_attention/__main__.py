@@ -22,7 +22,7 @@ from examples.seq2seq_attention.numerals import BUCKETS, DIGITS, Pair, batches, 
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
 from runtime.backends.device.blas_threads import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
-from symgraph.app.exit_status import OK, status_of
+from symgraph.app.command_line import OK, status_of
 
 BATCH, RATE, CLIP, SEED = 64, 0.003, 5.0, 1
 

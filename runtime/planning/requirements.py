@@ -1,6 +1,6 @@
 """What plans and sessions require of what they are given, each mistake told in the caller's words.
 
-Configs are checked by their keys (symgraph.app.config_keys); this is for programs.
+Configs are checked by their keys (symgraph.app.config); this is for programs.
 """
 
 from __future__ import annotations

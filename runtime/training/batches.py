@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from symgraph.app.config_keys import DataConfig
+from symgraph.app.config import DataConfig
 from symgraph.app.corpus import EOS, Ids, TimeMajorBatches, sentences
 from symgraph.frontend.io import DataBatch, DataDesc
 from symgraph.rnn.io import BucketSentenceIter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runtime.transports import Cluster, launched_by_mpi, make_cluster
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.context import Context
 
 AUTO, NCCL = "auto", "nccl"

@@ -21,7 +21,7 @@ from runtime.planning.plan import Options, Plan, plan
 from runtime.planning.step import StepPrograms
 from runtime.profiling.calibration.pricing import fresh_pricing
 from runtime.training.batches import IGNORED
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
 from symgraph.frontend import lr_scheduler, optimizer

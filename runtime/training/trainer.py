@@ -21,9 +21,9 @@ from runtime.training.job import Job, create_optimizer
 from runtime.training.summary import placement_of, stage_rows
 from runtime.transports import Cluster
 from runtime.transports.agreement import agree_on_data, agree_on_settings
-from symgraph.app.config_keys import Config, DataConfig
+from symgraph.app.command_line import require_folder
+from symgraph.app.config import Config, DataConfig
 from symgraph.app.corpus import CORPORA, Corpus, Ids
-from symgraph.app.exit_status import require_folder
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.frontend import init
 from symgraph.frontend.io import DataBatch

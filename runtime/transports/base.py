@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.collectives import CollectiveLayout, Group
-from symgraph.app.exit_status import FAILED, exit_status
+from symgraph.app.command_line import FAILED, exit_status
 from symgraph.core.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import BFLOAT16, DTYPES
 

@@ -1,4 +1,4 @@
-"""The config file: read, overridden from the command line, and checked.
+"""The config file: its keys as pydantic models, how it is read and overridden, and its checks.
 
 `load_config` reports one mistake at a time, the first of the file, in one line that names the file,
 the line, the key and what would be right. A mistake on the command line names the override.
@@ -6,18 +6,384 @@ the line, the key and what would be right. A mistake on the command line names t
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from symgraph.app.config_keys import Config, DataConfig, PipelineConfig, TrainConfig
+import yaml
+from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
+
 from symgraph.app.corpus import CORPORA
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.core.yaml_check import checked
-from symgraph.core.yaml_lines import KeyPath, read
+from symgraph.core.units import parse_bytes
+from symgraph.core.yaml_check import Section, checked, sections
+from symgraph.core.yaml_lines import KeyPath, read, shown, written
 from symgraph.frontend import lr_scheduler
 from symgraph.frontend.optimizer import OPTIMIZERS
+
+MODEL = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def _model(text: str) -> str:
+    if not MODEL.fullmatch(text):
+        raise ValueError(f"expected package.module:function, got {text!r}")
+    return text
+
+
+def _device(text: str) -> str:
+    return repr(Context.parse(text))  # its ConfigError is a ValueError, as pydantic wants
+
+
+def _devices(value: object) -> object:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(d, str) for d in value):
+        return tuple(_device(d) for d in value)
+    if isinstance(value, str):
+        return _device(value)
+    raise ValueError(
+        f"expected a device, or a list of devices, one for each shard, got {shown(value)}"
+    )
+
+
+def _pieces(value: object) -> object:
+    text = str(value) if type(value) is int else value
+    if isinstance(text, str) and (text == "devices" or PIECES.fullmatch(text)):
+        return text
+    raise ValueError(
+        f'expected a number, a proportion such as "3:2", or devices, got {shown(value)}'
+    )
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _auto_or_count(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"expected auto or a whole number of at least 1, got {shown(value)}")
+
+
+def _auto_or_positive(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
+        return float(value)
+    raise ValueError(f"expected auto or a number above 0, got {shown(value)}")
+
+
+def _steps(value: object) -> object:
+    if value is None or value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"expected null, auto or a number of time steps, got {shown(value)}")
+
+
+def _stages(value: object) -> object:
+    if isinstance(value, str) and value in RECOMPUTE:
+        return value
+    if isinstance(value, (list, tuple)) and all(type(s) is int and s >= 0 for s in value):
+        return tuple(sorted(set(value)))
+    raise ValueError(
+        f"expected {', '.join(RECOMPUTE)} or a list of stages, such as [0, 1], got {shown(value)}"
+    )
+
+
+def _bytes(value: object) -> object:
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, str):
+        return parse_bytes(value)
+    raise ValueError(f"expected bytes, such as 4GiB, got {shown(value)}")
+
+
+RECOMPUTE = ("none", "all", "auto")
+PIECES = re.compile(r"[1-9]\d*(:[1-9]\d*)*")
+Pieces = Annotated[str, PlainValidator(_pieces)]
+Device = Annotated[str, AfterValidator(_device)]
+Devices = Annotated[str | tuple[str, ...], PlainValidator(_devices), PlainSerializer(_listed)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+NotNegative = Annotated[FiniteFloat, Field(ge=0)]
+ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
+
+
+class DataConfig(Section):
+    """What to train on."""
+
+    kind: str = "stdlib_text"
+    """Corpus: stdlib_text, the source code of Python's standard library, or text, a file."""
+    path: str | None = None
+    """Training text of kind text: a UTF-8 file."""
+    valid_path: str | None = None
+    """Held-out text of kind text; null: the last 5 % of the lines of path."""
+    batch_size: Count
+    """Sequences a step, all micro-batches together."""
+    sequence_length: Count | None = None
+    """Time steps a sequence is unrolled for; the text is one stream, and states go on."""
+    buckets: Annotated[tuple[Count, ...], ListOf] | None = None
+    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: lines of the text are
+    sentences of their own, padded to the next length. The model gets sequence_length, a length of
+    these, and ignore_label, the label of pads."""
+    batches_per_step: Count = 1
+    """Batches of a step, which may be of different buckets."""
+    vocab: Annotated[int, Field(ge=3)] = 10_000
+    """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
+
+
+class PipelineConfig(Section):
+    """How a batch flows through the stages."""
+
+    schedule: str = "1f1b"
+    """Order of the runs: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, dualpipe-v,
+    wavefront, auto (the shortest predicted step of all), or a file of runs (.csv, .txt)."""
+    order: Literal["reverse", "forward"] | None = None
+    """Order of gpipe's backward micro-batches; null: reverse."""
+    micro_batches: Count = 1
+    """Parts that a batch is cut into."""
+    time_segment: Annotated[int | str | None, PlainValidator(_steps)] = None
+    """Time steps of an unrolled network that a stage runs at once, while its neighbour works on
+    the ones before; auto: the shortest predicted step; null: all of them."""
+    recompute: Annotated[
+        str | tuple[int, ...], PlainValidator(_stages), PlainSerializer(_listed)
+    ] = "none"
+    """Stages that run forward again in the backward phase instead of keeping activations: none,
+    all, auto (those that partition.memory wants), or a list such as [0, 1]."""
+
+
+class PartitionConfig(Section):
+    """What the partition must keep to."""
+
+    strategy: str | None = None
+    """Who places the network: uniform, parameters, chain, optimal, noncontiguous, refine, or auto
+    (the shortest predicted step of all); groups of group2ctx stay where they are put. null: all by
+    group2ctx."""
+    keep_groups: bool = False
+    """Whether a strategy keeps the nodes of one ctx_group together."""
+    objective: Literal["step", "throughput", "latency"] = "step"
+    """What strategy auto makes small: the step of all micro-batches, the load of the slowest device
+    (as in a pipeline that never ends), or the time of one micro-batch alone."""
+    split_tied: bool = False
+    """Whether a strategy may send a parameter to other devices than its own."""
+    split: Literal["auto", "none"] = "auto"
+    """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
+    its operators in shards or the whole replicated."""
+    shards: Mapping[str, Pieces] = {}
+    """ctx_group -> pieces that its operators are split in along classes, words or filters: a
+    number, a proportion such as "54:46", or "devices" for one each device of group2ctx."""
+    replicas: Mapping[str, Pieces] = {}
+    """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
+    data_axis: Count = 1
+    """Rows of a grid of the devices, each of which runs its share of the samples: the network is
+    placed on the first row, its copies on the others."""
+    model_axis: Count | None = None
+    """Devices of a row; null: all devices divided by data_axis."""
+    memory: Annotated[int | None, PlainValidator(_bytes)] = None
+    """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
+    costs: str | None = None
+    """File of measured kernel times that --save-costs wrote, to plan with; null: they are measured
+    when they are wanted."""
+
+
+class Warmup(Section):
+    """Keys of every learning-rate schedule; they and their kinds' own are MXNet's."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps that lead up to the learning rate."""
+    warmup_begin_lr: NotNegative = 0.0
+    """Learning rate at the start of the warm-up."""
+    warmup_mode: Literal["linear", "constant"] = "linear"
+    """Rise to the learning rate, or stay at warmup_begin_lr until the warm-up ends."""
+
+
+class FactorSchedule(Warmup):
+    """The rate times a factor every so many steps."""
+
+    kind: Literal["factor"]
+    step: Count
+    """Steps between two changes."""
+    factor: Annotated[Positive, Field(le=1)]
+    """Multiplier of each change."""
+    stop_factor_lr: NotNegative = 1e-8
+    """The rate never falls below this."""
+
+
+class MultiFactorSchedule(Warmup):
+    """The rate times a factor at each listed step."""
+
+    kind: Literal["multi_factor"]
+    step: Annotated[tuple[Count, ...], ListOf]
+    """The steps of the changes, rising."""
+    factor: Annotated[Positive, Field(le=1)]
+    """Multiplier of each change."""
+
+
+class PolySchedule(Warmup):
+    """From the learning rate to a final one along a power of the steps left."""
+
+    kind: Literal["poly"]
+    max_update: Count
+    """Step at which final_lr is reached."""
+    pwr: Positive = 2.0
+    """Power of the share of steps left."""
+    final_lr: NotNegative = 0.0
+    """Learning rate from max_update on."""
+
+
+class CosineSchedule(Warmup):
+    """From the learning rate to a final one along half a cosine."""
+
+    kind: Literal["cosine"]
+    max_update: Count
+    """Step at which final_lr is reached."""
+    final_lr: NotNegative = 0.0
+    """Learning rate from max_update on."""
+
+
+LrSchedule = Annotated[
+    FactorSchedule | MultiFactorSchedule | PolySchedule | CosineSchedule,
+    Field(discriminator="kind"),
+]
+
+
+class TrainConfig(Section):
+    """How the weights are updated, and for how long: to the first of the limits that is reached."""
+
+    optimizer: str = "sgd"
+    """Update rule: sgd, nag, adam or rmsprop."""
+    learning_rate: Positive | None = None
+    """Step size, before any lr_schedule; null: the optimizer's usual one."""
+    momentum: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd and nag."""
+    weight_decay: NotNegative = 0.0
+    """L2 penalty on the weights."""
+    lr_schedule: LrSchedule | None = None
+    """Change of the learning rate, such as {kind: cosine, max_update: 500}. Other kinds: poly
+    (max_update, pwr, final_lr), factor and multi_factor (step, factor); all take warmup_steps."""
+    clip_global_norm: Positive | None = None
+    """Largest L2 norm of the gradients of all stages together; null: no clipping."""
+    epochs: Count | None = None
+    """End after so many passes over the data; 1 if there is no other limit."""
+    steps: Count | None = None
+    """End after so many steps."""
+    seconds: Positive | None = None
+    """End with the step during which so many seconds have passed."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of initial weights and dropout."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Type of weights and activations."""
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of activations in products, and of messages; weights stay float32, as do losses, norms
+    and long sums. float32: as dtype says."""
+    loss_scale: Annotated[float | str, PlainValidator(_auto_or_positive)] = "auto"
+    """What gradients are multiplied by until the update, so that float16 holds small ones; auto: as
+    much as does not overflow with float16 (steps that do are left out), else 1."""
+    init_scale: Positive = 0.1
+    """Weights without an initialiser of their own start uniform between minus and plus this."""
+
+    @property
+    def epoch_limit(self) -> int | None:
+        """Epochs after which to end: one if the file sets no limit at all."""
+        unlimited = self.epochs is None and self.steps is None and self.seconds is None
+        return 1 if unlimited else self.epochs
+
+    @property
+    def base_rate(self) -> float:
+        """The learning rate, from the file or the optimizer's default."""
+        return self.learning_rate or OPTIMIZERS[self.optimizer].DEFAULT_RATE
+
+
+class EvaluateConfig(Section):
+    """When to measure on held-out text; it is always done at the end."""
+
+    every: Count | None = None
+    """Steps between two evaluations; null: only at the end."""
+    tokens: Count | None = None
+    """Held-out tokens to use at most; null: all."""
+
+
+class CheckpointConfig(Section):
+    """When to save all that is needed to go on, and whether to go on from there."""
+
+    directory: str
+    """Folder of the checkpoints; ranks of an MPI run share it."""
+    every: Count | None = None
+    """Steps between two checkpoints; null: only at the end."""
+    keep: Count = 2
+    """Newest checkpoints that are kept."""
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on from the newest checkpoint of the folder, if there is one."""
+
+
+class Config(Section):
+    """A whole run. File names are relative to the current folder."""
+
+    model: Annotated[str, AfterValidator(_model)]
+    """Python function that builds the network: package.module:function."""
+    args: Mapping[str, Any] = {}
+    """Keyword arguments of that function."""
+    data: DataConfig
+    """What to train on."""
+    devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
+    """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank. If there is no such key, those
+    that group2ctx names."""
+    machine: str | None = None
+    """File with the devices' speeds and links to plan for, such as --measure-machine writes; null:
+    this machine's, as measured."""
+    group2ctx: Mapping[str, Devices] = {}
+    """Device of each ctx_group of the network; a list of them for one that is in shards, or else is
+    replicated."""
+    partition: PartitionConfig = PartitionConfig()
+    """What the partition must keep to."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """How a batch flows through the stages."""
+    train: TrainConfig = TrainConfig()
+    """How the weights are updated, and for how long."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """When to measure on held-out text."""
+    checkpoint: CheckpointConfig | None = None
+    """Saving and resuming; null: neither."""
+    candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
+    """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
+    transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
+    """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
+    values go from GPU to GPU, each rank with a card of its own."""
+    blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
+    """Threads of one matrix product; auto: the cores shared out among the devices."""
+    timeout: Positive = 300.0
+    """Seconds to wait for another device before giving up."""
+
+    @property
+    def groups(self) -> dict[str, Context | tuple[Context, ...]]:
+        """group2ctx as devices."""
+        return {
+            group: Context.parse(given)
+            if isinstance(given, str)
+            else tuple(Context.parse(d) for d in given)
+            for group, given in self.group2ctx.items()
+        }
+
+    def to_yaml(self) -> str:
+        """The config with all defaults written out; `load_config` reads back an equal one."""
+        return written(self.model_dump(mode="json"))
+
+
+def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(key, default, meaning) of every key that a config file may have, for --help."""
+    for name, info in model.model_fields.items():
+        inner = sections(info.annotation)
+        if "" in inner:
+            yield from key_help(inner[""], f"{prefix}{name}.")
+        else:
+            default = "required" if info.is_required() else _flow(info.default)
+            yield prefix + name, default, info.description or ""
+
+
+def _flow(value: object) -> str:
+    """A default as YAML on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True).removesuffix("...\n").strip()
 
 
 def load_config(
@@ -58,7 +424,7 @@ def _placed(data: Mapping[str, Any]) -> Iterator[tuple[str, Context]]:
     groups = data.get("group2ctx")
     for group, given in groups.items() if isinstance(groups, dict) else ():
         for text in given if isinstance(given, list) else [given]:
-            if (device := _device(text)) is not None:
+            if (device := _context(text)) is not None:
                 yield group, device
 
 
@@ -153,7 +519,7 @@ def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """A device listed twice, or a group on a device that is not listed."""
     listed = data["devices"]
-    devices = [_device(text) for text in listed] if isinstance(listed, list) else []
+    devices = [_context(text) for text in listed] if isinstance(listed, list) else []
     known = [device for device in devices if device is not None]
     for i, device in enumerate(devices):
         if device is not None and device in devices[:i]:
@@ -166,7 +532,7 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             yield ("group2ctx", group), f"{message}: {nearest(repr(device), map(repr, known))}"
 
 
-def _device(text: object) -> Context | None:
+def _context(text: object) -> Context | None:
     """None if it is no device."""
     try:
         return Context.parse(text) if isinstance(text, str) else None

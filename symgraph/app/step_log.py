@@ -1,37 +1,148 @@
-"""The log of a training run: a JSON object a line, one for each step and each evaluation."""
+"""Step logs: figures of each training step, as lines of JSON or as scalars for TensorBoard.
+
+TensorBoard reads TFRecord files of `Event` protocol buffers. The few fields that scalars need are
+written here, so no further package is needed.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import struct
+import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from typing import Any, BinaryIO
+from functools import cache
+from pathlib import Path
+from typing import IO
 
 from symgraph.core.errors import ConfigError, RunError
 
+VERSION = b"brain.Event:2"
+POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
+DOUBLE, BYTES, FLOAT = 1, 2, 5  # wire types of protocol buffers
 
-class StepLog(ExitStack):
-    """Appends to a file, so that a run that goes on from a checkpoint goes on here; None: nowhere.
 
-    As a context manager it closes the file. ConfigError if that cannot be opened.
+class StepLog(ExitStack, ABC):
+    """An open file that takes the figures of steps; as a context manager it closes the file.
+
+    Without a path nothing is written. Raises ConfigError if the file cannot be opened.
     """
+
+    mode = "ab"
+    target = "the log"  # what error messages say is written
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
         self._path = path
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
         if path is not None:
             try:
-                file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by us
+                file = open(self._file_in(path), self.mode, buffering=0)  # noqa: SIM115
                 self._file = self.enter_context(file)
             except OSError as error:
-                raise ConfigError(f"cannot write the log {path}: {error.strerror}") from None
+                raise ConfigError(self._failure(error)) from None
 
-    def write(self, **figures: float) -> None:
-        """Write a line; what is no finite number is null. RunError if the disk is full."""
+    def write(self, *, step: int, **figures: float) -> None:
+        """Write the figures of a step at once. Raises RunError, for example if the disk is full."""
         if self._file is not None:
-            plain: dict[str, Any] = {k: v if math.isfinite(v) else None for k, v in figures.items()}
-            try:
-                self._file.write(json.dumps(plain).encode() + b"\n")
-            except OSError as error:
-                raise RunError(f"cannot write the log {self._path}: {error.strerror}") from None
+            self._append(self._entry(step, figures))
+
+    def _append(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise RunError(self._failure(error)) from None
+
+    def _failure(self, error: OSError) -> str:
+        return f"cannot write {self.target} {self._path}: {error.strerror}"
+
+    def _file_in(self, path: str) -> Path:
+        return Path(path)
+
+    @abstractmethod
+    def _entry(self, step: int, figures: dict[str, float]) -> bytes:
+        """Return the bytes that one step adds to the file."""
+
+
+class JsonLog(StepLog):
+    """A JSON object per line, appended, so that a resumed run continues the file.
+
+    Figures that are not finite become null.
+    """
+
+    def _entry(self, step: int, figures: dict[str, float]) -> bytes:
+        finite = {name: v if math.isfinite(v) else None for name, v in figures.items()}
+        return json.dumps({"step": step, **finite}).encode() + b"\n"
+
+
+class EventLog(StepLog):
+    """A new TensorBoard event file in a folder, with one scalar per figure and step.
+
+    Figures that are not finite are left out.
+    """
+
+    mode = "wb"
+    target = "events to"
+
+    def __init__(self, folder: str | None) -> None:
+        super().__init__(folder)
+        if folder is not None:
+            self._append(_event(0, _field(3, BYTES, VERSION)))
+
+    def _file_in(self, path: str) -> Path:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        return Path(path, f"events.out.tfevents.{time.time_ns()}.symgraph")
+
+    def _entry(self, step: int, figures: dict[str, float]) -> bytes:
+        values = b"".join(
+            _field(1, BYTES, _field(1, BYTES, name.encode()) + _field(2, FLOAT, value))
+            for name, value in figures.items()
+            if math.isfinite(value)
+        )
+        return _event(step, _field(5, BYTES, values))
+
+
+def _event(step: int, content: bytes) -> bytes:
+    event = _field(1, DOUBLE, time.time()) + _varint(2 << 3) + _varint(step) + content
+    length = struct.pack("<Q", len(event))
+    return length + _masked_crc(length) + event + _masked_crc(event)
+
+
+def _field(number: int, wire_type: int, value: bytes | float) -> bytes:
+    """Encode a field of a protocol buffer."""
+    key = _varint(number << 3 | wire_type)
+    if isinstance(value, bytes):
+        return key + _varint(len(value)) + value
+    return key + struct.pack("<d" if wire_type == DOUBLE else "<f", value)
+
+
+def _varint(number: int) -> bytes:
+    """Encode seven bits per byte, the lowest first; the highest bit says that more follow."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def crc32c(data: bytes) -> int:
+    """Compute the CRC-32C checksum (RFC 3720)."""
+    crc, table = 0xFFFFFFFF, _crc_table()
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+@cache
+def _crc_table() -> tuple[int, ...]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0) for crc in table]
+    return tuple(table)

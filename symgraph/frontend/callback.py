@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from symgraph.frontend.metric_base import EvalMetric
+from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.params_file import save_checkpoint
 from symgraph.frontend.symbol import Symbol
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import search
 from runtime.frontends.cli import commands
-from symgraph.app.exit_status import BAD_INPUT, status_of
+from symgraph.app.command_line import BAD_INPUT, status_of
 from tests.helpers.profiles import costs
 
 SWEPT = 30

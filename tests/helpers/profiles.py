@@ -12,8 +12,7 @@ from runtime.profiling.analysis.record import Record
 from runtime.profiling.trials.trial import Trial
 from runtime.schedule.instructions import Run
 from runtime.transports import ThreadCluster
-from symgraph.app.config import load_config
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config, load_config
 from tests.helpers.small_lm import write_bucketed, write_config
 
 STEPS = 5

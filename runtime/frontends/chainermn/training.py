@@ -13,7 +13,7 @@ from runtime.frontends.chainermn.communicator import Communicator
 from runtime.training.checkpoint import OPTIMIZER
 from symgraph.core.errors import RunError
 from symgraph.core.types import Array
-from symgraph.frontend.metric_base import EvalMetric
+from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.optimizer import Optimizer
 
 

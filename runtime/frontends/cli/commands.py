@@ -31,9 +31,9 @@ from runtime.profiling.trials.trial import Shared, Trial
 from runtime.schedule.views.trace import write_traces
 from runtime.training.clusters import Clusters
 from runtime.transports import Cluster
-from symgraph.app.config_keys import Config
+from symgraph.app.command_line import require_writable
+from symgraph.app.config import Config
 from symgraph.app.console import Console
-from symgraph.app.exit_status import require_writable
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text
 

@@ -22,15 +22,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from symgraph.app.cli_parser import MODES, NEEDS, parser
-from symgraph.app.exit_status import OK, report, require_writable, status_of
+from symgraph.app.command_line import (
+    MODES,
+    NEEDS,
+    OK,
+    build_parser,
+    report,
+    require_writable,
+    status_of,
+)
 from symgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from runtime.training.clusters import Clusters
     from runtime.training.job import Job
     from runtime.transports import Cluster
-    from symgraph.app.config_keys import Config
+    from symgraph.app.config import Config
     from symgraph.app.console import Console
     from symgraph.app.corpus import Corpus
 
@@ -42,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     return status_of(
-        lambda: _command(parser().parse_intermixed_args(words)),
+        lambda: _command(build_parser().parse_intermixed_args(words)),
         with_traceback="--traceback" in words,
     )
 
 
 def _print_keys() -> int:
-    from symgraph.app.config_keys import key_help
+    from symgraph.app.config import key_help
 
     for key, default, meaning in key_help():
         print(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}")
@@ -298,8 +305,7 @@ def _fit(
     from runtime.training.job import prepare
     from runtime.training.trainer import Progress as TrainProgress
     from runtime.training.trainer import Trainer, blas_threads, exp, load_corpus
-    from symgraph.app.event_log import EventLog
-    from symgraph.app.step_log import StepLog
+    from symgraph.app.step_log import EventLog, JsonLog
 
     job = prepare(config, CostCache().on(cluster))
     corpus = load_corpus(config)
@@ -311,7 +317,7 @@ def _fit(
             console.line(f"going on from {path}")
         done = trainer.training.steps
         with (
-            StepLog(log if 0 in cluster.ranks else None) as lines,
+            JsonLog(log if 0 in cluster.ranks else None) as lines,
             EventLog(events if 0 in cluster.ranks else None) as scalars,
             console.progress(
                 trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)

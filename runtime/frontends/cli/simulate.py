@@ -23,7 +23,7 @@ from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import RankTime, breakdown, critical_path
 from runtime.schedule.views.draw import CHART, chart, svg
 from runtime.schedule.views.trace import write_trace
-from symgraph.app.exit_status import require_writable
+from symgraph.app.command_line import require_writable
 from symgraph.core.errors import ConfigError, ScheduleError
 from symgraph.core.units import aligned_columns
 

@@ -22,7 +22,7 @@ from symgraph.frontend import metric
 from symgraph.frontend.callback import BatchEnd, BatchEndParam
 from symgraph.frontend.init import Initializer, Mixed, Uniform
 from symgraph.frontend.io import DataBatch, DataIter
-from symgraph.frontend.metric_base import EvalMetric
+from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import load_params, save_params
 from symgraph.frontend.symbol import Symbol

@@ -14,8 +14,8 @@ from runtime.profiling.report.html import Show, render
 from runtime.profiling.report.pictures import memory_png, timeline_png
 from runtime.profiling.report.trace import shown
 from runtime.schedule.views.trace import write_traces
-from symgraph.app.config_keys import Config
-from symgraph.app.exit_status import require_folder
+from symgraph.app.command_line import require_folder
+from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.units import count_text
 

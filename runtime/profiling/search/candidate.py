@@ -13,7 +13,7 @@ from runtime.profiling.search.epoch import Epoch
 from runtime.profiling.trials.trial import prices_of
 from runtime.schedule.timeline import Timeline
 from runtime.training.job import Planned
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.units import count_text
 
 

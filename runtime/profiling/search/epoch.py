@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from runtime.planning.buckets import largest_first
 from runtime.training.batches import source
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.app.corpus import Corpus
 
 STEPS = 500  # that are looked at

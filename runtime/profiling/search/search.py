@@ -30,7 +30,7 @@ from runtime.planning.splits import Split, candidates, marks, weigh
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import ALIKE, Epoch
 from runtime.training.job import training_plan
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.graph import Graph

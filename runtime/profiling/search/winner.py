@@ -15,7 +15,7 @@ from runtime.profiling.search.search import Found
 from runtime.profiling.trials.compare import Compared
 from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError, SymgraphError
 from symgraph.core.units import aligned_columns, count_text, seconds_text
 

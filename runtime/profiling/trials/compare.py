@@ -27,7 +27,7 @@ from runtime.profiling.trials.trial import Shared, Trial
 from runtime.schedule.views.draw import chart
 from runtime.training.job import Planned
 from runtime.transports import Cluster
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.core.units import aligned_columns, bytes_text, seconds_text
 
 TURN = 4  # counted steps of a turn

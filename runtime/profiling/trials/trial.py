@@ -23,7 +23,7 @@ from runtime.training.job import Job, Planned, job_of, training_plan
 from runtime.training.summary import placement_of, stage_rows
 from runtime.training.trainer import Trainer, blas_threads, load_corpus
 from runtime.transports import Cluster
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config
 from symgraph.app.corpus import Corpus
 
 OFF = 0.05  # of a step: a prediction that is further off is made again with prices of now

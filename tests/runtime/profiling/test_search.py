@@ -17,8 +17,7 @@ from runtime.training.batches import source
 from runtime.training.job import job_of, training_plan
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
-from symgraph.app.config import load_config
-from symgraph.app.config_keys import Config
+from symgraph.app.config import Config, load_config
 from symgraph.core.errors import LimitError
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed

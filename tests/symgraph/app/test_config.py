@@ -3,8 +3,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from symgraph.app.config import load_config
-from symgraph.app.config_keys import Config, key_help
+from symgraph.app.config import Config, key_help, load_config
 from symgraph.core.errors import ConfigError
 
 SCHEDULES = ("gpipe", "1f1b")

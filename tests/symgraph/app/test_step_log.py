@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from symgraph.app.event_log import EventLog, crc32c
+from symgraph.app.step_log import EventLog, crc32c
 from symgraph.core.errors import ConfigError
 
 
