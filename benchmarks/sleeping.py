@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import symgraph.frontend.sym as sym
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Param
-from symgraph.core.registry import Call, Env, Shapes, Site, register
+from symgraph.core.params import Param, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Shapes, register
 from symgraph.core.types import Array
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.symbol import Symbol

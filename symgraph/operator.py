@@ -10,8 +10,8 @@ like any other. See docs/operators.md; it is what MXNet's `operator.CustomOp` is
 """
 
 from symgraph.core.batch_layout import bilinear, elementwise, linear
-from symgraph.core.build import Ref, apply, apply_all
 from symgraph.core.params import (
+    Site,
     boolean,
     choice,
     dtype,
@@ -20,16 +20,8 @@ from symgraph.core.params import (
     number,
     optional,
 )
-from symgraph.core.registry import (
-    Call,
-    Env,
-    OpDef,
-    Site,
-    no_flops,
-    output_size,
-    register,
-    same_dtype,
-)
+from symgraph.core.ref import Ref, apply, apply_all
+from symgraph.core.registry import Call, Env, OpDef, no_flops, output_size, register, same_dtype
 from symgraph.core.shapes import broadcast, same
 from symgraph.passes.testing import check_op, run_op
 

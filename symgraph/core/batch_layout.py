@@ -16,16 +16,14 @@ batch's. The rules here serve most operators; they raise MicroBatchError by `mix
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from symgraph.core.errors import MicroBatchError
-from symgraph.core.types import Shape, TensorType
-
-if TYPE_CHECKING:
-    from symgraph.core.registry import BatchRule, Site
+from symgraph.core.params import Site
+from symgraph.core.types import Shape, Types
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Unsplit(Enum):
 WHOLE, PARTIAL = Unsplit.WHOLE, Unsplit.PARTIAL
 Layout = Split | Unsplit
 Layouts = Sequence[Layout]
-Types = Sequence[TensorType]
+BatchRule = Callable[[Site, Layouts, Types, Types], Layouts]
 
 
 def refuse_mixing(site: Site, why: str) -> NoReturn:

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from symgraph.core.errors import GraphError, nearest
-from symgraph.core.registry import VARIABLE, Site, find, infer
+from symgraph.core.params import Site
+from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
 
 

@@ -6,13 +6,24 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from symgraph.core.errors import GraphError, nearest
+from symgraph.core.errors import GraphError, ShapeError, nearest
 from symgraph.core.types import DTYPES, dtype_name
 
 REQUIRED = object()
 Attrs = Mapping[str, Any]
+
+
+class Site(NamedTuple):
+    """A node whose rules are asked, so that their errors can name it."""
+
+    op: str
+    name: str
+    attrs: Attrs
+
+    def fail(self, message: str) -> NoReturn:
+        raise ShapeError(f"{self.op} {self.name!r}: {message}")
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 
-from symgraph.core.batch_layout import Layout, elementwise
-from symgraph.core.errors import DTypeError, GraphError, ShapeError, nearest
-from symgraph.core.params import Attrs, Param
-from symgraph.core.types import HALVES, Array, Shape, TensorType, wide
-
-if TYPE_CHECKING:
-    from symgraph.core.build import Ref
+from symgraph.core.batch_layout import BatchRule, elementwise
+from symgraph.core.errors import DTypeError, GraphError, nearest
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.ref import Ref
+from symgraph.core.types import HALVES, Array, Shape, TensorType, Types, wide
 
 # What an operator stores with mixed precision; see symgraph/passes/precision.py.
 LOW, INSIDE, FULL, FOLLOWS = "low", "inside", "full", "follows"
@@ -25,17 +23,6 @@ COPY = "_CrossDeviceCopy"
 
 Partial = Shape | None  # None: nothing known; a 0 in a shape: this dimension is not known
 Shapes = Sequence[Partial]
-
-
-class Site(NamedTuple):
-    """The node a rule is asked about, so that its errors can name it."""
-
-    op: str
-    name: str
-    attrs: Attrs
-
-    def fail(self, message: str) -> NoReturn:
-        raise ShapeError(f"{self.op} {self.name!r}: {message}")
 
 
 class Env(NamedTuple):
@@ -73,8 +60,6 @@ class Call(NamedTuple):
 Names = tuple[str, ...]
 ShapeRule = Callable[[Site, Shapes, Shapes], tuple[Shapes, Shapes]]
 DTypeRule = Callable[[Site, Sequence[str | None]], tuple[Sequence[str | None], Sequence[str]]]
-Types = Sequence[TensorType]
-BatchRule = Callable[[Site, Sequence[Layout], Types, Types], Sequence[Layout]]
 
 
 def same_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symgraph.core.registry import Partial, Shapes, Site
+from symgraph.core.params import Site
+from symgraph.core.registry import Partial, Shapes
 from symgraph.core.types import Shape
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +97,9 @@ class TensorType(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+Types = Sequence[TensorType]
 
 
 def is_float(dtype: str) -> bool:

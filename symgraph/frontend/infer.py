@@ -9,8 +9,8 @@ from operator import index
 from typing import Any
 
 from symgraph.core.errors import DTypeError, GraphError, ShapeError, nearest
-from symgraph.core.params import literal
-from symgraph.core.registry import Partial, Site, complete
+from symgraph.core.params import Site, literal
+from symgraph.core.registry import Partial, complete
 from symgraph.core.types import DTYPES, Shape, dtype_name
 from symgraph.frontend.symnode import Outputs, SymNode, walk
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import parse_params
-from symgraph.core.registry import VARIABLE, Site, find, infer
+from symgraph.core.params import Site, parse_params
+from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.tags import canonical
 from symgraph.core.types import Shape, TensorType, Value
 from symgraph.frontend.infer import infer_dtypes, infer_shapes

@@ -15,11 +15,11 @@ from symgraph.core.batch_layout import (
     bilinear,
     refuse_mixing,
 )
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import LOW, Call, Env, Partial, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import LOW, Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import floats
 
 

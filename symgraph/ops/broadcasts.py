@@ -7,11 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layout, Split, refuse_mixing
-from symgraph.core.build import apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import apply
+from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import numbers
 from symgraph.ops.reduce import reduce_flops, total
 

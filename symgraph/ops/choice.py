@@ -7,20 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, elementwise, linear
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-    same_dtype,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Shapes, no_flops, register, same_dtype
 from symgraph.core.shapes import expect, same, unify
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Types
 from symgraph.ops.elementwise import DTypes
 from symgraph.ops.index import integers
 

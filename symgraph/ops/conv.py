@@ -13,11 +13,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import LOW, Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import LOW, Call, Env, Shapes, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.conv_compute import convolve, data_gradient, weight_gradient
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import fc_inputs, grad_data_shape

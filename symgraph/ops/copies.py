@@ -8,20 +8,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-    same_dtype,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Shapes, no_flops, register, same_dtype
 from symgraph.core.shapes import axes_of, same, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
 
 Layouts = Sequence[Layout]

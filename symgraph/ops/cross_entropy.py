@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import FULL, Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FULL, Call, Env, Shapes, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.index import checked
 from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype, targets
 from symgraph.ops.softmax import flops_per_element, log_softmax

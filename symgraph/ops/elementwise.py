@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from symgraph.core import params
 from symgraph.core.batch_layout import (
     PARTIAL,
+    BatchRule,
     Layout,
     bilinear,
     elementwise,
@@ -20,25 +21,22 @@ from symgraph.core.batch_layout import (
     quotient,
     refuse_mixing,
 )
-from symgraph.core.build import Ref, apply
 from symgraph.core.errors import DTypeError
-from symgraph.core.params import Attrs
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import (
     FOLLOWS,
     FULL,
-    BatchRule,
     Call,
     DTypeRule,
     Env,
     Names,
     ShapeRule,
-    Site,
-    Types,
     register,
     same_dtype,
 )
 from symgraph.core.shapes import broadcast, same
-from symgraph.core.types import Array, is_float
+from symgraph.core.types import Array, Types, is_float
 
 DTypes = tuple[list[str | None], list[str]]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import linear
-from symgraph.core.build import Ref, apply
 from symgraph.core.params import Attrs
+from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import FULL, Call, Env, register
 from symgraph.core.shapes import same
 from symgraph.core.types import Array

@@ -11,26 +11,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, elementwise, refuse_mixing
-from symgraph.core.build import Ref, apply, apply_all
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
+    BatchRule,
+    Layouts,
+    Split,
+    elementwise,
+    refuse_mixing,
+)
 from symgraph.core.errors import DTypeError
-from symgraph.core.params import Attrs
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply, apply_all
 from symgraph.core.registry import (
     LOW,
-    BatchRule,
     Call,
     DTypeRule,
     Env,
     Names,
     ShapeRule,
     Shapes,
-    Site,
-    Types,
     find,
     register,
 )
 from symgraph.core.shapes import expect
-from symgraph.core.types import Array, is_float, wide
+from symgraph.core.types import Array, Types, is_float, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.unary import sigmoid
 

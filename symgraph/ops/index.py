@@ -8,20 +8,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    INSIDE,
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import INSIDE, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Types
 from symgraph.ops.elementwise import DTypes
 
 

@@ -7,21 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, merge, refuse_mixing
-from symgraph.core.build import Ref, apply, apply_all
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    Call,
-    Env,
-    Names,
-    Partial,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply, apply_all
+from symgraph.core.registry import Call, Env, Names, Partial, Shapes, no_flops, register
 from symgraph.core.shapes import unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import arg_names
 from symgraph.ops.movement import inserted, one_axis
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, bilinear, elementwise, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, Names, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Names, Shapes, register
 from symgraph.core.shapes import expect, same
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Types
 from symgraph.ops.elementwise import floats
 from symgraph.ops.special import special_functions
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import LOW, Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import LOW, Call, Env, Shapes, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Types
 
 
 def fc_inputs(attrs: Attrs) -> tuple[str, ...]:

@@ -8,22 +8,12 @@ from typing import Any, NamedTuple
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
 from symgraph.core.errors import DTypeError, GraphError
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    FULL,
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    complete,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FULL, Call, Env, Shapes, complete, no_flops, register
 from symgraph.core.shapes import expect, same, unify
-from symgraph.core.types import Array, Shape, is_float
+from symgraph.core.types import Array, Shape, Types, is_float
 from symgraph.ops.elementwise import DTypes, floats
 from symgraph.ops.index import checked
 from symgraph.ops.softmax import flops_per_element, softmax

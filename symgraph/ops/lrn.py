@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layouts, Split, elementwise, linear, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    INSIDE,
-    BatchRule,
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    register,
-)
+from symgraph.core.batch_layout import BatchRule, Layouts, Split, elementwise, linear, refuse_mixing
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import INSIDE, Call, Env, Shapes, register
 from symgraph.core.shapes import same
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import floats
 
 

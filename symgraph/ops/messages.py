@@ -6,20 +6,12 @@ from collections.abc import Sequence
 
 from symgraph.core import params
 from symgraph.core.batch_layout import Layout
-from symgraph.core.build import apply
 from symgraph.core.errors import DTypeError
-from symgraph.core.params import Param
-from symgraph.core.registry import (
-    COPY,
-    FULL,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-    same_dtype,
-)
+from symgraph.core.params import Param, Site
+from symgraph.core.ref import apply
+from symgraph.core.registry import COPY, FULL, Shapes, no_flops, register, same_dtype
 from symgraph.core.shapes import expect, same
+from symgraph.core.types import Types
 
 
 def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, refuse_mixing
-from symgraph.core.build import Ref, apply, apply_all
 from symgraph.core.errors import DTypeError
-from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply, apply_all
+from symgraph.core.registry import Call, Env, Shapes, register
 from symgraph.core.shapes import axes_of, same
-from symgraph.core.types import Array, is_float, wide
+from symgraph.core.types import Array, Types, is_float, wide
 from symgraph.ops.nn import (
     batch_norm_dtype,
     column,

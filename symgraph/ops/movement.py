@@ -7,24 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layout, Split, refuse_mixing, reshaped
-from symgraph.core.build import Ref, apply
+from symgraph.core.batch_layout import BatchRule, Layout, Split, refuse_mixing, reshaped
 from symgraph.core.errors import MicroBatchError, ShapeError
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    BatchRule,
-    Call,
-    Env,
-    ShapeRule,
-    Shapes,
-    Site,
-    Types,
-    complete,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, ShapeRule, Shapes, complete, no_flops, register
 from symgraph.core.shapes import axes_of, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 
 Layouts = Sequence[Layout]
 TRIAL = 1_000_003  # a prime that no real axis has as a factor

@@ -7,12 +7,12 @@ from typing import NoReturn
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, along, refuse_mixing
-from symgraph.core.build import Ref, apply_all
 from symgraph.core.errors import DTypeError, GraphError
-from symgraph.core.params import Attrs
-from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply_all
+from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import axes_of, expect, unify
-from symgraph.core.types import Array, is_float, wide
+from symgraph.core.types import Array, Types, is_float, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.softmax import flops_per_element
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import same, unify
-from symgraph.core.types import Array, Shape, wide
+from symgraph.core.types import Array, Shape, Types, wide
 from symgraph.ops.elementwise import floats
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Shapes, register
 from symgraph.core.shapes import unify
-from symgraph.core.types import Array, Shape, wide
+from symgraph.core.types import Array, Shape, Types, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import grad_data_shape
 from symgraph.ops.pool_compute import (

@@ -8,12 +8,12 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs, Param, literal
+from symgraph.core.params import Attrs, Param, Site, literal
 from symgraph.core.rand import key, uniform
-from symgraph.core.registry import Call, Env, Partial, Shapes, Site, Types, register
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import axes_of, same
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import floats
 
 PLACE = {  # in the whole batch's random stream

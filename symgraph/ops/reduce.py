@@ -9,24 +9,12 @@ from typing import Any
 import numpy as np
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, Layout, reduced, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import (
-    FOLLOWS,
-    FULL,
-    BatchRule,
-    Call,
-    DTypeRule,
-    Env,
-    Names,
-    Shapes,
-    Site,
-    Types,
-    register,
-)
+from symgraph.core.batch_layout import PARTIAL, BatchRule, Layout, reduced, refuse_mixing
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FOLLOWS, FULL, Call, DTypeRule, Env, Names, Shapes, register
 from symgraph.core.shapes import axes_of, reduced_shape, unify
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import floats, numbers
 
 Layouts = Sequence[Layout]

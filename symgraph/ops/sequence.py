@@ -11,23 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import (
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
     BatchRule,
-    Call,
-    Env,
-    Names,
-    Partial,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
+    Layout,
+    Layouts,
+    Split,
+    refuse_mixing,
 )
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Names, Partial, Shapes, no_flops, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import DTypes
 from symgraph.ops.index import checked, integers
 

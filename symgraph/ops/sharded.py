@@ -14,21 +14,12 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
 from symgraph.core.errors import GraphError
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    FULL,
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FULL, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import DTypes, arg_names, floats
 from symgraph.ops.joins import concat_grad, concat_shape
 from symgraph.ops.loss import (

@@ -7,21 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import (
-    FULL,
-    INSIDE,
-    Call,
-    Env,
-    Shapes,
-    Site,
-    Types,
-    no_flops,
-    register,
-)
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FULL, INSIDE, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.cross_entropy import figures_batch, picked_nll
 from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
 from symgraph.ops.loss import IGNORE, labelled, labelled_dtype

@@ -11,11 +11,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import Layout, Split, refuse_mixing
-from symgraph.core.build import apply
-from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.ref import apply
+from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.movement import one_axis
 
 Layouts = Sequence[Layout]

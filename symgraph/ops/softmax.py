@@ -7,11 +7,11 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import along
-from symgraph.core.build import Ref, apply
-from symgraph.core.params import Attrs
-from symgraph.core.registry import FULL, Call, Env, Shapes, Site, Types, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FULL, Call, Env, Shapes, register
 from symgraph.core.shapes import axes_of, same
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import floats
 
 

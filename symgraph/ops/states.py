@@ -11,10 +11,10 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layout, Split
-from symgraph.core.params import Attrs
-from symgraph.core.registry import Env, Shapes, Site, Types, no_flops, register
+from symgraph.core.params import Attrs, Site
+from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import unify
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Types
 
 
 def begin_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:

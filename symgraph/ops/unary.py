@@ -8,22 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layout, bilinear, elementwise, linear
-from symgraph.core.build import Ref, apply
-from symgraph.core.registry import (
-    FOLLOWS,
-    FULL,
-    BatchRule,
-    Call,
-    DTypeRule,
-    Names,
-    Site,
-    Types,
-    register,
-    same_dtype,
-)
+from symgraph.core.batch_layout import BatchRule, Layout, bilinear, elementwise, linear
+from symgraph.core.params import Site
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import FOLLOWS, FULL, Call, DTypeRule, Names, register, same_dtype
 from symgraph.core.shapes import same
-from symgraph.core.types import Array, is_float
+from symgraph.core.types import Array, Types, is_float
 from symgraph.ops.elementwise import floats, numbers, numbers_with
 
 

@@ -11,8 +11,8 @@ from itertools import product
 from typing import NamedTuple
 
 from symgraph.core import params
-from symgraph.core.params import Attrs, Param
-from symgraph.core.registry import Partial, Site
+from symgraph.core.params import Attrs, Param, Site
+from symgraph.core.registry import Partial
 from symgraph.core.types import Shape
 
 WINDOW: Mapping[str, Param] = {

@@ -1,10 +1,10 @@
 """Micro-batching of a graph: what splitting the batch needs, found once per graph.
 
 A graph is lowered at the micro-batch's size and walked with every operator's batch rule
-(ops/layout.py). Divisors that count samples are set to the whole batch's count; random operators
-learn which of their elements belong to which sample; and nodes that must see the whole batch (a
-count of valid labels) are taken out into a prologue that is computed on the whole batch's data
-before the first micro-batch and fed as a variable.
+(core/batch_layout.py). Divisors that count samples are set to the whole batch's count; random
+operators learn which of their elements belong to which sample; and nodes that must see the whole
+batch (a count of valid labels) are taken out into a prologue that is computed on the whole
+batch's data before the first micro-batch and fed as a variable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from symgraph.core.errors import MicroBatchError
 from symgraph.core.graph import Graph, Node
 from symgraph.core.prune import prune
 from symgraph.core.reference import PLAIN, evaluate
-from symgraph.core.registry import VARIABLE, OpDef, Types, find, run
-from symgraph.core.types import Array, TensorType, Value
+from symgraph.core.registry import VARIABLE, OpDef, find, run
+from symgraph.core.types import Array, TensorType, Types, Value
 
 
 class Feed(NamedTuple):

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from symgraph.core.build import Builder, Ref, apply
+from symgraph.core.build import Builder
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.graph import Graph, Node
 from symgraph.core.prune import prune
+from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, find
 from symgraph.core.types import TensorType, Value, is_float
 
@@ -96,7 +97,7 @@ def _seed(
 def _add(value: Value, term: Ref, sums: dict[Value, Ref]) -> None:
     """One more term of a value's gradient; the addition serves the value's producer."""
     total = sums.get(value)
-    at_producer = term.builder.ref(term.value, value.node)
+    at_producer = Ref(term.builder, term.value, value.node)
     sums[value] = at_producer if total is None else total + at_producer
 
 
@@ -131,5 +132,4 @@ def _gradient_of(variable: Node, builder: Builder, sums: dict[Value, Ref]) -> Va
         return apply("identity", found).value
     type_ = variable.types[0]
     attrs = {"shape": type_.shape, "dtype": type_.dtype}
-    name = builder.fresh(f"{variable.name}_grad")
-    return Value(builder.call("_zeros", (), attrs, name, variable.name).name)
+    return builder.call_for(variable.name, "_zeros", (), attrs)[0]

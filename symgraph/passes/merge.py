@@ -22,8 +22,8 @@ import numpy as np
 
 from symgraph.core.connected import connected
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import parse_params
-from symgraph.core.registry import Site, find, infer
+from symgraph.core.params import Site, parse_params
+from symgraph.core.registry import find, infer
 from symgraph.core.tags import lookup
 from symgraph.core.types import TensorType, Value
 

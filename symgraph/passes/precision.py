@@ -32,7 +32,8 @@ from types import MappingProxyType
 from symgraph.core.build import forward_node
 from symgraph.core.errors import ConfigError, DTypeError, nearest
 from symgraph.core.graph import Graph, Node
-from symgraph.core.registry import FOLLOWS, INSIDE, LOW, OpDef, Site, find, infer
+from symgraph.core.params import Site
+from symgraph.core.registry import FOLLOWS, INSIDE, LOW, OpDef, find, infer
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import HALVES, TensorType, Value, dtype_name, is_float
 from symgraph.passes.shards import GROUP, KEY

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import parse_params
+from symgraph.core.params import Site, parse_params
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import VARIABLE, Env, Site, find, infer
+from symgraph.core.registry import VARIABLE, Env, find, infer
 from symgraph.core.types import Array, TensorType, Value, is_float
 from symgraph.passes.gradients import gradients
 

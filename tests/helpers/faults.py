@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import symgraph.frontend.sym as sym
 from symgraph.core import params
 from symgraph.core.batch_layout import linear
-from symgraph.core.build import apply
+from symgraph.core.ref import apply
 from symgraph.core.registry import Call, Env, register
 from symgraph.core.shapes import same
 from symgraph.core.tags import lookup

@@ -10,8 +10,7 @@ import numpy as np
 from runtime.backends.device.arrays import HOST, Device
 from symgraph.core.graph import Node
 from symgraph.core.params import Attrs
-from symgraph.core.registry import Types
-from symgraph.core.types import Array, TensorType, is_float
+from symgraph.core.types import Array, TensorType, Types, is_float
 
 
 def _classes(attrs: Attrs, ins: Types) -> int:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import DTypeError, MicroBatchError, ShapeError
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import Site, find
+from symgraph.core.registry import find
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_op, op_graph, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout

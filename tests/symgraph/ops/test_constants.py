@@ -7,8 +7,9 @@ import pytest
 
 from symgraph.core.errors import GraphError, ShapeError
 from symgraph.core.graph import Graph
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import ALIASES, OPS, Site, find
+from symgraph.core.registry import ALIASES, OPS, find
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import op_graph, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout

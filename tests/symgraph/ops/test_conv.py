@@ -9,7 +9,8 @@ import pytest
 from scipy import signal
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
-from symgraph.core.registry import Site, find
+from symgraph.core.params import Site
+from symgraph.core.registry import find
 from symgraph.frontend import sym
 from symgraph.frontend.infer import infer_shapes
 from symgraph.frontend.sym import Convolution, Deconvolution, Variable

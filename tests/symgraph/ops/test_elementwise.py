@@ -8,8 +8,9 @@ import pytest
 from symgraph.core.build import Builder
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.core.graph import Graph, Node
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import ALIASES, OPS, VARIABLE, Site, find, infer
+from symgraph.core.registry import ALIASES, OPS, VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_op, op_graph, run_op

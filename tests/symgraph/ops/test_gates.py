@@ -7,8 +7,9 @@ import pytest
 
 from symgraph.core.errors import DTypeError, MicroBatchError, ShapeError
 from symgraph.core.graph import Graph
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import Site, find
+from symgraph.core.registry import find
 from symgraph.core.types import Value
 from symgraph.frontend import sym
 from symgraph.passes.gradients import gradients

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import Site, find
+from symgraph.core.registry import find
 from symgraph.frontend import sym
 from symgraph.frontend.infer import infer_dtypes, infer_shapes
 from symgraph.frontend.lower import lower

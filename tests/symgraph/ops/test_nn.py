@@ -7,8 +7,9 @@ import pytest
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.core.graph import Graph
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import Env, Site, find, run
+from symgraph.core.registry import Env, find, run
 from symgraph.frontend.infer import infer_dtypes, infer_shapes
 from symgraph.frontend.sym import BatchNorm, LayerNorm, Variable
 from symgraph.passes.gradients import gradients

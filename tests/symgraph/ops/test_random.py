@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import Env, Site, find
+from symgraph.core.registry import Env, find
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.ops.random import counters

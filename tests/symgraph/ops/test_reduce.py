@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import ALIASES, OPS, Site, find, infer
+from symgraph.core.registry import ALIASES, OPS, find, infer
 from symgraph.core.types import TensorType
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_op, op_graph, run_op

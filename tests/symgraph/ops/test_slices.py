@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import GraphError, MicroBatchError, ShapeError
-from symgraph.core.registry import OPS, Site, find
+from symgraph.core.params import Site
+from symgraph.core.registry import OPS, find
 from symgraph.passes.testing import check_op, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout
 

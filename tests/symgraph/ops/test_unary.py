@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError
+from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import ALIASES, OPS, Site, find
+from symgraph.core.registry import ALIASES, OPS, find
 from symgraph.ops import functions
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_op, op_graph, run_op

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runtime.backends.device.table import KERNELS, BoundCall, CallContext, KernelCall, noop
-from symgraph.core.params import parse_params
-from symgraph.core.registry import Env, Site, find, infer, run
+from symgraph.core.params import Site, parse_params
+from symgraph.core.registry import Env, find, infer, run
 from symgraph.core.types import TensorType
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-12}

@@ -9,8 +9,8 @@ import numpy as np
 
 from runtime.backends.cuda import KERNELS
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
-from symgraph.core.params import parse_params
-from symgraph.core.registry import Env, Site, find, infer, run
+from symgraph.core.params import Site, parse_params
+from symgraph.core.registry import Env, find, infer, run
 from symgraph.core.types import TensorType, dtype_name, wide
 from tests.fakes.fake_cupy import ndarray
 
