@@ -30,7 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster

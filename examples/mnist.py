@@ -17,7 +17,7 @@ from symgraph.errors import ConfigError
 
 import symgraph as sg
 from runtime import Options, Session, initialize, make_cluster, plan
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
 from symgraph.app.command_line import OK, status_of

@@ -26,7 +26,7 @@ from examples.seq2seq.pairs import Corpus, Pair, cldr, tab_separated
 from examples.seq2seq.translator import Translator
 from examples.seq2seq.vocabulary import Vocabulary
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph.app.command_line import OK, status_of
 

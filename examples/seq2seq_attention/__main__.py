@@ -20,7 +20,7 @@ import symgraph as sg
 from examples.seq2seq_attention.network import network
 from examples.seq2seq_attention.numerals import BUCKETS, DIGITS, Pair, batches, pairs, provide
 from runtime import Buckets, BucketSession, Options, initialize, make_cluster
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph.app.command_line import OK, status_of
 

@@ -122,11 +122,11 @@ class Binder:
         parameters: frozenset[str],
         memory: Array,
         packs: Packs,
-        clock: CallContext,
+        context: CallContext,
         device: Device = HOST,
     ) -> None:
         self.layout, self.arrays, self.parameters = layout, arrays, parameters
-        self.memory, self.packs, self.clock = memory, packs, clock
+        self.memory, self.packs, self.context = memory, packs, context
         self.device = device
         self.makers = KERNELS if device.is_host else cuda.KERNELS
 
@@ -193,8 +193,8 @@ class Binder:
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer
 
-        task = KernelCall(node.attrs, ins, outs, self.clock, weights, packed)
-        bound = bind_call(node.op, task, self.makers)
+        call = KernelCall(node.attrs, ins, outs, self.context, weights, packed)
+        bound = bind_call(node.op, call, self.makers)
         yield from packing
         if bound.function is not noop:
             computed, op = bound.function is _compute, find(node.op)
@@ -225,24 +225,24 @@ def chained(steps: Sequence[Call]) -> tuple[Call, ...]:
     return tuple(found)
 
 
-def bind_call(op: str, task: KernelCall, makers: Mapping[str, Maker] = KERNELS) -> BoundCall:
+def bind_call(op: str, call: KernelCall, makers: Mapping[str, Maker] = KERNELS) -> BoundCall:
     """A call by its kernel, or by the operator's own computation and a copy."""
     maker = makers.get(find(op).name)
-    bound = None if maker is None else maker(task)
+    bound = None if maker is None else maker(call)
     if bound is not None:
         return bound
-    compute = computation(find(op), task.ins)
-    return BoundCall(_compute, (compute, task.clock, task.attrs, task.ins, task.outs))
+    compute = computation(find(op), call.ins)
+    return BoundCall(_compute, (compute, call.context, call.attrs, call.ins, call.outs))
 
 
 def _compute(
     compute: Callable[..., Any],
-    clock: CallContext,
+    context: CallContext,
     attrs: Mapping[str, Any],
     ins: tuple[Array, ...],
     outs: tuple[Array, ...],
 ) -> None:
-    result = compute(clock.env, attrs, *ins)
+    result = compute(context.env, attrs, *ins)
     if not isinstance(result, tuple):
         result = (result,)
     for out, made in zip(outs, result, strict=True):

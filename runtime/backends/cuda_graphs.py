@@ -25,8 +25,8 @@ class CapturedRun:
     names of the nodes whose calls are still made each time.
     """
 
-    def __init__(self, device: Device, clock: CallContext, steps: Sequence[Call]) -> None:
-        self._device, self._clock, self._steps = device, clock, steps
+    def __init__(self, device: Device, context: CallContext, steps: Sequence[Call]) -> None:
+        self._device, self._clock, self._steps = device, context, steps
         self._launches: dict[bool, Sequence[Call]] = {}
         self.apart: list[str] = []
 
@@ -81,8 +81,8 @@ class CapturedRun:
 
 
 def replayed(
-    device: Device, clock: CallContext, body: BoundBody, adding: Sequence[Call]
+    device: Device, context: CallContext, body: BoundBody, adding: Sequence[Call]
 ) -> tuple[BoundBody, list[Call]]:
     """A run that is the same but for how its calls are made; its sums are among them."""
-    replay = CapturedRun(device, clock, (*body.steps, *adding))
+    replay = CapturedRun(device, context, (*body.steps, *adding))
     return body._replace(steps=(Call(str(body.key), replay, ()),)), []

@@ -19,8 +19,7 @@ import numpy as np
 from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
 from runtime.backends.cpu import conv as on_host
-from runtime.backends.cuda import KERNELS
-from runtime.backends.cuda import scratch as pieces
+from runtime.backends.cuda import KERNELS, rank_memory
 from runtime.backends.cuda.base import PLANNED, Needs, absent
 from runtime.backends.cuda.blas import workspace_held
 from runtime.backends.device.arrays import Device
@@ -62,12 +61,12 @@ def set_aside(partition: Partition, rank: int, here: Device) -> None:
         here.set_aside(_on_card([(node, graph) for graph in bodies for node in graph])[1])
 
 
-def scratch_held(device: Device, clock: CallContext) -> int:
+def scratch_held(device: Device, context: CallContext) -> int:
     """Bytes that a rank has taken so far; it is asked on the rank's own thread."""
     if device.is_host:
         return on_host.SCRATCH.held
     with device.use():
-        return pieces.held(clock) + workspace_held() + device.set_aside_bytes
+        return rank_memory.scratch_held(context) + workspace_held() + device.set_aside_bytes
 
 
 def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
@@ -118,10 +117,10 @@ def kernel_needs(
     needs = Needs()
     told = PLANNED.set(needs)
     try:
-        task = KernelCall(
+        call = KernelCall(
             dict(attrs), tuple(map(absent, ins)), tuple(map(absent, outs)), CallContext()
         )
-        return None if maker(task) is None else needs
+        return None if maker(call) is None else needs
     finally:
         PLANNED.reset(told)
 

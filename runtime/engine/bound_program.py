@@ -38,7 +38,7 @@ class Bind:
             if worker.stopwatch is not None:
                 body, adding = worker.stopwatch.watch(body, mb, adding)
             elif not worker.device.is_host:
-                body, adding = replayed(worker.device, worker.clock, body, adding)
+                body, adding = replayed(worker.device, worker.context, body, adding)
             return partial(worker.run_body, body, mb, adding)
         if isinstance(instruction, Free):
             return partial(worker.free, instruction.key, mb)

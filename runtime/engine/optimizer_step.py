@@ -11,8 +11,8 @@ import numpy as np
 
 from partitioner.cutting.replicas import collective_groups
 from runtime.backends.bodies import NodeFailed
-from runtime.backends.cpu.updates import squared_norms, update
 from runtime.backends.device.arrays import on_host
+from runtime.backends.updates import squared_norms, update
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import PARTIAL

@@ -52,7 +52,7 @@ class RankResources:
     def __init__(self) -> None:
         self.pool = Pool()
         self.packs = Packs()
-        self.clock = CallContext()
+        self.context = CallContext()
 
 
 class Updater(Protocol):
@@ -111,10 +111,10 @@ class Worker:
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Sequence[Feeds] = ()
-        self._rooms = PinnedBuffers()
+        self._pinned = PinnedBuffers()
         self._early: list[dict[str, Array]] = []
         self._shared = RankResources() if shared is None else shared
-        self.clock = self._shared.clock
+        self.context = self._shared.context
         devices = plan.partition.placement.devices
         self.device = device(devices[rank])
         self._cards = [at for at, context in enumerate(devices) if context.kind != "cpu"]
@@ -149,7 +149,7 @@ class Worker:
         known = frozenset(self.plan.parameters)
         binders = {
             kind: Binder(
-                layout, arrays, known, self.memory, shared.packs, shared.clock, self.device
+                layout, arrays, known, self.memory, shared.packs, shared.context, self.device
             )
             for kind, layout in arena.layouts.items()
         }
@@ -183,7 +183,7 @@ class Worker:
 
         Its own thread asks, which knows its scratch.
         """
-        shared = self._shared.pool.memory.nbytes + scratch_held(self.device, self._shared.clock)
+        shared = self._shared.pool.memory.nbytes + scratch_held(self.device, self._shared.context)
         return shared + sum(a.nbytes for a in self._kept.values())
 
     # -- a step ------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise what a call on a GPU could only note: an id out of range."""
-        self.clock.check()
+        self.context.check()
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:
         where = f"{instruction} (step {self.step_count})"
@@ -296,8 +296,8 @@ class Worker:
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Call]) -> None:
         for name, array in body.fed:
-            self._rooms.feed(array, self._fed(name, mb))
-        self.clock.set(self._env._replace(sample=self.parts.mbs[mb].sample))
+            self._pinned.feed(array, self._fed(name, mb))
+        self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         body.run()
         for value, array in body.results:
             self._result(value, mb, array)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from symgraph.core import params
 from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
 from symgraph.core.params import Attrs, Param, Site, literal
@@ -55,6 +57,26 @@ def dropout_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Lay
     return elementwise(site, ins, in_types, outs)
 
 
+def stream_grid(a: Attrs, shape: Shape) -> tuple[int, int, int]:
+    """Return (outer, samples, inner): how a random stream numbers an array, see `counters`."""
+    axis = a["axis"]
+    if axis < 0:
+        return 1, 1, math.prod(shape)
+    outer = math.prod(shape[:axis]) * a["outer"]
+    inner = a["inner"] * math.prod(shape[axis + 1 :])
+    return outer, shape[axis] // (a["outer"] * a["inner"]), inner
+
+
+def mask_numbers(a: Attrs, shape: Shape) -> tuple[int, float, tuple[int, int, int]]:
+    """Return what a kernel of Dropout needs: threshold, scale and `stream_grid`.
+
+    An element is kept if 24 random bits are at least the threshold; it is then scaled.
+    """
+    p = a["p"]
+    threshold = math.ceil(float(np.float32(p)) * 2**24)
+    return threshold, 1 / (1 - p) if p < 1 else 0.0, stream_grid(a, shape)
+
+
 def counters(env: Env, a: Attrs, shape: Shape) -> Any:
     """The number of each element in the whole batch's random stream, sample after sample.
 
@@ -64,10 +86,9 @@ def counters(env: Env, a: Attrs, shape: Shape) -> Any:
     xp, axis = env.xp, a["axis"]
     if axis < 0:
         return xp.arange(math.prod(shape)).reshape(shape)
-    outer = math.prod(shape[:axis]) * a["outer"]
-    inner = a["inner"] * math.prod(shape[axis + 1 :])
+    outer, count, inner = stream_grid(a, shape)
     first = env.sample + a["first"]
-    samples = xp.arange(first, first + shape[axis] // (a["outer"] * a["inner"]))
+    samples = xp.arange(first, first + count)
     starts = samples[:, None] * (outer * inner) + xp.arange(outer)[:, None, None] * inner
     return (starts + xp.arange(inner)).reshape(shape)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from examples.lstm_lm import build
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.engine.bucket_session import BucketSession
 from runtime.profiling.search.candidate import Candidate
 from runtime.training.batches import IGNORED

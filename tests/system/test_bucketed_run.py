@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.frontends.cli.plan_report import plan_report
 from runtime.training.batches import IGNORED, source
 from runtime.training.job import prepare

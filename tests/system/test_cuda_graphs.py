@@ -110,7 +110,7 @@ class Calls:
 
     def __init__(self, cupy, *names: str, reads_on_host: tuple[str, ...] = ()) -> None:
         self.total, self.counts = cupy.zeros(1), dict.fromkeys(names, 0)
-        self.clock, self._looks = CallContext(), reads_on_host
+        self.context, self._looks = CallContext(), reads_on_host
         amounts = [10.0 ** min(i, 9) for i in range(len(names))]
         self.steps = [Call(name, self.call, (name, amounts[i])) for i, name in enumerate(names)]
 
@@ -129,24 +129,24 @@ class Calls:
 
 def test_the_third_run_calls_nobody(shared_gpu):
     calls = Calls(shared_gpu, "a", "b", "c")
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, calls.steps)
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, calls.steps)
     assert [calls.run(replay) for _ in range(4)] == [111.0] * 4
     assert set(calls.counts.values()) == {2}  # as they are, and for the capture
 
 
 def test_runs_that_train_and_others_have_launches_of_their_own(shared_gpu):
     calls = Calls(shared_gpu, "a", "b")
-    calls.steps[1] = Call("b", lambda: calls.call("b", 5 if calls.clock.env.train else 7), ())
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, calls.steps)
+    calls.steps[1] = Call("b", lambda: calls.call("b", 5 if calls.context.env.train else 7), ())
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, calls.steps)
     for train in (True, False, True, False, False, True):
-        calls.clock.set(Env(train=train))
+        calls.context.set(Env(train=train))
         assert calls.run(replay) == (6.0 if train else 8.0)
 
 
 def test_what_looks_at_values_is_called_each_time(shared_gpu):
     calls = Calls(shared_gpu, "a", "b", "c", "d", "e")
     calls.steps[2] = calls.steps[2]._replace(fixed=False)
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, calls.steps)
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, calls.steps)
     assert [calls.run(replay) for _ in range(4)] == [11111.0] * 4
     assert calls.counts == {"a": 2, "b": 2, "c": 4, "d": 2, "e": 2}
     assert replay.apart == ["c"]
@@ -163,7 +163,7 @@ def test_what_looks_at_values_is_called_each_time(shared_gpu):
 def test_what_cannot_be_captured_is_called_each_time(shared_gpu, reads_on_host, apart):
     """Whatever it is that the card refuses, the other calls are captured around it."""
     calls = Calls(shared_gpu, "a", "b", "c", "d", "e", reads_on_host=(reads_on_host,))
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, calls.steps)
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, calls.steps)
     assert [calls.run(replay) for _ in range(4)] == [11111.0] * 4
     assert replay.apart == apart
 
@@ -172,7 +172,7 @@ def test_any_number_of_calls_that_cannot_be_captured(shared_gpu):
     names = [f"{'look' if i % 3 == 2 else 'call'}{i}" for i in range(2400)]
     calls = Calls(shared_gpu, *names, reads_on_host=tuple(names[2::3]))
     calls.steps = [step._replace(args=(step.name, 1.0)) for step in calls.steps]
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, calls.steps)
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, calls.steps)
     assert [calls.run(replay) for _ in range(3)] == [2400.0] * 3
     assert replay.apart == names[2::3]
 
@@ -184,7 +184,7 @@ def test_memory_that_a_capture_does_not_get_is_told(shared_gpu):
         raise LimitError("gpu(0) has nothing left")
 
     first = [*calls.steps]
-    replay = CapturedRun(arrays.device(gpu(0)), calls.clock, first)
+    replay = CapturedRun(arrays.device(gpu(0)), calls.context, first)
     calls.run(replay)
     replay._steps = [first[0], Call("b", none_left, ())]
     with pytest.raises(LimitError, match="nothing left"):

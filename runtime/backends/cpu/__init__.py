@@ -1,4 +1,4 @@
-"""Native: operators as compiled loops on arrays that are given, without the interpreter's lock."""
+"""CPU kernels: operators as compiled loops that run without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
     conv,
+    dropout,
     flat,
     gates,
     gemm,
@@ -17,9 +18,9 @@ from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
     rows,
     softmax,
 )
-from runtime.backends.device.table import KERNELS
+from runtime.backends.cpu.table import KERNELS
 
-__all__ = ["KERNELS", "Bound", "Clock", "Task", "cached", "nothing"]
+__all__ = ["KERNELS", "cached"]
 
 
 def cached() -> tuple[bool, Path]:

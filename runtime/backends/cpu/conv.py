@@ -16,6 +16,7 @@ import numpy as np
 
 from partitioner.memory.packing import to_cache_lines
 from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.table import KERNELS, kernel
 from runtime.backends.cpu.winograd import (
     POINTS,
     gather_output,
@@ -23,7 +24,7 @@ from runtime.backends.cpu.winograd import (
     spread_gradient,
     spread_input,
 )
-from runtime.backends.device.table import KERNELS, BoundCall, KernelCall, kernel
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape
 from symgraph.ops.windows import windows_of
 
@@ -183,10 +184,10 @@ def weight_gradient(g: Array, x: Array, pad: Shape, out: Array) -> None:
     np.matmul(total.reshape(POINTS, -1).T, basis_of(x.dtype), out=out.reshape(-1, 9))
 
 
-def suits(task: KernelCall, x: Array, weight: Array, y: Array) -> bool:
+def suits(call: KernelCall, x: Array, weight: Array, y: Array) -> bool:
     """Whether a convolution from x (or to it) to y (or from it) goes faster this way."""
-    plain = windows_of(task.attrs)._replace(pad=(0, 0)) == ((3, 3), (1, 1), (1, 1), (0, 0))
-    if not plain or max(windows_of(task.attrs).pad) > 2 or task.attrs["num_group"] > 1:
+    plain = windows_of(call.attrs)._replace(pad=(0, 0)) == ((3, 3), (1, 1), (1, 1), (0, 0))
+    if not plain or max(windows_of(call.attrs).pad) > 2 or call.attrs["num_group"] > 1:
         return False
     tiles = len(y) * math.prod(-(-n // 2) for n in y.shape[2:])
     enough = len(y) >= SAMPLES and tiles >= TILES and min(weight.shape[:2]) >= CHANNELS
@@ -194,36 +195,36 @@ def suits(task: KernelCall, x: Array, weight: Array, y: Array) -> bool:
 
 
 @kernel("Convolution")
-def convolution(task: KernelCall) -> BoundCall | None:
-    (x, weight, *bias), (y,) = task.ins, task.outs
-    if not suits(task, x, weight, y):
+def convolution(call: KernelCall) -> BoundCall | None:
+    (x, weight, *bias), (y,) = call.ins, call.outs
+    if not suits(call, x, weight, y):
         return None
-    pad = windows_of(task.attrs).pad
+    pad = windows_of(call.attrs).pad
     return BoundCall(convolve, (x, weight, bias[0] if bias else zeros(y), pad, False, y))
 
 
 @kernel("_conv_grad_data")
-def grad_data(task: KernelCall) -> BoundCall | None:
-    (g, weight), (out,) = task.ins, task.outs
-    if not suits(task, out, weight, g):
+def grad_data(call: KernelCall) -> BoundCall | None:
+    (g, weight), (out,) = call.ins, call.outs
+    if not suits(call, out, weight, g):
         return None
-    pad = tuple(2 - p for p in windows_of(task.attrs).pad)
+    pad = tuple(2 - p for p in windows_of(call.attrs).pad)
     return BoundCall(convolve, (g, weight, zeros(out), pad, True, out))
 
 
 @kernel("_conv_grad_weight")
-def grad_weight(task: KernelCall) -> BoundCall | None:
-    (g, x), (out,) = task.ins, task.outs
-    if not suits(task, x, out, g):
+def grad_weight(call: KernelCall) -> BoundCall | None:
+    (g, x), (out,) = call.ins, call.outs
+    if not suits(call, x, out, g):
         return None
-    return BoundCall(weight_gradient, (g, x, windows_of(task.attrs).pad, out))
+    return BoundCall(weight_gradient, (g, x, windows_of(call.attrs).pad, out))
 
 
-def scratch_bytes(op: str, task: KernelCall) -> int:
+def scratch_bytes(op: str, call: KernelCall) -> int:
     """What a call of one of these operators takes of `SCRATCH`."""
-    if KERNELS[op](task) is None:
+    if KERNELS[op](call) is None:
         return 0
-    (first, second, *_), (out,) = task.ins, task.outs
+    (first, second, *_), (out,) = call.ins, call.outs
     if op == "_conv_grad_weight":
         copies, sides, weight, tiled = 2, (second, first), out, first
     else:

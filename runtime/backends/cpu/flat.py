@@ -9,7 +9,6 @@ is not used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +16,10 @@ import numpy as np
 
 from runtime.backends.cpu.chains import blocked
 from runtime.backends.cpu.rows import FLOATS, copies
+from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import erf, exp, sigmoid, tanh
-from runtime.backends.device.table import BoundCall, CallContext, KernelCall, jit, kernel
-from symgraph.core.params import Attrs
-from symgraph.core.rand import key
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 
@@ -292,79 +291,3 @@ for word, loop in COMPILED.items():
 def activation(task: KernelCall) -> BoundCall | None:
     function = COMPILED.get(task.attrs["act_type"])
     return on_flat(function, task) if function else None
-
-
-# -- Dropout -----------------------------------------------------------------------------------
-
-GAMMA, MIX, MIX_AGAIN = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
-SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(40)
-
-
-@jit
-def draw_mask(
-    stream: Any, least: Any, scale: Any, grid: tuple[int, int, int], first: int, mask: Array
-) -> None:
-    """`scale` where the number drawn, 24 bits of symgraph.core.rand's, is at least `least`; else 0.
-
-    grid: (outer, samples, inner) as symgraph.ops.random.counters numbers them.
-    """
-    outer, samples, inner = grid
-    by_inner = mask.reshape(outer * samples, inner)
-    for row in range(len(by_inner)):
-        block, sample = row // samples, row % samples
-        start = np.uint64((first + sample) * (outer * inner) + block * inner)
-        to = by_inner[row]
-        for j in range(inner):
-            z = (start + np.uint64(j)) * GAMMA + stream
-            z = (z ^ (z >> SHIFTS[0])) * MIX
-            z = (z ^ (z >> SHIFTS[1])) * MIX_AGAIN
-            z ^= z >> SHIFTS[2]
-            to[j] = scale if z >> SHIFTS[3] >= least else to.dtype.type(0)
-
-
-def drop(
-    clock: CallContext,
-    a: Attrs,
-    least: Any,
-    scale: Any,
-    grid: tuple[int, int, int],
-    data: tuple[Array, Array, Array],
-) -> None:
-    x, out, mask = data
-    env = clock.env
-    if env.train or a["mode"] == "always":
-        stream = (key(env.seed, a["stream"], env.step) + int(GAMMA)) % (1 << 64)
-        first = env.sample + a["first"] if a["axis"] >= 0 else 0
-        draw_mask(np.uint64(stream), least, scale, grid, first, mask.reshape(-1))
-        np.multiply(x, mask, out)
-    else:
-        np.copyto(out, x)
-        mask.fill(1)
-
-
-@kernel("Dropout")
-def dropout(task: KernelCall) -> BoundCall | None:
-    (x,), (out, mask), a = task.ins, task.outs, task.attrs
-    if a["axes"] or not floating(x, out, mask):
-        return None
-    least, scale, grid = numbering(a, x)
-    return BoundCall(
-        drop, (task.clock, a, np.uint64(least), x.dtype.type(scale), grid, (x, out, mask))
-    )
-
-
-def numbering(a: Attrs, x: Array) -> tuple[int, float, tuple[int, int, int]]:
-    """The least of 24 bits that keep an element, what these become, and x as draws number it.
-
-    The last are (outer, samples, inner); see symgraph.ops.random.counters.
-    """
-    p, axis = a["p"], a["axis"]
-    least = math.ceil(float(np.float32(p)) * 2**24)
-    scale = 1 / (1 - p) if p < 1 else 0.0
-    if axis < 0:
-        return least, scale, (1, 1, x.size)
-    outer = math.prod(x.shape[:axis]) * a["outer"]
-    inner = a["inner"] * math.prod(x.shape[axis + 1 :])
-    return least, scale, (outer, x.size // (outer * inner), inner)

@@ -8,8 +8,10 @@ copied first. A row stays in the first-level cache over its loops. Formulas: sym
 
 from __future__ import annotations
 
+from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import sigmoid, tanh
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 
 COMPILED = ("float32", "float64")
@@ -76,10 +78,10 @@ def lstm(
 
 
 @kernel("_lstm_gates")
-def lstm_kernel(task: KernelCall) -> BoundCall | None:
+def lstm_kernel(call: KernelCall) -> BoundCall | None:
     """`gates` may be i2h or h2h."""
-    i2h, h2h, c = task.ins
-    output, state, gates = task.outs
+    i2h, h2h, c = call.ins
+    output, state, gates = call.outs
     if gates.dtype not in COMPILED:
         return None
     pre, other = (h2h, i2h) if one_place(gates, h2h) else (i2h, h2h)
@@ -153,13 +155,13 @@ def lstm_grad(
 
 
 @kernel("_lstm_gates_grad")
-def lstm_grad_kernel(task: KernelCall) -> BoundCall | None:
+def lstm_grad_kernel(call: KernelCall) -> BoundCall | None:
     """`d_pre` may be the gates, and `d_c` may be dc."""
-    *grads, gates, c, state = task.ins
-    d_pre, d_c = task.outs
+    *grads, gates, c, state = call.ins
+    d_pre, d_c = call.outs
     if gates.dtype not in COMPILED:
         return None
-    has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
+    has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
     dh = grads[0] if has_dh else c  # not read
     dc = grads[-1] if has_dc else c
     how = (has_dh, has_dc, not one_place(d_pre, gates), not one_place(d_c, dc))
@@ -204,10 +206,10 @@ def gru(
 
 
 @kernel("_gru_gates")
-def gru_kernel(task: KernelCall) -> BoundCall | None:
+def gru_kernel(call: KernelCall) -> BoundCall | None:
     """`gates` may be i2h or h2h."""
-    i2h, h2h, h = task.ins
-    output, gates, inner = task.outs
+    i2h, h2h, h = call.ins
+    output, gates, inner = call.outs
     if h.dtype not in COMPILED:
         return None
     where = IN_I2H if one_place(gates, i2h) else IN_H2H if one_place(gates, h2h) else APART
@@ -261,10 +263,10 @@ def gru_grad(
 
 
 @kernel("_gru_gates_grad")
-def gru_grad_kernel(task: KernelCall) -> BoundCall | None:
+def gru_grad_kernel(call: KernelCall) -> BoundCall | None:
     """`d_i2h` may be the gates, and `d_h` may be dh."""
-    dh, gates, inner, h = task.ins
-    d_i2h, d_h2h, d_h = task.outs
+    dh, gates, inner, h = call.ins
+    d_i2h, d_h2h, d_h = call.outs
     if h.dtype not in COMPILED:
         return None
     how = (not one_place(d_i2h, gates), not one_place(d_h, dh))

@@ -1,8 +1,8 @@
 """Matrix products: packed weights where rows are few, BLAS elsewhere.
 
 BLAS packs a weight anew in every product. With the few rows of a time step that takes as long as
-the product itself, so a parameter is packed once a step instead (`Task.pack`). Which way a call
-goes depends on its shapes and on which of its inputs are parameters, so bits do not change.
+the product itself, so a parameter is packed once per step instead (`KernelCall.pack`). Which way a
+call goes depends on its shapes and on which of its inputs are parameters, so bits do not change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from runtime.backends.cpu.micro import (
     pack_transposed,
     packed_shape,
 )
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from runtime.backends.cpu.table import kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.graph import Graph, Node
 from symgraph.core.types import Array
 
@@ -65,14 +67,14 @@ def _product(x: Array, packed: Array, out: Array, add: Array | None) -> BoundCal
 
 
 def _packed(
-    task: KernelCall, weight: int, transposed: bool, x: Array, add: Array | None = None
+    call: KernelCall, weight: int, transposed: bool, x: Array, add: Array | None = None
 ) -> BoundCall | None:
     """The product of x's rows with a packed weight, where that is wanted and to be had."""
     few = len(x) in PACKED and available()
-    if not few or not any(task.weights[weight : weight + 1]) or task.pack is None:
+    if not few or not any(call.weights[weight : weight + 1]) or call.pack is None:
         return None
-    units = task.ins[weight].shape[0 if transposed else 1]
-    return _product(x, task.pack(weight, transposed), task.outs[0].reshape(len(x), units), add)
+    units = call.ins[weight].shape[0 if transposed else 1]
+    return _product(x, call.pack(weight, transposed), call.outs[0].reshape(len(x), units), add)
 
 
 def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
@@ -89,9 +91,9 @@ def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
     return (name, turned) if few and graph[name].is_variable else None
 
 
-def _handled(task: KernelCall) -> bool:
+def _handled(call: KernelCall) -> bool:
     """Whether all arrays have one dtype that products are written for."""
-    found = {array.dtype for array in (*task.ins, *task.outs)}
+    found = {array.dtype for array in (*call.ins, *call.outs)}
     return len(found) == 1 and found <= set(map(np.dtype, DTYPES))
 
 
@@ -110,14 +112,14 @@ def _dot_plus(x: Array, y: Array, out: Array, row: Array) -> None:
 
 
 @kernel("FullyConnected")
-def fully_connected(task: KernelCall) -> BoundCall | None:
+def fully_connected(call: KernelCall) -> BoundCall | None:
     """x W^T + b; left to the operator's own computation where BLAS is slow at it."""
-    if not _handled(task):
+    if not _handled(call):
         return None
-    data, weight, *bias = task.ins
+    data, weight, *bias = call.ins
     units, inner = weight.shape
-    x, out = data.reshape(-1, inner), task.outs[0].reshape(-1, units)
-    bound = _packed(task, 1, True, x, bias[0] if bias else None)
+    x, out = data.reshape(-1, inner), call.outs[0].reshape(-1, units)
+    bound = _packed(call, 1, True, x, bias[0] if bias else None)
     if bound is not None or len(x) in SLOW:
         return bound
     if bias:
@@ -126,37 +128,37 @@ def fully_connected(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_fc_grad_data")
-def grad_data(task: KernelCall) -> BoundCall | None:
+def grad_data(call: KernelCall) -> BoundCall | None:
     """g W."""
-    if not _handled(task):
+    if not _handled(call):
         return None
-    units, inner = task.ins[1].shape
-    g, out = task.ins[0].reshape(-1, units), task.outs[0].reshape(-1, inner)
-    return _packed(task, 1, False, g) or BoundCall(np.dot, (g, task.ins[1], out))
+    units, inner = call.ins[1].shape
+    g, out = call.ins[0].reshape(-1, units), call.outs[0].reshape(-1, inner)
+    return _packed(call, 1, False, g) or BoundCall(np.dot, (g, call.ins[1], out))
 
 
 @kernel("_fc_grad_weight")
-def grad_weight(task: KernelCall) -> BoundCall | None:
+def grad_weight(call: KernelCall) -> BoundCall | None:
     """g^T x."""
-    if not _handled(task):
+    if not _handled(call):
         return None
-    units, inner = task.outs[0].shape
-    g, x = task.ins[0].reshape(-1, units), task.ins[1].reshape(-1, inner)
-    return BoundCall(np.dot, (g.T, x, task.outs[0]))
+    units, inner = call.outs[0].shape
+    g, x = call.ins[0].reshape(-1, units), call.ins[1].reshape(-1, inner)
+    return BoundCall(np.dot, (g.T, x, call.outs[0]))
 
 
 @kernel("dot")
-def dot(task: KernelCall) -> BoundCall | None:
+def dot(call: KernelCall) -> BoundCall | None:
     """Products of two matrices, either transposed."""
-    x, y = task.ins
-    if not _handled(task) or x.ndim != 2 or y.ndim != 2:
+    x, y = call.ins
+    if not _handled(call) or x.ndim != 2 or y.ndim != 2:
         return None
-    turned = task.attrs["transpose_b"]
-    if task.attrs["transpose_a"]:
+    turned = call.attrs["transpose_b"]
+    if call.attrs["transpose_a"]:
         bound, x = None, x.T
     else:
-        bound = _packed(task, 1, turned, x)
-    return bound or BoundCall(np.dot, (x, y.T if turned else y, task.outs[0]))
+        bound = _packed(call, 1, turned, x)
+    return bound or BoundCall(np.dot, (x, y.T if turned else y, call.outs[0]))
 
 
 @jit
@@ -173,9 +175,9 @@ def add_rows(rows: Array, out: Array) -> None:
 
 
 @kernel("_sum_rows")
-def sum_rows(task: KernelCall) -> BoundCall | None:
+def sum_rows(call: KernelCall) -> BoundCall | None:
     """The sum of all axes but the last."""
-    if not _handled(task):
+    if not _handled(call):
         return None
-    out: Any = task.outs[0]
-    return BoundCall(add_rows, (task.ins[0].reshape(-1, out.size), out))
+    out: Any = call.outs[0]
+    return BoundCall(add_rows, (call.ins[0].reshape(-1, out.size), out))

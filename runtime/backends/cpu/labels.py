@@ -13,8 +13,10 @@ import numpy as np
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rows import NONE, NUMBERS, by_row, spare_ids, whole_numbers
 from runtime.backends.cpu.softmax import exp_sum, greater, greatest, scaled, scaled_exp
+from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import exp
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.params import Attrs
 from symgraph.core.types import Array
 from symgraph.ops.loss import head_divisor, targets
@@ -69,8 +71,8 @@ def head_grad(
 
 
 @kernel("_softmax_output_grad", "_shard_softmax_output_grad")
-def softmax_output_grad(task: KernelCall) -> BoundCall | None:
-    (prob, label, *valid), (out,), a = task.ins, task.outs, task.attrs
+def softmax_output_grad(call: KernelCall) -> BoundCall | None:
+    (prob, label, *valid), (out,), a = call.ins, call.outs, call.attrs
     if a["multi_output"] or a["smooth_alpha"] or not has_labels(label, prob):
         return None
     labels = Labels(a, label, a.get("classes", prob.shape[-1]))
@@ -112,11 +114,11 @@ def cross_entropy(labels: Labels, x: Array, least: Any, figures: Array, out: Arr
 
 
 @kernel("softmax_cross_entropy")
-def softmax_cross_entropy(task: KernelCall) -> BoundCall | None:
-    (x, label), (out,) = task.ins, task.outs
+def softmax_cross_entropy(call: KernelCall) -> BoundCall | None:
+    (x, label), (out,) = call.ins, call.outs
     if not has_labels(label, x):
         return None
-    labels, figures = Labels(task.attrs, label, x.shape[-1]), np.empty((2, len(x)), x.dtype)
+    labels, figures = Labels(call.attrs, label, x.shape[-1]), np.empty((2, len(x)), x.dtype)
     return BoundCall(cross_entropy, (labels, x, lowest(x), figures, out))
 
 
@@ -155,27 +157,27 @@ def pick_and_sum(
 
 
 @kernel("_nll")
-def nll(task: KernelCall) -> BoundCall | None:
-    prob, label = task.ins
+def nll(call: KernelCall) -> BoundCall | None:
+    prob, label = call.ins
     if not has_labels(label, prob):
         return None
-    labels, picked = Labels(task.attrs, label, prob.shape[-1]), np.empty(label.size, prob.dtype)
+    labels, picked = Labels(call.attrs, label, prob.shape[-1]), np.empty(label.size, prob.dtype)
     tiny = float(np.finfo(prob.dtype).tiny)
-    return BoundCall(pick_and_sum, (labels, by_row(prob, label.size), picked, tiny, *task.outs))
+    return BoundCall(pick_and_sum, (labels, by_row(prob, label.size), picked, tiny, *call.outs))
 
 
 @kernel("_picked_nll")
-def picked_nll(task: KernelCall) -> BoundCall | None:
-    picked, label = task.ins
+def picked_nll(call: KernelCall) -> BoundCall | None:
+    picked, label = call.ins
     if not has_labels(label, picked):
         return None
-    labels, tiny = Labels(task.attrs, label, 0), float(np.finfo(picked.dtype).tiny)
-    return BoundCall(sum_picked, (picked.reshape(-1), labels.raw, labels.ignore, tiny, *task.outs))
+    labels, tiny = Labels(call.attrs, label, 0), float(np.finfo(picked.dtype).tiny)
+    return BoundCall(sum_picked, (picked.reshape(-1), labels.raw, labels.ignore, tiny, *call.outs))
 
 
 @kernel("_shard_pick")
-def shard_pick(task: KernelCall) -> BoundCall | None:
-    (prob, label), (out,), a = task.ins, task.outs, task.attrs
+def shard_pick(call: KernelCall) -> BoundCall | None:
+    (prob, label), (out,), a = call.ins, call.outs, call.attrs
     if not has_labels(label, prob):
         return None
     rows = by_row(prob, label.size)
@@ -186,8 +188,8 @@ def shard_pick(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_shard_row_figures")
-def row_figures(task: KernelCall) -> BoundCall | None:
-    (x,), (out,) = task.ins, task.outs
+def row_figures(call: KernelCall) -> BoundCall | None:
+    (x,), (out,) = call.ins, call.outs
     if not floating(x, out):
         return None
     return BoundCall(figures_of_rows, (x.reshape(-1, x.shape[-1]), lowest(x), by_row(out, 2)))
@@ -203,11 +205,11 @@ def join_two(one: Array, other: Array, out: Array) -> None:
 
 
 @kernel("_shard_join_figures")
-def join_figures(task: KernelCall) -> BoundCall | None:
+def join_figures(call: KernelCall) -> BoundCall | None:
     """For two shards; those of more are few numbers still."""
-    if len(task.ins) != 2 or not floating(*task.ins):
+    if len(call.ins) != 2 or not floating(*call.ins):
         return None
-    return BoundCall(join_two, tuple(by_row(x, 2) for x in (*task.ins, *task.outs)))
+    return BoundCall(join_two, tuple(by_row(x, 2) for x in (*call.ins, *call.outs)))
 
 
 @jit
@@ -236,8 +238,8 @@ def shard_cross_entropy(labels: Labels, x: Array, figures: Array, begin: int, ou
 
 
 @kernel("_shard_softmax_output")
-def shard_softmax_output(task: KernelCall) -> BoundCall | None:
-    (x, label, figures, *_), (out,) = task.ins, task.outs
+def shard_softmax_output(call: KernelCall) -> BoundCall | None:
+    (x, label, figures, *_), (out,) = call.ins, call.outs
     if not floating(x, figures):
         return None
     rows = by_row(x, label.size), by_row(figures, 2), by_row(out, label.size)
@@ -245,17 +247,17 @@ def shard_softmax_output(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_shard_residual")
-def shard_residual(task: KernelCall) -> BoundCall | None:
-    return with_figures(residual, task, by_row(task.outs[0], task.ins[1].size))
+def shard_residual(call: KernelCall) -> BoundCall | None:
+    return with_figures(residual, call, by_row(call.outs[0], call.ins[1].size))
 
 
 @kernel("_shard_cross_entropy")
-def shard_softmax_cross_entropy(task: KernelCall) -> BoundCall | None:
-    return with_figures(shard_cross_entropy, task, task.outs[0])
+def shard_softmax_cross_entropy(call: KernelCall) -> BoundCall | None:
+    return with_figures(shard_cross_entropy, call, call.outs[0])
 
 
-def with_figures(function: Any, task: KernelCall, out: Array) -> BoundCall | None:
-    (x, label, figures), a = task.ins, task.attrs
+def with_figures(function: Any, call: KernelCall, out: Array) -> BoundCall | None:
+    (x, label, figures), a = call.ins, call.attrs
     if not has_labels(label, x, figures):
         return None
     labels = Labels(a, label, a["classes"])

@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import erf, expm1
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.ops.leaky_relu import SELU_ALPHA, SELU_SCALE
 
 ROOT_HALF = math.sqrt(0.5)

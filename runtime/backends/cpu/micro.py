@@ -20,10 +20,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import extending, types
+from numba import types
 from numba.core.registry import cpu_target
 
-from runtime.backends.device.table import jit
+from runtime.backends.device.compile import I8, I32, I64, VOID, call_llvm, intrinsic, jit
 from symgraph.core.types import Array
 
 # What numba compiles for; its cache is keyed by the same words.
@@ -39,9 +39,6 @@ AHEAD = 8192  # bytes of B to fetch ahead: the hardware stops at the end of a pa
 RUN = 512  # bytes to fetch ahead in rows that are transposed: more than the hardware follows
 FEW = 8  # rows to copy at once: whole lines, and not too many pages
 
-I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
-VOID = ir.VoidType()
-intrinsic: Any = extending.intrinsic  # numba types the rule that is given, not what becomes of it
 integers: Any = types.UniTuple
 
 
@@ -59,13 +56,6 @@ def packed_shape(inner: int, units: int) -> tuple[int]:
     return (-(-units // columns) * columns * inner + LINE // 4,)
 
 
-def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    """A call of the compiler's own function of this name."""
-    kind = ir.FunctionType(result, [a.type for a in args])
-    function = builder.module.globals.get(f"llvm.{name}")
-    return builder.call(function or ir.Function(builder.module, kind, f"llvm.{name}"), args)
-
-
 class Vectors:
     """Instructions on the vectors of one element type; addresses are 64-bit integers."""
 
@@ -80,7 +70,7 @@ class Vectors:
         self.suffix = f".v{self.lanes}f{8 * self.size}"
 
     def call(self, name: str, result: Any, *args: Any) -> Any:
-        return call(self.builder, name, result, *args)
+        return call_llvm(self.builder, name, result, *args)
 
     def at(self, address: Any, count: Any, step: Any = 1) -> Any:
         """The address `count` times `step` bytes further on."""
@@ -273,7 +263,7 @@ def settle(typing: Any) -> Any:
     """Let streamed stores be seen before later ones, as other stores are by themselves."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        call(b, "x86.sse.sfence", VOID)
+        call_llvm(b, "x86.sse.sfence", VOID)
         return context.get_dummy_value()
 
     return types.void(), generate

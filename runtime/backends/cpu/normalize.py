@@ -10,14 +10,9 @@ from typing import Any, NamedTuple
 
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rows import by_row
-from runtime.backends.device.table import (
-    BoundCall,
-    CallContext,
-    KernelCall,
-    jit,
-    jit_reassoc,
-    kernel,
-)
+from runtime.backends.cpu.table import kernel
+from runtime.backends.device.compile import jit, jit_reassoc
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall, by_channel
 from symgraph.core.types import Array
 
 LEAST = 4  # elements side by side in a channel; of fewer numpy's way round is the faster one
@@ -126,12 +121,6 @@ def gradients(
                 to[j] = (grad[j] - shift - (row[j] - center) * slope) * factor
 
 
-def by_channel(x: Array, axis: int) -> Array:
-    """(before, channels, after) of an array with channels along `axis`."""
-    axis %= x.ndim
-    return x.reshape(math.prod(x.shape[:axis]), x.shape[axis], -1)
-
-
 class States(NamedTuple):
     """The moving averages and the next ones, (mean, var) each, and the momentum."""
 
@@ -140,15 +129,15 @@ class States(NamedTuple):
     keep: float
 
 
-def normalize_by_clock(
-    clock: CallContext,
+def normalize_by_phase(
+    context: CallContext,
     frozen: bool,
     given: tuple[Any, ...],
     states: States,
     outs: tuple[Array, ...],
 ) -> None:
     """given: data, gamma, beta, eps and whether gamma is fixed. outs: output, mean and variance."""
-    of_batch, (y, *statistics) = clock.env.train and not frozen, outs
+    of_batch, (y, *statistics) = context.env.train and not frozen, outs
     if not of_batch:
         for to, moving in zip(statistics, states.old, strict=True):
             to[...] = moving
@@ -159,29 +148,29 @@ def normalize_by_clock(
 
 
 @kernel("BatchNorm")
-def batch_norm(task: KernelCall) -> BoundCall | None:
-    (x, gamma, beta, *old), (y, mean, var, *after), a = task.ins, task.outs, task.attrs
+def batch_norm(call: KernelCall) -> BoundCall | None:
+    (x, gamma, beta, *old), (y, mean, var, *after), a = call.ins, call.outs, call.attrs
     data, out = by_channel(x, a["axis"]), by_channel(y, a["axis"])
     if not floating(x, gamma, y) or data.shape[2] < LEAST:
         return None
     given = data, gamma, beta, a["eps"], a["fix_gamma"]
     states, outs = States(tuple(old), tuple(after), a["momentum"]), (out, mean, var)
-    return BoundCall(normalize_by_clock, (task.clock, a["use_global_stats"], given, states, outs))
+    return BoundCall(normalize_by_phase, (call.context, a["use_global_stats"], given, states, outs))
 
 
-def gradients_by_clock(clock: CallContext, frozen: bool, args: tuple[Any, ...]) -> None:
+def gradients_by_phase(context: CallContext, frozen: bool, args: tuple[Any, ...]) -> None:
     *given, of_x, of_gamma, of_beta = args
-    gradients(*given, clock.env.train and not frozen, of_x, of_gamma, of_beta)
+    gradients(*given, context.env.train and not frozen, of_x, of_gamma, of_beta)
 
 
 @kernel("_batch_norm_grad")
-def batch_norm_grad(task: KernelCall) -> BoundCall | None:
-    (x, gamma, mean, var, g), (of_x, of_gamma, of_beta), a = task.ins, task.outs, task.attrs
+def batch_norm_grad(call: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, var, g), (of_x, of_gamma, of_beta), a = call.ins, call.outs, call.attrs
     data, grad, out = (by_channel(v, a["axis"]) for v in (x, g, of_x))
     if not floating(x, gamma, g) or data.shape[2] < LEAST:
         return None
     args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
-    return BoundCall(gradients_by_clock, (task.clock, a["use_global_stats"], args))
+    return BoundCall(gradients_by_phase, (call.context, a["use_global_stats"], args))
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -203,8 +192,8 @@ def normalize_rows(
 
 
 @kernel("LayerNorm")
-def layer_norm(task: KernelCall) -> BoundCall | None:
-    (x, gamma, beta), (y, mean, std), a = task.ins, task.outs, task.attrs
+def layer_norm(call: KernelCall) -> BoundCall | None:
+    (x, gamma, beta), (y, mean, std), a = call.ins, call.outs, call.attrs
     if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
         return None
     rows = mean.size
@@ -251,8 +240,8 @@ def gradients_of_rows(
 
 
 @kernel("_layer_norm_grad")
-def layer_norm_grad(task: KernelCall) -> BoundCall | None:
-    (x, gamma, mean, std, g), (of_x, *vectors), a = task.ins, task.outs, task.attrs
+def layer_norm_grad(call: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, std, g), (of_x, *vectors), a = call.ins, call.outs, call.attrs
     if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
         return None
     data, grad, out = (by_row(v, mean.size) for v in (x, g, of_x))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.softmax import greater
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel
+from runtime.backends.cpu.table import kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 from symgraph.ops.pool import windows_over
 
@@ -56,11 +58,11 @@ def maxima_gradient(g: Array, x: Array, out: Array) -> None:
         out[i, 2 * rows :] = 0
 
 
-def halves(task: KernelCall, data: Array) -> bool:
+def halves(call: KernelCall, data: Array) -> bool:
     """Whether windows of 2x2 lie side by side, all in the data."""
-    if task.attrs["pool_type"] != "max" or data.ndim != 4 or task.attrs["global_pool"]:
+    if call.attrs["pool_type"] != "max" or data.ndim != 4 or call.attrs["global_pool"]:
         return False
-    windows, counts = windows_over(task.attrs, data.shape)
+    windows, counts = windows_over(call.attrs, data.shape)
     inside = all(2 * n <= length for n, length in zip(counts, data.shape[2:], strict=True))
     plain = not any(windows.pad) and windows.kernel == windows.stride == (2, 2)
     return plain and inside and floating(data)
@@ -71,14 +73,14 @@ def images(x: Array) -> Array:
 
 
 @kernel("Pooling")
-def pooling(task: KernelCall) -> BoundCall | None:
-    (x,), (y,) = task.ins, task.outs
-    return BoundCall(maxima, (images(x), images(y))) if halves(task, x) else None
+def pooling(call: KernelCall) -> BoundCall | None:
+    (x,), (y,) = call.ins, call.outs
+    return BoundCall(maxima, (images(x), images(y))) if halves(call, x) else None
 
 
 @kernel("_max_pool_grad")
-def max_pool_grad(task: KernelCall) -> BoundCall | None:
-    (g, x), (out,) = task.ins, task.outs
+def max_pool_grad(call: KernelCall) -> BoundCall | None:
+    (g, x), (out,) = call.ins, call.outs
     return (
-        BoundCall(maxima_gradient, (images(g), images(x), images(out))) if halves(task, x) else None
+        BoundCall(maxima_gradient, (images(g), images(x), images(out))) if halves(call, x) else None
     )

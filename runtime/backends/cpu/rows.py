@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.backends.device.table import BoundCall, KernelCall, jit, kernel, noop
+from runtime.backends.cpu.table import kernel
+from runtime.backends.device.compile import jit
+from runtime.backends.device.table import BoundCall, KernelCall, noop
 from symgraph.core.types import Array
 from symgraph.ops.index import checked
 from symgraph.ops.slices import along_axis, parts
@@ -49,41 +51,41 @@ def copies(pairs: Iterable[Pair]) -> BoundCall:
 
 
 @kernel("Concat", "_join_shares", "_shard_join")
-def concat(task: KernelCall) -> BoundCall:
-    (out,), axis = task.outs, task.attrs["dim"]
-    ends = np.cumsum([x.shape[axis] for x in task.ins])[:-1]
-    return copies(zip(np.split(out, ends, axis), task.ins, strict=True))
+def concat(call: KernelCall) -> BoundCall:
+    (out,), axis = call.outs, call.attrs["dim"]
+    ends = np.cumsum([x.shape[axis] for x in call.ins])[:-1]
+    return copies(zip(np.split(out, ends, axis), call.ins, strict=True))
 
 
 @kernel("stack")
-def stack(task: KernelCall) -> BoundCall:
-    return copies(zip(np.moveaxis(task.outs[0], task.attrs["axis"], 0), task.ins, strict=True))
+def stack(call: KernelCall) -> BoundCall:
+    return copies(zip(np.moveaxis(call.outs[0], call.attrs["axis"], 0), call.ins, strict=True))
 
 
 @kernel("SliceChannel")
-def split(task: KernelCall) -> BoundCall:
-    axis = task.attrs["axis"]
-    pieces = np.split(task.ins[0], task.attrs["num_outputs"], axis)
-    if task.attrs["squeeze_axis"]:
+def split(call: KernelCall) -> BoundCall:
+    axis = call.attrs["axis"]
+    pieces = np.split(call.ins[0], call.attrs["num_outputs"], axis)
+    if call.attrs["squeeze_axis"]:
         pieces = [piece.squeeze(axis) for piece in pieces]
-    return copies(zip(task.outs, pieces, strict=True))
+    return copies(zip(call.outs, pieces, strict=True))
 
 
 @kernel("slice_axis")
-def slice_axis(task: KernelCall) -> BoundCall:
-    (x,), a = task.ins, task.attrs
+def slice_axis(call: KernelCall) -> BoundCall:
+    (x,), a = call.ins, call.attrs
     part = slice(a["begin"], a["end"])
-    return copies([(task.outs[0], x[along_axis(a, x.ndim, part)])])
+    return copies([(call.outs[0], x[along_axis(a, x.ndim, part)])])
 
 
 @kernel("slice")
-def slice_many(task: KernelCall) -> BoundCall:
-    return copies([(task.outs[0], task.ins[0][parts(task.attrs)])])
+def slice_many(call: KernelCall) -> BoundCall:
+    return copies([(call.outs[0], call.ins[0][parts(call.attrs)])])
 
 
 @kernel("_pad_axis")
-def pad_axis(task: KernelCall) -> BoundCall:
-    (x,), (out,), a = task.ins, task.outs, task.attrs
+def pad_axis(call: KernelCall) -> BoundCall:
+    (x,), (out,), a = call.ins, call.outs, call.attrs
     end = a["begin"] + x.shape[a["axis"]]
     before, to, after = np.split(out, [a["begin"], end], a["axis"])
     zero = np.zeros((), out.dtype)
@@ -92,21 +94,21 @@ def pad_axis(task: KernelCall) -> BoundCall:
 
 
 @kernel("_slice_grad")
-def slice_grad(task: KernelCall) -> BoundCall:
-    (out,) = task.outs
+def slice_grad(call: KernelCall) -> BoundCall:
+    (out,) = call.outs
     zeros = np.broadcast_to(np.zeros((), out.dtype), out.shape)
-    return copies([(out, zeros), (out[parts(task.attrs)], task.ins[0])])
+    return copies([(out, zeros), (out[parts(call.attrs)], call.ins[0])])
 
 
 @kernel("transpose")
-def transpose(task: KernelCall) -> BoundCall:
-    return copies([(task.outs[0], task.ins[0].transpose(task.attrs["axes"] or None))])
+def transpose(call: KernelCall) -> BoundCall:
+    return copies([(call.outs[0], call.ins[0].transpose(call.attrs["axes"] or None))])
 
 
 @kernel("SwapAxis")
-def swap_axes(task: KernelCall) -> BoundCall:
-    turned = np.swapaxes(task.ins[0], task.attrs["dim1"], task.attrs["dim2"])
-    return copies([(task.outs[0], turned)])
+def swap_axes(call: KernelCall) -> BoundCall:
+    turned = np.swapaxes(call.ins[0], call.attrs["dim1"], call.attrs["dim2"])
+    return copies([(call.outs[0], turned)])
 
 
 # -- ids ---------------------------------------------------------------------------------------
@@ -203,8 +205,8 @@ def by_row(x: Array, rows: int) -> Array:
 
 
 @kernel("Embedding", "_shard_embedding")
-def embedding(task: KernelCall) -> BoundCall | None:
-    (ids, weight), (out,), a = task.ins, task.outs, task.attrs
+def embedding(call: KernelCall) -> BoundCall | None:
+    (ids, weight), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, weight):
         return None
     count, begin = a.get("classes") or a["input_dim"], a.get("begin", 0)
@@ -213,8 +215,8 @@ def embedding(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_embedding_grad", "_shard_embedding_grad")
-def embedding_grad(task: KernelCall) -> BoundCall | None:
-    (ids, grad), (out,), a = task.ins, task.outs, task.attrs
+def embedding_grad(call: KernelCall) -> BoundCall | None:
+    (ids, grad), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, grad):
         return None
     count, begin = a.get("classes") or a["input_dim"], a.get("begin", 0)
@@ -223,8 +225,8 @@ def embedding_grad(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("take")
-def take(task: KernelCall) -> BoundCall | None:
-    (x, ids), (out,), a = task.ins, task.outs, task.attrs
+def take(call: KernelCall) -> BoundCall | None:
+    (x, ids), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, x) or a["axis"] % x.ndim or a["mode"] == "wrap":
         return None
     raw, weight, rows = ids.reshape(-1), by_row(x, len(x)), by_row(out, ids.size)
@@ -234,8 +236,8 @@ def take(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_take_grad")
-def take_grad(task: KernelCall) -> BoundCall | None:
-    (ids, grad), (out,), a = task.ins, task.outs, task.attrs
+def take_grad(call: KernelCall) -> BoundCall | None:
+    (ids, grad), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, grad) or a["axis"] or a["mode"] == "wrap":
         return None
     raw, rows, sums = ids.reshape(-1), by_row(grad, ids.size), by_row(out, len(out))
@@ -260,8 +262,8 @@ def mark(raw: Array, on: Any, off: Any, out: Array) -> None:
 
 
 @kernel("one_hot")
-def one_hot(task: KernelCall) -> BoundCall | None:
-    (ids,), (out,), a = task.ins, task.outs, task.attrs
+def one_hot(call: KernelCall) -> BoundCall | None:
+    (ids,), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, out):
         return None
     on, off = (out.dtype.type(a[key]) for key in ("on_value", "off_value"))

@@ -14,8 +14,10 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 
 from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import exp
-from runtime.backends.device.table import BoundCall, KernelCall, jit, jit_reassoc, kernel
+from runtime.backends.device.compile import jit, jit_reassoc
+from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 from symgraph.ops.softmax import mode_axis
 
@@ -121,42 +123,42 @@ def log_softmax_rows(x: Array, y: Array) -> None:
             to[j] = row[j] - top - rest
 
 
-def by_last_axis(function: Any, task: KernelCall, ins: int = 1) -> BoundCall | None:
+def by_last_axis(function: Any, call: KernelCall, ins: int = 1) -> BoundCall | None:
     """A function of the first inputs' rows and the output's."""
-    arrays = (*task.ins[:ins], task.outs[0])
+    arrays = (*call.ins[:ins], call.outs[0])
     if not floating(*arrays):
         return None
     return BoundCall(function, tuple([x.reshape(-1, x.shape[-1]) for x in arrays]))
 
 
-def along_rows(task: KernelCall, axis: int) -> bool:
-    rank = task.ins[0].ndim
+def along_rows(call: KernelCall, axis: int) -> bool:
+    rank = call.ins[0].ndim
     return axis % rank == rank - 1
 
 
-def plain(task: KernelCall) -> bool:
-    return along_rows(task, task.attrs["axis"]) and task.attrs["temperature"] is None
+def plain(call: KernelCall) -> bool:
+    return along_rows(call, call.attrs["axis"]) and call.attrs["temperature"] is None
 
 
 @kernel("softmax")
-def softmax(task: KernelCall) -> BoundCall | None:
-    return by_last_axis(softmax_rows, task) if plain(task) else None
+def softmax(call: KernelCall) -> BoundCall | None:
+    return by_last_axis(softmax_rows, call) if plain(call) else None
 
 
 @kernel("log_softmax")
-def log_softmax(task: KernelCall) -> BoundCall | None:
-    return by_last_axis(log_softmax_rows, task) if plain(task) else None
+def log_softmax(call: KernelCall) -> BoundCall | None:
+    return by_last_axis(log_softmax_rows, call) if plain(call) else None
 
 
 @kernel("SoftmaxActivation")
-def softmax_activation(task: KernelCall) -> BoundCall | None:
-    there = along_rows(task, mode_axis(task.attrs))
-    return by_last_axis(softmax_rows, task) if there else None
+def softmax_activation(call: KernelCall) -> BoundCall | None:
+    there = along_rows(call, mode_axis(call.attrs))
+    return by_last_axis(softmax_rows, call) if there else None
 
 
 @kernel("SoftmaxOutput")
-def softmax_output(task: KernelCall) -> BoundCall | None:
-    return None if task.attrs["multi_output"] else by_last_axis(softmax_rows, task)
+def softmax_output(call: KernelCall) -> BoundCall | None:
+    return None if call.attrs["multi_output"] else by_last_axis(softmax_rows, call)
 
 
 # -- gradients ---------------------------------------------------------------------------------
@@ -205,12 +207,12 @@ def log_softmax_grad_rows(y: Array, g: Array, out: Array) -> None:
 
 
 @kernel("_softmax_grad")
-def softmax_grad(task: KernelCall) -> BoundCall | None:
-    there = along_rows(task, task.attrs["axis"])
-    return by_last_axis(softmax_grad_rows, task, 2) if there else None
+def softmax_grad(call: KernelCall) -> BoundCall | None:
+    there = along_rows(call, call.attrs["axis"])
+    return by_last_axis(softmax_grad_rows, call, 2) if there else None
 
 
 @kernel("_log_softmax_grad")
-def log_softmax_grad(task: KernelCall) -> BoundCall | None:
-    there = along_rows(task, task.attrs["axis"])
-    return by_last_axis(log_softmax_grad_rows, task, 2) if there else None
+def log_softmax_grad(call: KernelCall) -> BoundCall | None:
+    there = along_rows(call, call.attrs["axis"])
+    return by_last_axis(log_softmax_grad_rows, call, 2) if there else None

@@ -1,76 +1,34 @@
-"""The end of a step: norms and parameter updates in one pass over memory each, on any device."""
+"""The end of a step on a CPU: squared norms and parameter updates, in one pass over memory each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime.backends.cuda import updates as on_gpu
-from runtime.backends.device.table import jit_exact, jit_reassoc
+from runtime.backends.device.compile import jit_exact, jit_reassoc
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer import SGD, Adam, Optimizer, sum_of_squares
 
 BLOCK = 1 << 14  # elements of a partial sum
-FLOATS = (np.float32, np.float64)
 
 
-def squared_norms(xp: Any, gradients: Sequence[Array]) -> list[float]:
-    """The sum of squares of each, added up in float64 and always in the same order."""
-    if xp is not np and all(gradient.dtype in FLOATS for gradient in gradients):
-        return on_gpu.squared_norms(gradients)
-    return [squared_norm(xp, gradient) for gradient in gradients]
+def squared_norms(gradients: Sequence[Array]) -> list[float]:
+    """Return the sum of squares of each in float64, always added up in the same order."""
+    return [float(_squares(gradient.reshape(-1))) for gradient in gradients]
 
 
-def squared_norm(xp: Any, gradient: Array) -> float:
-    """`squared_norms` of one."""
-    if gradient.dtype not in FLOATS:
-        return float(sum_of_squares(xp, gradient))
-    if xp is not np:
-        return on_gpu.squared_norms([gradient])[0]
-    return float(_squares(gradient.reshape(-1)))
+def step(name: str, flat: Sequence[Array], numbers: Sequence[Any]) -> None:
+    """Update a parameter by formula `name` on flat arrays, of which the parameter is the first.
 
-
-def update(
-    xp: Any,
-    optimizer: Optimizer,
-    name: str,
-    weight: Array,
-    grad: Array,
-    state: Mapping[str, Array],
-    count: int,
-    scale: float,
-    attrs: Mapping[str, str],
-) -> None:
-    """`optimizer.update` on the arrays of one parameter, compiled for SGD and Adam."""
-    kind, number = type(optimizer), weight.dtype.type
-    free = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
-    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not free:
-        optimizer.update(xp, name, weight, grad, state, count, scale, attrs)
-        return
-    optimizer.check(name, weight, grad, state, count)
-    rate, decay = optimizer.step_rates(name, count, attrs)
-    limit = math.inf if optimizer.clip_gradient is None else optimizer.clip_gradient
-    factors = [number(x) for x in (rate, decay, scale * optimizer.rescale_grad, limit)]
-    flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]
-    if isinstance(optimizer, Adam):
-        settings = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
-        formula, own = "adam", [number(x) for x in (*settings, optimizer.epsilon)]
-    elif isinstance(optimizer, SGD) and state:
-        formula, own = "momentum", [number(optimizer.momentum)]
-    else:
-        formula, own = "sgd", []
-    if xp is np:
-        STEPS[formula](*flat, *factors, *own)
-    else:
-        on_gpu.step(formula, flat, [*factors, *own])
+    numbers: its settings, in the parameter's dtype.
+    """
+    STEPS[name](*flat, *numbers)
 
 
 @jit_reassoc
 def _squares(flat: Array) -> float:
-    """Of a gradient without axes but one; added up in float64, block by block."""
+    """Add up the squares of a vector in float64, block by block."""
     total = 0.0
     for start in range(0, len(flat), BLOCK):
         block = flat[start : start + BLOCK]

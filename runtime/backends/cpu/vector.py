@@ -19,7 +19,7 @@ import numpy as np
 from numba.extending import intrinsic, overload
 from numpy.polynomial import chebyshev
 
-from runtime.backends.device.table import FAST
+from runtime.backends.device.compile import FAST
 
 OPTIONS: Any = {"fastmath": FAST, "error_model": "numpy", "forceinline": True}
 # ln 2 in two parts; the first has few bits, so that its product with n is exact.

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from runtime.backends.cpu.micro import I64, VECTOR, Vectors, integers, intrinsic
-from runtime.backends.device.table import jit
+from runtime.backends.cpu.micro import VECTOR, Vectors, integers
+from runtime.backends.device.compile import I64, intrinsic, jit
 from symgraph.core.types import Array
 
 POINTS = 16  # of a tile of 4x4

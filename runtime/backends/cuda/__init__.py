@@ -10,7 +10,6 @@ from runtime.backends.cuda import (  # noqa: F401  (they fill the table)
     labels,
     linear,
     lines,
-    lrn,
     movement,
     norm,
     pool,

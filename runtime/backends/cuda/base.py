@@ -1,7 +1,6 @@
 """The kernel table of GPUs: CUDA sources beside this file, as functions that are launched.
 
-Makers are those of runtime/native: one sees one call with its arrays, once, and answers what does
-it. A source is compiled for the dtypes of its arrays when a kernel of it is first bound, and CuPy
+A source is compiled for the dtypes of its arrays when a kernel of it is first bound, and CuPy
 keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA graph can hold them.
 """
 
@@ -15,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.backends.device import arrays
-from runtime.backends.device import table as native
+from runtime.backends.device import arrays, table
 from runtime.backends.device.table import BoundCall, Maker, noop
 from symgraph.core.types import Array, TensorType, wide
 
@@ -39,7 +37,7 @@ TALLEST = 65535  # blocks of a grid along its second axis
 PACK = 4  # elements that a thread loads at once, see common.cuh
 
 KERNELS: dict[str, Maker] = {}
-kernel = partial(native.kernel, table=KERNELS)
+kernel = partial(table.kernel, table=KERNELS)
 
 
 def floating(*values: Array, calc: Sequence[Array] = ()) -> bool:

@@ -15,7 +15,7 @@ from runtime.backends.cuda.base import (
     module,
 )
 from runtime.backends.cuda.blas import product
-from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape, TensorType, wide
 from symgraph.ops.windows import windows_of
@@ -63,26 +63,26 @@ def times(x: Array, y: Array, out: Array) -> BoundCall:
 
 
 def images(
-    task: KernelCall, data: Array, output: Array, spare: Sequence[TensorType] = ()
+    call: KernelCall, data: Array, output: Array, spare: Sequence[TensorType] = ()
 ) -> Images | None:
     """Of two spatial axes and one group; other convolutions have no kernel.
 
     spare: what its scratch holds besides the columns.
     """
-    columns = columns_of(task, data, output)
+    columns = columns_of(call, data, output)
     if columns is None:
         return None
-    found = windows_of(task.attrs)
+    found = windows_of(call.attrs)
     windows = (*found.kernel, *found.stride, *found.dilate, *found.pad)
-    between, *more = scratch(task.clock, [columns, *spare])
+    between, *more = scratch(call.context, [columns, *spare])
     return Images(data, output, between, more, windows)
 
 
-def columns_of(task: KernelCall, data: Array, output: Array) -> TensorType | None:
+def columns_of(call: KernelCall, data: Array, output: Array) -> TensorType | None:
     """The type of one image's columns; None if there is no kernel."""
-    found = windows_of(task.attrs)
-    together = task.attrs["num_group"] == 1 and len(found.kernel) == 2
-    if not together or not floating(*task.ins, *task.outs):
+    found = windows_of(call.attrs)
+    together = call.attrs["num_group"] == 1 and len(found.kernel) == 2
+    if not together or not floating(*call.ins, *call.outs):
         return None
     depth = data.shape[1] * found.kernel[0] * found.kernel[1]
     return TensorType((depth, output.shape[2] * output.shape[3]), data.dtype.name)
@@ -95,16 +95,16 @@ def spare_of(out: Array) -> list[TensorType]:
 
 
 @kernel("Convolution")
-def convolution(task: KernelCall) -> BoundCall | None:
-    (data, weight, *bias), (out,) = task.ins, task.outs
-    found = images(task, data, out)
+def convolution(call: KernelCall) -> BoundCall | None:
+    (data, weight, *bias), (out,) = call.ins, call.outs
+    found = images(call, data, out)
     if found is None:
         return None
     filters = weight.reshape(len(weight), -1)
     calls = [
-        call
+        bound
         for image, made in found.each()
-        for call in (found.read(image), times(filters, found.columns, made))
+        for bound in (found.read(image), times(filters, found.columns, made))
     ]
     if bias:
         sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
@@ -114,26 +114,26 @@ def convolution(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_conv_grad_data")
-def grad_data(task: KernelCall) -> BoundCall | None:
-    (grad, weight), (out,) = task.ins, task.outs
-    found = images(task, out, grad)
+def grad_data(call: KernelCall) -> BoundCall | None:
+    (grad, weight), (out,) = call.ins, call.outs
+    found = images(call, out, grad)
     if found is None:
         return None
     turned = weight.reshape(len(weight), -1).T
     return in_turn(
         *[
-            call
+            bound
             for image, g in found.each()
-            for call in (times(turned, g, found.columns), found.spread(image))
+            for bound in (times(turned, g, found.columns), found.spread(image))
         ]
     )
 
 
 @kernel("_conv_grad_weight")
-def grad_weight(task: KernelCall) -> BoundCall | None:
+def grad_weight(call: KernelCall) -> BoundCall | None:
     """The images' products, added up one after the other; those of 16 bits in float32."""
-    (grad, data), (out,) = task.ins, task.outs
-    found = images(task, data, grad, spare_of(out))
+    (grad, data), (out,) = call.ins, call.outs
+    found = images(call, data, grad, spare_of(out))
     if found is None:
         return None
     xp, whole = module(), out.reshape(len(out), -1)

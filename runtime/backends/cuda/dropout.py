@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.backends.cpu.flat import numbering
 from runtime.backends.cuda.base import each, floating, function, kernel, launch, module
-from runtime.backends.cuda.draws import places
+from runtime.backends.cuda.rank_memory import random_places
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
+from symgraph.ops.random import mask_numbers
 
 
 @kernel("Dropout")
-def dropout(task: KernelCall) -> BoundCall | None:
-    (x,), (out, mask), a = task.ins, task.outs, task.attrs
+def dropout(call: KernelCall) -> BoundCall | None:
+    (x,), (out, mask), a = call.ins, call.outs, call.attrs
     if a["axes"] or not floating(x, out, mask):
         return None
-    least, scale, grid = numbering(a, x)
+    least, scale, grid = mask_numbers(a, x.shape)
     first = a["first"] if a["axis"] >= 0 else -1  # -1: numbered without a batch
     draw = launch(
         function("dropout", "drop", real=x.dtype.name),
         *each(x.size),
         x,
-        *places(task.clock, a["stream"]),
+        *random_places(call.context, a["stream"]),
         out,
         mask,
         x.size,
@@ -36,11 +36,11 @@ def dropout(task: KernelCall) -> BoundCall | None:
         copyto(out, x)
         mask.fill(1)
 
-    return draw if a["mode"] == "always" else BoundCall(_drop, (task.clock, draw, leave))
+    return draw if a["mode"] == "always" else BoundCall(_drop, (call.context, draw, leave))
 
 
-def _drop(clock: CallContext, draw: BoundCall, leave: Callable[[], None]) -> None:
-    if clock.env.train:
+def _drop(context: CallContext, draw: BoundCall, leave: Callable[[], None]) -> None:
+    if context.env.train:
         draw.function(*draw.args)
     else:
         leave()

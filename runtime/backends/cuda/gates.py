@@ -22,27 +22,27 @@ def by_element(
 
 
 @kernel("_lstm_gates")
-def lstm(task: KernelCall) -> BoundCall | None:
-    c, state = task.ins[2], task.outs[1]
-    return by_element("lstm", (*task.ins, *task.outs), c, cells=(c, state))
+def lstm(call: KernelCall) -> BoundCall | None:
+    c, state = call.ins[2], call.outs[1]
+    return by_element("lstm", (*call.ins, *call.outs), c, cells=(c, state))
 
 
 @kernel("_lstm_gates_grad")
-def lstm_grad(task: KernelCall) -> BoundCall | None:
-    *grads, gates, c, state = task.ins
-    has_dh, has_dc = task.attrs["has_dh"], task.attrs["has_dc"]
+def lstm_grad(call: KernelCall) -> BoundCall | None:
+    *grads, gates, c, state = call.ins
+    has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
     dh = grads[0] if has_dh else gates  # not read
     dc = grads[-1] if has_dc else c
-    arrays = dh, dc, gates, c, state, *task.outs
-    cells = dc, c, state, task.outs[1]
+    arrays = dh, dc, gates, c, state, *call.outs
+    cells = dc, c, state, call.outs[1]
     return by_element("lstm_grad", arrays, c, has_dh, has_dc, cells=cells)
 
 
 @kernel("_gru_gates")
-def gru(task: KernelCall) -> BoundCall | None:
-    return by_element("gru", (*task.ins, *task.outs), task.ins[2])
+def gru(call: KernelCall) -> BoundCall | None:
+    return by_element("gru", (*call.ins, *call.outs), call.ins[2])
 
 
 @kernel("_gru_gates_grad")
-def gru_grad(task: KernelCall) -> BoundCall | None:
-    return by_element("gru_grad", (*task.ins, *task.outs), task.ins[3])
+def gru_grad(call: KernelCall) -> BoundCall | None:
+    return by_element("gru_grad", (*call.ins, *call.outs), call.ins[3])

@@ -19,8 +19,7 @@ from runtime.backends.cuda.base import (
     launch,
     module,
 )
-from runtime.backends.cuda.faults import place
-from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.cuda.softmax import figures_of
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType, wide
@@ -29,11 +28,11 @@ from symgraph.ops.loss import head_divisor
 ONE_BLOCK: Shape = ((1,), (WIDE,))
 
 
-def ignore_of(task: KernelCall, label: Array) -> float:
+def ignore_of(call: KernelCall, label: Array) -> float:
     """The label to leave out, as labels of this dtype have it; NaN, which none equals, for none."""
-    if not task.attrs.get("use_ignore"):
+    if not call.attrs.get("use_ignore"):
         return math.nan
-    ignore = task.attrs["ignore_label"]
+    ignore = call.attrs["ignore_label"]
     return float(label.dtype.type(ignore) if label.dtype.kind == "f" else ignore)
 
 
@@ -42,93 +41,93 @@ def run(name: str, values: Array, label: Array) -> Any:
 
 
 def checked(
-    task: KernelCall, name: str, shape: Shape, given: tuple[Array, ...], out: Array
+    call: KernelCall, name: str, shape: Shape, given: tuple[Array, ...], out: Array
 ) -> BoundCall:
     """The call of a kernel for `given`: values (..., columns), their labels and maybe figures."""
-    values, label, a = given[0], given[1], task.attrs
+    values, label, a = given[0], given[1], call.attrs
     columns = values.shape[-1]
     classes = a.get("classes", columns)
-    wrong = place(task.clock, "label", classes)
+    wrong = error_place(call.context, "label", classes)
     sizes = label.size, columns, a.get("begin", 0), classes
-    call = run(name, values, label)
-    return launch(call, *shape, *given, out, wrong, *sizes, ignore_of(task, label))
+    compiled = run(name, values, label)
+    return launch(compiled, *shape, *given, out, wrong, *sizes, ignore_of(call, label))
 
 
 # -- heads -------------------------------------------------------------------------------------
 
 
 @kernel("_softmax_output_grad", "_shard_softmax_output_grad")
-def softmax_output_grad(task: KernelCall) -> BoundCall | None:
-    (prob, label, *valid), (out,), a = task.ins, task.outs, task.attrs
+def softmax_output_grad(call: KernelCall) -> BoundCall | None:
+    (prob, label, *valid), (out,), a = call.ins, call.outs, call.attrs
     if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):
         return None
     divisor = valid[0] if valid else module().full(1, head_divisor(a, label), "float64")
     shape = each_of_rows(label.size, prob.shape[-1])
-    bound = checked(task, "head_grad", shape, (prob, label, divisor), out)
+    bound = checked(call, "head_grad", shape, (prob, label, divisor), out)
     grid, block, args = bound.args
     return launch(bound.function, grid, block, *args, float(a["grad_scale"]))
 
 
 @kernel("_shard_residual")
-def residual(task: KernelCall) -> BoundCall | None:
-    (x, label, figures), (out,) = task.ins, task.outs
+def residual(call: KernelCall) -> BoundCall | None:
+    (x, label, figures), (out,) = call.ins, call.outs
     if not by_id(label, x, out, calc=[figures]):
         return None
-    return checked(task, "residual", each_of_rows(label.size, x.shape[-1]), task.ins, out)
+    return checked(call, "residual", each_of_rows(label.size, x.shape[-1]), call.ins, out)
 
 
 # -- cross entropy -----------------------------------------------------------------------------
 
 
 @kernel("softmax_cross_entropy")
-def softmax_cross_entropy(task: KernelCall) -> BoundCall | None:
-    (x, label), (out,) = task.ins, task.outs
+def softmax_cross_entropy(call: KernelCall) -> BoundCall | None:
+    (x, label), (out,) = call.ins, call.outs
     if not by_id(label, x, out):
         return None
-    (figures,) = scratch(task.clock, [TensorType((2, label.size), wide(x.dtype.name))])
-    losses = checked(task, "sum_losses", ONE_BLOCK, (x, label, figures), out)
+    (figures,) = scratch(call.context, [TensorType((2, label.size), wide(x.dtype.name))])
+    losses = checked(call, "sum_losses", ONE_BLOCK, (x, label, figures), out)
     return in_turn(figures_of(x, figures), losses)
 
 
 @kernel("_shard_cross_entropy")
-def shard_cross_entropy(task: KernelCall) -> BoundCall | None:
-    (x, label, figures), (out,) = task.ins, task.outs
+def shard_cross_entropy(call: KernelCall) -> BoundCall | None:
+    (x, label, figures), (out,) = call.ins, call.outs
     if not by_id(label, x, out, calc=[figures]):
         return None
-    return checked(task, "sum_losses", ONE_BLOCK, task.ins, out)
+    return checked(call, "sum_losses", ONE_BLOCK, call.ins, out)
 
 
 # -- picks -------------------------------------------------------------------------------------
 
 
 @kernel("_shard_pick")
-def pick(task: KernelCall) -> BoundCall | None:
-    (prob, label), (out,) = task.ins, task.outs
+def pick(call: KernelCall) -> BoundCall | None:
+    (prob, label), (out,) = call.ins, call.outs
     if not by_id(label, prob, out):
         return None
-    return checked(task, "pick_rows", each(label.size), task.ins, out)
+    return checked(call, "pick_rows", each(label.size), call.ins, out)
 
 
 @kernel("_picked_nll")
-def picked_nll(task: KernelCall) -> BoundCall | None:
-    picked, label = task.ins
-    return sum_picked(task, picked) if by_id(label, picked) else None
+def picked_nll(call: KernelCall) -> BoundCall | None:
+    picked, label = call.ins
+    return sum_picked(call, picked) if by_id(label, picked) else None
 
 
 @kernel("_nll")
-def nll(task: KernelCall) -> BoundCall | None:
-    prob, label = task.ins
+def nll(call: KernelCall) -> BoundCall | None:
+    prob, label = call.ins
     if not by_id(label, prob):
         return None
-    (picked,) = scratch(task.clock, [TensorType((label.size,), prob.dtype.name)])
-    picks = checked(task, "pick_rows", each(label.size), (prob, label), picked)
-    return in_turn(picks, sum_picked(task, picked))
+    (picked,) = scratch(call.context, [TensorType((label.size,), prob.dtype.name)])
+    picks = checked(call, "pick_rows", each(label.size), (prob, label), picked)
+    return in_turn(picks, sum_picked(call, picked))
 
 
-def sum_picked(task: KernelCall, picked: Array) -> BoundCall:
-    label = task.ins[1]
+def sum_picked(call: KernelCall, picked: Array) -> BoundCall:
+    label = call.ins[1]
     tiny = float(np.finfo(wide(picked.dtype)).tiny)
-    call = run("sum_picked", picked, label)
+    compiled = run("sum_picked", picked, label)
     return launch(
-        call, *ONE_BLOCK, picked, label, *task.outs, label.size, ignore_of(task, label), tiny
+        compiled, *ONE_BLOCK, picked, label, *call.outs, label.size, ignore_of(call, label), tiny
     )

@@ -12,7 +12,7 @@ from runtime.backends.cuda.base import (
     launch,
 )
 from runtime.backends.cuda.blas import product
-from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import TensorType, wide
 
@@ -22,11 +22,11 @@ BLOCKS = 256  # as many as are at work at a time, about
 
 
 @kernel("FullyConnected")
-def fully_connected(task: KernelCall) -> BoundCall | None:
+def fully_connected(call: KernelCall) -> BoundCall | None:
     """x W^T + b."""
-    data, weight, *bias = task.ins
+    data, weight, *bias = call.ins
     units, inner = weight.shape
-    out = task.outs[0].reshape(-1, units)
+    out = call.outs[0].reshape(-1, units)
     made = product(data.reshape(-1, inner), weight.T, out)
     if made is None or not bias:
         return made
@@ -35,43 +35,43 @@ def fully_connected(task: KernelCall) -> BoundCall | None:
 
 
 @kernel("_fc_grad_data")
-def grad_data(task: KernelCall) -> BoundCall | None:
+def grad_data(call: KernelCall) -> BoundCall | None:
     """g W."""
-    (grad, weight), (out,) = task.ins, task.outs
+    (grad, weight), (out,) = call.ins, call.outs
     units, inner = weight.shape
     return product(grad.reshape(-1, units), weight, out.reshape(-1, inner))
 
 
 @kernel("_fc_grad_weight")
-def grad_weight(task: KernelCall) -> BoundCall | None:
+def grad_weight(call: KernelCall) -> BoundCall | None:
     """g^T x."""
-    (grad, data), (out,) = task.ins, task.outs
+    (grad, data), (out,) = call.ins, call.outs
     units, inner = out.shape
     return product(grad.reshape(-1, units).T, data.reshape(-1, inner), out)
 
 
 @kernel("dot")
-def dot(task: KernelCall) -> BoundCall | None:
+def dot(call: KernelCall) -> BoundCall | None:
     """Products of two matrices, either transposed."""
-    (x, y), (out,), a = task.ins, task.outs, task.attrs
+    (x, y), (out,), a = call.ins, call.outs, call.attrs
     if x.ndim != 2 or y.ndim != 2:
         return None
     return product(x.T if a["transpose_a"] else x, y.T if a["transpose_b"] else y, out)
 
 
 @kernel("batch_dot")
-def batch_dot(task: KernelCall) -> BoundCall | None:
+def batch_dot(call: KernelCall) -> BoundCall | None:
     """Products of all pairs of matrices, either transposed."""
-    (x, y), a = task.ins, task.attrs
-    x, y, out = (array.reshape(-1, *array.shape[-2:]) for array in (x, y, *task.outs))
+    (x, y), a = call.ins, call.attrs
+    x, y, out = (array.reshape(-1, *array.shape[-2:]) for array in (x, y, *call.outs))
     x = x.swapaxes(1, 2) if a["transpose_a"] else x
     return product(x, y.swapaxes(1, 2) if a["transpose_b"] else y, out)
 
 
 @kernel("_sum_rows")
-def sum_rows(task: KernelCall) -> BoundCall | None:
+def sum_rows(call: KernelCall) -> BoundCall | None:
     """The sum of all axes but the last."""
-    (x,), (out,) = task.ins, task.outs
+    (x,), (out,) = call.ins, call.outs
     if not floating(x, out):
         return None
     rows, columns, blocks = x.size // out.size, out.size, -(-out.size // WARP)
@@ -83,7 +83,7 @@ def sum_rows(task: KernelCall) -> BoundCall | None:
     runs = -(-rows // run)
     if runs == 1:
         return launch(whole, (blocks,), (WARP, LANES), x, out, rows, columns)
-    (parts,) = scratch(task.clock, [TensorType((runs, columns), wide(out.dtype.name))])
+    (parts,) = scratch(call.context, [TensorType((runs, columns), wide(out.dtype.name))])
     return in_turn(
         launch(of_runs, (blocks, runs), (WARP, LANES), x, parts, rows, columns, run),
         launch(of_parts, (blocks,), (WARP, LANES), parts, out, runs, columns),

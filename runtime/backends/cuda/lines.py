@@ -16,7 +16,7 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
 )
-from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType, wide
 from symgraph.ops.normalize import normal_axes
@@ -83,21 +83,21 @@ def run(name: str, data: Array) -> Any:
 
 
 @kernel("LayerNorm")
-def layer_norm(task: KernelCall) -> BoundCall | None:
-    if not floating(*task.ins, *task.outs):
+def layer_norm(call: KernelCall) -> BoundCall | None:
+    if not floating(*call.ins, *call.outs):
         return None
-    x, a = task.ins[0], task.attrs
-    found, call = along(x, a["axis"]), run("layer_norm", x)
-    return launch(call, *found.along, *task.ins, *task.outs, *found.sizes, float(a["eps"]))
+    x, a = call.ins[0], call.attrs
+    found, compiled = along(x, a["axis"]), run("layer_norm", x)
+    return launch(compiled, *found.along, *call.ins, *call.outs, *found.sizes, float(a["eps"]))
 
 
 @kernel("_layer_norm_grad")
-def layer_norm_grad(task: KernelCall) -> BoundCall | None:
-    (x, gamma, mean, std, g), (of_x, *vectors) = task.ins, task.outs
-    if not floating(*task.ins, *task.outs):
+def layer_norm_grad(call: KernelCall) -> BoundCall | None:
+    (x, gamma, mean, std, g), (of_x, *vectors) = call.ins, call.outs
+    if not floating(*call.ins, *call.outs):
         return None
-    found = along(x, task.attrs["axis"])
-    (parts,) = scratch(task.clock, [parts_of(found, x)])
+    found = along(x, call.attrs["axis"])
+    (parts,) = scratch(call.context, [parts_of(found, x)])
     of_data, of_lines, of_runs = (
         run(name, x) for name in ("layer_norm_grad", "layer_norm_parts", "layer_norm_sums")
     )
@@ -114,10 +114,10 @@ def parts_of(lines: Lines, data: Array) -> TensorType:
 
 
 @kernel("L2Normalization")
-def l2_normalization(task: KernelCall) -> BoundCall | None:
-    (x,), a = task.ins, task.attrs
-    if not floating(x, *task.outs):
+def l2_normalization(call: KernelCall) -> BoundCall | None:
+    (x,), a = call.ins, call.attrs
+    if not floating(x, *call.outs):
         return None
     axes = normal_axes(a, x.ndim)
-    found, call = along(x, axes[0], len(axes)), run("l2_normalize", x)
-    return launch(call, *found.along, x, *task.outs, *found.sizes, float(a["eps"]))
+    found, compiled = along(x, axes[0], len(axes)), run("l2_normalize", x)
+    return launch(compiled, *found.along, x, *call.outs, *found.sizes, float(a["eps"]))

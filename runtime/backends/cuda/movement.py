@@ -38,12 +38,12 @@ def register(op: str) -> None:
     compute: Callable[..., Any] = find(op).compute
 
     @kernel(op)
-    def seen(task: KernelCall) -> BoundCall:
+    def seen(call: KernelCall) -> BoundCall:
         if PLANNED.get() is not None:
             return BoundCall(noop, ())
-        found = compute(Env(module()), task.attrs, *task.ins)
+        found = compute(Env(module()), call.attrs, *call.ins)
         made = found if isinstance(found, tuple) else (found,)
-        return copied(*zip(task.outs, made, strict=True))
+        return copied(*zip(call.outs, made, strict=True))
 
 
 for name in VIEWS:
@@ -51,23 +51,23 @@ for name in VIEWS:
 
 
 @kernel("Concat", "_join_shares")
-def concat(task: KernelCall) -> BoundCall:
-    return side_by_side(task, task.attrs["dim"] % task.outs[0].ndim)
+def concat(call: KernelCall) -> BoundCall:
+    return side_by_side(call, call.attrs["dim"] % call.outs[0].ndim)
 
 
 @kernel("stack")
-def stack(task: KernelCall) -> BoundCall:
-    axis = task.attrs["axis"] % task.outs[0].ndim
-    shape = task.outs[0].shape
-    ins = [x.reshape((*shape[:axis], 1, *shape[axis + 1 :])) for x in task.ins]
-    return side_by_side(task._replace(ins=tuple(ins)), axis)
+def stack(call: KernelCall) -> BoundCall:
+    axis = call.attrs["axis"] % call.outs[0].ndim
+    shape = call.outs[0].shape
+    ins = [x.reshape((*shape[:axis], 1, *shape[axis + 1 :])) for x in call.ins]
+    return side_by_side(call._replace(ins=tuple(ins)), axis)
 
 
-def side_by_side(task: KernelCall, axis: int) -> BoundCall:
+def side_by_side(call: KernelCall, axis: int) -> BoundCall:
     """The inputs, one behind the other along an axis of the output."""
-    (out,), start = task.outs, 0
+    (out,), start = call.outs, 0
     pairs = []
-    for x in task.ins:
+    for x in call.ins:
         stop = start + x.shape[axis]
         pairs.append((out[(*[slice(None)] * axis, slice(start, stop))], x))
         start = stop
@@ -75,22 +75,22 @@ def side_by_side(task: KernelCall, axis: int) -> BoundCall:
 
 
 @kernel("_pad_axis")
-def pad_axis(task: KernelCall) -> BoundCall:
-    (x,), a = task.ins, task.attrs
+def pad_axis(call: KernelCall) -> BoundCall:
+    (x,), a = call.ins, call.attrs
     begin = a["begin"]
-    return among_zeros(task, along_axis(a, x.ndim, slice(begin, begin + x.shape[a["axis"]])))
+    return among_zeros(call, along_axis(a, x.ndim, slice(begin, begin + x.shape[a["axis"]])))
 
 
 @kernel("_slice_grad")
-def slice_grad(task: KernelCall) -> BoundCall:
-    return among_zeros(task, parts(task.attrs))
+def slice_grad(call: KernelCall) -> BoundCall:
+    return among_zeros(call, parts(call.attrs))
 
 
-def among_zeros(task: KernelCall, place: Any) -> BoundCall:
-    (x,), (out,) = task.ins, task.outs
+def among_zeros(call: KernelCall, place: Any) -> BoundCall:
+    (x,), (out,) = call.ins, call.outs
     return in_turn(BoundCall(out.fill, (0,)), copied((out[place], x)))
 
 
 @kernel("_begin_state")
-def begin_state(task: KernelCall) -> BoundCall:
-    return BoundCall(task.outs[0].fill, (0,))
+def begin_state(call: KernelCall) -> BoundCall:
+    return BoundCall(call.outs[0].fill, (0,))

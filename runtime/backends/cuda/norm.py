@@ -1,31 +1,40 @@
-"""Batch normalisation on a GPU: a block a channel, statistics and data in one launch, or in parts.
+"""Normalisation on a GPU: BatchNorm, whole or in parts, and LRN.
 
-Parts are those of a batch that lies on several devices, see symgraph/ops/moments.py.
+Batch normalisation has a block per channel. Its parts are those of a batch that lies on several
+devices, see symgraph/ops/moments.py. LRN has a thread per element, which reads its neighbours.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from runtime.backends.cpu.normalize import by_channel
-from runtime.backends.cuda.base import block_a_row, each, floating, function, kernel, launch
-from runtime.backends.device.table import BoundCall, CallContext, KernelCall
+from runtime.backends.cuda.base import (
+    block_a_row,
+    each,
+    each_of_rows,
+    floating,
+    function,
+    kernel,
+    launch,
+)
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall, by_channel
 from symgraph.core.types import Array
 
 
-def by_clock(task: KernelCall, of_batch: BoundCall, of_given: BoundCall) -> BoundCall:
+def by_phase(call: KernelCall, of_batch: BoundCall, of_given: BoundCall) -> BoundCall:
     """The call by the batch's statistics in training, by those given else."""
-    return BoundCall(_choose, (task.clock, of_batch, of_given))
+    return BoundCall(_choose, (call.context, of_batch, of_given))
 
 
-def _choose(clock: CallContext, of_batch: BoundCall, of_given: BoundCall) -> None:
-    call = of_batch if clock.env.train else of_given
-    call.function(*call.args)
+def _choose(context: CallContext, of_batch: BoundCall, of_given: BoundCall) -> None:
+    bound = of_batch if context.env.train else of_given
+    bound.function(*bound.args)
 
 
-def on_channels(task: KernelCall, name: str, given: tuple[Array, ...], *more: Any) -> BoundCall:
+def on_channels(call: KernelCall, name: str, given: tuple[Array, ...], *more: Any) -> BoundCall:
     """The call of a kernel with a block for each channel. given: data first."""
-    data = by_channel(given[0], task.attrs["axis"])
+    data = by_channel(given[0], call.attrs["axis"])
     before, channels, after = data.shape
     run, count = function("norm", name, real=data.dtype.name), before * after
     return launch(run, *block_a_row(channels, count), *given, count, channels, after, *more)
@@ -34,73 +43,98 @@ def on_channels(task: KernelCall, name: str, given: tuple[Array, ...], *more: An
 # -- in one ------------------------------------------------------------------------------------
 
 
-def in_one(task: KernelCall, name: str, *more: Any) -> BoundCall:
-    given, a = (*task.ins, *task.outs), task.attrs
+def in_one(call: KernelCall, name: str, *more: Any) -> BoundCall:
+    given, a = (*call.ins, *call.outs), call.attrs
     of_batch, of_given = (
-        on_channels(task, name, given, by, a["fix_gamma"], float(a["eps"]), *more)
+        on_channels(call, name, given, by, a["fix_gamma"], float(a["eps"]), *more)
         for by in (True, False)
     )
-    return of_given if a["use_global_stats"] else by_clock(task, of_batch, of_given)
+    return of_given if a["use_global_stats"] else by_phase(call, of_batch, of_given)
 
 
 @kernel("BatchNorm")
-def batch_norm(task: KernelCall) -> BoundCall | None:
-    (x, *vectors), (y, *figures), a = task.ins, task.outs, task.attrs
+def batch_norm(call: KernelCall) -> BoundCall | None:
+    (x, *vectors), (y, *figures), a = call.ins, call.outs, call.attrs
     if not floating(x, y, calc=[*vectors, *figures]):
         return None
-    return in_one(task, "batch_norm", float(a["momentum"]))
+    return in_one(call, "batch_norm", float(a["momentum"]))
 
 
 @kernel("_batch_norm_grad")
-def batch_norm_grad(task: KernelCall) -> BoundCall | None:
-    (x, *vectors, g), (of_x, *sums) = task.ins, task.outs
+def batch_norm_grad(call: KernelCall) -> BoundCall | None:
+    (x, *vectors, g), (of_x, *sums) = call.ins, call.outs
     if not floating(x, g, of_x, calc=[*vectors, *sums]):
         return None
-    return in_one(task, "batch_norm_grad")
+    return in_one(call, "batch_norm_grad")
 
 
 # -- in parts ----------------------------------------------------------------------------------
 
 
 @kernel("_moments")
-def moments(task: KernelCall) -> BoundCall | None:
-    (x,) = task.ins
-    if not floating(x, calc=task.outs):
+def moments(call: KernelCall) -> BoundCall | None:
+    (x,) = call.ins
+    if not floating(x, calc=call.outs):
         return None
-    return on_channels(task, "moments", (x, *task.outs))
+    return on_channels(call, "moments", (x, *call.outs))
 
 
 @kernel("_moments_grad")
-def moments_grad(task: KernelCall) -> BoundCall | None:
-    (x, *vectors), (of_x,) = task.ins, task.outs
+def moments_grad(call: KernelCall) -> BoundCall | None:
+    (x, *vectors), (of_x,) = call.ins, call.outs
     if not floating(x, of_x, calc=vectors):
         return None
-    return on_channels(task, "moments_grad", (*task.ins, of_x))
+    return on_channels(call, "moments_grad", (*call.ins, of_x))
 
 
 @kernel("_normalize")
-def normalize(task: KernelCall) -> BoundCall | None:
-    (x, *vectors), (y,), a = task.ins, task.outs, task.attrs
+def normalize(call: KernelCall) -> BoundCall | None:
+    (x, *vectors), (y,), a = call.ins, call.outs, call.attrs
     if not floating(x, y, calc=vectors):
         return None
-    return on_channels(task, "normalize", (*task.ins, y), a["fix_gamma"], float(a["eps"]))
+    return on_channels(call, "normalize", (*call.ins, y), a["fix_gamma"], float(a["eps"]))
 
 
 @kernel("_normalize_grad")
-def normalize_grad(task: KernelCall) -> BoundCall | None:
-    (x, *vectors, g), (of_x, *sums), a = task.ins, task.outs, task.attrs
+def normalize_grad(call: KernelCall) -> BoundCall | None:
+    (x, *vectors, g), (of_x, *sums), a = call.ins, call.outs, call.attrs
     if not floating(x, g, of_x, calc=[*vectors, *sums]):
         return None
-    given = (*task.ins, *task.outs)
-    return on_channels(task, "normalize_grad", given, a["fix_gamma"], float(a["eps"]))
+    given = (*call.ins, *call.outs)
+    return on_channels(call, "normalize_grad", given, a["fix_gamma"], float(a["eps"]))
 
 
 @kernel("_moving_average")
-def moving_average(task: KernelCall) -> BoundCall | None:
-    given = (*task.ins, *task.outs)
+def moving_average(call: KernelCall) -> BoundCall | None:
+    given = (*call.ins, *call.outs)
     if not floating(*given):
         return None
-    size, keep = given[0].size, float(task.attrs["momentum"])
+    size, keep = given[0].size, float(call.attrs["momentum"])
     run = function("norm", "moving_average", real=given[0].dtype.name)
     of_batch, of_given = (launch(run, *each(size), *given, size, by, keep) for by in (True, False))
-    return by_clock(task, of_batch, of_given)
+    return by_phase(call, of_batch, of_given)
+
+
+# -- LRN ---------------------------------------------------------------------------------------
+
+
+def over_channels(name: str, call: KernelCall, *more: float) -> BoundCall | None:
+    """The call of a kernel with a thread for each element of the data."""
+    (x,) = call.ins
+    if not floating(x, *call.outs):
+        return None
+    rows, rest = math.prod(x.shape[:2]), math.prod(x.shape[2:])
+    run, reach = function("lrn", name, real=x.dtype.name), call.attrs["nsize"] // 2
+    shape = each_of_rows(rows, rest)
+    return launch(run, *shape, x, *call.outs, rows, rest, x.shape[1], reach, *more)
+
+
+@kernel("_sum_neighbours")
+def sum_neighbours(call: KernelCall) -> BoundCall | None:
+    return over_channels("sum_neighbours", call)
+
+
+@kernel("LRN")
+def lrn(call: KernelCall) -> BoundCall | None:
+    a = call.attrs
+    return over_channels("lrn", call, a["alpha"] / a["nsize"], float(a["knorm"]), -float(a["beta"]))

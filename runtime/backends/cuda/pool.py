@@ -11,17 +11,17 @@ from symgraph.core.types import Array
 from symgraph.ops.pool import windows_over
 
 
-def pooled(name: str, task: KernelCall, data: Array, pixels: Array, *more: Any) -> BoundCall | None:
+def pooled(name: str, call: KernelCall, data: Array, pixels: Array, *more: Any) -> BoundCall | None:
     """The call of a kernel with a thread for each of `pixels`, of the output or of its gradient."""
-    a = task.attrs
-    if data.ndim != 4 or not floating(*task.ins, *task.outs):
+    a = call.attrs
+    if data.ndim != 4 or not floating(*call.ins, *call.outs):
         return None
     windows, counts = windows_over(a, data.shape)
     images = data.shape[0] * data.shape[1]
     sizes = (*data.shape[2:], *counts, *windows.kernel, *windows.stride, *windows.pad)
     shape = each_of_rows(images, pixels.size // images)
     run = function("pool", name, real=data.dtype.name)
-    return launch(run, *shape, *task.ins, *task.outs, images, *sizes, *more)
+    return launch(run, *shape, *call.ins, *call.outs, images, *sizes, *more)
 
 
 def average(a: Attrs) -> tuple[bool, bool]:
@@ -30,20 +30,20 @@ def average(a: Attrs) -> tuple[bool, bool]:
 
 
 @kernel("Pooling")
-def pooling(task: KernelCall) -> BoundCall | None:
-    (x,), (y,), kind = task.ins, task.outs, task.attrs["pool_type"]
+def pooling(call: KernelCall) -> BoundCall | None:
+    (x,), (y,), kind = call.ins, call.outs, call.attrs["pool_type"]
     if kind == "lp":
         return None
     if kind == "max":
-        return pooled("maxima", task, x, y)
-    return pooled("sums", task, x, y, *average(task.attrs))
+        return pooled("maxima", call, x, y)
+    return pooled("sums", call, x, y, *average(call.attrs))
 
 
 @kernel("_max_pool_grad")
-def max_pool_grad(task: KernelCall) -> BoundCall | None:
-    return pooled("maxima_grad", task, task.ins[1], task.outs[0])
+def max_pool_grad(call: KernelCall) -> BoundCall | None:
+    return pooled("maxima_grad", call, call.ins[1], call.outs[0])
 
 
 @kernel("_pool_grad")
-def pool_grad(task: KernelCall) -> BoundCall | None:
-    return pooled("sums_grad", task, task.outs[0], task.outs[0], *average(task.attrs))
+def pool_grad(call: KernelCall) -> BoundCall | None:
+    return pooled("sums_grad", call, call.outs[0], call.outs[0], *average(call.attrs))

@@ -25,31 +25,31 @@ def together(shape: Shape, axes: Collection[int]) -> Lines | None:
     return Lines(*(math.prod(part) for part in (sizes[:first], sizes[first:end], sizes[end:])))
 
 
-def summed(task: KernelCall, axes: Collection[int], divisor: float = 1.0) -> BoundCall | None:
+def summed(call: KernelCall, axes: Collection[int], divisor: float = 1.0) -> BoundCall | None:
     """The sum over axes, divided."""
-    (x,), (out,) = task.ins, task.outs
+    (x,), (out,) = call.ins, call.outs
     found = together(x.shape, axes)
     if found is None or not floating(x, out):
         return None
-    call = run("sum_lines", x)
-    return launch(call, *found.along, x, out, *found.sizes, float(divisor))
+    compiled = run("sum_lines", x)
+    return launch(compiled, *found.along, x, out, *found.sizes, float(divisor))
 
 
 @kernel("sum")
-def sum_(task: KernelCall) -> BoundCall | None:
-    return summed(task, axes_in(task.attrs, task.ins[0].ndim))
+def sum_(call: KernelCall) -> BoundCall | None:
+    return summed(call, axes_in(call.attrs, call.ins[0].ndim))
 
 
 @kernel("mean")
-def mean(task: KernelCall) -> BoundCall | None:
-    x, a = task.ins[0], task.attrs
+def mean(call: KernelCall) -> BoundCall | None:
+    x, a = call.ins[0], call.attrs
     axes = axes_in(a, x.ndim)
-    return summed(task, axes, a["count"] or math.prod(x.shape[i] for i in axes))
+    return summed(call, axes, a["count"] or math.prod(x.shape[i] for i in axes))
 
 
 @kernel("_sum_to")
-def sum_to(task: KernelCall) -> BoundCall | None:
-    x, shape = task.ins[0], task.attrs["shape"]
+def sum_to(call: KernelCall) -> BoundCall | None:
+    x, shape = call.ins[0], call.attrs["shape"]
     lead = x.ndim - len(shape)
     kept = [axis for axis, length in enumerate(shape, lead) if length == x.shape[axis]]
-    return summed(task, [axis for axis in range(x.ndim) if axis not in kept])
+    return summed(call, [axis for axis in range(x.ndim) if axis not in kept])

@@ -15,8 +15,7 @@ from runtime.backends.cuda.base import (
     launch,
     warps,
 )
-from runtime.backends.cuda.faults import place
-from runtime.backends.cuda.scratch import scratch
+from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType
 
@@ -26,13 +25,13 @@ def run(name: str, ids: Array, values: Array) -> Any:
 
 
 def look_up(
-    task: KernelCall, ids: Array, weight: Array, begin: int, classes: int, clip: bool
+    call: KernelCall, ids: Array, weight: Array, begin: int, classes: int, clip: bool
 ) -> BoundCall | None:
-    (out,), count = task.outs, len(weight)
+    (out,), count = call.outs, len(weight)
     if not by_id(ids, weight, out):
         return None
     columns = weight.size // count
-    wrong = place(task.clock, "id", classes)
+    wrong = error_place(call.context, "id", classes)
     return launch(
         run("gather", ids, weight),
         *each_of_rows(ids.size, columns),
@@ -50,15 +49,15 @@ def look_up(
 
 
 def add_up(
-    task: KernelCall, ids: Array, rows: Array, begin: int, classes: int, clip: bool
+    call: KernelCall, ids: Array, rows: Array, begin: int, classes: int, clip: bool
 ) -> BoundCall | None:
-    (out,), count = task.outs, len(task.outs[0])
+    (out,), count = call.outs, len(call.outs[0])
     if not by_id(ids, rows, out):
         return None
     columns = out.size // count
     numbers = [TensorType((ids.size,), "int32")] * 3
-    order, repeats, target = scratch(task.clock, numbers)
-    wrong = place(task.clock, "id", classes)
+    order, repeats, target = scratch(call.context, numbers)
+    wrong = error_place(call.context, "id", classes)
     grid, block = each(ids.size)
     sort = launch(
         run("sort_ids", ids, rows),
@@ -91,32 +90,32 @@ def add_up(
 
 
 @kernel("Embedding", "_shard_embedding")
-def embedding(task: KernelCall) -> BoundCall | None:
-    (ids, weight), a = task.ins, task.attrs
-    return look_up(task, ids, weight, a.get("begin", 0), classes_of(task), clip=False)
+def embedding(call: KernelCall) -> BoundCall | None:
+    (ids, weight), a = call.ins, call.attrs
+    return look_up(call, ids, weight, a.get("begin", 0), classes_of(call), clip=False)
 
 
 @kernel("_embedding_grad", "_shard_embedding_grad")
-def embedding_grad(task: KernelCall) -> BoundCall | None:
-    (ids, grad), a = task.ins, task.attrs
-    return add_up(task, ids, grad, a.get("begin", 0), classes_of(task), clip=False)
+def embedding_grad(call: KernelCall) -> BoundCall | None:
+    (ids, grad), a = call.ins, call.attrs
+    return add_up(call, ids, grad, a.get("begin", 0), classes_of(call), clip=False)
 
 
-def classes_of(task: KernelCall) -> int:
-    return int(task.attrs.get("classes") or task.attrs["input_dim"])
+def classes_of(call: KernelCall) -> int:
+    return int(call.attrs.get("classes") or call.attrs["input_dim"])
 
 
 @kernel("take")
-def take(task: KernelCall) -> BoundCall | None:
-    (x, ids), a = task.ins, task.attrs
+def take(call: KernelCall) -> BoundCall | None:
+    (x, ids), a = call.ins, call.attrs
     if a["axis"] % x.ndim or a["mode"] == "wrap":
         return None
-    return look_up(task, ids, x, 0, len(x), clip=a["mode"] == "clip")
+    return look_up(call, ids, x, 0, len(x), clip=a["mode"] == "clip")
 
 
 @kernel("_take_grad")
-def take_grad(task: KernelCall) -> BoundCall | None:
-    (ids, grad), a = task.ins, task.attrs
+def take_grad(call: KernelCall) -> BoundCall | None:
+    (ids, grad), a = call.ins, call.attrs
     if a["axis"] or a["mode"] == "wrap":
         return None
-    return add_up(task, ids, grad, 0, len(task.outs[0]), clip=a["mode"] == "clip")
+    return add_up(call, ids, grad, 0, len(call.outs[0]), clip=a["mode"] == "clip")

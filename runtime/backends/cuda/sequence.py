@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from runtime.backends.cuda.base import by_id, each_of_rows, function, in_turn, kernel, launch
-from runtime.backends.cuda.faults import place
 from runtime.backends.cuda.movement import copied
+from runtime.backends.cuda.rank_memory import error_place
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 
@@ -15,13 +15,13 @@ LENGTH, LAST = "sequence length", "last step of a sequence"
 
 
 def by_steps(
-    name: str, task: KernelCall, data: Array, rows: int, wrong: Sequence[Array], *more: float
+    name: str, call: KernelCall, data: Array, rows: int, wrong: Sequence[Array], *more: float
 ) -> BoundCall | None:
     """The call of a kernel on the steps of data. wrong: where it leaves a wrong length, if it does.
 
     rows: of the output. more: its further numbers.
     """
-    (x, lengths), (out,), axis = task.ins, task.outs, task.attrs["axis"]
+    (x, lengths), (out,), axis = call.ins, call.outs, call.attrs["axis"]
     if not by_id(lengths, x, out):
         return None
     columns = math.prod(data.shape[2:])
@@ -47,39 +47,39 @@ def last_of(data: Array, axis: int) -> Array:
 
 
 @kernel("SequenceMask")
-def mask(task: KernelCall) -> BoundCall | None:
-    x, *lengths = task.ins
+def mask(call: KernelCall) -> BoundCall | None:
+    x, *lengths = call.ins
     if not lengths:
-        return copied((task.outs[0], x))
-    return by_steps("mask_steps", task, x, math.prod(x.shape[:2]), [], float(task.attrs["value"]))
+        return copied((call.outs[0], x))
+    return by_steps("mask_steps", call, x, math.prod(x.shape[:2]), [], float(call.attrs["value"]))
 
 
 @kernel("SequenceReverse")
-def reverse(task: KernelCall) -> BoundCall | None:
-    (x, *lengths), axis = task.ins, task.attrs["axis"]
+def reverse(call: KernelCall) -> BoundCall | None:
+    (x, *lengths), axis = call.ins, call.attrs["axis"]
     if not lengths:
-        return copied((task.outs[0], x[::-1] if axis == 0 else x[:, ::-1]))
+        return copied((call.outs[0], x[::-1] if axis == 0 else x[:, ::-1]))
     steps = x.shape[axis]
-    wrong = place(task.clock, LENGTH, steps + 1)
-    return by_steps("reverse_steps", task, x, math.prod(x.shape[:2]), [wrong], steps)
+    wrong = error_place(call.context, LENGTH, steps + 1)
+    return by_steps("reverse_steps", call, x, math.prod(x.shape[:2]), [wrong], steps)
 
 
 @kernel("SequenceLast")
-def last(task: KernelCall) -> BoundCall | None:
-    (x, *lengths), axis = task.ins, task.attrs["axis"]
+def last(call: KernelCall) -> BoundCall | None:
+    (x, *lengths), axis = call.ins, call.attrs["axis"]
     if not lengths:
-        return copied((task.outs[0], last_of(x, axis)))
+        return copied((call.outs[0], last_of(x, axis)))
     steps = x.shape[axis]
-    wrong = place(task.clock, LAST, steps)
-    return by_steps("last_steps", task, x, x.shape[1 - axis], [wrong], steps)
+    wrong = error_place(call.context, LAST, steps)
+    return by_steps("last_steps", call, x, x.shape[1 - axis], [wrong], steps)
 
 
 @kernel("_sequence_last_grad")
-def last_grad(task: KernelCall) -> BoundCall | None:
-    (grad, *lengths), (out,), axis = task.ins, task.outs, task.attrs["axis"]
+def last_grad(call: KernelCall) -> BoundCall | None:
+    (grad, *lengths), (out,), axis = call.ins, call.outs, call.attrs["axis"]
     if not lengths:
         clear = BoundCall(out.fill, (0,))
         return in_turn(clear, copied((last_of(out, axis), grad)))
     steps = out.shape[axis]
-    wrong = place(task.clock, LAST, steps)
-    return by_steps("last_steps_grad", task, out, math.prod(out.shape[:2]), [wrong], steps)
+    wrong = error_place(call.context, LAST, steps)
+    return by_steps("last_steps_grad", call, out, math.prod(out.shape[:2]), [wrong], steps)

@@ -54,13 +54,13 @@ def on_lines(name: str, ins: tuple[Array, ...], out: Array, axis: int) -> BoundC
 
 def register(op: str, name: str) -> None:
     @kernel(op)
-    def along_axis(task: KernelCall) -> BoundCall | None:
-        axis, (out,) = task.attrs["axis"], task.outs
-        if task.attrs.get("temperature") is not None:
+    def along_axis(call: KernelCall) -> BoundCall | None:
+        axis, (out,) = call.attrs["axis"], call.outs
+        if call.attrs.get("temperature") is not None:
             return None
         if axis % out.ndim == out.ndim - 1:
-            return on_rows(f"{name}_rows", task.ins, out)
-        return on_lines(name, task.ins, out, axis) if name in LINES else None
+            return on_rows(f"{name}_rows", call.ins, out)
+        return on_lines(name, call.ins, out, axis) if name in LINES else None
 
 
 register("softmax", "softmax")
@@ -70,18 +70,18 @@ register("_log_softmax_grad", "log_softmax_grad")
 
 
 @kernel("SoftmaxActivation")
-def softmax_activation(task: KernelCall) -> BoundCall | None:
-    (out,), axis = task.outs, mode_axis(task.attrs)
+def softmax_activation(call: KernelCall) -> BoundCall | None:
+    (out,), axis = call.outs, mode_axis(call.attrs)
     if axis % out.ndim == out.ndim - 1:
-        return on_rows("softmax_rows", task.ins, out)
-    return on_lines("softmax", task.ins, out, axis)
+        return on_rows("softmax_rows", call.ins, out)
+    return on_lines("softmax", call.ins, out, axis)
 
 
 @kernel("SoftmaxOutput")
-def softmax_output(task: KernelCall) -> BoundCall | None:
-    if task.attrs["multi_output"]:
+def softmax_output(call: KernelCall) -> BoundCall | None:
+    if call.attrs["multi_output"]:
         return None
-    return on_rows("softmax_rows", task.ins[:1], task.outs[0])
+    return on_rows("softmax_rows", call.ins[:1], call.outs[0])
 
 
 # -- figures of rows ---------------------------------------------------------------------------
@@ -96,23 +96,23 @@ def figures_of(x: Array, figures: Array) -> BoundCall:
 
 
 @kernel("_shard_row_figures")
-def row_figures(task: KernelCall) -> BoundCall | None:
-    (x,), (out,) = task.ins, task.outs
+def row_figures(call: KernelCall) -> BoundCall | None:
+    (x,), (out,) = call.ins, call.outs
     return figures_of(x, out) if floating(x, calc=[out]) else None
 
 
 @kernel("_shard_join_figures")
-def join_figures(task: KernelCall) -> BoundCall | None:
+def join_figures(call: KernelCall) -> BoundCall | None:
     """For two shards; those of more are few numbers still."""
-    if len(task.ins) != 2 or not floating(*task.ins):
+    if len(call.ins) != 2 or not floating(*call.ins):
         return None
-    rows = task.outs[0].size // 2
-    return launch(run("join_figures", task.outs[0]), *each(rows), *task.ins, *task.outs, rows)
+    rows = call.outs[0].size // 2
+    return launch(run("join_figures", call.outs[0]), *each(rows), *call.ins, *call.outs, rows)
 
 
 @kernel("_shard_softmax_output")
-def shard_softmax_output(task: KernelCall) -> BoundCall | None:
-    (x, _, figures, *_), (out,) = task.ins, task.outs
+def shard_softmax_output(call: KernelCall) -> BoundCall | None:
+    (x, _, figures, *_), (out,) = call.ins, call.outs
     if not floating(x, out, calc=[figures]):
         return None
     columns = x.shape[-1]

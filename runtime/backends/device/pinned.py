@@ -1,7 +1,7 @@
-"""Rooms: pinned memory of the host, from and to which GPUs copy without a detour.
+"""Pinned memory of the host, which GPUs copy from and to asynchronously.
 
-CUDA takes what is not pinned only when all that a stream has to do is done, and makes the host
-wait for that. So what is fed to a GPU, or staged for it, goes through rooms, and the host goes on.
+CUDA copies from pageable memory only when all earlier work of the stream is done, and makes the
+host wait for that. So values that are fed to a GPU, or staged for it, go through pinned buffers.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ import numpy as np
 from runtime.backends.device.arrays import Mark, copy, mark, pinned
 from symgraph.core.types import Array, Shape
 
-LITTLE = 64 << 10  # bytes, which CUDA takes from anywhere without waiting
+PAGEABLE_BYTES = 64 << 10  # up to this size CUDA copies from any memory without waiting
 
 
 class PinnedBuffers:
-    """One rank's, by shape and dtype, each used again when what was copied from it is there."""
+    """Reusable pinned buffers of one rank, by shape and dtype.
+
+    A buffer is free again when the copy out of it has finished.
+    """
 
     def __init__(self) -> None:
         self._free: dict[tuple[Shape, str], list[tuple[Mark | None, Array]]] = defaultdict(list)
 
-    def take(self, like: Array) -> Array:
-        """One that nobody uses."""
+    def acquire(self, like: Array) -> Array:
+        """Return a buffer of this array's shape and dtype that nobody uses."""
         free = self._free[like.shape, like.dtype.name]
-        for at, (last, room) in enumerate(free):
+        for at, (last, buffer) in enumerate(free):
             if last is None or last.done:
                 del free[at]
-                return room
+                return buffer
         return pinned(like.shape, like.dtype)
 
-    def back(self, room: Array, last: Mark | None = None) -> None:
-        """It may be used again when there is that mark."""
-        self._free[room.shape, room.dtype.name].append((last, room))
+    def release(self, buffer: Array, last: Mark | None = None) -> None:
+        """Release a buffer; it is reusable once `last` has been reached."""
+        self._free[buffer.shape, buffer.dtype.name].append((last, buffer))
 
     def feed(self, target: Array, value: Array) -> None:
-        """Copy a value from wherever; one of the host may change as soon as this returns."""
-        by_room = isinstance(value, np.ndarray) and not isinstance(target, np.ndarray)
-        if not by_room or target.nbytes <= LITTLE:
+        """Copy a value from anywhere; one of the host may change as soon as this returns."""
+        staged = isinstance(value, np.ndarray) and not isinstance(target, np.ndarray)
+        if not staged or target.nbytes <= PAGEABLE_BYTES:
             copy(target, value)
             return
-        room = self.take(target)
-        room[...] = value
-        copy(target, room)
-        self.back(room, mark(target))
+        buffer = self.acquire(target)
+        buffer[...] = value
+        copy(target, buffer)
+        self.release(buffer, mark(target))

@@ -1,29 +1,41 @@
-"""The processor of this machine: its cores, what its caches hold, and how to empty them."""
+"""The processor of this machine: its cores, what its caches hold, and the threads of its BLAS."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from partitioner.costs.cost import Caches
 
-FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
-USUAL = Caches(1 << 20, 32 << 20)  # where the system does not say
+CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL_CACHES = Caches(1 << 20, 32 << 20)  # where the system does not say
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# OpenBLAS's names of kernels, by the widest vector instructions that they use.
+BLAS_KERNELS = {
+    "avx512f": {"SkylakeX", "Cooperlake", "Sapphirerapids"},
+    "avx2": {"Haswell", "Zen", "Excavator"},
+    "avx": {"Sandybridge", "Bulldozer", "Piledriver", "Steamroller"},
+}
+CORE_TYPE = "OPENBLAS_CORETYPE"
 
 
 def core_count() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def find_caches(workers: int = 1, folder: Path = FOLDER) -> Caches:
-    """What one of so many cores finds at hand: its own cache, and its part of the shared one."""
-    found: dict[int, tuple[int, int]] = {}  # level -> bytes, and how many cores share them
+# -- caches ------------------------------------------------------------------------------------
+
+
+def find_caches(workers: int = 1, folder: Path = CACHE_FOLDER) -> Caches:
+    """Return each worker's caches, one core per worker: its own, and its part of the shared one."""
+    levels: dict[int, tuple[int, int]] = {}  # level -> bytes, and number of cores that share them
     for index in sorted(folder.glob("index*")):
         try:
             kind, level, size, cpus = (
@@ -31,36 +43,92 @@ def find_caches(workers: int = 1, folder: Path = FOLDER) -> Caches:
                 for name in ("type", "level", "size", "shared_cpu_list")
             )
             if kind != "Instruction":
-                found[int(level)] = _bytes(size), _count(cpus)
+                levels[int(level)] = _bytes(size), _cpu_count(cpus)
         except (OSError, ValueError, KeyError):
             continue
-    if len(found) < 2:
-        return Caches(USUAL.own, USUAL.shared // workers)
-    *_, (own, _), (last, cores) = (found[level] for level in sorted(found))
+    if len(levels) < 2:
+        return Caches(USUAL_CACHES.own, USUAL_CACHES.shared // workers)
+    *_, (own, _), (last, cores) = (levels[level] for level in sorted(levels))
     return Caches(own, max(own, last // min(workers, cores)))
-
-
-class Sweeps:
-    """Reads so much that what a cache held is gone from it."""
-
-    def __init__(self, caches: Caches, workers: int) -> None:
-        self._buffer = np.ones(2 * caches.shared * workers // 4, np.float32)
-        self._few = self._buffer[: 2 * caches.own // 4]
-
-    def own(self) -> None:
-        """Empty the cache of this core."""
-        self._few.sum()
-
-    def all(self) -> None:
-        """Empty the cache that the cores share."""
-        self._buffer.sum()
 
 
 def _bytes(text: str) -> int:
     return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
 
 
-def _count(cpus: str) -> int:
-    """How many there are in a list such as 0-3,8."""
+def _cpu_count(cpus: str) -> int:
+    """Count the processors of a list such as 0-3,8."""
     ranges = [part.split("-") for part in cpus.split(",")]
     return sum(int(r[-1]) - int(r[0]) + 1 for r in ranges)
+
+
+class CacheFlusher:
+    """Empties caches by reading more than they hold."""
+
+    def __init__(self, caches: Caches, workers: int) -> None:
+        self._shared = np.ones(2 * caches.shared * workers // 4, np.float32)
+        self._own = self._shared[: 2 * caches.own // 4]
+
+    def own(self) -> None:
+        """Empty the cache of this core."""
+        self._own.sum()
+
+    def all(self) -> None:
+        """Empty the cache that the cores share."""
+        self._shared.sum()
+
+
+# -- BLAS --------------------------------------------------------------------------------------
+
+
+def limit_blas(threads: int) -> Any:
+    """Limit matrix products to this number of threads in this process (a context manager)."""
+    return threadpool_limits(limits=threads, user_api="blas")
+
+
+class SharedCores:
+    """This process's cores divided among ranks, for matrix products; cheap to enter each step.
+
+    Products use no more threads than they were allowed before.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._controller = ThreadpoolController().select(user_api="blas")
+        allowed = [library["num_threads"] for library in self._controller.info()]
+        self.threads = max(1, min([os.cpu_count() or 1, *allowed]) // ranks)
+
+    def limit(self) -> Any:
+        """Return a context manager inside which products use `threads` threads."""
+        return self._controller.limit(limits=self.threads)
+
+
+def slow_blas_warning(
+    environment: dict[str, str], kernels: str | None = None, flags: set[str] | None = None
+) -> str:
+    """Return a warning if OPENBLAS_CORETYPE makes BLAS slower than this processor allows, else "".
+
+    kernels: the kernel set that OpenBLAS has chosen; flags: of the processor; both are looked up
+    by default.
+    """
+    if not environment.get(CORE_TYPE):
+        return ""
+    names = [str(b.get("architecture")) for b in threadpool_info() if b["user_api"] == "blas"]
+    kernels = kernels or next(iter(names), "")
+    flags = _processor_flags() if flags is None else flags
+    best = next((width for width in BLAS_KERNELS if width in flags), None)
+    if best is None or kernels in BLAS_KERNELS[best]:
+        return ""
+    return (
+        f"{CORE_TYPE}={environment[CORE_TYPE]} makes matrix products run without this processor's "
+        f"{best.upper()}, at half their speed or less: unset it"
+    )
+
+
+def _processor_flags() -> set[str]:
+    """Return the flags of /proc/cpuinfo; none where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return set(next(flags, []))

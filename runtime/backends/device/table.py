@@ -1,98 +1,94 @@
-"""The kernel table: operators whose calls run as compiled loops on arrays that are given.
+"""The kernel table: operators whose calls run as compiled code on the arrays of a plan.
 
-A kernel's maker sees one call with its arrays, once, and answers the function and arguments that
-do it; the worker runs nothing but those. It answers None for a case that it has no kernel for.
+The maker of a kernel sees a call and its arrays once, and returns a function with arguments that
+performs it; the worker runs nothing but those. For a case that the kernel does not cover, the maker
+returns None.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
-
-import numba
 
 from symgraph.core.registry import Env
 from symgraph.core.types import Array
 
-# Flags that neither lose NaN and infinity nor change the order of a sum.
-FAST = {"contract", "nsz", "arcp", "afn"}
 
-
-class Check(Protocol):
-    """What kernels that cannot raise have noted."""
+class ErrorSlots(Protocol):
+    """Errors that kernels of a GPU have noted, because they cannot raise."""
 
     def check(self) -> None: ...
 
     def place(self, what: str, count: int) -> Array: ...
 
 
-class Told(Protocol):
-    """What kernels that cannot be told anew in each run read."""
+class RandomKeys(Protocol):
+    """Values that captured kernels read from device memory, because their arguments are frozen."""
 
-    def tell(self, env: Env) -> None: ...
+    def write(self, env: Env) -> None: ...
 
     def places(self, stream: str) -> tuple[Array, Array]: ...
 
 
 class CallContext:
-    """What calls may depend on besides their arrays, set before each run; see registry.Env.
+    """What a rank's calls depend on besides their arrays; see runtime/backends/cuda/rank_memory.py.
 
-    faults: what its rank's calls on a GPU note there; see runtime/backends/cuda/faults.py. draws:
-    what they read there; see runtime/backends/cuda/draws.py.
+    Attributes:
+        env: the state of the run, set before each (see `registry.Env`).
+        errors: what kernels on a GPU have noted instead of raising.
+        random_keys: what kernels on a GPU draw random numbers with.
     """
 
-    __slots__ = ("__weakref__", "draws", "env", "faults")
+    __slots__ = ("__weakref__", "env", "errors", "random_keys")
 
     def __init__(self) -> None:
         self.env = Env()
-        self.faults: Check | None = None
-        self.draws: Told | None = None
+        self.errors: ErrorSlots | None = None
+        self.random_keys: RandomKeys | None = None
 
     def set(self, env: Env) -> None:
-        """What the calls that follow depend on."""
+        """Set the state for the calls that follow."""
         self.env = env
-        if self.draws is not None:
-            self.draws.tell(env)
+        if self.random_keys is not None:
+            self.random_keys.write(env)
 
     def check(self) -> None:
         """Raise what a call would have raised if it could; waits for a GPU's work."""
-        if self.faults is not None:
-            self.faults.check()
+        if self.errors is not None:
+            self.errors.check()
 
 
 class KernelCall(NamedTuple):
-    """One call of an operator on arrays at fixed addresses, all C-contiguous.
-
-    weights: by input, whether it is a parameter of the network: it changes between steps only.
-    pack(i, transposed): the buffer that holds weight i packed for `gemm`, as W^T or as W, fresh
-    in every step; None: nobody packs.
-    """
+    """One call of an operator on arrays at fixed addresses, all C-contiguous."""
 
     attrs: Mapping[str, Any]
     ins: tuple[Array, ...]
     outs: tuple[Array, ...]
-    clock: CallContext
+    context: CallContext
+    #: By input, whether it is a parameter of the network, which changes between steps only.
     weights: tuple[bool, ...] = ()
+    #: (input, transposed) -> the buffer of this parameter packed for `gemm`, as W^T or as W,
+    #: packed anew in every step; None: nobody packs.
     pack: Callable[[int, bool], Array] | None = None
 
 
 class BoundCall(NamedTuple):
-    """A call that is ready: function(*args) fills the outputs."""
+    """A call on its arrays: function(*args) fills the outputs."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
 def noop() -> None:
-    """The call of an operator whose output is there already; nobody makes it."""
+    """Stand for the call of an operator whose output is in place already; it is never called."""
 
 
 Maker = Callable[[KernelCall], BoundCall | None]
-KERNELS: dict[str, Maker] = {}
 
 
-def kernel(*names: str, table: dict[str, Maker] = KERNELS) -> Callable[[Maker], Maker]:
-    """Register the maker of these operators' kernels. table: of the device that they are for."""
+def kernel(*names: str, table: dict[str, Maker]) -> Callable[[Maker], Maker]:
+    """Register the maker of these operators' kernels in a device kind's table."""
 
     def add(maker: Maker) -> Maker:
         for name in names:
@@ -103,23 +99,7 @@ def kernel(*names: str, table: dict[str, Maker] = KERNELS) -> Callable[[Maker], 
     return add
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, for good (on disk); runs without the GIL."""
-    compiled: Callable[..., Any] = numba.njit(
-        nogil=True, cache=True, fastmath=FAST, error_model="numpy"
-    )(function)
-    return compiled
-
-
-def jit_reassoc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jit` for a sum in as many parts at a time as the processor takes; always in one order."""
-    compiled: Callable[..., Any] = numba.njit(
-        nogil=True, cache=True, fastmath=FAST | {"reassoc"}, error_model="numpy"
-    )(function)
-    return compiled
-
-
-def jit_exact(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jit` for arithmetic that gives numpy's bits."""
-    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return compiled
+def by_channel(x: Array, axis: int) -> Array:
+    """View an array with channels along `axis` as (before, channels, after)."""
+    axis %= x.ndim
+    return x.reshape(math.prod(x.shape[:axis]), x.shape[axis], -1)

@@ -174,7 +174,7 @@ def _require_machine_file(path: str) -> None:
 
 
 def _plan(config: Config, options: argparse.Namespace) -> int:
-    from runtime.backends.device.blas_threads import limit_blas
+    from runtime.backends.device.processor import limit_blas
     from runtime.frontends.cli.plan_report import plan_report
     from runtime.training.job import prepare
 
@@ -213,9 +213,9 @@ def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work)
 def _say_what_is_slow(console: Console) -> None:
     """Warn of what makes this run slower than it need be."""
     from runtime.backends.cpu import cached
-    from runtime.backends.device.blas_threads import slowed_down
+    from runtime.backends.device.processor import slow_blas_warning
 
-    warning = slowed_down(dict(os.environ))
+    warning = slow_blas_warning(dict(os.environ))
     if warning:
         console.line(f"warning: {warning}")
     compiled, folder = cached()
@@ -300,7 +300,7 @@ def _fit(
     config: Config, cluster: Cluster, console: Console, log: str | None, events: str | None
 ) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; the summary."""
-    from runtime.backends.device.blas_threads import limit_blas
+    from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
     from runtime.training.job import prepare
     from runtime.training.trainer import Progress as TrainProgress

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.backends.device.arrays import Device, copy, fill, on_host
-from runtime.backends.device.blas_threads import SharedCores
+from runtime.backends.device.processor import SharedCores
 from runtime.engine.devices import home, within_memory
 from runtime.engine.optimizer_step import OptimizerStep
 from runtime.engine.session import Arrays

@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_info
 from partitioner.base.types import FORWARD, BodyKey
 from partitioner.costs.cost import CostTable, Measured, Rates, Speed, parameters, signature
 from runtime.backends.bodies import BoundBody, Call, NodeFailed
-from runtime.backends.device.processor import Sweeps, core_count, find_caches
+from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
 from runtime.profiling.calibration.excerpts import cut_out
 from runtime.profiling.calibration.rates import measure_rates, measure_speed, timed
@@ -98,7 +98,7 @@ def measure(
         prepare = _Prepare(speed, uses, failed, data, pool)
         teams = [prepare(graph) for graph in graphs if prepare.is_new(graph)]
         passes = [
-            _Pass([team[worker] for team in teams], Sweeps(caches, workers))
+            _Pass([team[worker] for team in teams], CacheFlusher(caches, workers))
             for worker in range(workers)
         ]
         rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
@@ -226,7 +226,7 @@ class _Excerpt:
 class _Pass:
     """What a worker runs again and again: its excerpts, and what reads parameters alone."""
 
-    def __init__(self, excerpts: Sequence[_Excerpt], sweeps: Sweeps) -> None:
+    def __init__(self, excerpts: Sequence[_Excerpt], sweeps: CacheFlusher) -> None:
         self.excerpts, self.sweeps = excerpts, sweeps
         self.readers = {t: call for excerpt in excerpts for t, call in excerpt.readers.items()}
 

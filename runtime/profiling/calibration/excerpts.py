@@ -20,7 +20,10 @@ from symgraph.core.types import Array, Value
 
 
 def bound(
-    graph: Graph, arrays: Mapping[str, Array], clock: CallContext | None = None, here: Device = HOST
+    graph: Graph,
+    arrays: Mapping[str, Array],
+    context: CallContext | None = None,
+    here: Device = HOST,
 ) -> BoundBody:
     """A whole forward graph as one body, bound as the worker does it; arrays: of its variables.
 
@@ -29,22 +32,22 @@ def bound(
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
     (body,) = partition.bodies.values()
     layout = lay_out(partition, 0, arrays)
-    memory, clock = here.bytes(layout.scratch[body.key]), clock or CallContext()
-    clock.set(clock.env._replace(xp=here.xp))
-    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), clock, here)
+    memory, context = here.bytes(layout.scratch[body.key]), context or CallContext()
+    context.set(context.env._replace(xp=here.xp))
+    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), context, here)
     return binder.bind(body, {}, 0)
 
 
-def on_card(body: BoundBody, clock: CallContext, here: Device, times: int = 1) -> CapturedRun:
+def on_card(body: BoundBody, context: CallContext, here: Device, times: int = 1) -> CapturedRun:
     """A body, or so many equal ones in a row, as a GPU runs them after the first two runs."""
-    replay = CapturedRun(here, clock, body.steps * times)
+    replay = CapturedRun(here, context, body.steps * times)
     replay()  # compiles, and touches all memory
     replay()  # captures
     return replay
 
 
 def cut_out(
-    graph: Graph, names: Sequence[str], data: MadeUp, clock: CallContext | None = None
+    graph: Graph, names: Sequence[str], data: MadeUp, context: CallContext | None = None
 ) -> BoundBody:
     """These calls alone, in their order, as in training, on the device of the made-up data.
 
@@ -72,6 +75,6 @@ def cut_out(
             inputs.append(Value(made_up[value, limit].name))
         calls.append(Node(name, node.op, tuple(inputs), node.attrs, node.types))
     results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-    clock = clock or CallContext()
-    clock.env = Env(train=True)
-    return bound(Graph.of([*made_up.values(), *calls], results), feeds, clock, data.here)
+    context = context or CallContext()
+    context.env = Env(train=True)
+    return bound(Graph.of([*made_up.values(), *calls], results), feeds, context, data.here)

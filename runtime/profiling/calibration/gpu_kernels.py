@@ -68,10 +68,10 @@ def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:
 
 def _measured(graph: Graph, name: str, data: MadeUp, samples: int) -> Measured:
     """Of one call; raises NodeFailed, or IndexError if made-up ids are out of range."""
-    clock = CallContext()
-    body = cut_out(graph, [name], data, clock)
-    run = on_card(body, clock, data.here, TIMES)
-    clock.check()
+    context = CallContext()
+    body = cut_out(graph, [name], data, context)
+    run = on_card(body, context, data.here, TIMES)
+    context.check()
     times = [repeated(run, data.here) / TIMES for _ in range(samples)]
     low, high = map(float, np.percentile(times, (25, 75)))
     return Measured(midmean(times), high - low, samples)

@@ -89,19 +89,19 @@ def rates_of_card(speed: Speed) -> Rates:
 
 def call_seconds(op: str, inputs: int = 1, here: Device = HOST) -> float:
     """Seconds of one call of an operator on 16 numbers, in a body of nothing else."""
-    clock = CallContext()
-    body = calls_of(op, inputs, clock, here)
-    seconds = timed(body.run) if here.is_host else repeated(on_card(body, clock, here), here)
+    context = CallContext()
+    body = calls_of(op, inputs, context, here)
+    seconds = timed(body.run) if here.is_host else repeated(on_card(body, context, here), here)
     return seconds / CALLS
 
 
-def calls_of(op: str, inputs: int, clock: CallContext, here: Device) -> BoundBody:
+def calls_of(op: str, inputs: int, context: CallContext, here: Device) -> BoundBody:
     """A body of nothing but calls of an operator on 16 numbers."""
     reads = (Value("x"),) * inputs
     calls = [Node(f"call{i}", op, reads, types=(SMALL,)) for i in range(CALLS)]
     graph = Graph.of([Node("x", VARIABLE, types=(SMALL,)), *calls], ())
     x: Array = here.put(np.ones(SMALL.shape, SMALL.dtype))
-    return bound(graph, {"x": x}, clock, here)
+    return bound(graph, {"x": x}, context, here)
 
 
 def least(work: Callable[[], object], here: Device) -> float:

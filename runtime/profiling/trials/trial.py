@@ -9,7 +9,7 @@ from typing import Any
 
 from partitioner.costs.cost import Speed
 from runtime.backends.device.arrays import device
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
 from runtime.planning.mixed_step import predict
 from runtime.planning.step import StepPrograms

@@ -60,7 +60,7 @@ class Staging:
         """See `cuda_aware`, which is asked when there is a value."""
         self._library, self._environ = library, environ
         self.agreed: bool | None = None  # whether all are `aware` that have cards, once asked
-        self._rooms = PinnedBuffers()
+        self._pinned = PinnedBuffers()
 
     @cached_property
     def aware(self) -> bool:
@@ -74,27 +74,27 @@ class Staging:
                 array = loaded().ascontiguousarray(array)
             settle(array)
             return array
-        room = self._rooms.take(array)
-        copy(room, array)
-        return room
+        buffer = self._pinned.acquire(array)
+        copy(buffer, array)
+        return buffer
 
-    def sent(self, room: Array | None) -> None:
-        """MPI needs it no longer; None, or what is on a GPU, is nobody's room."""
-        if isinstance(room, np.ndarray):
-            self._rooms.back(room)
+    def sent(self, buffer: Array | None) -> None:
+        """MPI needs it no longer; None, or what is on a GPU, is nobody's buffer."""
+        if isinstance(buffer, np.ndarray):
+            self._pinned.release(buffer)
 
     def target(self, out: Array) -> Array:
         """What MPI can receive into, now, instead of an array on a GPU; tell when it `came`."""
         if self.aware:
             settle(out)
             return out
-        return self._rooms.take(out)
+        return self._pinned.acquire(out)
 
-    def came(self, room: Array, out: Array) -> None:
+    def came(self, buffer: Array, out: Array) -> None:
         """The values are there: let the array have them."""
-        if room is not out:
-            copy(out, room)
-            self._rooms.back(room, mark(out))
+        if buffer is not out:
+            copy(out, buffer)
+            self._pinned.release(buffer, mark(out))
 
 
 def settle(array: Array) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from numba import types
 
-from runtime.backends.cpu.micro import I64, VOID, call, intrinsic
-from runtime.backends.device.table import jit
+from runtime.backends.device.compile import I64, VOID, call_llvm, intrinsic, jit
 from symgraph.core.types import Array
 
 SPINS = 6000  # looks; with a pause of 40 to 140 cycles each, 0.1 to 0.3 ms
@@ -22,7 +21,7 @@ def look(typing: Any, address: Any) -> Any:
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if X86:
-            call(b, "x86.sse2.pause", VOID)
+            call_llvm(b, "x86.sse2.pause", VOID)
         return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
 
     return types.int64(types.int64), generate

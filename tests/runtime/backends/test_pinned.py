@@ -1,4 +1,4 @@
-"""Rooms: what is fed to a GPU goes on when the call returns, from memory that nobody writes."""
+"""Pinned buffers: copies of what is fed to a GPU finish later, from memory that nobody writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 
 from runtime.backends.device import arrays
 from runtime.backends.device import pinned as module
-from runtime.backends.device.pinned import LITTLE, PinnedBuffers
+from runtime.backends.device.pinned import PAGEABLE_BYTES, PinnedBuffers
 from symgraph import gpu
 from symgraph.core.types import TensorType
 from tests.fakes.fake_cupy import fake_cupy
 
-LARGE = TensorType((LITTLE // 8 + 1,), "float64")
+LARGE = TensorType((PAGEABLE_BYTES // 8 + 1,), "float64")
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def here(monkeypatch):
             yield device
 
 
-def test_a_room_is_used_again_when_what_came_from_it_is_there(here):
-    rooms, memory = PinnedBuffers(), here.bytes(4 * LARGE.nbytes)
+def test_a_buffer_is_used_again_when_what_came_from_it_is_there(here):
+    buffers, memory = PinnedBuffers(), here.bytes(4 * LARGE.nbytes)
     first, second = (here.view(memory, at, LARGE) for at in (0, 2 * LARGE.nbytes))
     for step in range(3):
         for target in (first, second):
-            rooms.feed(target, np.full(LARGE.shape, step))
+            buffers.feed(target, np.full(LARGE.shape, step))
         assert len(here.made) == 2
         here.finish()
         assert arrays.on_host(first).tolist() == arrays.on_host(second).tolist()
@@ -45,12 +45,12 @@ def test_a_room_is_used_again_when_what_came_from_it_is_there(here):
 
 
 def test_what_is_little_or_here_already_takes_none(here):
-    rooms, memory = PinnedBuffers(), here.bytes(2 * LARGE.nbytes)
+    buffers, memory = PinnedBuffers(), here.bytes(2 * LARGE.nbytes)
     little = here.view(memory, 0, TensorType((3,), "float64"))
-    rooms.feed(little, np.ones(3))
+    buffers.feed(little, np.ones(3))
     there = here.view(memory, LARGE.nbytes // 512 * 512 + 512, TensorType((5,), "float64"))
-    rooms.feed(there, here.put(np.ones(5)))
+    buffers.feed(there, here.put(np.ones(5)))
     host = np.zeros(LARGE.shape)
-    rooms.feed(host, np.ones(LARGE.shape))
+    buffers.feed(host, np.ones(LARGE.shape))
     assert (host == 1).all()
     assert not here.made

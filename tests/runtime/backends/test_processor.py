@@ -1,13 +1,20 @@
-"""What the system says of the processor's caches."""
+"""The processor: what the system says of its caches, and the threads and kernels of its BLAS."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from partitioner.costs.cost import Caches
-from runtime.backends.device.processor import USUAL, Sweeps, find_caches
+from runtime.backends.device.processor import (
+    USUAL_CACHES,
+    CacheFlusher,
+    SharedCores,
+    find_caches,
+    slow_blas_warning,
+)
 
 
 def described(folder: Path, *caches: str) -> Path:
@@ -40,13 +47,54 @@ def test_a_part_of_the_shared_cache_is_no_less_than_the_own_one(tmp_path):
 
 @pytest.mark.parametrize("caches", [(), ("2 Unified 1M 0",), ("2 Unified ? 0", "3 Unified 8M x")])
 def test_where_the_system_says_little_the_usual_is_assumed(tmp_path, caches):
-    assert find_caches(2, described(tmp_path, *caches)) == Caches(USUAL.own, USUAL.shared // 2)
-    assert find_caches(1, tmp_path / "none") == USUAL
+    assert find_caches(2, described(tmp_path, *caches)) == Caches(
+        USUAL_CACHES.own, USUAL_CACHES.shared // 2
+    )
+    assert find_caches(1, tmp_path / "none") == USUAL_CACHES
 
 
 def test_this_machine_has_some():
     found = find_caches(2)
     assert 0 < found.own <= found.shared
-    sweeps = Sweeps(found, 2)
+    sweeps = CacheFlusher(found, 2)
     sweeps.own()
     sweeps.all()
+
+
+# -- BLAS ---------------------------------------------------------------------------------------
+
+AVX512, AVX2 = {"avx", "avx2", "avx512f"}, {"avx", "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "flags", "missing"),
+    [
+        ("Haswell", AVX512, "AVX512F"),
+        ("Zen", AVX512, "AVX512F"),
+        ("Sandybridge", AVX2, "AVX2"),
+        ("SkylakeX", AVX512, ""),
+        ("Haswell", AVX2, ""),
+        ("Prescott", {"sse2"}, ""),
+    ],
+)
+def test_kernels_below_what_the_processor_can_do(kernels, flags, missing):
+    said = slow_blas_warning({"OPENBLAS_CORETYPE": kernels}, kernels, flags)
+    assert (missing in said and f"OPENBLAS_CORETYPE={kernels}" in said) if missing else said == ""
+
+
+def test_nothing_is_said_where_nothing_is_set():
+    assert slow_blas_warning({}, "Haswell", AVX512) == ""
+    assert slow_blas_warning({"OPENBLAS_CORETYPE": ""}, "Haswell", AVX512) == ""
+
+
+def test_ranks_share_the_threads_that_products_may_use():
+    def now() -> set[int]:
+        return {b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"}
+
+    before = now()
+    with threadpool_limits(limits=1, user_api="blas"):
+        assert SharedCores(1).threads == 1  # no more than it was allowed
+    many = SharedCores(1000)
+    with many.limit():
+        assert (many.threads, now()) == (1, {1})
+    assert now() == before

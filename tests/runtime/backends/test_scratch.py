@@ -77,7 +77,7 @@ def test_what_is_planned_is_what_is_taken(groups, name):
         worker = Worker(made, 0, arrays, wanted=(), shared=shared)
         for _ in range(3):  # call by call, captured, and launched again
             worker.step(transport, case.feeds)
-        held = scratch_held(here, shared.clock)
+        held = scratch_held(here, shared.context)
         assert worker.held == held + shared.pool.memory.nbytes
         return held
 

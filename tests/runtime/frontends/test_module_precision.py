@@ -12,7 +12,7 @@ import pytest
 import symgraph as mx
 import symgraph.passes.loss_scale
 from runtime.backends.device.arrays import beside, device, on_host
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.training.job import create_optimizer, prepare, training_plan
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster

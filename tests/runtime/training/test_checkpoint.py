@@ -10,7 +10,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from runtime.backends.device.blas_threads import limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.training import checkpoint
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus

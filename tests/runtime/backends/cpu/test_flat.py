@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.backends.device.table import KERNELS, BoundCall, CallContext, KernelCall, noop
+from runtime.backends.cpu.table import KERNELS
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall, noop
 from symgraph.core.params import Site, parse_params
 from symgraph.core.registry import Env, find, infer, run
 from symgraph.core.types import TensorType
@@ -37,9 +38,9 @@ def bind(name, ins, env=EVALUATION, over=None, **given):
     outs = [placed(np.full(t.shape, 77, t.dtype)) for t in types]
     if over is not None:
         outs[over[0]] = ins[over[1]].reshape(types[over[0]].shape)
-    clock = CallContext()
-    clock.env = env
-    return KERNELS[op.name](KernelCall(attrs, tuple(ins), tuple(outs), clock)), outs, wanted
+    context = CallContext()
+    context.env = env
+    return KERNELS[op.name](KernelCall(attrs, tuple(ins), tuple(outs), context)), outs, wanted
 
 
 def agree(name, *ins, tolerance=None, near=1e-30, **how):

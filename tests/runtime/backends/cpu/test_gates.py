@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from runtime.backends.cpu import KERNELS, gates, vector
-from runtime.backends.device.table import FAST, CallContext, KernelCall, jit
+from runtime.backends.device.compile import FAST, jit
+from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env, find, run
 
 EXACT = {
@@ -239,5 +240,5 @@ def test_saturated_gates_and_nan(op, dtype):
 def test_no_kernel_for_halves(op, given, blocks, places):
     arrays = inputs(blocks, 2, 3, "float16")
     outs = wanted(op, given, arrays)
-    task = KernelCall(attributes(op, given), tuple(arrays), outs, CallContext())
-    assert KERNELS[op](task) is None
+    call = KernelCall(attributes(op, given), tuple(arrays), outs, CallContext())
+    assert KERNELS[op](call) is None

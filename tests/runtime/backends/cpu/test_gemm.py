@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from runtime.backends.cpu.gemm import available, matmul_packed, pack, packed_shape
-from runtime.backends.device.table import KERNELS, CallContext, KernelCall
+from runtime.backends.cpu.table import KERNELS
+from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.params import parse_params
 from symgraph.core.registry import Env, find
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from runtime.backends.cpu.rows import copy_all
-from runtime.backends.device.table import KERNELS, BoundCall, CallContext, KernelCall, noop
+from runtime.backends.cpu.table import KERNELS
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall, noop
 from symgraph.core.params import parse_params
 from symgraph.core.registry import find
 from tests.runtime.backends.cpu.test_flat import DTYPES, agree, bind, numbers

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from runtime.backends.cpu.updates import squared_norm, update
+from runtime.backends.updates import squared_norm, update
 from symgraph.frontend import optimizer
 from symgraph.frontend.optimizer import sum_of_squares
 from tests.runtime.backends.cpu.test_flat import DTYPES, numbers, placed

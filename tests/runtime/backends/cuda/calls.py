@@ -52,14 +52,14 @@ def whole(array: ndarray) -> bool:
 
 
 class Called:
-    """A bound call with its arrays, its clock and what the operator computes itself."""
+    """A bound call with its arrays, its context and what the operator computes itself."""
 
     def __init__(self, op: str, ins: Any, over: dict[int, int], given: dict[str, Any]) -> None:
         found = find(op)
         attrs = parse_params(op, "test", found.params, given)
         self.ins = [on_gpu(np.asarray(x)) for x in ins]
         self.before = [x.get() for x in self.ins]
-        self.clock, self.over = CallContext(), over
+        self.context, self.over = CallContext(), over
         self.computed: Callable[[Env], Any] = lambda env: run(
             found, env, attrs, [x.copy() for x in self.before]
         )
@@ -68,8 +68,8 @@ class Called:
         self.outs = [on_gpu(np.full(t.shape, 77, t.dtype)) for t in made]
         for out, source in over.items():
             self.outs[out] = self.ins[source].reshape(self.outs[out].shape)
-        task = KernelCall(attrs, tuple(self.ins), tuple(self.outs), self.clock)  # type: ignore[arg-type]
-        bound = KERNELS[op](task)
+        call = KernelCall(attrs, tuple(self.ins), tuple(self.outs), self.context)  # type: ignore[arg-type]
+        bound = KERNELS[op](call)
         assert bound is not None, f"{op} has no kernel for this"
         self.bound: BoundCall = bound
 
@@ -89,7 +89,7 @@ def agree(
     """The kernel's outputs, which are near the operator's own; over: output -> input it is in."""
     called = Called(op, ins, over or {}, given)
     found, wanted = called.results(), called.computed(Env())
-    called.clock.check()
+    called.context.check()
     for own, exact in zip(found, wanted, strict=True):
         assert own.dtype == exact.dtype
         close = near or TOLERANCE[_real(ins)]

@@ -260,11 +260,11 @@ def test_ids_out_of_range_are_raised_after_the_step(op, more, given, what, count
     with pytest.raises(IndexError) as own:
         called.computed(Env())
     with pytest.raises(IndexError) as noted:
-        called.clock.check()
+        called.context.check()
     assert f"is outside 0..{count - 1}" in str(noted.value)
     if wrong < 2**30:
         assert str(noted.value) == str(own.value) == f"{what} {wrong} is outside 0..{count - 1}"
-    called.clock.check()  # it is said once
+    called.context.check()  # it is said once
 
 
 def test_an_id_that_is_no_number():
@@ -272,7 +272,7 @@ def test_an_id_that_is_no_number():
     called = Called("Embedding", [ids, numbers((4, 3))], {}, {"input_dim": 4, "output_dim": 3})
     called.results()
     with pytest.raises(IndexError, match=r"id nan is outside 0\.\.3"):
-        called.clock.check()
+        called.context.check()
 
 
 # -- products --------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def vectors(count: int, size: int, dtype: str) -> list[np.ndarray]:
 def judged(called: Called, dtype: str) -> None:
     """In training, and else, one after the other as runs may be."""
     for env in (TRAINING, OTHER, TRAINING):
-        called.clock.set(env)
+        called.context.set(env)
         for found, wanted in zip(called.results(), called.computed(env), strict=True):
             assert found.dtype == wanted.dtype
             close = 2e-3 if wanted.dtype == "float16" else 10 * TOLERANCE.get(dtype, 1e-5)
@@ -95,6 +95,6 @@ def test_outputs_may_lie_where_the_data_do():
     ins = [numbers((4, 3, 50)), *vectors(4, 3, "float32")]
     judged(Called("BatchNorm", ins, {}, {"fix_gamma": False}), "float32")
     over = Called("BatchNorm", ins, {0: 0}, {"fix_gamma": False})
-    over.clock.set(TRAINING)
+    over.context.set(TRAINING)
     for found, wanted in zip(over.results(), over.computed(TRAINING), strict=True):
         np.testing.assert_allclose(found, wanted, 3e-5, 3e-5)

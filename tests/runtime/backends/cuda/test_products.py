@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from runtime.backends.cuda import draws
+from runtime.backends.cuda import rank_memory
 from runtime.backends.cuda.blas import BlasError, product
 from runtime.backends.device import arrays
 from runtime.backends.device.table import CallContext
@@ -117,7 +117,7 @@ def test_dropout(dtype, p, place):
         Env(train=True, seed=3, step=6, sample=9),
         Env(),
     ):
-        called.clock.set(env)
+        called.context.set(env)
         for found, wanted in zip(called.results(), called.computed(env), strict=True):
             np.testing.assert_array_equal(found, wanted)
         if env.train and 0 < p < 1:
@@ -126,13 +126,13 @@ def test_dropout(dtype, p, place):
 
 
 def test_streams_differ_and_there_is_room_for_any_number(monkeypatch):
-    monkeypatch.setattr(draws, "ROOM", 2)
-    clock, env = CallContext(), Env(train=True, step=1)
-    places = {name: draws.places(clock, name)[0] for name in "abcde"}
-    assert draws.places(clock, "b")[0].data.ptr == places["b"].data.ptr
-    clock.set(env)
+    monkeypatch.setattr(rank_memory, "KEY_BLOCK", 2)
+    context, env = CallContext(), Env(train=True, step=1)
+    places = {name: rank_memory.random_places(context, name)[0] for name in "abcde"}
+    assert rank_memory.random_places(context, "b")[0].data.ptr == places["b"].data.ptr
+    context.set(env)
     keys = {name: int(place.get()[0]) % 2**64 for name, place in places.items()}
     assert keys == {name: key(0, name, 1) for name in "abcde"}
-    late = draws.places(clock, "late")[0]
-    clock.set(env)  # the same step, but of a stream more
+    late = rank_memory.random_places(context, "late")[0]
+    context.set(env)  # the same step, but of a stream more
     assert int(late.get()[0]) % 2**64 == key(0, "late", 1)

@@ -70,7 +70,7 @@ def test_lengths_that_there_cannot_be(op, axis, length, said):
     (made,) = called.results()
     assert np.isnan(made).any()
     with pytest.raises(IndexError, match=said):
-        called.clock.check()
+        called.context.check()
 
 
 def test_other_dtypes_are_left_to_the_operators():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from runtime.backends.cpu.updates import squared_norm, squared_norms, update
+from runtime.backends.updates import squared_norm, squared_norms, update
 from symgraph.frontend import optimizer
 from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import numbers, on_gpu, whole

@@ -1,0 +1,46 @@
+"""Compiled loops: numba's options, and the LLVM types and calls that loops are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import extending
+
+# Flags that neither lose NaN and infinity nor change the order of a sum.
+FAST = {"contract", "nsz", "arcp", "afn"}
+
+I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+VOID = ir.VoidType()
+intrinsic: Any = extending.intrinsic  # numba types the rule that is given, not what becomes of it
+
+
+def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile at the first call and cache the code on disk; it runs without the GIL."""
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, cache=True, fastmath=FAST, error_model="numpy"
+    )(function)
+    return compiled
+
+
+def jit_reassoc(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a sum, which may run in parallel partial sums of a fixed order; else as `jit`."""
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, cache=True, fastmath=FAST | {"reassoc"}, error_model="numpy"
+    )(function)
+    return compiled
+
+
+def jit_exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile arithmetic that gives numpy's bits; else as `jit`."""
+    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return compiled
+
+
+def call_llvm(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Emit a call of the LLVM intrinsic `llvm.<name>`."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = builder.module.globals.get(f"llvm.{name}")
+    return builder.call(function or ir.Function(builder.module, kind, f"llvm.{name}"), args)
