@@ -26,24 +26,24 @@ from symgraph.passes.precision import is_parameter_cast
 SUM = "elemwise_add"
 
 
-def owners(
+def assign_bodies(
     graph: Graph, placement: Placement, segments: Segments, *, split: bool = False
 ) -> dict[str, BodyKey]:
     """The body of every node. Raises PlacementError for a node without a stage."""
     weights = weight_nodes(graph) if split else frozenset()
     back = INPUT if split else BACKWARD
-    owner: dict[str, BodyKey] = {}
+    body_of: dict[str, BodyKey] = {}
     for node in graph:
         stage = placement.stage_of.get(home_of(node))
         if stage is None:
             raise PlacementError(f"node {node.name!r} is not placed on any stage")
         if node.origin is not None and node.op == SUM:
-            left, right = (owner[v.node] for v in node.inputs)
+            left, right = (body_of[v.node] for v in node.inputs)
             if left.stage == right.stage and FORWARD not in (left.phase, right.phase):
                 stage = left.stage
         phase = FORWARD if node.origin is None else WEIGHT if node.name in weights else back
-        owner[node.name] = BodyKey(stage, phase, segments.of[node.name])
-    return owner | _variables(graph, owner)
+        body_of[node.name] = BodyKey(stage, phase, segments.of[node.name])
+    return body_of | _variables(graph, body_of)
 
 
 def weight_nodes(graph: Graph) -> frozenset[str]:
@@ -67,16 +67,16 @@ def _is_parameter(graph: Graph, name: str) -> bool:
     return graph[name].is_variable or is_parameter_cast(graph, name)
 
 
-def _variables(graph: Graph, owner: Mapping[str, BodyKey]) -> dict[str, BodyKey]:
+def _variables(graph: Graph, body_of: Mapping[str, BodyKey]) -> dict[str, BodyKey]:
     """Forward variables belong to their stage's body of the first segment that reads them."""
     first: dict[str, int] = {}
     for node in graph:
         if node.origin is None:
             for value in node.inputs:
-                segment = owner[node.name].segment
+                segment = body_of[node.name].segment
                 first[value.node] = min(segment, first.get(value.node, segment))
     return {
-        node.name: owner[node.name]._replace(segment=first.get(node.name, 0))
+        node.name: body_of[node.name]._replace(segment=first.get(node.name, 0))
         for node in graph.variables
         if node.origin is None
     }

@@ -43,7 +43,7 @@ def form_stages(
     ancestors: list[int] = []  # stage -> bit set of the stages that come before it
     last: dict[int, int] = {}  # rank -> its newest stage
     stage_of_unit: dict[Unit, int] = {}
-    for unit in sorted(before, key=lambda u: (u[:2], u[2] or (-1, 0))):
+    for unit in sorted(before, key=_unit_order):
         _, rank, shard = unit
         sources = {stage_of_unit[p] for p in before[unit]}
         need = 0
@@ -67,6 +67,15 @@ def form_stages(
     number = {s: i for i, s in enumerate(order)}
     stage_of = {n: number[stage_of_unit[unit]] for n, unit in units.items() if n not in exchanges}
     return stage_of, tuple(stages[s] for s in order)
+
+
+def _unit_order(unit: Unit) -> tuple[int, int, tuple[int, int]]:
+    """Sort units so that each comes after those it reads from.
+
+    A variable may feed a shard and, on the same rank and level, nodes of no shard: those go first.
+    """
+    level, rank, shard = unit
+    return level, rank, shard or (-1, 0)
 
 
 def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) -> dict[str, Unit]:
@@ -98,8 +107,7 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
             for value in node.inputs:
                 joins = graph[value.node].is_variable or is_parameter_cast(graph, value.node)
                 if joins and unit[1] == units[value.node][1]:
-                    later = first.get(value.node, unit)
-                    first[value.node] = unit if unit[0] <= later[0] else later
+                    first[value.node] = min(unit, first.get(value.node, unit), key=_unit_order)
     away = {
         v.node
         for n in graph

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from partitioner.base.exchanges import find_exchanges
-from partitioner.base.node_bodies import SUM, owners
+from partitioner.base.node_bodies import SUM, assign_bodies
 from partitioner.base.segments import time_segments
 from partitioner.base.types import (
     AGAIN,
@@ -42,18 +42,18 @@ def cut(
     time_segment: time steps a segment; None: do not cut along time. Raises PlacementError for
     unplaced nodes, GraphError for time steps that are no numbers.
     """
-    owner = owners(graph, placement, time_segments(graph, time_segment), split=split)
-    readers = _readers(graph, owner)
-    found = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in owner.items()})
+    body_of = assign_bodies(graph, placement, time_segments(graph, time_segment), split=split)
+    readers = _readers(graph, body_of)
+    found = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in body_of.items()})
     taking = {copy: name for name, ends in found.items() for copy in ends.taking}
-    edges = _edges(graph, owner, readers, taking)
-    keys = sorted({*owner.values(), *(e.dst for e in edges)}, key=run_order)
+    edges = _edges(graph, body_of, readers, taking)
+    keys = sorted({*body_of.values(), *(e.dst for e in edges)}, key=run_order)
     nodes: dict[BodyKey, list[Node]] = {key: [] for key in keys}
     for node in graph:
-        nodes[owner[node.name]].append(node)
+        nodes[body_of[node.name]].append(node)
     sent = {e.value for e in edges}
-    lasts = _lasts(owner, readers, edges)
-    bodies = {k: _body(k, nodes[k], graph, owner, lasts, sent) for k in keys}
+    lasts = _lasts(body_of, readers, edges)
+    bodies = {k: _body(k, nodes[k], graph, body_of, lasts, sent) for k in keys}
     return Partition(graph, placement, MappingProxyType(bodies), tuple(edges))
 
 
@@ -70,24 +70,24 @@ def runs_before(a: BodyKey, b: BodyKey) -> bool:
     return (a.phase, b.phase) == (INPUT, WEIGHT) and a.segment >= b.segment
 
 
-def _readers(graph: Graph, owner: Mapping[str, BodyKey]) -> Readers:
+def _readers(graph: Graph, body_of: Mapping[str, BodyKey]) -> Readers:
     found: Readers = {}
     for node in graph:
         for value in node.inputs:
-            if owner[value.node] != owner[node.name]:
-                found.setdefault(value, {})[owner[node.name]] = None
+            if body_of[value.node] != body_of[node.name]:
+                found.setdefault(value, {})[body_of[node.name]] = None
     return found
 
 
 def _edges(
-    graph: Graph, owner: Mapping[str, BodyKey], readers: Readers, taking: Mapping[str, str]
+    graph: Graph, body_of: Mapping[str, BodyKey], readers: Readers, taking: Mapping[str, str]
 ) -> list[CommEdge]:
     """All edges. taking: a copy in the forward phase -> the exchange by which it gets its value."""
     edges: list[CommEdge] = []
-    copied = {(graph[n].inputs[0], owner[n].stage): name for n, name in taking.items()}
+    copied = {(graph[n].inputs[0], body_of[n].stage): name for n, name in taking.items()}
     returned: dict[str, str] = {}  # a gradient node -> the exchange that its outputs go back by
     for node in graph:
-        src, back = owner[node.name], _returned(node, returned, taking)
+        src, back = body_of[node.name], _returned(node, returned, taking)
         if back:
             returned[node.name] = back
         for index, type_ in enumerate(node.types):
@@ -124,7 +124,7 @@ def _first(readers: Iterable[BodyKey]) -> BodyKey:
 
 
 def _lasts(
-    owner: Mapping[str, BodyKey], readers: Readers, edges: Iterable[CommEdge]
+    body_of: Mapping[str, BodyKey], readers: Readers, edges: Iterable[CommEdge]
 ) -> dict[tuple[int, Value], BodyKey | None]:
     """(stage, value) -> the body after which the stage never reads it; None: its last one.
 
@@ -132,7 +132,7 @@ def _lasts(
     """
     touching: dict[tuple[int, Value], list[BodyKey]] = {}
     for value, keys in readers.items():
-        for key in (owner[value.node], *keys):
+        for key in (body_of[value.node], *keys):
             touching.setdefault((key.stage, value), []).append(key)
     for edge in edges:
         touching[edge.dst.stage, edge.value].append(edge.dst)
@@ -148,7 +148,7 @@ def _body(
     key: BodyKey,
     nodes: list[Node],
     graph: Graph,
-    owner: Mapping[str, BodyKey],
+    body_of: Mapping[str, BodyKey],
     lasts: Mapping[tuple[int, Value], BodyKey | None],
     sent: set[Value],
 ) -> Body:
@@ -156,17 +156,17 @@ def _body(
     inside: list[Node] = []
     for node in nodes:
         for value in node.inputs:
-            if owner[value.node] != key and str(value) not in imports:
+            if body_of[value.node] != key and str(value) not in imports:
                 imports[str(value)] = value
                 inside.append(Node(str(value), VARIABLE, types=(graph.type_of(value),)))
-        inputs = tuple([v if owner[v.node] == key else Value(str(v)) for v in node.inputs])
+        inputs = tuple([v if body_of[v.node] == key else Value(str(v)) for v in node.inputs])
         if node.origin is not None or inputs != node.inputs:
             node = Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags)
         inside.append(node)
     made = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
     kept = tuple([v for v in (*imports.values(), *made) if lasts.get((key.stage, v), key) != key])
     asked = dict.fromkeys(graph.outputs)
-    results = tuple([v for v in asked if owner[v.node] == key])
+    results = tuple([v for v in asked if body_of[v.node] == key])
     outside = {*kept, *sent, *asked}
     body = Graph.of(inside, [v for v in made if v in outside])
     return Body(key, body, MappingProxyType(imports), kept, results)

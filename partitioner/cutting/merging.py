@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 
-from partitioner.base.node_bodies import owners
+from partitioner.base.node_bodies import assign_bodies
 from partitioner.base.segments import time_segments
 from partitioner.base.types import Placement
 from partitioner.costs.cost import Costs
@@ -24,21 +24,21 @@ def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -
     placed, and only if they are on one stage. A gradient that sums products over time is one
     product in the last segment of the backward phase.
     """
-    owner = owners(graph, placement, time_segments(graph, time_segment))
+    body_of = assign_bodies(graph, placement, time_segments(graph, time_segment))
 
     def group(node: Node) -> str | None:
         return lookup(graph[home_of(node)].tags, "ctx_group")
 
     def home(node: Node) -> Hashable:
-        return owner[node.name], group(node)
+        return body_of[node.name], group(node)
 
     def over_time(node: Node) -> Hashable:
-        stage, phase, _ = owner[node.name]
+        stage, phase, _ = body_of[node.name]
         return stage, phase, group(node)
 
     merged = sum_products(merge_products(graph, home), over_time)
-    owner = owners(merged, placement, time_segments(merged, time_segment))
-    return share(merged, lambda node: owner[node.name])
+    body_of = assign_bodies(merged, placement, time_segments(merged, time_segment))
+    return share(merged, lambda node: body_of[node.name])
 
 
 def merge_whole(graph: Graph, time_segment: int | None = None) -> Graph:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from partitioner.base.node_bodies import owners
+from partitioner.base.node_bodies import assign_bodies
 from partitioner.base.segments import time_segments
 from partitioner.base.types import AGAIN, BodyKey, Placement
 from symgraph.core.graph import Graph, Node
@@ -39,13 +39,13 @@ def recompute(
     casts = {node.name for node in graph if is_parameter_cast(graph, node.name)}
     if not stages and not casts:
         return graph
-    owner = owners(graph, placement, time_segments(graph, time_segment))
-    bodies = _again(graph, owner, stages)
-    _cast_again(graph, owner, casts, bodies)
+    body_of = assign_bodies(graph, placement, time_segments(graph, time_segment))
+    bodies = _again(graph, body_of, stages)
+    _cast_again(graph, body_of, casts, bodies)
     copies: dict[tuple[str, Place], str] = {}
     for place, names in bodies.items():
         for name in names:
-            home = place == _place(owner[name])
+            home = place == _place(body_of[name])
             stem = f"{name}_again" if home else f"{name}_again{place[1]}"
             copies[name, place] = _fresh(stem, graph)
 
@@ -55,12 +55,12 @@ def recompute(
 
     nodes: list[Node] = []
     for node in graph:
-        place = _place(owner[node.name])
+        place = _place(body_of[node.name])
         if node.origin is not None and any((v.node, place) in copies for v in node.inputs):
             for original in bodies.pop(place, ()):
                 tags = MappingProxyType({**graph[original].tags, AGAIN: "1"})
                 copy = reading_copies(graph[original], place)
-                served = original if _place(owner[original]) == place else node.origin
+                served = original if _place(body_of[original]) == place else node.origin
                 name = copies[original, place]
                 nodes.append(replace(copy, name=name, origin=served, tags=tags))
             node = reading_copies(node, place)
@@ -73,13 +73,13 @@ def _place(key: BodyKey) -> Place:
 
 
 def _again(
-    graph: Graph, owner: Mapping[str, BodyKey], stages: Collection[int]
+    graph: Graph, body_of: Mapping[str, BodyKey], stages: Collection[int]
 ) -> dict[Place, list[str]]:
     """The forward nodes to run again, in run order: what gradient nodes read, and so on back."""
     wanted: set[str] = set()
     found: dict[Place, list[str]] = {}
     for node in reversed(list(graph)):
-        place = _place(owner[node.name])
+        place = _place(body_of[node.name])
         if place[0] not in stages or (node.origin is None and node.name not in wanted):
             continue
         if node.origin is None:
@@ -87,23 +87,23 @@ def _again(
         for value in node.inputs:
             made = graph[value.node]
             here = made.origin is None and not made.is_variable
-            if here and _place(owner[made.name]) == place:
+            if here and _place(body_of[made.name]) == place:
                 wanted.add(made.name)
     return {place: names[::-1] for place, names in found.items()}
 
 
 def _cast_again(
     graph: Graph,
-    owner: Mapping[str, BodyKey],
+    body_of: Mapping[str, BodyKey],
     casts: Collection[str],
     bodies: dict[Place, list[str]],
 ) -> None:
     """To the nodes that run again, add parameters' casts in each segment that reads them."""
     again = {name for names in bodies.values() for name in names}
     for node in graph:
-        place = _place(owner[node.name])
+        place = _place(body_of[node.name])
         for value in node.inputs if node.origin is not None or node.name in again else ():
-            mine = value.node in casts and owner[value.node].stage == place[0]
+            mine = value.node in casts and body_of[value.node].stage == place[0]
             if mine and value.node not in bodies.setdefault(place, []):
                 bodies[place].insert(0, value.node)
 

@@ -64,7 +64,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """Where a rank's values lie. scratch: body -> bytes; scratch_at: scratch root -> its offset."""
 
     places: Mapping[Key, Place]
@@ -83,7 +83,7 @@ class Layout:
         return {key: tuple(numbers) for key, numbers in found.items()}
 
 
-_KNOWN: WeakKeyDictionary[Partition, dict[object, Layout]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Partition, dict[object, MemoryLayout]] = WeakKeyDictionary()
 
 
 def lay_out(
@@ -91,7 +91,7 @@ def lay_out(
     rank: int,
     fixed: Collection[str] = (),
     lasting: Collection[Value] = (),
-) -> Layout:
+) -> MemoryLayout:
     """The layout of one rank.
 
     fixed: variables that have arrays of their own; other variables are copied in. lasting: values
@@ -338,7 +338,7 @@ class _Builder:
 
     # -- the result ------------------------------------------------------------------------------
 
-    def finish(self) -> Layout:
+    def finish(self) -> MemoryLayout:
         sent: dict[Key, BodyKey] = {
             (e.src.stage, e.value): e.src for e in self.partition.edges if self.partition.crosses(e)
         }
@@ -354,7 +354,7 @@ class _Builder:
             for root, offset in [self.where(key)]
         }
         scratch, scratch_at = self._scratch(roots, inside.values())
-        return Layout(places, roots, scratch, scratch_at)
+        return MemoryLayout(places, roots, scratch, scratch_at)
 
     def _root(self, root: int, keys: list[Key], low: int, sent: Mapping[Key, BodyKey]) -> Root:
         size = max(self.where(k).offset + self.size(k) for k in keys) - low

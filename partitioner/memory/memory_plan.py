@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from partitioner.base.types import FORWARD, BodyKey, Partition
 from partitioner.cutting.replicas import scratch_bytes
-from partitioner.memory.memory_layout import Layout, Root, lay_out, turn
+from partitioner.memory.memory_layout import MemoryLayout, Root, lay_out, turn
 from symgraph.core.types import Value
 
 NOTHING: Mapping[str, Value] = MappingProxyType({})
@@ -113,7 +113,7 @@ def early_messages(partition: Partition) -> frozenset[int]:
     )
 
 
-def _bodies(partition: Partition, rank: int, layout: Layout) -> dict[BodyKey, BodyMemory]:
+def _bodies(partition: Partition, rank: int, layout: MemoryLayout) -> dict[BodyKey, BodyMemory]:
     """The figures of a rank's bodies, gradients that are asked for aside."""
     top: Counter[BodyKey] = Counter(layout.scratch)
     kept: Counter[BodyKey] = Counter()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements
-from partitioner.solve.lattice import rows
 from partitioner.solve.problem import Array
 
 HOT, COLD = 0.03, 1e-5  # of the energy

@@ -13,8 +13,8 @@ import numpy as np
 
 from partitioner.solve.bounds import lower_bound
 from partitioner.solve.budget import Budget
+from partitioner.solve.down_sets import prefixes
 from partitioner.solve.elements import Elements, elements, mirrored
-from partitioner.solve.lattice import prefixes
 from partitioner.solve.problem import Array, Problem, Solution, solution
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights

@@ -9,7 +9,7 @@ import numpy as np
 
 from partitioner.solve.bounds import memory_problem
 from partitioner.solve.budget import Budget
-from partitioner.solve.downsets import place_downsets
+from partitioner.solve.contiguous import place_downsets
 from partitioner.solve.elements import elements
 from partitioner.solve.noncontiguous import place_noncontiguous
 from partitioner.solve.problem import ACCELERATOR, CORE, InfeasibleError, Problem

@@ -15,7 +15,7 @@ import numpy as np
 from partitioner.solve.anneal import anneal
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.budget import Budget, Stopped
-from partitioner.solve.downsets import place_downsets
+from partitioner.solve.contiguous import place_downsets
 from partitioner.solve.elements import Elements, elements
 from partitioner.solve.milp import programme
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations

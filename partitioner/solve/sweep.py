@@ -24,7 +24,7 @@ import numba
 import numpy as np
 
 from partitioner.solve.budget import Budget
-from partitioner.solve.lattice import Family, rows
+from partitioner.solve.down_sets import Family, rows
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array
 from partitioner.solve.weights import Nets, Weights, nets_of

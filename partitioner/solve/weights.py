@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements, Net
-from partitioner.solve.lattice import rows
 from partitioner.solve.problem import Array
 
 MOST = 4  # free elements in a group: all sets of them are tried

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from partitioner.costs.machine import Machine
-from partitioner.solve.lattice import rows
+from partitioner.solve.down_sets import rows
 from partitioner.solve.prices import best_prices, priced
 from partitioner.strategies.coarse import Coarse, limits, parts
 from partitioner.strategies.loads import Loads

@@ -19,8 +19,8 @@ from partitioner.costs.machine import Machine
 from partitioner.solve import STRATEGIES as SOLVERS
 from partitioner.solve import Budget, Kind, Problem, Transfer
 from partitioner.solve.bounds import lower_bound, memory_problem
+from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
-from partitioner.solve.lattice import TooMany, down_sets
 from partitioner.solve.reduce import reduced
 from partitioner.solve.sweep import states
 from partitioner.solve.weights import weights
@@ -45,7 +45,7 @@ class CoarseProblem(NamedTuple):
         return [self.devices[d] for d in found[:classes]]
 
 
-def as_fleet(
+def as_problem(
     coarse: Coarse, machine: Machine, constraints: Constraints, *, cheapest: bool = False
 ) -> CoarseProblem:
     """The problem; nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts.
@@ -131,7 +131,7 @@ def _moves(coarse: Coarse, machine: Machine, device: int, *, cheapest: bool) -> 
 
 def floor(coarse: Coarse, machine: Machine, constraints: Constraints) -> float:
     """What no placement of the classes is below: the largest class, and all work spread evenly."""
-    return lower_bound(as_fleet(coarse, machine, constraints, cheapest=True).problem)
+    return lower_bound(as_problem(coarse, machine, constraints, cheapest=True).problem)
 
 
 def slowness(coarse: Coarse) -> Array:
@@ -149,14 +149,14 @@ def solved(
     Raises PlacementError, naming the smallest memory limit that works, where nothing fits.
     """
     exact = "downsets" if coarse.contiguous else "noncontiguous"
-    typical = as_fleet(coarse, machine, constraints)
+    typical = as_problem(coarse, machine, constraints)
     found = SOLVERS[strategy](typical.problem, Budget(steps=constraints.steps))
     if found is None and strategy != exact:  # no order that it tries fits the memory
         found = SOLVERS[exact](typical.problem, Budget(steps=constraints.steps))
     if found is None:
         raise _infeasible(coarse, machine, constraints)
     devices = typical.assignment(found.assignment, len(coarse))
-    cheapest = as_fleet(coarse, machine, constraints, cheapest=True)
+    cheapest = as_problem(coarse, machine, constraints, cheapest=True)
     if strategy != exact:
         return devices, floor(coarse, machine, constraints)
     if _same(typical.problem, cheapest.problem):
@@ -175,7 +175,7 @@ def _same(a: Problem, b: Problem) -> bool:
         x.count == y.count
         and x.memory_limit == y.memory_limit
         and np.array_equal(x.times, y.times)
-        and np.array_equal(x.moves, y.moves)  # type: ignore[arg-type]  # as_fleet gives them
+        and np.array_equal(x.moves, y.moves)  # type: ignore[arg-type]  # as_problem gives them
         for x, y in zip(a.kinds, b.kinds, strict=True)
     )
 
@@ -183,7 +183,7 @@ def _same(a: Problem, b: Problem) -> bool:
 def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: int) -> bool:
     """Whether the exact search has no more to walk than that: down-sets of the coarse graph, times
     the sets of devices that can hold each."""
-    core = reduced(elements(as_fleet(coarse, machine, constraints).problem, contiguous=True))
+    core = reduced(elements(as_problem(coarse, machine, constraints).problem, contiguous=True))
     try:
         down_sets(len(core), core.arcs, most // states(weights(core)))
     except TooMany:
@@ -194,12 +194,12 @@ def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: 
 def _infeasible(coarse: Coarse, machine: Machine, constraints: Constraints) -> PlacementError:
     """Why nothing fits: what the devices hold in the placement with the smallest limit."""
     exact = "downsets" if coarse.contiguous else "noncontiguous"
-    fleet = as_fleet(coarse, machine, constraints)
-    least = SOLVERS[exact](memory_problem(fleet.problem), Budget(steps=constraints.steps))
+    target = as_problem(coarse, machine, constraints)
+    least = SOLVERS[exact](memory_problem(target.problem), Budget(steps=constraints.steps))
     if least is None:
         return PlacementError("no placement keeps all pins and groups; pin fewer of them")
     memory = [0] * len(machine.devices)
-    for c, d in enumerate(fleet.assignment(least.assignment, len(coarse))):
+    for c, d in enumerate(target.assignment(least.assignment, len(coarse))):
         memory[d] += int(coarse.memory[c])
     return too_small(machine, constraints, memory, max(memory), "")
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from partitioner.base.aliasing import is_join, is_view
 from partitioner.base.types import AGAIN, Body, BodyKey
-from partitioner.memory.memory_layout import Layout
+from partitioner.memory.memory_layout import MemoryLayout
 from runtime.backends import cuda
 from runtime.backends.cpu import KERNELS
 from runtime.backends.cpu.chains import Chain
@@ -117,7 +117,7 @@ class Binder:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: MemoryLayout,
         arrays: Mapping[str, Array],
         parameters: frozenset[str],
         memory: Array,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from partitioner import Partition
 from partitioner.base.types import PHASES, BodyKey
-from partitioner.memory.memory_layout import Layout, lay_out
+from partitioner.memory.memory_layout import MemoryLayout, lay_out
 from partitioner.memory.memory_plan import early_messages
 from partitioner.memory.packing import Need, pack
 from runtime.backends.device.arrays import HOST, Device
@@ -69,7 +69,7 @@ class Arena(NamedTuple):
     """
 
     nbytes: int
-    layouts: Mapping[Kind, Layout]
+    layouts: Mapping[Kind, MemoryLayout]
     at: Mapping[tuple[int, int], int]
     scratch: Mapping[tuple[BodyKey, int], int]
     sums: Mapping[tuple[str, int], int]
@@ -238,7 +238,7 @@ def _sums(
     return adding, totals, needs
 
 
-def _touches(layout: Layout) -> _Touches:
+def _touches(layout: MemoryLayout) -> _Touches:
     lives: dict[object, list[int]] = defaultdict(list)
     for number, root in enumerate(layout.roots):
         if root.fixed is None and not root.scratch:

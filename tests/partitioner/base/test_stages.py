@@ -15,8 +15,10 @@ from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE
 from symgraph.core.types import TensorType, Value
+from symgraph.frontend import sym
+from symgraph.frontend.attribute import AttrScope
 from tests.helpers.networks import random_case, random_groups
-from tests.helpers.pipelines import make_plan
+from tests.helpers.pipelines import Case, in_pieces, judge, make_plan, on_devices
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
@@ -108,6 +110,31 @@ def test_a_turn_back_on_one_way_only_splits_only_that_rank():
     """
     found = stages("x@0", "a@0 = x", "b@1 = a", "c@0 = b", "d@1 = c b")
     assert found == ([["x", "a"], ["b"], ["c"], ["d"]], (0, 1, 0, 1))
+
+
+def test_shards_on_one_device_and_replicas_on_two_read_one_input():
+    """An input and a product with shard="2" were in a group on one device, and a group on two
+    devices, replicated, read the same input. The planner ended in a KeyError: the input was put
+    with its first reader, a shard, but the replica's slice of it was taken before any shard.
+    """
+    with AttrScope(ctx_group="shards", shard="2"):
+        x = sym.Variable("x")
+        left = sym.FullyConnected(x, num_hidden=4, name="left")
+    with AttrScope(ctx_group="replicas"):
+        right = sym.FullyConnected(x, num_hidden=4, name="right")
+    with AttrScope(ctx_group="loss"):
+        both = sym.Concat(left, right, dim=1)
+        loss = sym.LinearRegressionOutput(both, sym.Variable("label"), name="loss")
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((6, 3)), "label": rng.standard_normal((6, 8))}
+    shapes, _, _ = loss.infer_shape(x=(6, 3), label=(6, 8))
+    named = zip(loss.list_arguments(), shapes, strict=True)
+    arrays = {name: rng.standard_normal(shape) for name, shape in named if name not in feeds}
+    case = Case(loss, feeds, arrays, {"x": 0, "label": 0})
+    for shards, replicas in ((0, (0, 1)), (0, (1, 2)), (1, (1, 0)), (2, (0, 1))):
+        groups = {"shards": cpu(shards), "replicas": [*map(cpu, replicas)], "loss": cpu(0)}
+        outputs = in_pieces(case, on_devices(3, groups))[0].outputs
+        np.testing.assert_allclose(outputs[0], judge(case).outputs[0], rtol=1e-12)
 
 
 def random_net(seed: int, nodes: int = 40, ranks: int = 4) -> tuple[Graph, dict[str, int]]:

@@ -11,7 +11,7 @@ import symgraph.frontend.sym as sym
 from partitioner import BodyKey, BodyMemory, MemoryPlan, Partition, group2ctx, plan_memory
 from partitioner.base.aliasing import SAME, SAME_IF_UNCHANGED, SLICES, is_view, view_offset
 from partitioner.cutting.cut import cut
-from partitioner.memory.memory_layout import Layout, lay_out
+from partitioner.memory.memory_layout import MemoryLayout, lay_out
 from partitioner.memory.memory_plan import kept_bytes
 from runtime.engine.worker import Worker
 from runtime.planning.plan import Options
@@ -112,7 +112,7 @@ def test_forward_only_leaves_nothing():
 # -- side by side and in place -------------------------------------------------------------------
 
 
-def unrolled(joined: Callable[[list[Symbol]], Symbol]) -> Layout:
+def unrolled(joined: Callable[[list[Symbol]], Symbol]) -> MemoryLayout:
     """The layout of four steps h = tanh(W h + x) and a join of some of them, forward."""
     h, steps, weight = sym.Variable("h0"), [], sym.Variable("w")
     for t in range(4):
@@ -123,7 +123,7 @@ def unrolled(joined: Callable[[list[Symbol]], Symbol]) -> Layout:
     return lay_out(partition, 0, ["w"])
 
 
-def places(layout: Layout, *names: str) -> list[int | None]:
+def places(layout: MemoryLayout, *names: str) -> list[int | None]:
     """Offsets in the first one's root; None: elsewhere."""
     found = [layout.places[0, Value(n)] for n in names]
     return [p.offset if p.root == found[0].root else None for p in found]

@@ -19,15 +19,15 @@ from partitioner.solve import (
     InfeasibleError,
     Problem,
     Transfer,
-    downsets,
     evaluate,
     published,
     solve,
     violations,
 )
+from partitioner.solve import contiguous as downsets
 from partitioner.solve.bounds import lower_bound
+from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
-from partitioner.solve.lattice import TooMany, down_sets
 from partitioner.solve.reduce import reduced
 from symgraph.core.errors import PlacementError
 

@@ -19,8 +19,8 @@ import numpy as np
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.chain import best_chain, devices_of, topological
+from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import Elements, elements, mirrored, ordered
-from partitioner.solve.lattice import TooMany, down_sets
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
 from partitioner.solve.reduce import join_uncuttable, reduced, timeless
