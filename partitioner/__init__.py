@@ -6,6 +6,7 @@ from partitioner.cutting.cut import cut
 from partitioner.memory.memory_plan import BodyMemory, MemoryPlan, plan_memory
 from partitioner.placement.group2ctx import group2ctx
 from partitioner.placement.transfer import carry
+from partitioner.views.report import table
 
 __all__ = [
     "Body",
@@ -22,3 +23,5 @@ __all__ = [
     "group2ctx",
     "plan_memory",
 ]
+
+Partition.printer = table  # `print(partition)`

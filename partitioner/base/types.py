@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
@@ -141,7 +141,8 @@ class Partition:
         """Whether the edge joins two ranks, so that a message is sent."""
         return self.rank(edge.src) != self.rank(edge.dst)
 
-    def __str__(self) -> str:
-        from partitioner.views.report import table
+    #: What `str` and `print` show: views/report.py's table, set by the package's `__init__`.
+    printer: ClassVar[Callable[[Partition], str]] = repr
 
-        return table(self)
+    def __str__(self) -> str:
+        return Partition.printer(self)
