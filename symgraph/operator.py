@@ -21,7 +21,17 @@ from symgraph.core.params import (
     optional,
 )
 from symgraph.core.ref import Ref, apply, apply_all
-from symgraph.core.registry import Call, Env, OpDef, no_flops, output_size, register, same_dtype
+from symgraph.core.registry import (
+    Call,
+    Env,
+    OpDef,
+    if_unchanged,
+    no_flops,
+    output_size,
+    register,
+    same_dtype,
+    same_memory,
+)
 from symgraph.core.shapes import broadcast, same
 from symgraph.passes.testing import check_op, run_op
 
@@ -40,6 +50,7 @@ __all__ = [
     "choice",
     "dtype",
     "elementwise",
+    "if_unchanged",
     "integer",
     "integers",
     "linear",
@@ -51,4 +62,5 @@ __all__ = [
     "run_op",
     "same",
     "same_dtype",
+    "same_memory",
 ]

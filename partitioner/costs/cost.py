@@ -31,17 +31,6 @@ UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
 
 LARGE = 1 << 15  # bytes of a parameter for which it matters where it lies
 
-# Operators that read no more than they give.
-PICK = {
-    "Embedding",
-    "take",
-    "pick",
-    "slice",
-    "slice_axis",
-    "_shard_embedding",
-    "_shard_pick",
-}
-
 
 def is_free(node: Node, graph: Graph) -> bool:
     """Whether a call takes no time: its output is its inputs' memory, or is laid beside it."""
@@ -85,9 +74,10 @@ def parameters(node: Node, graph: Graph, elsewhere: Container[str] = ()) -> list
 
 def touched_bytes(node: Node, graph: Graph) -> int:
     """Bytes that a call reads and writes."""
-    given = sum(t.nbytes for t in node.types)
-    ins = graph.types_of(node.inputs)
-    return given + sum(min(t.nbytes, given) if node.op in PICK else t.nbytes for t in ins)
+    written = sum(t.nbytes for t in node.types)
+    sizes = [t.nbytes for t in graph.types_of(node.inputs)]
+    reads_part = not node.is_variable and find(node.op).reads_part
+    return written + sum(min(size, written) if reads_part else size for size in sizes)
 
 
 def resident_bytes(body: Body) -> int:

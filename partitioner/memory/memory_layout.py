@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from partitioner.base.aliasing import IN_PLACE, is_join, is_view, view_offset
+from partitioner.base.aliasing import is_join, view_offsets
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Body, BodyKey, Partition
 from partitioner.cutting.cut import run_order, runs_before
 from partitioner.memory.packing import Need, pack, to_cache_lines
@@ -217,13 +217,13 @@ class _Builder:
         self.made[key] = _Use(body.key, -1)
 
     def _call(self, body: Body, node: Node, keys: list[Key], use: _Use) -> None:
-        view = is_view(node, body.graph)
+        offsets = view_offsets(node, body.graph)
         for index, type_ in enumerate(node.types):
             key = body.key.stage, Value(node.name, index)
             self.made[key] = use
-            if view:
+            if offsets is not None:
                 root, offset = self.places[keys[0]]
-                self.places[key] = Place(root, offset + view_offset(node, index, body.graph))
+                self.places[key] = Place(root, offset + offsets[index])
             else:
                 self._new(key, type_)
         if is_join(node):
@@ -289,7 +289,7 @@ class _Builder:
             (body, at, node, pair)
             for body in self.bodies
             for at, node in enumerate(n for n in body.graph if not n.is_variable)
-            for pair in IN_PLACE.get(node.op, ())
+            for pair in find(node.op).in_place
         ]
         if not found:
             return

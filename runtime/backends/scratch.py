@@ -36,7 +36,6 @@ ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
 UNIT = 512  # bytes: what CuPy's pool rounds up to
 ARRAYS = 3  # an own computation makes at most so many of the size of its inputs and outputs
 SMALL = 8 * UNIT  # and some of few numbers
-READERS = ("argmax", "argmin", "max", "min", "pick")  # they make nothing as large as their inputs
 COUNTERS = 8  # a random one so many more of its outputs, whose numbers have 64 bits in between
 
 
@@ -131,7 +130,7 @@ def own_bytes(
     """About what an operator's own computation makes, the outputs included, that it copies."""
     sizes = [_bytes(type_) for type_ in (*ins, *outs)]
     found = ARRAYS * sum(sizes) + SMALL
-    if op.name in READERS:  # vocabularies are large
+    if not op.copies_inputs:  # vocabularies are large
         copies = [_bytes(t) for t in ins if t.dtype in HALVES]
         found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL
     if op.random:

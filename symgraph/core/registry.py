@@ -60,6 +60,10 @@ class Call(NamedTuple):
 Names = tuple[str, ...]
 ShapeRule = Callable[[Site, Shapes, Shapes], tuple[Shapes, Shapes]]
 DTypeRule = Callable[[Site, Sequence[str | None]], tuple[Sequence[str | None], Sequence[str]]]
+Positions = tuple[int, ...]  # of inputs
+Offsets = Sequence[int]  # of outputs in the memory of an input, in bytes
+ViewRule = Callable[[Attrs, Types, Types], Offsets | None]
+Count = Callable[[Attrs, Types], int]
 
 
 def same_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
@@ -82,6 +86,25 @@ def output_size(attrs: Attrs, ins: Types, outs: Types) -> int:
 def no_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
     """Data movement only."""
     return 0
+
+
+def same_memory(attrs: Attrs, ins: Types, outs: Types) -> Offsets | None:
+    """A view whose only output is all of the first input."""
+    return (0,)
+
+
+def if_unchanged(attrs: Attrs, ins: Types, outs: Types) -> Offsets | None:
+    """`same_memory` where the output has the first input's type; otherwise a new array."""
+    return (0,) if ins[0] == outs[0] else None
+
+
+class HiddenInput(NamedTuple):
+    """An input that users do not give: `name`, made by operator `op` from the inputs `reads`."""
+
+    name: str
+    op: str
+    attrs: dict[str, Any]
+    reads: Names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +145,28 @@ class OpDef:
     precision: str = FOLLOWS
     full_inputs: Names = ()
     reads_on_host: bool = False
+    #: Where in the first input's memory the outputs lie, if the computation makes no new array.
+    view: ViewRule | None = None
+    #: The parameter that names the axis along which the output is its inputs side by side.
+    join: str | None = None
+    #: Pairs of an output and an input of the same size that it may be written over.
+    in_place: tuple[tuple[int, int], ...] = ()
+    #: Inputs that hold ids: name -> how many ids there are, all of them being 0 or more.
+    ids: Mapping[str, Count] = field(default_factory=dict)
+    #: Inputs that calls of many time steps may join along their first axis, as output rows follow.
+    rowwise: Positions | Callable[[Attrs], Positions] = ()
+    #: Inputs over whose first axis the output is a sum, so that a sum of calls is one call.
+    row_sums: Positions | Callable[[Attrs], Positions] = ()
+    #: Whether these parameters leave the first input as it is.
+    identity: Callable[[Attrs], bool] | None = None
+    #: Whether every element of the output is 0.
+    zeros: bool = False
+    #: Whether no more of an input is read than the output has.
+    reads_part: bool = False
+    #: Whether the computation makes arrays as large as its inputs on the way.
+    copies_inputs: bool = True
+    #: The inputs that are added behind those of the user's when a symbol becomes a graph.
+    hidden: Callable[[Attrs], Sequence[HiddenInput]] | None = None
     aliases: Names = ()
     doc: str = ""
 
@@ -130,6 +175,12 @@ class OpDef:
 
     def output_names(self, attrs: Attrs) -> Names:
         return self.outputs(attrs) if callable(self.outputs) else self.outputs
+
+    def rowwise_inputs(self, attrs: Attrs) -> Positions:
+        return self.rowwise(attrs) if callable(self.rowwise) else self.rowwise
+
+    def summed_inputs(self, attrs: Attrs) -> Positions:
+        return self.row_sums(attrs) if callable(self.row_sums) else self.row_sums
 
 
 OPS: dict[str, OpDef] = {}

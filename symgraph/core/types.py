@@ -95,6 +95,10 @@ class TensorType(NamedTuple):
         """Bytes of a dense array of this type."""
         return self.size * np.dtype(self.dtype).itemsize
 
+    def before(self, axis: int) -> int:
+        """The product of the dimensions before an axis: 1 where its parts are contiguous."""
+        return math.prod(self.shape[: axis % len(self.shape)])
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 

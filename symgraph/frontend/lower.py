@@ -13,7 +13,6 @@ from symgraph.core.tags import canonical
 from symgraph.core.types import Shape, TensorType, Value
 from symgraph.frontend.infer import infer_dtypes, infer_shapes
 from symgraph.frontend.symnode import Outputs, SymNode
-from symgraph.ops.loss import hidden_inputs
 
 
 def lower(
@@ -72,7 +71,7 @@ def _lower_call(
     tags = MappingProxyType(canonical(sym_node.attrs))
     inputs = [Value(named[id(e.node)], e.port) for e in sym_node.inputs]
     by_name = dict(zip(sym_node.input_names, inputs, strict=True))
-    for arg, helper, given, reads in hidden_inputs(op.name, attrs):
+    for arg, helper, given, reads in op.hidden(attrs) if op.hidden else ():
         read = tuple(by_name[r] for r in reads)
         helper_name = _free(f"{name}_{arg}", taken)
         inputs.append(_add(helper_name, helper, given, read, tags, nodes))

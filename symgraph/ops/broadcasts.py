@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, Layout, Split, refuse_mixing
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import apply
-from symgraph.core.registry import Env, Shapes, no_flops, register
+from symgraph.core.registry import Env, Shapes, if_unchanged, no_flops, register
 from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import numbers
@@ -75,6 +75,7 @@ register(
     flops=no_flops,
     batch=repeated_batch,
     params={"shape": params.integers()},
+    view=if_unchanged,
     doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; missing "
     "leading axes count as 1. MXNet broadcast_to.",
 )
@@ -112,6 +113,7 @@ register(
     batch=repeated_batch,
     params={"axis": params.integers(()), "size": params.integers(())},
     aliases=("broadcast_axes",),
+    view=if_unchanged,
     doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
     "broadcast_axis.",
 )
@@ -149,6 +151,7 @@ register(
         "shape": params.integers(),
         "keepdims": params.boolean(False),
     },
+    view=if_unchanged,
     doc="The value that was reduced over `axes` (non-negative, at least one) repeated to `shape`. "
     "Gradient of sum.",
 )
@@ -192,5 +195,6 @@ register(
     dtype=numbers,
     batch=sum_to_batch,
     params={"shape": params.integers()},
+    view=if_unchanged,
     doc="Data summed over the axes along which `shape` broadcasts to it. Gradient of broadcasts.",
 )

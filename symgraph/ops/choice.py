@@ -49,6 +49,7 @@ register(
         "off_value": params.number(0.0),
         "dtype": params.dtype("float32"),
     },
+    ids={"indices": lambda attrs, ins: attrs["depth"]},
     doc="A new last axis of length depth with on_value at the index and off_value elsewhere; an "
     "index out of range is off everywhere. MXNet one_hot.",
 )

@@ -58,6 +58,7 @@ for name, alias, spec, compute, doc in (
         batch=source_batch,
         params={**SOURCE, **spec, "axis": params.integer(-1)},
         aliases=(alias,),
+        zeros=name == "_zeros",
         doc=f"{doc} in every element; one 0 in `shape` may stand for the batch, which is along "
         f"`axis` then. MXNet {name}.",
     )
@@ -120,6 +121,7 @@ register(
     compute=lambda env, a, x: env.xp.zeros(x.shape, x.dtype),
     flops=no_flops,
     batch=linear,
+    zeros=True,
     doc="Zeros of the data's shape and dtype. MXNet zeros_like.",
 )
 

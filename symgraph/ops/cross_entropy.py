@@ -14,7 +14,7 @@ from symgraph.core.registry import FULL, Call, Env, Shapes, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.index import checked
-from symgraph.ops.loss import IGNORE, ignored, labelled, labelled_dtype, targets
+from symgraph.ops.loss import IGNORE, classes_of, ignored, labelled, labelled_dtype, targets
 from symgraph.ops.softmax import flops_per_element, log_softmax
 
 
@@ -66,6 +66,7 @@ register(
     batch=figures_batch,
     precision=FULL,
     reads_on_host=True,
+    ids={"label": classes_of},
     doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
     "Not a head by itself. MXNet softmax_cross_entropy.",
 )
@@ -98,6 +99,7 @@ register(
     aliases=("nll_stats",),
     precision=FULL,
     reads_on_host=True,
+    ids={"label": classes_of},
     doc="Two float64 sums of shape (1,) over the labels that are not ignored: -log of the "
     "probability (last axis) of the label, and their number. exp of their quotient is the "
     "perplexity. A probability below the smallest normal number counts as that number. No "

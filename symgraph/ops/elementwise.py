@@ -87,6 +87,10 @@ class Binary(NamedTuple):
     batch: BatchRule = elementwise
     dtype: DTypeRule = numbers
     precision: str = FOLLOWS
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+EITHER = ((0, 0), (0, 1))  # the output may be written over either input
 
 
 def div_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
@@ -119,13 +123,16 @@ COMPARISONS: Mapping[str, tuple[str, Function]] = {
 }
 
 BINARY: Mapping[str, Binary] = {
-    "add": Binary("lhs + rhs", lambda xp, x, y: x + y, lambda c, f: (c.gy, c.gy), linear),
+    "add": Binary(
+        "lhs + rhs", lambda xp, x, y: x + y, lambda c, f: (c.gy, c.gy), linear, in_place=EITHER
+    ),
     "sub": Binary("lhs - rhs", lambda xp, x, y: x - y, lambda c, f: (c.gy, -c.gy), linear),
     "mul": Binary(
         "lhs * rhs",
         lambda xp, x, y: x * y,
         lambda c, f: (f("mul", c.gy, c.x[1]), f("mul", c.gy, c.x[0])),
         bilinear,
+        in_place=EITHER,
     ),
     "div": Binary("lhs / rhs", lambda xp, x, y: x / y, div_grad, quotient, floats),
     "power": Binary("lhs ** rhs", lambda xp, x, y: x**y, power_grad, elementwise, floats, FULL),
@@ -203,6 +210,7 @@ def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) ->
         batch=row.batch,
         aliases=aliases,
         precision=row.precision,
+        in_place=row.in_place if shape is same else (),
         doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
     )
 
@@ -230,6 +238,7 @@ class Scalar(NamedTuple):
     dtype: DTypeRule = numbers_with("scalar")
     convert: bool = True  # compute with the number in the data's dtype
     precision: str = FOLLOWS
+    neutral: float | None = None  # the number with which the data stays as it is
 
 
 def power_scalar_grad(c: Call, s: float) -> Ref | None:
@@ -246,11 +255,19 @@ def rpower_scalar_grad(c: Call, s: float) -> Ref | None:
 
 
 SCALAR: Mapping[str, Scalar] = {
-    "plus": Scalar("data + scalar", lambda xp, x, s: x + s, lambda c, s: c.gy, shifted),
-    "minus": Scalar("data - scalar", lambda xp, x, s: x - s, lambda c, s: c.gy, shifted),
+    "plus": Scalar(
+        "data + scalar", lambda xp, x, s: x + s, lambda c, s: c.gy, shifted, neutral=0.0
+    ),
+    "minus": Scalar(
+        "data - scalar", lambda xp, x, s: x - s, lambda c, s: c.gy, shifted, neutral=0.0
+    ),
     "rminus": Scalar("scalar - data", lambda xp, x, s: s - x, lambda c, s: -c.gy, shifted),
-    "mul": Scalar("data * scalar", lambda xp, x, s: x * s, lambda c, s: c.gy * s, linear),
-    "div": Scalar("data / scalar", lambda xp, x, s: x / s, lambda c, s: c.gy / s, linear, floats),
+    "mul": Scalar(
+        "data * scalar", lambda xp, x, s: x * s, lambda c, s: c.gy * s, linear, neutral=1.0
+    ),
+    "div": Scalar(
+        "data / scalar", lambda xp, x, s: x / s, lambda c, s: c.gy / s, linear, floats, neutral=1.0
+    ),
     "rdiv": Scalar(
         "scalar / data",
         lambda xp, x, s: s / x,
@@ -259,7 +276,12 @@ SCALAR: Mapping[str, Scalar] = {
         precision=FULL,
     ),
     "power": Scalar(
-        "data ** scalar", lambda xp, x, s: x**s, power_scalar_grad, dtype=floats, precision=FULL
+        "data ** scalar",
+        lambda xp, x, s: x**s,
+        power_scalar_grad,
+        dtype=floats,
+        precision=FULL,
+        neutral=1.0,
     ),
     "rpower": Scalar(
         "scalar ** data", lambda xp, x, s: s**x, rpower_scalar_grad, dtype=floats, precision=FULL
@@ -320,6 +342,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         params={"scalar": params.number(), "is_int": params.ignored()},
         aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
         precision=row.precision,
+        identity=lambda a: a["scalar"] == row.neutral,
         doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
     )
 

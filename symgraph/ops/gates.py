@@ -175,6 +175,7 @@ register(
     batch=by_rows,
     precision=LOW,
     full_inputs=("c",),
+    in_place=((2, 0), (2, 1)),
     doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates i, "
     "f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * tanh(c "
     "gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, 4H) are a "
@@ -238,6 +239,7 @@ register(
     dtype=with_cells("dc", "c", "state", "d_c"),
     batch=linear_in("dh", "dc"),
     params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
+    in_place=((0, -3),),
     doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not there "
     "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
 )

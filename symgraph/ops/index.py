@@ -104,6 +104,9 @@ register(
     },
     precision=INSIDE,
     reads_on_host=True,
+    ids={"data": lambda attrs, ins: attrs["input_dim"]},
+    reads_part=True,
+    rowwise=(0,),
     doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints or "
     "floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the weight's, "
     "where nothing else says it. sparse_grad is accepted and changes nothing. MXNet Embedding.",
@@ -135,6 +138,8 @@ register(
     dtype=ids_first_dtype,
     params={"input_dim": params.integer()},
     reads_on_host=True,
+    ids={"data": lambda attrs, ins: attrs["input_dim"]},
+    row_sums=(0, 1),
     doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
 )
 
@@ -188,6 +193,8 @@ register(
     batch=take_batch,
     params={"axis": params.integer(0), "mode": MODE},
     full_inputs=("indices",),
+    ids={"indices": lambda attrs, ins: ins[0].shape[attrs["axis"]]},
+    reads_part=True,
     doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
     "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
 )
@@ -223,6 +230,7 @@ register(
     dtype=ids_first_dtype,
     params={"axis": params.integer(), "size": params.integer(), "mode": MODE},
     reads_on_host=True,
+    ids={"indices": lambda attrs, ins: attrs["size"]},
     doc="Gradient of take's data: slices of grad, added up by index in a fixed order.",
 )
 
@@ -286,6 +294,9 @@ register(
         "mode": params.choice("clip", "wrap", default="clip"),
     },
     full_inputs=("index",),
+    ids={"index": lambda attrs, ins: ins[0].shape[attrs["axis"]]},
+    reads_part=True,
+    copies_inputs=False,
     doc="One element along an axis for each index; index has the shape of data without that axis, "
     "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
 )
@@ -320,5 +331,6 @@ register(
     flops=no_flops,
     dtype=ids_first_dtype,
     params={"axis": params.integer(), "shape": params.integers(), "mode": MODE},
+    ids={"index": lambda attrs, ins: attrs["shape"][attrs["axis"]]},
     doc="Gradient of pick's data: grad at the picked places, zero elsewhere.",
 )

@@ -9,7 +9,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, merge, refuse_mixing
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply, apply_all
-from symgraph.core.registry import Call, Env, Names, Partial, Shapes, no_flops, register
+from symgraph.core.registry import Call, Env, Names, Offsets, Partial, Shapes, no_flops, register
 from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import arg_names
@@ -73,6 +73,12 @@ def split(env: Env, a: Attrs, x: Array) -> tuple[Array, ...]:
     return tuple(pieces)
 
 
+def part_offsets(a: Attrs, ins: Types, outs: Types) -> Offsets | None:
+    if ins[0].before(a["axis"]) != 1 and ins[0] != outs[0]:
+        return None
+    return range(0, ins[0].nbytes, outs[0].nbytes)
+
+
 def split_grad(c: Call) -> Sequence[Ref]:
     """Outputs that no loss depends on have zeros, of the layout of a gradient that is there."""
     there = next(g for g in c.g if g is not None)
@@ -113,6 +119,7 @@ register(
         "squeeze_axis": params.boolean(False),
     },
     aliases=("split",),
+    view=part_offsets,
     doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
     "parts have length 1. MXNet SliceChannel.",
 )
@@ -251,6 +258,7 @@ CONCAT = register(
     params={"num_args": params.integer(), "dim": params.integer(1)},
     variadic="num_args",
     aliases=("concat",),
+    join="dim",
     doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
 )
 
@@ -264,6 +272,7 @@ register(
     batch=CONCAT.batch,
     params=CONCAT.params,
     variadic=CONCAT.variadic,
+    join=CONCAT.join,
     doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares as "
     "for others: micro-batches of all sizes must have them.",
 )
@@ -304,5 +313,6 @@ register(
     batch=stack_batch,
     params={"num_args": params.integer(), "axis": params.integer(0)},
     variadic="num_args",
+    join="axis",
     doc="Values of one shape joined along a new axis. MXNet stack.",
 )

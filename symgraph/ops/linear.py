@@ -85,6 +85,7 @@ register(
         "flatten": params.boolean(True),
     },
     precision=LOW,
+    rowwise=(0,),
     doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
     "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
 )
@@ -112,6 +113,7 @@ register(
     ),
     flops=lambda attrs, ins, outs: 2 * ins[0].size * ins[1].shape[1],
     params={"shape": params.integers()},
+    rowwise=(0,),
     doc="Gradient of FullyConnected's data: grad (..., num_hidden) times weight.",
 )
 
@@ -145,6 +147,7 @@ register(
         apply("_fc_grad_data", c.x[0], c.gy, shape=c.x[1].shape),
     ),
     flops=lambda attrs, ins, outs: 2 * ins[0].size * outs[0].shape[1],
+    row_sums=(0, 1),
     doc="Gradient of FullyConnected's weight: grad^T times data, both as rows.",
 )
 
@@ -155,6 +158,7 @@ register(
     compute=lambda env, a, x: x.reshape(-1, x.shape[-1]).sum(axis=0),
     grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
     flops=lambda attrs, ins, outs: ins[0].size,
+    row_sums=(0,),
     doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
 )
 
@@ -268,5 +272,7 @@ register(
         "forward_stype": params.ignored(),
     },
     precision=LOW,
+    rowwise=lambda attrs: () if attrs["transpose_a"] else (0,),
+    row_sums=lambda attrs: (0, 1) if attrs["transpose_a"] and not attrs["transpose_b"] else (),
     doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
 )

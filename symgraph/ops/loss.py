@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.errors import DTypeError, GraphError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FULL, Call, Env, Shapes, complete, no_flops, register
+from symgraph.core.registry import (
+    FULL,
+    Call,
+    Env,
+    HiddenInput,
+    Shapes,
+    complete,
+    no_flops,
+    register,
+    same_memory,
+)
 from symgraph.core.shapes import expect, same, unify
 from symgraph.core.types import Array, Shape, Types, is_float
 from symgraph.ops.elementwise import DTypes, floats
@@ -23,24 +33,15 @@ NORMALIZATION = params.choice("null", "batch", "valid", default="null")
 IGNORE = {"ignore_label": params.number(-1.0), "use_ignore": params.boolean(False)}
 
 
-class Hidden(NamedTuple):
-    """An input that users do not give: `name`, made by operator `op` from the inputs `reads`."""
+def valid_input(attrs: Attrs) -> Sequence[HiddenInput]:
+    """The count that a SoftmaxOutput with normalization="valid" divides by.
 
-    name: str
-    op: str
-    attrs: dict[str, Any]
-    reads: tuple[str, ...]
-
-
-def hidden_inputs(op_name: str, attrs: Attrs) -> tuple[Hidden, ...]:
-    """The inputs that lowering adds behind those of the symbol, one node `<node>_<name>` each.
-
-    SoftmaxOutput that divides by the number of valid labels reads that number from a node of its
-    own, which a run in micro-batches computes once, from the labels of the whole batch.
+    It is a node of its own, which a run in micro-batches computes once, from the labels of the
+    whole batch.
     """
-    if op_name != "SoftmaxOutput" or attrs["normalization"] != "valid":
+    if attrs["normalization"] != "valid":
         return ()
-    return (Hidden("valid", "_valid_count", {k: attrs[k] for k in IGNORE}, ("label",)),)
+    return (HiddenInput("valid", "_valid_count", {k: attrs[k] for k in IGNORE}, ("label",)),)
 
 
 def labelled(site: Site, ins: Sequence[str | None]) -> list[str | None]:
@@ -96,7 +97,12 @@ register(
 
 
 def class_axis(a: Attrs) -> int:
-    return 1 if a["multi_output"] else -1
+    return 1 if a.get("multi_output") else -1
+
+
+def classes_of(attrs: Attrs, ins: Types) -> int:
+    """The number of classes that a label may name."""
+    return ins[0].shape[class_axis(attrs)]
 
 
 def without_classes(a: Attrs, data: Shape) -> Shape:
@@ -206,12 +212,15 @@ register(
     loss=True,
     aliases=("Softmax",),
     precision=FULL,
+    in_place=((0, 0),),
+    ids={"label": classes_of},
+    hidden=valid_input,
     doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
     "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
     "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
     "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
     "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
-    "hidden input holds the count of valid labels (`hidden_inputs`). MXNet SoftmaxOutput.",
+    "hidden input holds the count of valid labels (`valid_input`). MXNet SoftmaxOutput.",
 )
 
 
@@ -253,6 +262,8 @@ register(
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH},
     reads_on_host=True,
+    in_place=((0, 0),),
+    ids={"label": classes_of},
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
@@ -324,6 +335,7 @@ def register_regression(name: str, formula: str, loss: str, *, sign: bool = Fals
         params={"grad_scale": params.number(1.0)},
         loss=True,
         precision=FULL,
+        view=None if logistic else same_memory,
         doc=f"{formula}, and the head of the backward pass: the gradient of {loss}, summed "
         f"over "
         "samples and averaged over the elements of a sample, times grad_scale. label: any "
@@ -390,6 +402,7 @@ register(
     loss=True,
     aliases=("make_loss",),
     precision=FULL,
+    view=same_memory,
     doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
     "by the length of axis 0 (normalization 'batch') or by the number of elements above "
     "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "

@@ -9,7 +9,7 @@ from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import DTypeError
 from symgraph.core.params import Param, Site
 from symgraph.core.ref import apply
-from symgraph.core.registry import COPY, FULL, Shapes, no_flops, register, same_dtype
+from symgraph.core.registry import COPY, FULL, Shapes, no_flops, register, same_dtype, same_memory
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Types
 
@@ -46,6 +46,7 @@ register(
     flops=no_flops,
     dtype=same_dtype,
     batch=first_batch,
+    view=same_memory,
     doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
 )
 

@@ -11,7 +11,16 @@ from symgraph.core.batch_layout import BatchRule, Layout, Split, refuse_mixing, 
 from symgraph.core.errors import MicroBatchError, ShapeError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import Call, Env, ShapeRule, Shapes, complete, no_flops, register
+from symgraph.core.registry import (
+    Call,
+    Env,
+    ShapeRule,
+    Shapes,
+    complete,
+    no_flops,
+    register,
+    same_memory,
+)
 from symgraph.core.shapes import axes_of, unify
 from symgraph.core.types import Array, Shape, Types
 
@@ -168,6 +177,7 @@ register(
         "keep_highest": params.boolean(False),
     },
     aliases=("reshape",),
+    view=same_memory,
     doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
     "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
     "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 is "
@@ -204,6 +214,7 @@ register(
     flops=no_flops,
     batch=flatten_batch,
     aliases=("flatten",),
+    view=same_memory,
     doc="All axes but the first merged into one. MXNet Flatten.",
 )
 
@@ -322,6 +333,7 @@ register(
     flops=no_flops,
     batch=expand_batch,
     params={"axis": params.integer()},
+    view=same_memory,
     doc="A new axis of length 1 at `axis`, counted in the output. MXNet expand_dims.",
 )
 
@@ -373,6 +385,7 @@ register(
     flops=no_flops,
     batch=squeeze_batch,
     params={"axis": params.optional(params.integers())},
+    view=same_memory,
     doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
     "squeeze.",
 )

@@ -106,6 +106,7 @@ def register_reduction(
     aliases: Names = (),
     divisor: Callable[[Attrs, Types], int] | None = None,
     precision: str = FOLLOWS,
+    copies_inputs: bool = True,
 ) -> None:
     def compute(env: Env, a: Attrs, x: Array) -> Array:
         axes = axes_in(a, x.ndim)
@@ -125,6 +126,7 @@ def register_reduction(
         aliases=aliases,
         divisor=divisor,
         precision=precision,
+        copies_inputs=copies_inputs,
         doc=doc,
     )
 
@@ -177,6 +179,7 @@ register_reduction(
     extreme_grad,
     dtype=numbers,
     aliases=("max_axis",),
+    copies_inputs=False,
     doc=f"Largest element over axes; {AXES_DOC} MXNet max.",
 )
 
@@ -186,6 +189,7 @@ register_reduction(
     extreme_grad,
     dtype=numbers,
     aliases=("min_axis",),
+    copies_inputs=False,
     doc=f"Smallest element over axes; {AXES_DOC} MXNet min.",
 )
 
@@ -247,6 +251,7 @@ def register_index(name: str, which: str) -> None:
         dtype=numbers,
         batch=nonlinear_batch,
         params={"axis": params.optional(params.integer()), "keepdims": params.boolean(False)},
+        copies_inputs=False,
         doc=f"Index of the first {which} element along an axis, or in the flattened data if "
         f"axis "
         f"is None, in the data's dtype. MXNet {name}.",

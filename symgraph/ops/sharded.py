@@ -9,7 +9,7 @@ value add up to, with their gradients, is what the operator on the whole gives, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symgraph.core import params
@@ -17,7 +17,7 @@ from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.errors import GraphError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FULL, Call, Env, Shapes, no_flops, register
+from symgraph.core.registry import FULL, Call, Count, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import DTypes, arg_names, floats
@@ -34,6 +34,7 @@ from symgraph.ops.loss import (
 from symgraph.ops.softmax import flops_per_element
 
 SHARD = {"begin": params.integer(), "classes": params.integer()}
+LABEL_OF_ALL: Mapping[str, Count] = {"label": lambda attrs, ins: int(attrs["classes"])}
 BLOCK = 1 << 16  # elements whose exponentials are made at a time, so that they stay in cache
 
 
@@ -193,6 +194,8 @@ register(
     divisor=lambda attrs, ins: ins[1].size,
     loss=True,
     precision=FULL,
+    in_place=((0, 0),),
+    ids=LABEL_OF_ALL,
     doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
     "fourth input holds the count of valid labels.",
 )
@@ -226,6 +229,8 @@ register(
     dtype=labelled_dtype,
     params={**HEAD, **SMOOTH, **SHARD},
     reads_on_host=True,
+    in_place=((0, 0),),
+    ids=LABEL_OF_ALL,
     doc="The shard's part of `_softmax_output_grad`.",
 )
 

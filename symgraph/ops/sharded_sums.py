@@ -16,6 +16,7 @@ from symgraph.ops.cross_entropy import figures_batch, picked_nll
 from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
 from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
 from symgraph.ops.sharded import (
+    LABEL_OF_ALL,
     SHARD,
     inside,
     own,
@@ -59,6 +60,7 @@ register(
     params={**IGNORE, **SHARD},
     precision=FULL,
     reads_on_host=True,
+    ids=LABEL_OF_ALL,
     doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
     "Its gradient is that of the sum over all shards.",
 )
@@ -80,6 +82,7 @@ register(
     dtype=with_figures_dtype,
     params={**IGNORE, **SHARD},
     reads_on_host=True,
+    ids=LABEL_OF_ALL,
     doc="softmax(data) - onehot(label): the shard's part of them.",
 )
 
@@ -116,6 +119,8 @@ register(
     params={**IGNORE, **SHARD},
     precision=FULL,
     reads_on_host=True,
+    ids=LABEL_OF_ALL,
+    reads_part=True,
     doc="The probability of each label that is in the shard, 0 for the others: the sum over "
     "shards is the probability of the label.",
 )
@@ -172,6 +177,8 @@ register(
     params=SHARD,
     precision=INSIDE,
     reads_on_host=True,
+    ids={"data": lambda attrs, ins: attrs["classes"]},
+    reads_part=True,
     doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
 )
 
@@ -202,5 +209,6 @@ register(
     dtype=ids_first_dtype,
     params={"rows": params.integer(), **SHARD},
     reads_on_host=True,
+    ids={"data": lambda attrs, ins: attrs["classes"]},
     doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 )

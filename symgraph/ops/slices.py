@@ -13,7 +13,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import Layout, Split, refuse_mixing
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import apply
-from symgraph.core.registry import Env, Shapes, no_flops, register
+from symgraph.core.registry import Env, Offsets, Shapes, no_flops, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.movement import one_axis
@@ -58,6 +58,15 @@ def slice_axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Sha
     return [(*out[:axis], data[axis], *out[axis + 1 :])], [out]
 
 
+def slice_offset(a: Attrs, ins: Types, outs: Types) -> Offsets | None:
+    """A part of an axis is contiguous if no dimension before the axis is longer than 1."""
+    before = ins[0].before(a["axis"])
+    if before != 1 and ins[0] != outs[0]:
+        return None
+    length = ins[0].shape[a["axis"]]
+    return (a["begin"] % length * ins[0].nbytes // (before * length),)
+
+
 def slice_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     layout, a = ins[0], site.attrs
     if isinstance(layout, Split) and layout.axis == a["axis"] % len(in_types[0].shape):
@@ -88,6 +97,8 @@ register(
         "begin": params.integer(),
         "end": params.optional(params.integer()),
     },
+    view=slice_offset,
+    reads_part=True,
     doc="The part [begin, end) of one axis; end None means to its end, negative positions count "
     "from its end. MXNet slice_axis.",
 )
@@ -204,6 +215,7 @@ register(
     flops=no_flops,
     batch=slice_batch,
     params=SLICE,
+    reads_part=True,
     doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
     "negative positions count from it. MXNet slice.",
 )

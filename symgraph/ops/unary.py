@@ -11,7 +11,18 @@ from symgraph.core import params
 from symgraph.core.batch_layout import BatchRule, Layout, bilinear, elementwise, linear
 from symgraph.core.params import Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FOLLOWS, FULL, Call, DTypeRule, Names, register, same_dtype
+from symgraph.core.registry import (
+    FOLLOWS,
+    FULL,
+    Call,
+    DTypeRule,
+    Names,
+    ViewRule,
+    if_unchanged,
+    register,
+    same_dtype,
+    same_memory,
+)
 from symgraph.core.shapes import same
 from symgraph.core.types import Array, Types, is_float
 from symgraph.ops.elementwise import floats, numbers, numbers_with
@@ -36,6 +47,7 @@ class Unary(NamedTuple):
     batch: BatchRule = elementwise
     aliases: Names = ()
     precision: str = FOLLOWS
+    view: ViewRule | None = None
 
 
 UNARY: Mapping[str, Unary] = {
@@ -90,7 +102,13 @@ UNARY: Mapping[str, Unary] = {
         lambda c: c.gy * apply("square", 1.0 - apply("abs", c.y[0])),
     ),
     "identity": Unary(
-        "the same value", lambda xp, x: x, lambda c: c.gy, same_dtype, linear, ("_copy",)
+        "the same value",
+        lambda xp, x: x,
+        lambda c: c.gy,
+        same_dtype,
+        linear,
+        ("_copy",),
+        view=same_memory,
     ),
     "BlockGrad": Unary(
         "the same value, through which no gradient flows",
@@ -99,6 +117,7 @@ UNARY: Mapping[str, Unary] = {
         same_dtype,
         linear,
         ("stop_gradient",),
+        view=same_memory,
     ),
 }
 
@@ -115,6 +134,7 @@ def register_unary(name: str, row: Unary) -> None:
         batch=row.batch,
         aliases=row.aliases,
         precision=row.precision,
+        view=row.view,
         doc=f"{row.formula}, element by element. MXNet {name}.",
     )
 
@@ -241,5 +261,6 @@ register(
     batch=cast_batch,
     params={"dtype": params.dtype()},
     aliases=("cast",),
+    view=if_unchanged,
     doc="The same values in another dtype; gradients flow between floats only. MXNet Cast.",
 )

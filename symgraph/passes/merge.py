@@ -23,27 +23,12 @@ import numpy as np
 from symgraph.core.connected import connected
 from symgraph.core.graph import Graph, Node
 from symgraph.core.params import Site, parse_params
-from symgraph.core.registry import find, infer
+from symgraph.core.registry import Positions, find, infer
 from symgraph.core.tags import lookup
 from symgraph.core.types import TensorType, Value
 
 SUM = "elemwise_add"
 MERGED_FROM = "__stands_for__"  # the tag of a merged forward node: the name of one of its parts
-
-# Operator -> the inputs that are joined along their first axis; the others must be the same.
-ROWWISE: Mapping[str, tuple[int, ...]] = {
-    "FullyConnected": (0,),
-    "_fc_grad_data": (0,),
-    "dot": (0,),
-    "Embedding": (0,),
-}
-# Operator -> the inputs over whose first axis it sums.
-SUMMED: Mapping[str, tuple[int, ...]] = {
-    "_fc_grad_weight": (0, 1),
-    "_sum_rows": (0,),
-    "dot": (0, 1),
-    "_embedding_grad": (0, 1),
-}
 
 KeepApart = Callable[[Node], Hashable]  # nodes with different homes are kept apart
 
@@ -107,17 +92,33 @@ def _groups(graph: Graph, home: KeepApart) -> list[list[Node]]:
     """Nodes that can be merged, in the order of their time steps."""
     found: dict[Hashable, list[tuple[int, int, Node]]] = {}
     for at, node in enumerate(graph):
-        joined = ROWWISE.get(node.op)
-        step = None if joined is None else _step(graph, node)
-        if joined is not None and step is not None and not node.attrs.get("transpose_a"):
+        joined = _rowwise(node)
+        step = _step(graph, node) if joined else None
+        if step is not None:
             shared = tuple([v for i, v in enumerate(node.inputs) if i not in joined])
             parts = [graph.type_of(node.inputs[i]) for i in joined]
             rest = tuple([(t.shape[1:], t.dtype) for t in (*parts, *node.types)])
-            if all(len(t.shape) > 1 for t in (*parts, *node.types)) or node.op == "Embedding":
+            if _has_rows(graph, node):
                 key = node.op, shared, _attrs(node), rest, home(node)
                 found.setdefault(key, []).append((step, at, node))
     groups = [[n for _, _, n in sorted(g, key=lambda x: x[:2])] for g in found.values()]
     return _independent(graph, [group for group in groups if len(group) > 1])
+
+
+def _rowwise(node: Node) -> Positions:
+    return () if node.is_variable else find(node.op).rowwise_inputs(node.attrs)
+
+
+def _summed(node: Node) -> Positions:
+    return () if node.is_variable else find(node.op).summed_inputs(node.attrs)
+
+
+def _has_rows(graph: Graph, node: Node) -> bool:
+    """Whether outputs and inputs that are joined have rows; of an input of ids, each is one."""
+    op = find(node.op)
+    names = op.input_names(node.attrs)
+    read = [graph.type_of(node.inputs[i]) for i in _rowwise(node) if names[i] not in op.ids]
+    return all(len(t.shape) > 1 for t in (*read, *node.types))
 
 
 def _attrs(node: Node) -> Hashable:
@@ -209,7 +210,7 @@ class _Merger:
         inputs = tuple(
             [
                 self._joined(first, f"{stem}_in{i}", [n.inputs[i] for n in group])
-                if i in ROWWISE[first.op]
+                if i in _rowwise(first)
                 else v
                 for i, v in enumerate(first.inputs)
             ]
@@ -235,11 +236,7 @@ class _Merger:
             maker = self.graph[value.node]
             key: Hashable = at
             step = _step(self.graph, maker)
-            summed = SUMMED.get(maker.op)
-            sums_rows = maker.op != "dot" or (
-                maker.attrs["transpose_a"] and not maker.attrs["transpose_b"]
-            )
-            if summed and step is not None and sums_rows:
+            if _summed(maker) and step is not None:
                 key = maker.op, _attrs(maker), _rest(self.graph, maker), home(maker)
             kinds.setdefault(key, []).append(_Term(step or 0, at, maker))
         if all(len(found) == 1 for found in kinds.values()):
@@ -257,7 +254,7 @@ class _Merger:
                     self._joined(
                         makers[0], self._fresh(f"{name}_in{i}"), [m.inputs[i] for m in makers]
                     )
-                    for i in SUMMED[makers[0].op]
+                    for i in _summed(makers[0])
                 ]
             )
             parts.append(self._add(makers[0], name, makers[0].op, inputs, makers[0].attrs))
@@ -322,7 +319,7 @@ def _pruned(graph: Graph, nodes: Mapping[str, Node]) -> Graph:
     needed = {v.node for v in graph.outputs}
     kept: list[Node] = []
     for node in reversed([*nodes.values()]):
-        spare = node.op in SUMMED and node.name not in needed
+        spare = bool(_summed(node)) and node.name not in needed
         if not spare:
             needed.update(v.node for v in node.inputs)
             kept.append(node)

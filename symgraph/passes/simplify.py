@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.core.tags import lookup
 from symgraph.core.types import Value
+from symgraph.passes.merge import SUM, KeepApart
 
-# Operator with a number -> the number with which it gives its input.
-NEUTRAL: Mapping[str, float] = {
-    "_mul_scalar": 1.0,
-    "_div_scalar": 1.0,
-    "_plus_scalar": 0.0,
-    "_minus_scalar": 0.0,
-    "_power_scalar": 1.0,
-}
-ZEROS = {"_zeros", "zeros_like"}
-
-KeepApart = Callable[[Node], Hashable]  # nodes with different homes are kept apart
-Replacement = Callable[
-    [Node, Graph], Value | None
-]  # the value that a node's only output is, if any
+# The value that a node's only output is, if any.
+Replacement = Callable[[Node, Graph], Value | None]
 
 
 def share(graph: Graph, home: KeepApart) -> Graph:
@@ -54,10 +43,11 @@ def fold(graph: Graph) -> Graph:
 
 
 def _neutral(node: Node, graph: Graph) -> Value | None:
-    if node.op in NEUTRAL and node.attrs["scalar"] == NEUTRAL[node.op]:
+    identity = find(node.op).identity
+    if identity is not None and identity(node.attrs):
         same: list[Value] = [node.inputs[0]]
-    elif node.op == "elemwise_add":
-        zero = [graph[v.node].op in ZEROS for v in node.inputs]
+    elif node.op == SUM:
+        zero = [_is_zeros(graph[v.node]) for v in node.inputs]
         same = [node.inputs[1 - zero.index(True)]] if any(zero) else []
     else:
         return None
@@ -65,6 +55,10 @@ def _neutral(node: Node, graph: Graph) -> Value | None:
         return None
     group = lookup(node.tags, "ctx_group")
     return same[0] if group in (None, lookup(graph[same[0].node].tags, "ctx_group")) else None
+
+
+def _is_zeros(node: Node) -> bool:
+    return not node.is_variable and find(node.op).zeros
 
 
 def _replaced(graph: Graph, meaning: Replacement) -> Graph:

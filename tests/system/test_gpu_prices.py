@@ -35,6 +35,7 @@ from runtime.transports.base import LAUNCHER_VARIABLES
 from symgraph import cpu, gpu
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError, PlacementError
+from symgraph.core.registry import OPS, find
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.run import main
@@ -198,9 +199,8 @@ def test_what_is_known_is_not_measured_again(card):
 
 
 def test_an_id_out_of_range_fails_alone(card, monkeypatch):
-    monkeypatch.setattr(
-        "runtime.profiling.calibration.synthetic_inputs.IDS", {}
-    )  # so that ids are any numbers
+    embedding = replace(find("Embedding"), ids={})  # so that ids are any numbers
+    monkeypatch.setitem(OPS, "Embedding", embedding)
     net = sym.Embedding(sym.Variable("x") * 9 + 5, input_dim=3, output_dim=2, name="embed")
     graph = lower(sym.tanh(net), {"x": (4,)})
     costs_of = measured_prices(graph, (gpu(0),)).kinds["gpu"]
