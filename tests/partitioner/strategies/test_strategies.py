@@ -192,8 +192,8 @@ def test_a_tied_parameter_is_not_split_unless_asked():
 
 
 SCRIPT = """
-from tests.partitioner.strategies.test_strategies import STRATEGIES, SPEED, lstm, machine, ranks,
-ready graph, constraints = ready(lstm(embed=20, hidden=20, layers=3, vocab=50))
+from tests.partitioner.strategies.test_strategies import *
+graph, constraints = ready(lstm(embed=20, hidden=20, layers=3, vocab=50))
 for name, strategy in STRATEGIES.items():
     placed = strategy(graph, SPEED, machine(3), constraints)
     print(name, placed.load, sorted(ranks(placed).items()), placed.placement.rank_of)
