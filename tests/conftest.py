@@ -1,8 +1,9 @@
-"""Fixtures of tests that run on GPUs, and what the tests' processes inherit."""
+"""Options, marks, fixtures of tests that run on GPUs, and what the tests' processes inherit."""
 
 from __future__ import annotations
 
 import os
+from zlib import crc32
 
 import pytest
 
@@ -12,6 +13,26 @@ from tests.helpers.gpus import KINDS, shared_card
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Workers of xdist and the tests start hundreds of processes: each would compile all of our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--stand-in",
+        action="store_true",
+        help="compute operators' results on the stand-in for CuPy as well (tests/symgraph/ops)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark cases of tests marked `every(n)` as slow: all but the first and one in n, by a hash."""
+    tests = set()
+    for item in items:
+        mark = item.get_closest_marker("every")
+        test = item.nodeid.partition("[")[0]
+        if mark is not None and test in tests and crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        tests.add(test)
 
 
 @pytest.fixture(params=KINDS)

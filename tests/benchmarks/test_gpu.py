@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from benchmarks.gpu import STEPS, Step, main, run_all
 
 SLEEPER = """
@@ -14,6 +16,7 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])
 """
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
     steps = [Step("slow", ("-c", SLEEPER), 2), Step("next", ("-c", "print('fine')"), 30)]
     begun = time.monotonic()

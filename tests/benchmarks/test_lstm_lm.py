@@ -192,6 +192,7 @@ def test_a_contender_that_hangs_is_left_out(tmp_path):
         process.ready(0.2)
 
 
+@pytest.mark.slow
 def test_peers_without_an_interpreter_are_left_out_and_told(capsys, tmp_path):
     record = tmp_path / "record.json"
     status = lstm_lm.main(

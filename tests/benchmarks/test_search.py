@@ -31,6 +31,7 @@ def test_the_sweep_has_enough_points_and_all_are_different(name):
     assert len({str(config.group2ctx) for config in configs.values()}) > 2
 
 
+@pytest.mark.slow
 def test_a_short_run_says_how_far_the_winner_is_from_the_best(tmp_path, monkeypatch, capsys):
     text = tmp_path / "text.txt"
     text.write_text(

@@ -33,6 +33,7 @@ def run_mlp(*arguments: str, example: str = "mlp") -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_mlp_on_digits_has_equal_losses(schedule):
     pytest.importorskip("sklearn")
@@ -41,6 +42,7 @@ def test_mlp_on_digits_has_equal_losses(schedule):
     assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("example", SEEDS)
 def test_examples_of_chainermn_have_equal_losses(example):
     """X18: those of one process, at each step."""
@@ -59,6 +61,7 @@ def test_examples_run_on_mpi_ranks(example):
     assert ended.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
 
 
+@pytest.mark.slow
 def test_mlp_reads_idx_files(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (250, 28, 28), np.uint8)
@@ -96,6 +99,7 @@ def language_model_case(**args) -> Case:
     return Case(model.symbol, feeds, arrays, axes)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 5])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("residual", [True, False])

@@ -96,6 +96,7 @@ def gradients_of(session: Any) -> dict[str, Any]:
     return {n: g.copy() for w in session.workers.values() for n, g in w.grads.items()}
 
 
+@pytest.mark.slow
 def test_a_bucket_is_unrolled_to_its_own_length(text):
     """Every bucket was unrolled to the default one's 60 steps: a sentence of 8 words cost as much
     as one of 60, and the stale words in the other 52 steps entered the loss."""
@@ -108,6 +109,7 @@ def test_a_bucket_is_unrolled_to_its_own_length(text):
             assert figures["nll_count"] == (batch.label[0] != IGNORED).sum()
 
 
+@pytest.mark.slow
 def test_all_buckets_are_one_model(text):
     """Each bucket allocated and initialised parameters of its own: five models, each of which had
     learnt from a fifth of the text."""
@@ -172,6 +174,7 @@ def test_neither_the_first_word_nor_pads_are_learnt(text):
         assert not grads["embed_weight"][EOS].any()  # what pads are fed as; no sentence reads on
 
 
+@pytest.mark.slow
 def test_perplexity_is_a_words(text):
     """The sum over steps was divided by the number of sentences: exp of a whole sentence's NLL."""
     with trainer(text, *TWO_LAYERS) as made:
@@ -183,6 +186,7 @@ def test_perplexity_is_a_words(text):
         assert figures["nll_nll"] / figures["nll_count"] == pytest.approx(np.log(VOCAB), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_states_go_on_along_a_stream_and_not_between_sentences(text):
     """The next batch was to begin with last_states, which was always None. On a stream of text it
     now does; a batch of sentences begins with zeros, because others were there before it."""
@@ -217,6 +221,7 @@ def test_the_plan_by_hand_is_the_originals():
     assert (other.args, other.data, other.train) == (config.args, config.data, config.train)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*longer than the largest bucket")
 def test_the_planners_run_has_the_bits_of_the_run_by_hand(text):
     alone = ("devices=[cpu(0)]", "group2ctx={}")
@@ -234,6 +239,7 @@ def test_the_planners_run_has_the_bits_of_the_run_by_hand(text):
         assert all(array.tobytes() == found[0][2][n].tobytes() for n, array in weights.items())
 
 
+@pytest.mark.slow
 def test_the_planner_is_predicted_to_beat_the_partition_by_hand(tmp_path):
     """There: as many layers on each device, and the decoder, which is worth three, on the last."""
     file = str(FOLDER / "partitions.yaml")

@@ -57,6 +57,7 @@ def task() -> Task:
 # -- pairs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_dates_and_names_are_those_of_cldr():
     pytest.importorskip("babel", reason="needs the extra `examples`")
     corpus = cldr("de", 36_000, 525, 1)
@@ -300,6 +301,7 @@ def on_threads(capsys, monkeypatch, *arguments: str) -> list[str]:
     return said(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_it_learns_texts_that_it_has_not_seen(capsys, monkeypatch, file):
     lines = on_threads(capsys, monkeypatch, "--pairs", str(file), *SMALL)
     assert len(lines) == 14 + SAMPLES + 1
@@ -318,6 +320,7 @@ def test_it_translates_dates(capsys, monkeypatch):
     assert re.fullmatch(r"[\d.]+% of \d+ learnt names exact", lines[-2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=needs_mpi)])
 def test_mpi_ranks_say_the_same(ranks, capsys, monkeypatch, file):
     """To the last digit of every loss, and every translation."""

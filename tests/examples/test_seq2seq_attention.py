@@ -88,6 +88,7 @@ def test_no_bucket_is_the_largest_along_both_axes():
     assert bucket_of((words, digits), BUCKETS) == (9, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_step_of_all_buckets_equals_the_reference(devices):
     given = list(first_batches().values())
@@ -137,6 +138,7 @@ def test_pads_of_both_axes_change_nothing():
             np.testing.assert_allclose(other_grads[name], value, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_the_memory_is_what_the_largest_step_needs_in_any_order():
     given = first_batches()
     alone = {}
@@ -168,6 +170,7 @@ def test_answers_are_right_if_all_their_words_are():
         assert session.step_batches([given])["right_output"] == 2
 
 
+@pytest.mark.slow
 def test_it_learns_numbers_that_it_has_not_seen(capsys, monkeypatch):
     arguments = "--numbers 2000 --digits 3 --units 32 --epochs 12"
     monkeypatch.setattr(sys, "argv", ["seq2seq_attention", *arguments.split()])

@@ -86,6 +86,7 @@ def test_it_is_the_network_of_the_paper():
     np.testing.assert_allclose(np.concatenate(figures), [nll, STEPS * BATCH], rtol=1e-9)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("groups", [APART, AND_BACK])
 @pytest.mark.parametrize(
     ("schedule", "micro_batches"), [("gpipe", 1), ("gpipe", 4), ("1f1b", 4), ("zb-h1", 2)]
@@ -102,6 +103,7 @@ def test_any_partition_gives_the_same(groups, schedule, micro_batches):
         np.testing.assert_allclose(found.grads[name], grad, rtol=1e-8, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_it_learns_from_the_command_line_s_config(tmp_path):
     words = " ".join(f"w{(i * i) % 17}" for i in range(40))
     text = tmp_path / "text.txt"

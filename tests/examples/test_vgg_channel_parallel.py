@@ -95,6 +95,7 @@ def test_parallel_has_its_share_of_the_parameters():
         assert both == [full[name] // 4] * 2
 
 
+@pytest.mark.slow
 def test_it_learns_digits():
     pytest.importorskip("sklearn")
     small = ("--first", "4", "--batch", "16", "--epochs", "1", "--dropout", "0")
@@ -103,6 +104,7 @@ def test_it_learns_digits():
     assert float(losses(done.stdout)[-1].split("%")[0]) > 70
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convolution", [pytest.param("parallel", marks=needs_mpi)])
 def test_threads_and_mpi_ranks_print_the_same(convolution):
     pytest.importorskip("sklearn")

@@ -25,6 +25,7 @@ def run(path, *overrides):
         return trainer.fit(), trainer.training.parameters(), first
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_counts_its_words(tmp_path):
     path = write_bucketed(tmp_path)
     config = load_config(str(path))
@@ -42,6 +43,7 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
         assert stage["peak_bytes_measured"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "elsewhere", [[], ["devices=[cpu(0)]", "group2ctx={}"], ["pipeline.schedule=gpipe"]]
 )

@@ -101,6 +101,7 @@ def test_json_has_the_documented_keys_and_stdout_is_only_that(config):
     assert "held-out perplexity" in done.stderr
 
 
+@pytest.mark.slow
 def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config, tmp_path):
     given = (config, "blas_threads=1", f"partition.costs={costs(tmp_path)}")
     want = figures(*given)["loss"]
@@ -122,6 +123,7 @@ def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config, tmp_pa
     assert segments == pytest.approx(want, rel=1e-5)  # products of other sizes round otherwise
 
 
+@pytest.mark.slow
 def test_what_is_left_open_is_chosen_and_shown(config):
     overrides = [
         "pipeline.schedule=auto",
@@ -139,6 +141,7 @@ def test_what_is_left_open_is_chosen_and_shown(config):
     assert "-> " in done.stdout
 
 
+@pytest.mark.slow
 def test_strategies_are_compared_and_the_groups_can_be_pasted(config, tmp_path):
     more = ["group2ctx={}", "partition.strategy=auto", f"partition.costs={costs(tmp_path)}"]
     done = run(config, *more, "--plan", "--json")
@@ -149,6 +152,7 @@ def test_strategies_are_compared_and_the_groups_can_be_pasted(config, tmp_path):
     assert json.loads(done.stdout.splitlines()[-1])["placement"].keys() >= {"embed", "decode"}
 
 
+@pytest.mark.slow
 def test_plans_are_made_for_the_machine_of_a_file(config, tmp_path):
     """A machine of a tenth of the speed takes ten times as long; nothing here is measured."""
     steps = []
@@ -176,6 +180,7 @@ def test_what_cannot_be_cut_along_time_is_said(config):
     assert "nodes cannot run in the segment of their time step: " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_memory_limit_that_is_too_small(config):
     done = run_alone(config, "partition.memory=10kB", "--plan")
     assert done.returncode == 3
@@ -260,6 +265,7 @@ def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
         )
 
 
+@pytest.mark.slow
 def test_what_is_printed_may_be_cut_off(config):
     """`--plan | head` ended with a traceback."""
     for arguments in (["--keys"], [config, "--plan"]):
@@ -267,6 +273,7 @@ def test_what_is_printed_may_be_cut_off(config):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_training_that_nobody_reads_is_a_failure_with_one_line(config):
     done = without_reader(config)
     assert (done.returncode, done.stderr) == (1, "symgraph: error: Broken pipe\n")
@@ -330,6 +337,7 @@ def test_no_config_says_what_to_type():
     assert "examples/lstm_lm.yaml" in done.stderr
 
 
+@pytest.mark.slow
 def test_diverged_training_is_a_failure_with_one_line(config):
     done = run_alone(config, "train.learning_rate=1e30", "train.clip_global_norm=null")
     assert done.returncode == 1

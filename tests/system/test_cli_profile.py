@@ -42,6 +42,7 @@ def test_a_profile_with_all_its_files(config, tmp_path):
     assert more["predicted_step_seconds"] == again["predicted_step_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_profile_of_buckets_with_all_its_files(tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra `report`")
     trace, report = tmp_path / "trace.json", tmp_path / "report"
@@ -100,6 +101,7 @@ def test_arguments_that_do_not_go_together(config, arguments, message):
     assert done.stdout == "", "before anything is measured"
 
 
+@pytest.mark.slow
 def test_candidates_of_one_config_are_compared(config, tmp_path):
     with open(config, "a", encoding="utf-8") as file:
         file.write("candidates: {by hand: [], alone: ['devices=[cpu(0)]', 'group2ctx={}']}\n")
@@ -110,6 +112,7 @@ def test_candidates_of_one_config_are_compared(config, tmp_path):
     assert (tmp_path / "report" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_files_are_compared_with_overrides_for_all(config, tmp_path):
     other = tmp_path / "other.yaml"
     text = (tmp_path / "config.yaml").read_text()
@@ -127,6 +130,7 @@ def test_one_config_without_candidates_cannot_be_compared(config):
     assert "--compare needs two configs or more" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     costs, winner = tmp_path / "costs.json", tmp_path / "winner.yaml"
     assert run(config, "--profile", "--steps=1", f"--save-costs={costs}").returncode == 0
@@ -140,6 +144,7 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     assert trained["steps"] == 3
 
 
+@pytest.mark.slow
 def test_buckets_are_searched(tmp_path):
     winner = tmp_path / "winner.yaml"
     path = write_bucketed(tmp_path, "buckets: [7, 12], batches_per_step: 2")
@@ -159,6 +164,7 @@ def test_buckets_are_searched(tmp_path):
     assert "buckets" in winner.read_text()
 
 
+@pytest.mark.slow
 def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path):
     machine, winner = tmp_path / "machine.yaml", tmp_path / "winner.yaml"
     device = "{flops: 1 TFLOP/s, call: 1 us}"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from symgraph.core.registry import ALIASES, OPS
 from symgraph.frontend import sym
 from symgraph.frontend.symbol import Symbol
@@ -21,6 +23,7 @@ def listed(start: str) -> list[str]:
     return re.findall(r"`([\w]+)`", paragraph)
 
 
+@pytest.mark.slow
 def test_the_program_prints_what_the_page_says():
     _, program = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (said,) = re.findall(r"^prints\n\n```\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

@@ -225,6 +225,7 @@ def test_each_rank_has_the_prices_of_its_kind(stand_in):
     assert seconds[cpu(0), gpu(0)].update(0) >= 0
 
 
+@pytest.mark.slow
 def test_the_placement_follows_the_prices_of_both_kinds(stand_in):
     case = lstm_case(3, 4, batch=4)
     for fast, slow in ((gpu(0), cpu(0)), (cpu(0), gpu(0))):
@@ -249,6 +250,7 @@ def test_the_placement_follows_the_prices_of_both_kinds(stand_in):
         assert work[fast] > 20 * work[slow]
 
 
+@pytest.mark.slow
 def test_an_operator_goes_where_it_was_measured_to_be_fast(stand_in):
     """Though the rooflines of both kinds are equal."""
     with sg.AttrScope(ctx_group="a"):
@@ -300,6 +302,7 @@ def test_quick_prices_know_all_kinds(card):
     assert prices.kinds["gpu"] != prices.kinds["cpu"]
 
 
+@pytest.mark.slow
 def test_a_training_run_on_both_kinds_plans_with_what_it_measures(card, tmp_path):
     path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
     given = load_config(str(path), [*MIXED, "pipeline.schedule=auto", "blas_threads=1"])

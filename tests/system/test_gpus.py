@@ -187,6 +187,7 @@ def placed(devices, **how) -> Options:
     return replace(Options(groups, devices[0], (), micro_batches=4), **how)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_schedule_on_gpus_does_what_the_reference_does(shared_gpu, schedule, count):
@@ -331,6 +332,7 @@ GPUS = (
 )
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "more",
     [
@@ -345,6 +347,7 @@ def test_training_on_gpus_ends_where_it_ends_on_cpus(shared_gpu, tmp_path, more)
     assert losses(path, *GPUS, *more) == pytest.approx(losses(path, *more), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_decoder_in_shards_on_gpus(shared_gpu, tmp_path):
     path = write_config(tmp_path, TRAIN)
     groups = "group2ctx={{embed: {0}, layer0: {0}, layer1: {1}, decode: [{0}, {1}]}}"
@@ -352,6 +355,7 @@ def test_a_decoder_in_shards_on_gpus(shared_gpu, tmp_path):
     assert losses(path, GPUS[0], on_gpus) == pytest.approx(losses(path, on_cpus), rel=1e-4)
 
 
+@pytest.mark.slow
 @SMALL
 @pytest.mark.parametrize("make", [network, tree])
 def test_collectives_go_from_card_to_card(shared_gpu, make, monkeypatch):
@@ -395,6 +399,7 @@ def fetched(monkeypatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_a_grid_of_gpus(shared_gpu, tmp_path, monkeypatch):
     """Replicas' gradients are packed, sent and added up from card to card."""
     path = write_config(tmp_path, TRAIN)
@@ -407,11 +412,13 @@ def test_a_grid_of_gpus(shared_gpu, tmp_path, monkeypatch):
     assert max(sizes) <= ERROR_KINDS  # what faults there were: less than any gradient has elements
 
 
+@pytest.mark.slow
 def test_buckets_on_gpus(shared_gpu, tmp_path):
     path = write_bucketed(tmp_path)
     assert losses(path, *GPUS) == pytest.approx(losses(path), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_on_gpus_goes_on_from_its_checkpoint(shared_gpu, tmp_path):
     path = write_config(tmp_path, TRAIN)
     saved = f"checkpoint={{directory: {tmp_path / 'saved'}, every: 3, resume: auto}}"

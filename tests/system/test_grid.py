@@ -87,6 +87,7 @@ def alone(stages: int, mbs: int) -> Result:
     return found
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("v", "m", "p"), GRID + CORNERS)
 def test_grid(v, m, p, schedule):

@@ -85,6 +85,7 @@ def test_every_grid_trains_as_one_device_does(grid, schedule, alone):
     assert_equal_parameters(trained(mlp(), options), alone)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("strategy", ["parameters", "auto"])
 def test_a_strategy_places_the_first_row(strategy, grouped, alone):
@@ -129,6 +130,7 @@ def test_sums_begin_while_backward_runs(monkeypatch):
     assert all(count >= 1 for count in begun)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "more",
     [
@@ -147,6 +149,7 @@ def test_a_config_on_a_grid(tmp_path, more):
     )
 
 
+@pytest.mark.slow
 def test_buckets_on_a_grid(tmp_path):
     """Two batches of different buckets a step; dropout goes by sample."""
     path = write_bucketed(tmp_path)
@@ -156,6 +159,7 @@ def test_buckets_on_a_grid(tmp_path):
     assert losses(path, *fewer, *grid) == pytest.approx(want, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [pytest.param(4, marks=needs_mpi)])
 def test_a_grid_of_processes(tmp_path, processes):
     """The bits of threads."""

@@ -96,6 +96,7 @@ def test_example_files_are_run_as_they_are(tmp_path, monkeypatch):
     assert wrong["error"].startswith("GraphError: keyword argument name 'dat' not found")
 
 
+@pytest.mark.slow
 def test_the_command_compares(tmp_path):
     """With a Python that plays MXNet by handing out the stored records."""
     fake = tmp_path / "python"

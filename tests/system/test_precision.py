@@ -86,6 +86,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("where", "low"), [*zip(ELSEWHERE, cycle(HALVES), strict=False)])
 def test_placements_and_schedules_give_the_same_bits(path, where, low):
     precision = ["train.precision=" + low, "train.steps=3"]
@@ -122,6 +123,7 @@ def test_what_is_split(path, more):
     np.testing.assert_allclose([s.loss for s in got], [s.loss for s in want], 2e-3)
 
 
+@pytest.mark.slow
 def test_buckets(tmp_path):
     path = write_bucketed(tmp_path)
     want, _, _, _ = run(path, "train.steps=6")
@@ -201,6 +203,7 @@ def layers(names, sizes):
         return sym.LinearRegressionOutput(x, sym.Variable("label"), name="loss")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("strategy", [None, "chain", "optimal", "noncontiguous", "refine"])
 def test_a_parameter_is_cast_in_the_stage_that_reads_it(strategy):
     """Not in an earlier one of its rank, nor on another rank: no edge carries a parameter."""
@@ -286,6 +289,7 @@ def test_a_step_that_is_left_out_changes_no_weight(path, too_large):
         same_bits(begun.training.parameters(), weights)
 
 
+@pytest.mark.slow
 def test_going_on_ends_with_the_same_bits(path, too_large):
     """Also the scale, its good steps and the count of updates, which is not that of steps."""
     precision = "train.precision=float16"
@@ -298,6 +302,7 @@ def test_going_on_ends_with_the_same_bits(path, too_large):
     assert whole.training.updaters[0].progress == again.training.updaters[0].progress
 
 
+@pytest.mark.slow
 def test_checkpoints_from_before_loss_scales(path):
     run(path, "train.steps=5")
     saved = checkpoint.latest(path.parent / "saved")
@@ -325,6 +330,7 @@ def test_a_run_goes_on_in_another_precision(path):
 # -- elsewhere -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason=MISSING)
 @pytest.mark.parametrize("low", HALVES)
 def test_gpus(path, low, monkeypatch):

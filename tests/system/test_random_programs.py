@@ -72,6 +72,7 @@ def sample(number: int) -> Sample:
     return Sample(case, made, on_threads(case, alone))
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("number", range(64))
 def test_delays_and_capacities_change_no_bit(number):
     """512 runs in all (PiPPy#1088: results changed with who was late)."""
@@ -228,6 +229,7 @@ def stands(text: str) -> dict[str, str]:
     return {rank: at for pattern in patterns for rank, at in re.findall(pattern, text)}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_programs_hang_if_and_only_if_the_check_says_so(capacity):
     """640 schedules in all, of every outcome enough."""

@@ -72,6 +72,7 @@ def waits(monkeypatch) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("segment", [None, 2])
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_a_receive_does_not_wait_for_the_run_before_it(monkeypatch, schedule, segment):
@@ -145,6 +146,7 @@ def test_what_nccl_brings_waits_for_its_place_and_not_for_later_work():
         memory[:] = 4
 
 
+@pytest.mark.every(3)
 @pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 @pytest.mark.parametrize("number", range(24))
 def test_random_networks_and_placements(number):

@@ -99,6 +99,7 @@ WAYS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("way", WAYS)
@@ -382,6 +383,7 @@ def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
         assert_equal_parameters(run.parameters(), trained(cpu(0), 1))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "ways",
     [
@@ -399,6 +401,7 @@ def test_the_language_model_with_replicas_from_a_config(tmp_path, ways):
     assert losses(path, *more, *ways) == pytest.approx(losses(path), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=needs_mpi)])
 def test_replicas_in_processes_of_their_own(tmp_path, processes):
     """The bits of threads."""

@@ -337,6 +337,7 @@ def losses(path: Path, *overrides: str) -> tuple[float, Path | None]:
         return trainer.fit()["loss"], source
 
 
+@pytest.mark.slow
 def test_the_language_model_in_shards_from_a_config(tmp_path):
     train = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 8, dtype: float64"
     more = f"checkpoint: {{directory: {tmp_path / 'saved'}, every: 5}}\n"
@@ -362,6 +363,7 @@ def test_time_segments_and_recomputation_with_shards(tmp_path, schedule):
     assert split == pytest.approx(whole, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=needs_mpi)])
 def test_shards_in_processes_of_their_own(tmp_path, processes):
     train = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 8, dtype: float64"

@@ -182,6 +182,7 @@ def digests() -> str:
     return "\n".join([*plans, *edges])
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_stages_and_edges():
     """P5: with another hash seed."""
     code = "from tests.partitioner.base.test_stages import digests; print(digests())"

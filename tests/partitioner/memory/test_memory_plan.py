@@ -309,6 +309,7 @@ def peaks(case: Case, options: Options) -> list[tuple[int, int]]:
     return [(m.peak - m.parameters, measured[rank]) for rank, m in enumerate(made.memory)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "wavefront"])
 @pytest.mark.parametrize("devices", [1, 2, 3])
@@ -322,6 +323,7 @@ def test_what_is_planned_is_what_is_held(make, devices, schedule, micro_batches)
         assert planned == pytest.approx(held, rel=0.15)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("recompute", ["none", "all"])
 @pytest.mark.parametrize("time_segment", [1, 2, 5])
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "wavefront"])

@@ -105,6 +105,7 @@ def small_problems() -> list[Problem]:
     return [p for p in problems if p.devices ** len(p.names) <= 5_000]
 
 
+@pytest.mark.slow
 def test_the_contiguous_optimum_is_what_trying_everything_finds():
     problems = small_problems()
     assert len(problems) >= 200
@@ -119,6 +120,7 @@ def test_the_contiguous_optimum_is_what_trying_everything_finds():
     assert 5 < infeasible < len(problems) / 2, "the problems no longer try both"
 
 
+@pytest.mark.slow
 def test_placements_without_order_are_what_trying_everything_finds():
     for problem in small_problems()[:40]:
         best = brute_force(problem, contiguous=False)
@@ -243,6 +245,7 @@ def test_a_value_is_paid_once_by_each_device_however_many_nodes_read_it():
     ]
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_told_with_the_smallest_limit_that_works():
     rng = np.random.default_rng(5)
     for strategy in ("downsets", "noncontiguous"):
@@ -323,6 +326,7 @@ def test_dead_ends_and_masks_do_not_multiply_the_down_sets():
     assert solve(problem).optimal
 
 
+@pytest.mark.slow
 def test_a_graph_too_wide_to_enumerate_gets_a_placement_and_an_honest_bound():
     rng = np.random.default_rng(0)
     wide = diamonds(1, 40, rng, cost=0.05)
@@ -340,6 +344,7 @@ def test_a_graph_too_wide_even_for_bands_keeps_its_placement(monkeypatch):
     assert downsets._banded(core, start, Budget(steps=1e6)) is start
 
 
+@pytest.mark.slow
 def test_without_order_is_never_worse_than_contiguous():
     rng = np.random.default_rng(9)
     for _ in range(3):
@@ -359,6 +364,7 @@ print(solve(problem).assignment, solve(problem, "noncontiguous").assignment)
 """
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_finds_the_same_plan():
     plans = {
         subprocess.run(

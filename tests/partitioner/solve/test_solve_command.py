@@ -100,6 +100,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, message):
     assert message in failed(capsys, 2, *arguments)
 
 
+@pytest.mark.slow
 def test_the_command_runs_as_a_module_from_anywhere(tmp_path):
     root = Path(__file__).parents[3]
     done = subprocess.run(

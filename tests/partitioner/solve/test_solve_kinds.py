@@ -59,6 +59,7 @@ def small_problems(count: int) -> list[Problem]:
     return [p for p in problems if p.devices ** len(p.names) <= 4_500][:count]
 
 
+@pytest.mark.slow
 def test_the_contiguous_optimum_on_several_kinds_is_what_trying_everything_finds():
     infeasible = several = 0
     problems = small_problems(220)
@@ -76,6 +77,7 @@ def test_the_contiguous_optimum_on_several_kinds_is_what_trying_everything_finds
     assert several > 100
 
 
+@pytest.mark.slow
 def test_placements_without_order_on_several_kinds_are_what_trying_everything_finds():
     for problem in small_problems(20):
         best = brute_force(problem, contiguous=False)
@@ -122,6 +124,7 @@ def test_prices_give_the_load_of_a_fractional_placement(seed):
     )
 
 
+@pytest.mark.slow
 def test_a_search_that_steps_end_ends_at_the_same_placement_and_says_what_it_proved():
     rng = np.random.default_rng(4)
     problem = diamonds(4, 4, rng, cost=0.3)

@@ -313,6 +313,7 @@ def classes(count: int, arcs: list[tuple[int, int]], seconds: np.ndarray) -> Cla
     )
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("count", [30, 300, 3000])
 def test_contraction_leaves_no_cycle_and_few_light_classes(seed, count):

@@ -85,6 +85,7 @@ def test_a_step_leaves_nothing_and_the_next_one_is_as_good(devices, schedule):
         assert worker._tickets == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_memory_does_not_grow(devices):
     """Pipelines 21: what a step makes, the next one replaces."""

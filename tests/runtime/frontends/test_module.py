@@ -72,6 +72,7 @@ def test_fit_learns_what_mxnet_learns(kind, micro_batches, groups, mxnet):
     np.testing.assert_allclose(module.predict(it), mxnet[f"{kind}/predicted"], rtol=5e-5, atol=1e-6)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_fit_is_the_same_on_every_placement_and_schedule(micro_batches):
     how = {"micro_batches": micro_batches}

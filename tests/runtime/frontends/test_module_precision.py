@@ -95,6 +95,7 @@ def test_fit_learns_as_in_float32(low):
     assert found[low] == pytest.approx(found["float32"], rel=0.1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("low", HALVES)
 def test_it_is_the_same_on_every_placement_and_schedule(low):
     how: dict[str, Any] = {"micro_batches": 2, "precision": low}
@@ -106,6 +107,7 @@ def test_it_is_the_same_on_every_placement_and_schedule(low):
     assert not same_bits(one, fitted(network(0.5), micro_batches=2))
 
 
+@pytest.mark.slow
 def test_it_is_what_a_run_learns(tmp_path, too_large):
     """The same bits as of `symgraph.run`, with steps that are left out, states and dropout."""
     path = write_config(
@@ -156,6 +158,7 @@ def test_it_is_what_a_run_learns(tmp_path, too_large):
         assert same_bits(module.get_params()[0], want)
 
 
+@pytest.mark.every(4)
 @everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
 def test_the_parts_of_a_step_are_the_step(schedule, groups, too_large):

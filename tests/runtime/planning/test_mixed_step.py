@@ -45,6 +45,7 @@ def test_micro_batches_are_numbered_through():
     assert [mb.sample for mb in parts.mbs] == [0, 2, 3, 4, 6, 7, 8, 10, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved"])
 def test_programs_run_each_kinds_own_bodies_once_and_update_once(schedule):
     parts = parts_of(7, 3, schedule=schedule, time_segment=2)
@@ -87,6 +88,7 @@ def test_a_run_on_another_buckets_stage_is_refused():
         check(lower(union, missing.programs), union, 2, runs=union.runs)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("lengths", [(60, 8), (30, 60, 8), (8, 60, 60)])
 def test_the_order_is_the_best_of_those_simulated(schedule, lengths):

@@ -57,6 +57,7 @@ def devices(decision: Decision) -> int:
     return len({decision.placement.rank_of[s] for s in decision.placement.stage_of.values()})
 
 
+@pytest.mark.slow
 def test_one_micro_batch_alone_is_fastest_on_one_device_and_many_on_two():
     """A chain has nothing to do side by side: two devices only add messages for one micro-batch."""
     assert devices(decided("latency", 8)) == 1
@@ -79,6 +80,7 @@ def test_limits_that_nothing_keeps_to_are_told():
         decided("step", 2, memory=100)
 
 
+@pytest.mark.slow
 def test_pieces_of_a_split_operator_share_their_devices_where_that_makes_a_shorter_step():
     """Layers on one device and the decoder on the other balance the load, but one would wait."""
     x = sg.sym.Variable("data")

@@ -99,6 +99,7 @@ def test_a_schedule_of_another_network_is_refused(tmp_path):
 # -- what is left open -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_auto_takes_the_shortest_step_of_all():
     made = planned(schedule="auto")
     assert seconds(made) <= min(seconds(planned(schedule=name)) for name in SCHEDULES)
@@ -117,6 +118,7 @@ def test_auto_gives_the_same_bits():
         assert_same_bits(split, alone)
 
 
+@pytest.mark.slow
 def test_time_segments_are_found():
     """k* = sqrt(T·a / ((p - 1)·c)) and its neighbours; the shortest step of them is taken."""
     made = planned(steps=16, schedule="wavefront", time_segment="auto", micro_batches=1)
@@ -131,6 +133,7 @@ def test_time_segments_are_found():
     assert seconds(made) <= 1.1 * min(every)
 
 
+@pytest.mark.slow
 def test_expensive_instructions_make_long_segments():
     taken = []
     for overhead in (1e-7, 1e-4, 1e-1):
@@ -227,6 +230,7 @@ def test_a_limit_is_kept_to_by_what_is_packed():
         planned(schedule="zb-h2", micro_batches=8, memory=need - 1)
 
 
+@pytest.mark.slow
 def test_auto_keeps_to_the_limit():
     limit = peak(planned(schedule="1f1b"))
     made = planned(schedule="auto", memory=limit)

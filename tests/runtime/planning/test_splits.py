@@ -61,6 +61,7 @@ def test_groups_that_the_user_names_are_not_split():
     assert candidates(weights, ("a",), 2) == [(Split("b", SHARDS),)]
 
 
+@pytest.mark.slow
 def test_a_decoder_that_outweighs_the_layers_is_put_in_shards():
     """No cut balances a decoder of two thirds of the work; its halves do."""
     whole = language_model(400, splits=False)
@@ -76,6 +77,7 @@ def test_a_decoder_that_outweighs_the_layers_is_put_in_shards():
     assert str(best).startswith("decode in shards: ")
 
 
+@pytest.mark.slow
 def test_a_network_that_balances_is_left_whole():
     assert not language_model(20).shards
 
@@ -93,6 +95,7 @@ def chain(**more: object) -> Plan:
     return plan(sg.sym.MakeLoss(x), feeds, options)
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_be_cut_is_replicated():
     """One micro-batch through a chain leaves one of two devices waiting; halves of it do not."""
     made = chain(keep_groups=True)
@@ -101,6 +104,7 @@ def test_a_group_that_cannot_be_cut_is_replicated():
     assert made.compared[-1].seconds < 0.6 * made.compared[0].seconds
 
 
+@pytest.mark.slow
 def test_what_is_to_be_short_is_an_option():
     """Two devices do more layers a second, but no single micro-batch is done sooner."""
     used = {

@@ -64,6 +64,7 @@ def bodies_of(graph: Graph) -> list[Body]:
     return list(cut(graph, group2ctx(graph, None, cpu(0))).bodies.values())
 
 
+@pytest.mark.slow
 def test_a_known_time_is_found(register_work):
     register_work(lambda: time.sleep(0.002))
     graph = chain([0.0, 0.0, 1.0])

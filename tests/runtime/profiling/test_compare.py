@@ -47,6 +47,7 @@ def compared(tmp_path_factory) -> list[Compared]:
         clusters.close()
 
 
+@pytest.mark.slow
 def test_the_fastest_is_first_and_all_did_as_many_steps(compared):
     assert {c.name for c in compared} == {"one", "two"}
     speeds = [c.figures.tokens_per_second for c in compared]
@@ -60,6 +61,7 @@ def test_the_fastest_is_first_and_all_did_as_many_steps(compared):
         assert 0 <= c.figures.imbalance < 1
 
 
+@pytest.mark.slow
 def test_turns_go_forwards_and_backwards(tmp_path, monkeypatch):
     """Nobody always comes after the same one, and what a turn begins with is not counted."""
     turns = []
@@ -108,6 +110,7 @@ def test_the_table_and_the_figures_say_the_same(compared):
         assert f"{row['tokens_per_second']:,.0f}" in line
 
 
+@pytest.mark.slow
 def test_the_page_shows_all_timelines(compared, tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra `report`")
     page = write_comparison(compared, str(tmp_path))
@@ -143,6 +146,7 @@ def bucketed(tmp_path_factory) -> list[Compared]:
         clusters.close()
 
 
+@pytest.mark.slow
 def test_candidates_with_buckets_run_the_same_words(bucketed):
     """Each turn begins with a step that does not count, so steps 0 and 5 of the run do not."""
     given = bucketed[0].config
@@ -219,6 +223,7 @@ def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
     assert predict(longest, NOMINAL).makespan > predict(step, NOMINAL).makespan
 
 
+@pytest.mark.slow
 def test_the_page_of_buckets_shows_a_typical_step_of_each(bucketed, tmp_path):
     assert "rank 1" in comparison_report(bucketed)
     pytest.importorskip("jinja2", reason="needs the extra `report`")

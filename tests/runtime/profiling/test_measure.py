@@ -128,6 +128,7 @@ def test_measured_file_in_a_config(tmp_path, monkeypatch, capsys):
     assert load_config(str(config), ["machine=machine.yaml"]).machine == "machine.yaml"
 
 
+@pytest.mark.slow
 def test_without_a_file_it_is_printed(tmp_path, capsys):
     assert main(["--measure-machine"]) == 0
     (tmp_path / "m.yaml").write_text(capsys.readouterr().out)

@@ -45,6 +45,7 @@ def came(tmp_path_factory) -> Counter[tuple[int, ...]]:
     return Counter(tuple(sorted(of_step, reverse=True)) for of_step in keys)
 
 
+@pytest.mark.slow
 def test_mixtures_are_those_that_came(came):
     profile = bucketed_profile()
     assert len(came) > 2
@@ -119,6 +120,7 @@ def test_of_steady_steps_the_operators_are_all_that_is_computed(make):
     assert re.search(r"add up to .*, the ranks computed .* \([+-]0\.0%\)", profile_report(profile))
 
 
+@pytest.mark.slow
 def test_a_mixed_step_holds_what_was_accounted_for(tmp_path):
     """Parameters, optimizer and the arena; what comes after an instruction is never more."""
     priced = f"partition.costs={costs(tmp_path)}"

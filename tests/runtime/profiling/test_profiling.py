@@ -161,6 +161,7 @@ def test_costs_that_do_not_add_up_are_warned_of():
     assert f"warning: {warnings(worse)[0]}" in profile_report(worse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucketed", [False, True])
 def test_a_prediction_that_is_far_off_is_made_again_with_prices_of_now(bucketed, tmp_path):
     """By a file of costs each call takes a second: what these kernels take, none can be so far."""
@@ -290,6 +291,7 @@ def test_costs_are_saved_and_loaded(tmp_path):
         save_prices(prices, "/nowhere/x")
 
 
+@pytest.mark.slow
 def test_saved_costs_are_what_a_plan_is_made_with(tmp_path):
     given = config(tmp_path, "pipeline.schedule=auto")
     with ThreadCluster(2) as cluster:

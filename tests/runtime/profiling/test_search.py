@@ -42,6 +42,7 @@ def found(given) -> Found:
     return found_for(given, seconds=ENOUGH)
 
 
+@pytest.mark.slow
 def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
     seconds = [candidate.seconds for candidate in found.candidates]
     assert seconds == sorted(seconds)
@@ -70,6 +71,7 @@ def test_the_best_is_tried_with_and_without_time_segments(found):
     assert {True, False} in kinds.values()
 
 
+@pytest.mark.slow
 def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
     pinned = config(
         tmp_path,
@@ -109,6 +111,7 @@ def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
     assert training_plan(again).training.digest == winner.plan.digest
 
 
+@pytest.mark.slow
 def test_no_time_is_one_candidate(given):
     hurried = found_for(given, seconds=0.0)
     assert len([c for c in hurried.candidates if not c.given]) == 1
@@ -120,6 +123,7 @@ def test_a_limit_that_nothing_keeps_to(tmp_path):
         found_for(config(tmp_path, *SMALL, NARROW))
 
 
+@pytest.mark.slow
 def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
     """Candidates that are too large are left out, others run forward again."""
     peaks = [max(m.peak for m in c.plan.memory) for c in found.candidates]
@@ -170,6 +174,7 @@ def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
 
 
+@pytest.mark.slow
 def test_candidates_count_by_the_mean_step_of_an_epoch(best, epoch):
     seconds = [candidate.seconds for candidate in best.candidates]
     assert seconds == sorted(seconds)
@@ -183,6 +188,7 @@ def test_candidates_count_by_the_mean_step_of_an_epoch(best, epoch):
     assert best.given is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, -1])
 def test_the_winner_of_buckets_makes_its_plans_again_and_trains(best, epoch, tmp_path, at):
     winner, path = best.candidates[at], tmp_path / "winner.yaml"

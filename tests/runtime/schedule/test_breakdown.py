@@ -181,6 +181,7 @@ def test_nothing_has_no_path():
     assert critical_path(Timeline((EMPTY, EMPTY), MILLI), TWO) == []
 
 
+@pytest.mark.slow
 def test_paths_lead_from_the_begin_to_the_end_without_a_hole():
     """Each part follows from the one before; only messages on their way take time in between."""
     for seed in range(150):

@@ -148,6 +148,7 @@ def holding(topology: Chain, seed: object) -> MemoryPlan:
     return MemoryPlan(bodies, static, static, static)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [name for name in TINY if name != "forward only"])
 def test_with_a_memory_limit_it_finds_the_shortest_that_keeps_to_it(name):
     topology, mbs = TINY[name]
@@ -173,6 +174,7 @@ def test_with_a_memory_limit_it_finds_the_shortest_that_keeps_to_it(name):
     assert peak(list_schedule(topology, mbs, costs, memory=plan, limit=0).compute) == least
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", TINY)
 def test_no_schedule_falls_short_of_the_bound_whatever_takes_time(name, seed):

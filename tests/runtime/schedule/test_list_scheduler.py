@@ -150,6 +150,7 @@ def test_it_is_never_longer_than_a_named_schedule(name, seed):
         assert listed.makespan <= makespan(topology, compute, costs), other
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", [name for name in CASES if name != "forward only"])
 def test_it_keeps_to_a_memory_limit_whenever_a_named_schedule_does(name):
     topology, mbs = CASES[name]
@@ -264,6 +265,7 @@ print(*list_schedule(chain([0, 1, 2, 0, 1, 2]), 5, costs).compute, sep="\\n")
 """
 
 
+@pytest.mark.slow
 def test_every_process_finds_the_same_schedule():
     found = {
         subprocess.run(

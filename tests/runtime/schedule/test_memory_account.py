@@ -203,6 +203,7 @@ def received(program: Sequence[Instruction]) -> list[Recv]:
     return [now for now in program[:until] if isinstance(now, Recv)]
 
 
+@pytest.mark.slow
 def test_random_schedules_hold_what_a_slow_count_says():
     for seed in range(150):
         rng = random.Random(seed)

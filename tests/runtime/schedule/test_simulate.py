@@ -67,6 +67,7 @@ def random_costs(case: RandomCase, rng: random.Random) -> Costs:
     return Costs(**random_amounts(case.topology, rng, number, Link))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("batch", range(20))
 def test_random_schedules_take_what_a_slow_simulator_says(batch):
     """Pipelines 6: every start and end, exactly; shared links, capacities and all."""
@@ -79,6 +80,7 @@ def test_random_schedules_take_what_a_slow_simulator_says(batch):
         assert times(found) == slow, seed
 
 
+@pytest.mark.slow
 def test_the_random_schedules_are_not_all_of_one_kind():
     contended = waiting = longest = 0
     for seed in range(100):
@@ -250,6 +252,7 @@ def test_the_collective_waits_for_the_slowest_and_updates_follow():
 # -- properties -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_longer_times_never_end_anything_sooner():
     """Pipelines 6: without shared links the order is fixed, so every end is monotone in costs."""
     for seed in range(100):
@@ -274,6 +277,7 @@ def test_longer_times_never_end_anything_sooner():
                 assert (a.end <= b.end).all()
 
 
+@pytest.mark.slow
 def test_no_schedule_beats_its_longest_chain_or_its_fullest_rank():
     """Pipelines 6."""
     for seed in range(100):

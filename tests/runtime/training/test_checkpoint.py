@@ -52,6 +52,7 @@ def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Pa
         return loss, trainer.training.parameters(), source
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_going_on_elsewhere_ends_with_the_same_bits(path, where):
     """Case X17, pipelines 29: also the optimizer, dropout, and states carried over batches."""
@@ -75,6 +76,7 @@ def test_the_newest_are_kept_and_hold_weights_by_name(path):
     assert tensors["state/layer0_init_c"].shape == (6, 8)
 
 
+@pytest.mark.slow
 def test_a_finished_run_only_evaluates(path):
     loss, _, _ = train(path)
     again, _, source = train(path)

@@ -222,6 +222,7 @@ def outcome(symbols: list[sg.Symbol], p: int) -> str:
     return first
 
 
+@pytest.mark.slow
 def test_random_wrong_programs_end_in_an_error_on_every_rank():
     """And the right ones they were made of do not; 200 of them, none of which can hang."""
     rng = np.random.default_rng(3)

@@ -123,6 +123,7 @@ def random_calls(seed, wanted):
     return calls, layouts
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("parts", [(3, 2), (2, 1, 2), (1, 1, 1, 1, 1)])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs(seed, parts):

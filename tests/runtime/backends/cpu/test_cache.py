@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 LOOK = """
 import numpy as np
 from runtime.backends.cpu import cached
@@ -16,6 +18,7 @@ print(*cached())
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_folder_fills_at_the_first_call(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

@@ -112,6 +112,7 @@ def dtype_of(name):
 # -- functions of an array, and of one and a number ------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", sorted(UNARY.keys() & OPS.keys()))
 def test_functions(op, dtype):
@@ -139,6 +140,7 @@ def test_gelu(dtype):
     agree("LeakyReLU", 3 * numbers((4, 90), dtype), act_type="gelu")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("number", [2.0, -1.7, 0.1, 0.0])
 @pytest.mark.parametrize("word", SCALAR)
@@ -175,6 +177,7 @@ def test_gradients(op, dtype):
     exact(op, g, y, **({"slope": 0.3} if op == "_leaky_relu_grad" else {}))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", REALS)
 def test_many_terms(dtype):
     """In 16 bits they are added up in float32: terms that a sum in 16 bits would lose are there."""
@@ -261,6 +264,7 @@ def test_slopes_by_channel(dtype):
     exact("LeakyReLU", x, numbers(1, dtype), act_type="prelu")
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", REALS)
 def test_where(dtype):
     x, y = values((5, 70), dtype), values((5, 70), dtype, 1)

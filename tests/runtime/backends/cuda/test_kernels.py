@@ -82,6 +82,7 @@ def test_gates_that_are_full(op):
 # -- softmax ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @each_real
 @each_size
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "SoftmaxActivation", "SoftmaxOutput"])
@@ -144,6 +145,7 @@ def some_labels(count, classes, dtype="int32", ignored=()):
     return label
 
 
+@pytest.mark.every(3)
 @each_pair
 @each_size
 def test_the_heads_gradient(ids, dtype, shape):
@@ -208,6 +210,7 @@ def test_figures_of_two_shards(dtype):
 # -- rows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @each_pair
 @pytest.mark.parametrize("columns", [1, 7, 300])
 def test_look_ups(ids, dtype, columns):
@@ -278,6 +281,7 @@ def test_an_id_that_is_no_number():
 # -- products --------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @each_real
 @pytest.mark.parametrize(("rows", "inner", "units"), [(1, 1, 1), (3, 5, 7), (64, 33, 300)])
 def test_fully_connected(dtype, rows, inner, units):

@@ -55,6 +55,7 @@ class LayerNorm(NamedTuple):
         return cls(exact, gamma, beta, mean, std + np.asarray(0.1, dtype), grad)
 
 
+@pytest.mark.every(3)
 @each_real
 @each_shape
 def test_layer_norm(dtype, shape, axis):
@@ -63,6 +64,7 @@ def test_layer_norm(dtype, shape, axis):
     agree("LayerNorm", of.data, of.gamma, of.beta, axis=axis, eps=1e-3, near=near)
 
 
+@pytest.mark.every(3)
 @each_real
 @each_shape
 def test_its_gradients(dtype, shape, axis):

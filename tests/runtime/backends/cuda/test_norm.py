@@ -48,6 +48,7 @@ def judged(called: Called, dtype: str) -> None:
             np.testing.assert_allclose(found, wanted, close, close)
 
 
+@pytest.mark.every(3)
 @each_kind
 @each_shape
 @each_way

@@ -32,6 +32,7 @@ def call(op: str, axis: int, inner: tuple[int, ...], dtype: str) -> tuple[np.nda
     return numbers((*shape, *inner), dtype), {"axis": axis, **given}
 
 
+@pytest.mark.every(3)
 @AXES
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", REALS)
