@@ -1,83 +1,132 @@
-"""Binding: the call that each instruction of a rank's programs becomes, on arrays of its memory."""
+"""Bound programs: the call that each instruction of a rank becomes, on arrays of its memory.
+
+Everything that can be looked up is looked up here, once; a step walks a list of bound calls. Around
+the plain calls come, where they are needed:
+
+* receives beside work. On a GPU, messages come on a stream of their own. The host is ahead of its
+  card, so when it comes to a receive, the card may still be at the runs before it. The message then
+  comes while they are under way, as soon as its place in the arena is free: after the last
+  instruction that needs what was there before, which is known before anything runs.
+* sums of replicas' gradients, which begin at the end of the runs that complete them.
+* ranges: the instructions by name, for NVIDIA's profilers (NVTX).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import Any, NamedTuple
 
-from partitioner.base.types import BodyKey, CommEdge
-from runtime.backends.bodies import Binder, BoundBody, Call
+from partitioner.base.types import FORWARD, BodyKey, CommEdge
+from runtime.backends.bodies import Binder, BoundBody
+from runtime.backends.bodies import Call as BodyCall
 from runtime.backends.cuda_graphs import replayed
-from runtime.planning.memory.arena import Arena, Kind
+from runtime.backends.device.arrays import Device
+from runtime.backends.device.receive_stream import ReceiveStream
+from runtime.engine.rank import Rank
+from runtime.planning.memory.arena import Arena, Kind, Message
 from runtime.planning.memory.tree_sum import Keep
-from runtime.schedule.instructions import Collective, Free, Instruction, Run, Send, Update
+from runtime.planning.step import StepBatches
+from runtime.schedule.instructions import RECV, Collective, Free, Instruction, Run, Send, Update
+from runtime.schedule.program import Program
 from symgraph.core.types import Array, TensorType
+from symgraph.passes.replicate import copies_of
 
-if TYPE_CHECKING:
-    from runtime.engine.worker import Worker
+NVTX = "SYMGRAPH_NVTX"
+
+Call = Callable[[], None]
+
+
+class BoundProgram(NamedTuple):
+    """A rank's program and the call that does each instruction."""
+
+    program: Program
+    calls: list[Call]
+
+
+def bind_programs(rank: Rank, programs: Sequence[Program], arena: Arena) -> list[BoundProgram]:
+    """Bind the programs of a step, which run one after the other, to a rank's memory."""
+    device, bind = rank.device, Bind(rank, arena)
+    bound = [BoundProgram(p, [bind.instruction(i) for i in p]) for p in programs]
+    if device.receive_stream is not None:
+        begins = accumulate(map(len, programs), initial=0)
+        bound = [
+            BoundProgram(p, beside_work(device.receive_stream, p, calls, arena.free, begin))
+            for (p, calls), begin in zip(bound, begins, strict=False)
+        ]
+    if len(programs) == 1:  # what comes between several may change gradients
+        bound = [BoundProgram(p, with_sums(rank, p, calls)) for p, calls in bound]
+    return [BoundProgram(p, in_ranges(device, p, calls)) for p, calls in bound]
 
 
 class Bind:
     """Makes the calls of instructions; bodies at the same places are bound once."""
 
-    def __init__(self, worker: Worker, arena: Arena, binders: Mapping[Kind, Binder]) -> None:
-        self.worker, self.arena, self.binders = worker, arena, binders
-        self.kinds, self.partitions = worker.parts.kinds, worker.parts.partitions
+    def __init__(self, rank: Rank, arena: Arena) -> None:
+        self.rank, self.arena = rank, arena
+        self.kinds, self.partitions = rank.parts.kinds, rank.parts.partitions
         self.edges = {kind: {e.tag: e for e in p.edges} for kind, p in self.partitions.items()}
-        self.made: dict[object, BoundBody] = {}
+        fixed, parameters = rank.fixed, frozenset(rank.plan.parameters)
+        packs, context = rank.resources.packs, rank.context
+        self.binders: dict[Kind, Binder] = {
+            kind: Binder(layout, fixed, parameters, rank.memory, packs, context, rank.device)
+            for kind, layout in arena.layouts.items()
+        }
+        self.bodies: dict[object, BoundBody] = {}
 
-    def instruction(self, instruction: Instruction) -> Callable[[], None]:
-        worker = self.worker
+    def instruction(self, instruction: Instruction) -> Call:
+        """The call that does an instruction."""
+        rank = self.rank
         if isinstance(instruction, (Update, Collective)):
-            return partial(worker.finish, instruction)
+            return partial(rank.finish, instruction)
         mb = instruction.mb
         if isinstance(instruction, Run):
             body = self._body(instruction.key, mb)
             adding = self._adding(body, mb)
-            if worker.stopwatch is not None:
-                body, adding = worker.stopwatch.watch(body, mb, adding)
-            elif not worker.device.is_host:
-                body, adding = replayed(worker.device, worker.context, body, adding)
-            return partial(worker.run_body, body, mb, adding)
+            if rank.stopwatch is not None:
+                body, adding = rank.stopwatch.watch(body, mb, adding)
+            elif not rank.device.is_host:
+                body, adding = replayed(rank.device, rank.context, body, adding)
+            return partial(rank.run_body, body, mb, adding)
         if isinstance(instruction, Free):
-            return partial(worker.free, instruction.key, mb)
+            return partial(rank.free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]
-        if isinstance(instruction, Send) and edge.exchange:
-            array = self._array(edge, edge.src, mb)
-            return partial(worker.exchanging.give, edge.tag, mb, array)
         if isinstance(instruction, Send):
-            return partial(worker.send, edge, self._array(edge, edge.src, mb), mb)
-        return partial(worker.recv, edge, self._array(edge, edge.dst, mb), mb)
+            array = self._array(edge, edge.src, mb)
+            if edge.exchange:
+                return partial(rank.exchanges.give, edge.tag, mb, array)
+            return partial(rank.send, edge, array, mb)
+        return partial(rank.recv, edge, self._array(edge, edge.dst, mb), mb)
 
-    def _adding(self, body: BoundBody, mb: int) -> list[Call]:
-        """The calls that add the gradients of a run to what other micro-batches gave."""
+    def _adding(self, body: BoundBody, mb: int) -> list[BodyCall]:
+        """The calls that add the gradients of a run to those of other micro-batches."""
         terms = dict(body.results)
-        gradients = self.worker.parts.plans[self.kinds[mb].part].grads
+        gradients = self.rank.parts.plans[self.kinds[mb].part].grads
         for name, value in gradients.items():
             if value in terms:
-                self.worker.grads[name] = terms[value]  # if there is but one micro-batch
-        copyto, add = self.worker.device.xp.copyto, self.worker.device.xp.add
-        steps = []
+                self.rank.grads[name] = terms[value]  # if there is but one micro-batch
+        copyto, add = self.rank.device.xp.copyto, self.rank.device.xp.add
+        calls = []
         for name, step in self.arena.adding.get((body.key, mb), ()):
             term = terms[gradients[name]]
             if isinstance(step, Keep):
-                steps.append(Call(name, copyto, (self._sum(name, step.number, term), term)))
+                calls.append(BodyCall(name, copyto, (self._sum(name, step.number, term), term)))
             else:
                 total = self._sum(name, step.into, term)
                 more = self._sum(name, step.number, term) if step.ends else term
-                steps.append(Call(name, add, (total, more, total)))
-            whole = self._sum(name, self.arena.totals[name], term)
-            self.worker.grads[name] = whole
-        return steps
+                calls.append(BodyCall(name, add, (total, more, total)))
+            self.rank.grads[name] = self._sum(name, self.arena.totals[name], term)
+        return calls
 
     def _sum(self, name: str, index: int, like: Array) -> Array:
         type_ = TensorType(like.shape, str(like.dtype))
-        return self.worker.device.view(self.worker.memory, self.arena.sums[name, index], type_)
+        return self.rank.device.view(self.rank.memory, self.arena.sums[name, index], type_)
 
     def _bases(self, roots: Iterable[int], mb: int) -> dict[int, int]:
-        found = {root: self.arena.at.get((mb, root)) for root in roots}
-        return {root: base for root, base in found.items() if base is not None}
+        bases = {root: self.arena.at.get((mb, root)) for root in roots}
+        return {root: base for root, base in bases.items() if base is not None}
 
     def _array(self, edge: CommEdge, end: BodyKey, mb: int) -> Array:
         binder = self.binders[self.kinds[mb]]
@@ -90,7 +139,103 @@ class Bind:
         binder, scratch = self.binders[kind], self.arena.scratch[key, mb]
         bases = self._bases(binder.layout.touched[key], mb)
         place = key, kind, scratch, tuple(bases.items())
-        if place not in self.made:
+        if place not in self.bodies:
             body = self.partitions[kind].bodies[key]
-            self.made[place] = binder.bind(body, bases, scratch)
-        return self.made[place]
+            self.bodies[place] = binder.bind(body, bases, scratch)
+        return self.bodies[place]
+
+
+# -- receives ------------------------------------------------------------------------------------
+
+
+def beside_work(
+    stream: ReceiveStream,
+    program: Program,
+    calls: Sequence[Call],
+    free: Mapping[Message, int],
+    begin: int,
+) -> list[Call]:
+    """Let early messages of a program come on a stream.
+
+    Args:
+        stream: The stream of receives.
+        program: The instructions.
+        calls: The call of each.
+        free: Early message -> the last instruction that still uses its memory; see Arena.
+        begin: The number of instructions in the programs before this one.
+
+    Returns:
+        The calls of the program.
+    """
+    changed = list(calls)
+    waited = begin  # the stream waits for the work so far, and then goes in order
+    code, at, mb, _ = (column.tolist() for column in program.columns)
+    for place, message in enumerate(zip(at, mb, strict=True)):
+        if code[place] == RECV and message in free:
+            last, event = free[message], None
+            if last > waited:
+                waited, event = last, stream.event()
+                before = last - begin - 1
+                changed[before] = partial(_then_record, changed[before], stream, event)
+            changed[place] = partial(stream.receive, changed[place], event)
+    return changed
+
+
+def _then_record(call: Call, stream: ReceiveStream, event: Any) -> None:
+    call()
+    stream.record(event)
+
+
+# -- sums of replicas' gradients -----------------------------------------------------------------
+
+
+def with_sums(rank: Rank, program: Program, calls: Sequence[Call]) -> list[Call]:
+    """Let the runs of a program tell which gradients of replicas they complete.
+
+    From the first run that completes some, all runs tell, even if there is nothing to tell: the
+    sums under way go on then.
+    """
+    names, changed = last_runs(rank.parts, program), list(calls)
+    for place in range(min(names, default=len(changed)), len(changed)):
+        if isinstance(program[place], Run):
+            changed[place] = partial(rank.complete, calls[place], names.get(place, []))
+    return changed
+
+
+def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:
+    """Place of a run in a program -> the gradients of replicas that it completes in a step."""
+    graph = parts.plans[0].network.first
+    replicated = {n for names in copies_of(graph).values() for n in names}
+    last: dict[str, int] = {}
+    for place, instruction in enumerate(program if replicated else ()):
+        if isinstance(instruction, Run) and instruction.phase != FORWARD:
+            kind = parts.kinds[instruction.mb]
+            results = set(parts.partitions[kind].bodies[instruction.key].results)
+            grads = parts.plans[kind.part].grads
+            last |= {n: place for n in replicated & grads.keys() if grads[n] in results}
+    names_at: dict[int, list[str]] = {}
+    for name, place in last.items():
+        names_at.setdefault(place, []).append(name)
+    return names_at
+
+
+# -- ranges --------------------------------------------------------------------------------------
+
+
+def in_ranges(device: Device, program: Program, calls: Sequence[Call]) -> list[Call]:
+    """Put each call of a GPU's program into a range with its name, if SYMGRAPH_NVTX=1."""
+    if device.is_host or os.environ.get(NVTX) != "1":
+        return [*calls]
+    nvtx = device.xp.cuda.nvtx
+    return [
+        partial(_in_range, nvtx, str(instruction), call)
+        for instruction, call in zip(program, calls, strict=True)
+    ]
+
+
+def _in_range(nvtx: Any, name: str, call: Call) -> None:
+    nvtx.RangePush(name)
+    try:
+        call()
+    finally:
+        nvtx.RangePop()

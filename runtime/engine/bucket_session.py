@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from partitioner.base.types import BodyKey
+from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
-from runtime.engine.worker import RankResources, Worker
+from runtime.engine.worker import Worker
 from runtime.planning.buckets import Buckets, largest_first
 from runtime.planning.heap import paused
 from runtime.transports import Cluster, Transport
@@ -17,11 +18,7 @@ from symgraph.frontend.optimizer import Optimizer
 
 
 class BucketSession(Session):
-    """Runs steps of batches of any buckets; see Session.
-
-    carry_states: the states at the end of a step are the next one's first (truncated
-    back-propagation through time); by default every step begins with zeros.
-    """
+    """Runs steps of batches of any buckets; see Session."""
 
     def __init__(
         self,
@@ -32,10 +29,19 @@ class BucketSession(Session):
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
-        shared: Mapping[int, RankResources] | None = None,
+        resources: Mapping[int, RankResources] | None = None,
         carry_states: bool = False,
         timed: bool = False,
     ) -> None:
+        """Start workers for the default bucket; those of others are made when they come.
+
+        Args:
+            buckets: The plans of all buckets.
+            carry_states: Whether the states at the end of a step are the first ones of the next
+                (truncated back-propagation through time), instead of zeros.
+
+        For the other arguments see Session.
+        """
         super().__init__(
             buckets.default,
             cluster,
@@ -43,7 +49,7 @@ class BucketSession(Session):
             optimizer=optimizer,
             clip=clip,
             seed=seed,
-            shared=shared,
+            resources=resources,
             timed=timed,
         )
         self.buckets, self.carry_states = buckets, carry_states
@@ -55,8 +61,8 @@ class BucketSession(Session):
         """Run one step on one or more batches, which may be of different buckets.
 
         The batches count as one large batch: a loss that divides by the number of valid labels
-        divides by that of all of them. In whatever order they are given, the larger ones count as
-        the first. stop, and the figures: see Session.step.
+        divides by that of all of them. The larger batches come first, in whatever order they are
+        given. For `stop` and the figures see Session.step.
         """
         if not batches:
             raise RunError("a step has no batch; give one or more")
@@ -69,16 +75,18 @@ class BucketSession(Session):
         for batch in ordered:
             self.buckets.plan(batch.bucket_key, batch.described)
         keys = tuple([batch.bucket_key for batch in ordered])
-        self._turn(keys)
-        values = [{**first, **b.feeds} for first, b in zip(self.now.zeros, ordered, strict=True)]
+        self._switch(keys)
+        values = [
+            {**first, **b.feeds} for first, b in zip(self.programs.zeros, ordered, strict=True)
+        ]
         figures = self._run(values, stop)
         if not self.carry_states:
             self.reset_states()
         return figures
 
-    def _turn(self, keys: tuple[Hashable, ...]) -> None:
-        """Let the workers of these buckets be those that run, with the states of the last ones."""
-        self.now = step = self.buckets.step(keys)
+    def _switch(self, keys: tuple[Hashable, ...]) -> None:
+        """Switch to the workers of these buckets, and hand the states over to them."""
+        self.programs = step = self.buckets.step(keys)
         if keys not in self._bound:
             workers: dict[int, Worker] = {}
 
@@ -93,13 +101,13 @@ class BucketSession(Session):
         states = {rank: worker.states for rank, worker in self.workers.items()}
         self.workers = self._bound[keys]
         for rank, worker in self.workers.items():
-            worker.states = states[rank]
+            worker.start_from(states[rank])
 
     def _record(self, worker: Worker) -> None:
-        """Keep what each stage and phase took of a step, as of one body of the default bucket.
+        """Keep the time of each stage and phase in a step, as of one body of the default bucket.
 
-        Other buckets have other time segments, and other steps other micro-batches. What the
-        default bucket has not on this rank is left out.
+        Other buckets have other time segments, and other steps other micro-batches. Stages and
+        phases that the default bucket lacks on this rank are left out.
         """
         cut, timeline, unit = self.plan.partition, worker.timeline, float(worker.timeline.unit)
         bodies: dict[tuple[int, str], BodyKey] = {}
@@ -117,4 +125,4 @@ class BucketSession(Session):
     @property
     def held(self) -> dict[int, int]:
         """Bytes of the memory of each local rank that all buckets share."""
-        return {rank: shared.pool.memory.nbytes for rank, shared in self.shared.items()}
+        return {rank: r.pool.memory.nbytes for rank, r in self.resources.items()}

@@ -1,4 +1,4 @@
-"""Homes: the devices on which a plan's variables live, and what is said when one is full."""
+"""Devices: where the arrays of a plan's variables lie, and what is said when one is full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.backends.device.arrays import HOST, Device, device, is_on_gpu
+from runtime.backends.device.arrays import HOST, Device, device, is_on_gpu, require
 from runtime.planning.plan import Plan
 from symgraph.core.context import Context
 from symgraph.core.errors import GraphError, LimitError
@@ -14,17 +14,19 @@ from symgraph.core.types import Array, TensorType
 from symgraph.core.units import bytes_text
 
 
-def rank_devices(plan: Plan) -> list[Device]:
-    """The device of each rank."""
-    return [device(context) for context in plan.partition.placement.devices]
+def require_devices(plan: Plan) -> None:
+    """PlacementError for the first of a plan's devices that this machine lacks."""
+    for context in plan.partition.placement.devices:
+        require(context)
 
 
 def gpus(plan: Plan) -> list[Device]:
-    """The GPUs among them, each once."""
-    return [d for d in dict.fromkeys(rank_devices(plan)) if not d.is_host]
+    """The GPUs of a plan, each once."""
+    devices = map(device, plan.partition.placement.devices)
+    return [d for d in dict.fromkeys(devices) if not d.is_host]
 
 
-def home(plan: Plan, variable: str) -> Device:
+def device_of(plan: Plan, variable: str) -> Device:
     """The device of a forward variable."""
     return device(plan.partition.placement.devices[plan.rank_of(variable)])
 
@@ -32,13 +34,13 @@ def home(plan: Plan, variable: str) -> Device:
 class ArrayPlacement:
     """Where the arrays of a bound symbol lie: each on the device of its variable.
 
-    One that is in shards or replicas is whole, on the host.
+    The array of a parameter in shards or replicas is whole, on the host.
     """
 
     def __init__(self, plan: Plan, default: Context) -> None:
-        """default: where a variable lives that no operator reads."""
+        """default: the device of a variable that no operator reads."""
         self._plan, self._default = plan, default
-        self._alone = {*plan.parameters} - {*plan.shards}
+        self._unsplit = {*plan.parameters} - {*plan.shards}
         self._split = {shard.parameter for shard in plan.shards.values()}
 
     def of(self, name: str) -> Device:
@@ -46,29 +48,27 @@ class ArrayPlacement:
         return HOST if name in self._split else device(self._context(name))
 
     def _context(self, name: str) -> Context:
-        if name not in self._alone:
+        if name not in self._unsplit:
             return self._default
         return self._plan.partition.placement.devices[self._plan.rank_of(name)]
 
     def zeros(self, types: Mapping[str, TensorType]) -> dict[str, Array]:
-        """Arrays of zeros, each at home; LimitError if there is no room for them."""
-        made = {}
+        """Make arrays of zeros, each on its device; LimitError if there is no room for them."""
+        arrays = {}
         for name, (shape, dtype) in types.items():
-            here = self.of(name)
-            rank = self._plan.rank_of(name) if name in self._alone else 0
-            with here.use(), within_memory(self._plan, rank):
-                made[name] = here.xp.zeros(shape, dtype)
-                here.finish()
-        return made
+            rank = self._plan.rank_of(name) if name in self._unsplit else 0
+            with filling(self._plan, rank, self.of(name)) as target:
+                arrays[name] = target.xp.zeros(shape, dtype)
+        return arrays
 
     def require(self, what: str, arrays: Mapping[str, Array]) -> None:
         """GraphError for an array that lies elsewhere. what: whose they are, in words."""
         for name, array in arrays.items():
-            here = self.of(name)
-            if not here.holds(array):
-                there: Any = array.device
-                lies = f"on GPU {there.id}" if is_on_gpu(array) else "on the host"
-                wanted = "the host" if here.is_host else str(self._context(name))
+            target = self.of(name)
+            if not target.holds(array):
+                actual: Any = array.device
+                lies = f"on GPU {actual.id}" if is_on_gpu(array) else "on the host"
+                wanted = "the host" if target.is_host else str(self._context(name))
                 raise GraphError(
                     f"{what}: the array of {name!r} lies {lies}, but its variable is on {wanted}, "
                     "and arrays are used and not copied: make it there, or let simple_bind make "
@@ -80,20 +80,28 @@ class ArrayPlacement:
 
 
 @contextmanager
-def within_memory(plan: Plan, rank: int) -> Iterator[None]:
-    """Let memory that a rank's device has not be a LimitError; see `no_memory`."""
+def filling(plan: Plan, rank: int, target: Device | None = None) -> Iterator[Device]:
+    """Use a device, by default the rank's, for new arrays inside the block, and wait for it.
+
+    Raises:
+        LimitError: The device is too small; the error shows what is planned.
+    """
+    context = plan.partition.placement.devices[rank]
+    target = device(context) if target is None else target
     try:
-        yield
+        with target.use():
+            yield target
+            target.finish()
     except MemoryError as error:
         raise no_memory(plan, rank, error) from error
 
 
 def no_memory(plan: Plan, rank: int, error: BaseException) -> LimitError:
-    """What a rank's device should have had room for, as planned."""
+    """The error for a device that is too small for its part of the plan."""
     context, memory = plan.partition.placement.devices[rank], plan.memory[rank]
     return LimitError(
         f"{context} has no memory left ({error}); the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
-        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of --plan, and let "
-        "`partition.memory` be what there is"
+        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of --plan, and set "
+        "`partition.memory` to what is available"
     )

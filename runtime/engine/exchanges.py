@@ -1,4 +1,4 @@
-"""Exchanging: one rank's part in the exchanges of a step (see runtime.schedule.exchanges)."""
+"""Exchanges: one rank's part in the collectives of a step (see runtime.schedule.exchanges)."""
 
 from __future__ import annotations
 
@@ -18,56 +18,71 @@ from symgraph.core.types import Array
 NOTHING: Array = np.empty(0, np.uint8)
 
 
-class _Side:
-    """One rank's side of an exchange.
+class RankExchange:
+    """One rank's part in an exchange, and its progress in the step under way."""
 
-    gives, takes: tag -> where in `out` and `into` its message lies. For the step under way: out,
-    into: the bytes that go and come. missing: parts that are not given yet. left: parts that are
-    not taken yet. ticket: of what is started and not all taken yet.
-    """
+    #: Tag -> where in `out` the message that goes lies.
+    gives: dict[int, slice]
+    #: Tag -> where in `into` the message that comes lies.
+    takes: dict[int, slice]
+    #: The bytes that go.
+    out: Array
+    #: The bytes that come.
+    into: Array
+    #: Parts that this rank has not given yet.
+    missing: int
+    #: Parts that this rank has not taken yet.
+    left: int
+    #: The collective, from its start until all parts are taken.
+    ticket: CollectiveTicket | None
 
-    def __init__(self, exchange: Exchange, rank: int, own: Any) -> None:
-        """own: the array module of the rank's device."""
-        self.exchange, self._own = exchange, own
-        self.blocks = blocks = exchange.blocks
-        self._me = me = blocks.ranks.index(rank)
-        column = blocks.column(me)
-        self.gives: dict[int, slice] = {}
-        self.takes: dict[int, slice] = {}
-        for other, peer in enumerate(blocks.ranks):
-            _place(self.gives, exchange.messages.get((rank, peer), ()), blocks.to(me, other))
+    def __init__(self, exchange: Exchange, rank: int, device_module: Any) -> None:
+        """device_module: the array module of the rank's device."""
+        self.exchange, self._device_module = exchange, device_module
+        self.layout = layout = exchange.blocks
+        self._index = index = layout.ranks.index(rank)
+        column = layout.column(index)
+        self.gives, self.takes = {}, {}
+        for other, peer in enumerate(layout.ranks):
+            _place(self.gives, exchange.messages.get((rank, peer), ()), layout.to(index, other))
             _place(self.takes, exchange.messages.get((peer, rank), ()), sum(column[:other]))
         self.reset()
 
     def reset(self) -> None:
-        """Make ready for a step."""
+        """Prepare for a step."""
         self.out = self.into = NOTHING
         self.missing, self.left = len(self.gives), len(self.takes)
-        self.ticket: CollectiveTicket | None = None
+        self.ticket = None
 
     def give(self, tag: int, array: Array, collectives: Collectives) -> None:
+        """Copy one of this rank's parts into what goes."""
         if not self.out.size:
-            xp = collectives.module(self.blocks.ranks) or self._own
-            self.out = xp.empty(self.blocks.given(self._me), np.uint8)
+            xp = self._module(collectives)
+            self.out = xp.empty(self.layout.given(self._index), np.uint8)
         copy(self.out[self.gives[tag]], array.reshape(-1).view(np.uint8))
         self.missing -= 1
 
     def start(self, collectives: Collectives) -> tuple[CollectiveTicket, Array]:
-        """What is under way, and what this rank gave for it."""
-        xp, given = collectives.module(self.blocks.ranks) or self._own, self.out
-        self.into = xp.empty(sum(self.blocks.column(self._me)), np.uint8)
-        ticket = collectives.start(self.blocks, given, self.into)
+        """Start the collective; return it and what this rank gave for it."""
+        xp, out = self._module(collectives), self.out
+        self.into = xp.empty(sum(self.layout.column(self._index)), np.uint8)
+        ticket = collectives.start(self.layout, out, self.into)
         self.ticket = ticket if self.takes else None
         self.out = NOTHING
-        return ticket, given
+        return ticket, out
 
     def take(self, tag: int, array: Array) -> None:
+        """Wait for the collective and copy one part of what came."""
         assert self.ticket is not None
         self.ticket.wait()
         copy(array.reshape(-1).view(np.uint8), self.into[self.takes[tag]])
         self.left -= 1
         if not self.left:
             self.into, self.ticket = NOTHING, None
+
+    def _module(self, collectives: Collectives) -> Any:
+        """The array module of the memory that the collective takes."""
+        return collectives.module(self.layout.ranks) or self._device_module
 
 
 def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> None:
@@ -76,64 +91,72 @@ def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> N
         start += edge.type.nbytes
 
 
-class Exchanging:
+class RankExchanges:
     """One rank's exchanges, step after step."""
 
-    collectives: Collectives  # of the run under way, which has joined `groups`
+    #: Of the run under way, which has joined `groups`.
+    collectives: Collectives
 
     def __init__(
-        self, rank: int, schedules: Sequence[Schedule], partitions: Sequence[Topology], own: Any
+        self,
+        rank: int,
+        schedules: Sequence[Schedule],
+        partitions: Sequence[Topology],
+        device_module: Any,
     ) -> None:
-        """schedules: of one step, one after the other. partitions: of each micro-batch.
+        """Order the exchanges of a step.
 
-        own: the array module of the rank's device.
+        Args:
+            rank: The rank.
+            schedules: What the step consists of, one after the other.
+            partitions: The cut graph of each micro-batch.
+            device_module: The array module of the rank's device.
         """
-        found = [
-            x for mb, cut in enumerate(partitions) for x in exchanges(cut.edges, cut.rank_of, mb)
-        ]
-        order = in_order(schedules, found)
-        mine = [_Side(x, rank, own) for x in order if rank in x.ranks]
+        order = in_order(
+            schedules,
+            [x for mb, cut in enumerate(partitions) for x in exchanges(cut.edges, cut.rank_of, mb)],
+        )
+        local = [RankExchange(x, rank, device_module) for x in order if rank in x.ranks]
         self.groups: list[Group] = sorted({x.blocks.group for x in order})
-        self._side = {(tag, s.exchange.mb): s for s in mine for tag in (*s.gives, *s.takes)}
-        self._queues = {g: [s for s in mine if s.blocks.group == g] for g in self.groups}
+        self._by_message = {(tag, x.exchange.mb): x for x in local for tag in (*x.gives, *x.takes)}
+        self._queues = {g: [x for x in local if x.layout.group == g] for g in self.groups}
         self._next: dict[Group, int] = {}
-        self._lent: list[
-            tuple[CollectiveTicket, Array]
-        ] = []  # what others may still read, not to be reused
+        # What other ranks may still read, so that it must not be reused.
+        self._lent: list[tuple[CollectiveTicket, Array]] = []
 
     def reset(self) -> None:
-        """Make ready for a step."""
+        """Prepare for a step."""
         for queue in self._queues.values():
-            for side in queue:
-                side.reset()
+            for exchange in queue:
+                exchange.reset()
         self._next = dict.fromkeys(self._queues, 0)
 
     def give(self, tag: int, mb: int, array: Array) -> None:
-        """What is sent; copied at once. The exchange starts with this rank's last part of it."""
-        side = self._side[tag, mb]
-        side.give(tag, array, self.collectives)
-        if not side.missing:
-            self._start(side.blocks.group)
+        """Copy a message that goes; an exchange starts with the rank's last part of it."""
+        exchange = self._by_message[tag, mb]
+        exchange.give(tag, array, self.collectives)
+        if not exchange.missing:
+            self._start(exchange.layout.group)
 
     def take(self, tag: int, mb: int, array: Array) -> None:
-        """What is received; the first part of an exchange waits for all of it."""
-        side = self._side[tag, mb]
-        if side.ticket is None:
-            self._start(side.blocks.group, side)
-        side.take(tag, array)
+        """Wait for a message; the first one of an exchange waits for all of them."""
+        exchange = self._by_message[tag, mb]
+        if exchange.ticket is None:
+            self._start(exchange.layout.group, exchange)
+        exchange.take(tag, array)
 
-    def _start(self, group: Group, wanted: _Side | None = None) -> None:
+    def _start(self, group: Group, wanted: RankExchange | None = None) -> None:
         """Start those whose turn it is: up to the wanted one, or the last with all parts given."""
         queue, first = self._queues[group], self._next[group]
         ready = first
         for index in range(first, len(queue)):
-            side = queue[index]
-            if side.missing:
+            exchange = queue[index]
+            if exchange.missing:
                 break
-            if side.gives or side is wanted:
+            if exchange.gives or exchange is wanted:
                 ready = index + 1
-            if side is wanted:
+            if exchange is wanted:
                 break
         self._lent = [lent for lent in self._lent if not lent[0].returned()]
-        self._lent += [side.start(self.collectives) for side in queue[first:ready]]
+        self._lent += [exchange.start(self.collectives) for exchange in queue[first:ready]]
         self._next[group] = ready

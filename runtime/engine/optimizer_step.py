@@ -5,43 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import Group
 from partitioner.cutting.replicas import collective_groups
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import on_host
 from runtime.backends.updates import squared_norms, update
+from runtime.engine.rank import Rank
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import PARTIAL
-from symgraph.core.types import Array, Value
+from symgraph.core.types import Array
 from symgraph.frontend.optimizer import Optimizer, global_norm_scale
 from symgraph.passes.batching import assemble
 from symgraph.passes.loss_scale import LossScale
-
-if TYPE_CHECKING:
-    from runtime.engine.worker import Worker
+from symgraph.passes.shards import parameter_of
 
 
-def scalars(plan: Plan) -> dict[str, Value]:
-    """The outputs that are figures to report: sums over the batch with one element."""
-    graph = plan.partition.graph
-    return {
-        name: value
-        for name, value in zip(plan.output_names, plan.outputs, strict=True)
-        if plan.layouts[value] is PARTIAL and graph.type_of(value).size == 1
-    }
-
-
-def local_scalars(worker: Worker) -> dict[str, float]:
-    """The figures that are made on this worker's rank, for the whole batch."""
-    with worker.device.use():
+def local_scalars(rank: Rank) -> dict[str, float]:
+    """Sum the plan's figures that this rank computes over the whole batch."""
+    with rank.device.use():
         return {
-            name: float(on_host(assemble(PARTIAL, worker.outputs[value])).reshape(()))
-            for name, value in scalars(worker.plan).items()
-            if value in worker.outputs
+            name: float(on_host(assemble(PARTIAL, rank.outputs[value])).reshape(()))
+            for name, value in rank.plan.scalars.items()
+            if value in rank.outputs
         }
 
 
@@ -52,13 +42,13 @@ def scale_feeds(plan: Plan, scale: LossScale) -> dict[str, Array]:
 
 
 def overflowing(plan: Plan) -> AbstractContextManager[object]:
-    """Let this thread's gradients overflow where such steps are left out: numpy need not say so."""
+    """Silence numpy's warnings of overflow in this thread, if such steps are left out anyway."""
     free = plan.grads and plan.options.loss_scale.dynamic
     return np.errstate(over="ignore", invalid="ignore") if free else nullcontext()
 
 
 class OptimizerStep:
-    """One rank's optimizer: its states, and what it must know of the other ranks.
+    """The end of a training step on one rank: the optimizer, its states, and the sums over ranks.
 
     The squared norms of all gradients travel as one vector with a place for each parameter, to
     which only the parameter's own rank adds: the sum over ranks is exact, and the sum over
@@ -66,129 +56,153 @@ class OptimizerStep:
     that is used in many places once.
 
     With a loss scale, every rank knows by that sum whether a gradient has overflowed, and all of
-    them leave the step out; figures tell the scale and whether that was so.
+    them leave the step out; `figures` then has the scale and whether the step was left out.
     """
 
+    #: The groups of ranks whose collectives it starts.
+    groups: Sequence[Group]
+    #: The optimizer's arrays: variable -> slot -> array.
+    states: dict[str, dict[str, Array]]
+    #: Updates so far.
+    updates: int
+    #: The loss scale of the next step.
+    loss_scale: LossScale
+    #: Whether this rank wants training to end after this step.
+    stop: bool
+    #: Whether any rank wanted training to end after the last step.
+    stopped: bool
+    #: The sums of the plan's figures over all ranks in the last step.
+    figures: dict[str, float]
+
     def __init__(self, plan: Plan, optimizer: Optimizer, clip: float | None) -> None:
+        """clip: the largest global norm of gradients; None: any."""
         self.optimizer = optimizer
         self.clip = clip
-        self.count = 0
-        self.states: dict[str, dict[str, Array]] = {}
-        self.stop = False  # whether this rank wants training to end after this step
-        self.scale = 1.0
+        self.updates = 0
+        self.states = {}
+        self.stop = self.stopped = False
         self.loss_scale = plan.options.loss_scale
-        self.skipped = False  # whether this step's gradients are not used
-        self.figures: dict[str, float] = {}
+        self.figures = {}
+        self.groups = collective_groups(plan.partition)
+        self._scale = 1.0  # of this step's gradients
+        self._skipped = False  # whether this step's gradients are not used
         self._names = [name for name in plan.grads if name not in plan.feeds]
-        self._scalars = list(scalars(plan))
+        self._figure_names = list(plan.scalars)
         graph, shards = plan.partition.graph, plan.shards
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
-        self._known_as = {n: shards[n].parameter if n in shards else n for n in self._names}
+        self._parameters = {n: parameter_of(shards, n) for n in self._names}
         self._copies = {n for n in self._names if n in shards and shards[n].copy}
-        self.groups = collective_groups(plan.partition)
         self._sums: ReplicaSums | None = None
 
     def feeds(
-        self, plans: Sequence[Plan], given: Sequence[Mapping[str, Array]]
+        self, plans: Sequence[Plan], batches: Sequence[Mapping[str, Array]]
     ) -> list[dict[str, Array]]:
         """The values of a step's batches, with the loss scale for all losses."""
         return [
             {**values, **scale_feeds(plan, self.loss_scale)}
-            for plan, values in zip(plans, given, strict=True)
+            for plan, values in zip(plans, batches, strict=True)
         ]
 
     @property
     def held(self) -> int:
-        """Bytes of the optimizer's arrays, and of what the sums of copies' gradients need."""
+        """Bytes of the optimizer's arrays, and of what the sums of replicas' gradients need."""
         states = sum(a.nbytes for arrays in self.states.values() for a in arrays.values())
         return states + (0 if self._sums is None else self._sums.held)
 
     @property
     def progress(self) -> dict[str, Any]:
         """What a checkpoint holds besides arrays."""
-        return {"updates": self.count, **self.loss_scale.progress}
+        return {"updates": self.updates, **self.loss_scale.progress}
 
     def resume(self, about: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's `progress`; without one, from its steps."""
-        self.count = about.get("updates", about["steps"])
+        """Continue from a checkpoint's `progress`; without one, from its steps."""
+        self.updates = about.get("updates", about["steps"])
         self.loss_scale = self.loss_scale.resumed(about)
 
-    def made(self, worker: Worker, names: Iterable[str]) -> None:
-        """Begin to sum these gradients of copies, and go on with earlier ones."""
-        self._replica_sums(worker).made(names, worker.gradient, worker.transport.collectives)
+    def continue_from(
+        self, states: dict[str, dict[str, Array]], updates: int, loss_scale: LossScale
+    ) -> None:
+        """Continue where another optimizer step ended, on its states."""
+        self.states, self.updates, self.loss_scale = states, updates, loss_scale
 
-    def sum_replicas(self, worker: Worker) -> None:
-        """Let the gradients of a parameter's copies be their sum."""
-        self._replica_sums(worker).finish(worker.gradient, worker.transport.collectives)
+    # -- instructions ------------------------------------------------------------------------
 
-    def _replica_sums(self, worker: Worker) -> ReplicaSums:
+    def complete(self, rank: Rank, names: Iterable[str]) -> None:
+        """Start to sum the gradients of these replicas, which a run has completed."""
+        self._replica_sums(rank).complete(names, rank.gradient, rank.transport.collectives)
+
+    def sum_replicas(self, rank: Rank) -> None:
+        """Replace the gradients of a parameter's replicas by their sum."""
+        self._replica_sums(rank).finish(rank.gradient, rank.transport.collectives)
+
+    def _replica_sums(self, rank: Rank) -> ReplicaSums:
         if self._sums is None:
             self._sums = ReplicaSums(
-                worker.plan.partition,
-                worker.rank,
-                worker.transport.collectives,
-                worker.device.xp,
+                rank.plan.partition, rank.rank, rank.transport.collectives, rank.device.xp
             )
         return self._sums
 
-    def reduce(self, worker: Worker) -> None:
+    def reduce(self, rank: Rank) -> None:
         """Exchange norms, figures and the wish to stop."""
-        worker.check()  # before what it made of the numbers is taken for divergence
-        vector = np.zeros(len(self._names) + len(self._scalars) + 1)
+        rank.check()  # an error that a GPU noted must not be taken for divergence
+        norms = len(self._names)
+        vector = np.zeros(norms + len(self._figure_names) + 1)
         if self.clip is not None or self.loss_scale.dynamic:
             places = [
                 place
                 for place, name in enumerate(self._names)
-                if worker.plan.rank_of(name) == worker.rank and name not in self._copies
+                if rank.plan.rank_of(name) == rank.rank and name not in self._copies
             ]
-            gradients = [worker.gradient(self._names[place]) for place in places]
-            vector[places] = squared_norms(worker.device.xp, gradients)
-        own = local_scalars(worker)
-        for place, name in enumerate(self._scalars, len(self._names)):
-            vector[place] = own.get(name, 0.0)
+            gradients = [rank.gradient(self._names[place]) for place in places]
+            vector[places] = squared_norms(rank.device.xp, gradients)
+        local = local_scalars(rank)
+        for place, name in enumerate(self._figure_names, norms):
+            vector[place] = local.get(name, 0.0)
         vector[-1] = float(self.stop)
-        worker.transport.allreduce(vector)
-        squares = float(np.sum(vector[: len(self._names)]))
-        self.figures = dict(
-            zip(self._scalars, map(float, vector[len(self._names) :]), strict=False)
-        )
-        self.figures["stop"] = float(vector[-1])
+        rank.transport.allreduce(vector)
+        squares = float(np.sum(vector[:norms]))
+        self.figures = dict(zip(self._figure_names, map(float, vector[norms:]), strict=False))
+        self.stopped = bool(vector[-1] > 0)
         self._rescale(squares)
 
     def _rescale(self, squares: float) -> None:
-        """What this update multiplies gradients by, whose squares sum up so; and the next scale."""
-        now = self.loss_scale
-        self.skipped = now.dynamic and not math.isfinite(squares)
-        if now.scales:
-            self.figures |= {"loss_scale": now.value, "skipped": float(self.skipped)}
-        self.loss_scale = now.after(not self.skipped)
-        if self.skipped:
-            return
-        self.scale = 1.0 / now.value
-        if self.clip is not None:
-            self.scale *= global_norm_scale(squares / now.value**2, self.clip)
-        self.count += 1
+        """Set the factor of this update's gradients and the next loss scale.
 
-    def update(self, worker: Worker, stage: int) -> None:
+        Args:
+            squares: The sum of the squares of all gradients.
+        """
+        scale = self.loss_scale
+        self._skipped = scale.dynamic and not math.isfinite(squares)
+        if scale.scales:
+            self.figures |= {"loss_scale": scale.value, "skipped": float(self._skipped)}
+        self.loss_scale = scale.after(not self._skipped)
+        if self._skipped:
+            return
+        self._scale = 1.0 / scale.value
+        if self.clip is not None:
+            self._scale *= global_norm_scale(squares / scale.value**2, self.clip)
+        self.updates += 1
+
+    def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        stage_of = worker.plan.partition.placement.stage_of
+        stage_of = rank.plan.partition.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
-                weight, parameter = worker.arrays[name], self._known_as[name]
+                weight, parameter = rank.arrays[name], self._parameters[name]
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(parameter, weight)
-                if self.skipped:
+                if self._skipped:
                     continue
                 try:
                     update(
-                        worker.device.xp,
+                        rank.device.xp,
                         self.optimizer,
                         parameter,
                         weight,
-                        worker.gradient(name),
+                        rank.gradient(name),
                         self.states[name],
-                        self.count,
-                        self.scale,
+                        self.updates,
+                        self._scale,
                         self._tags[name],
                     )
                 except Exception as error:

@@ -1,7 +1,8 @@
 """The phases of a step: forward, backward and update as three calls, for loops of the user's own.
 
-Each is a part of the plan's checked schedule, in its order, so micro-batches go through a part as
-a pipeline, and wait for each other between two parts: all activations are held then, as in gpipe.
+Each phase is a part of the plan's checked schedule, in its order, so micro-batches go through a
+phase as a pipeline, and wait for each other between two phases: then all activations are held, as
+in gpipe.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 from partitioner.base.types import FORWARD
 from runtime.backends.device.arrays import typed
 from runtime.engine.optimizer_step import OptimizerStep, overflowing
+from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, whole_outputs
-from runtime.engine.worker import RankResources, Worker
+from runtime.engine.worker import Worker
 from runtime.planning.plan import Plan
 from runtime.schedule.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
 from runtime.schedule.program import Schedule
@@ -23,19 +25,18 @@ from symgraph.core.types import Array
 
 
 class Phases:
-    """A training plan on a cluster whose ranks are all local, one phase a call.
-
-    arrays, shared: as a Session's.
-    """
+    """A training plan on a cluster whose ranks are all local, one phase per call."""
 
     def __init__(
-        self, plan: Plan, cluster: Cluster, arrays: Arrays, shared: Mapping[int, RankResources]
+        self, plan: Plan, cluster: Cluster, arrays: Arrays, resources: Mapping[int, RankResources]
     ) -> None:
+        """Start a worker for each rank; arrays, resources: as a Session's."""
         self.plan = plan
         self.cluster = cluster
-        parts = split_phases(plan)
+        phases = split_phases(plan)
         self.workers = [
-            Worker(plan, r, arrays[r], schedules=parts, shared=shared[r]) for r in cluster.ranks
+            Worker(plan, r, arrays[r], schedules=phases, resources=resources[r])
+            for r in cluster.ranks
         ]
         self._feeds: dict[str, Array] = {}
 
@@ -52,13 +53,14 @@ class Phases:
         self.cluster.run(work)
 
     def outputs(self) -> list[Array]:
-        """The outputs of the last forward for the whole batch, in order."""
+        """Assemble the outputs of the last forward for the whole batch, in order."""
         return whole_outputs(self.plan, self.workers)
 
     def backward(self, heads: Mapping[str, Array]) -> None:
         """Compute the gradients of the last forward.
 
-        heads: the plan's head gradients, and the scale for its losses, by variable.
+        Args:
+            heads: The plan's head gradients, and the scale for its losses, by variable.
         """
 
         def work(transport: Transport) -> None:
@@ -70,7 +72,7 @@ class Phases:
         self.cluster.run(work)
 
     def gradient(self, name: str) -> Array:
-        """The summed gradient of a variable; an update takes what is in this array."""
+        """The summed gradient of a variable; `update` reads this array."""
         return self.workers[self.plan.rank_of(name)].gradient(name)
 
     def update(self, updaters: Mapping[int, OptimizerStep]) -> None:
@@ -78,25 +80,33 @@ class Phases:
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
-            worker.updater = updaters[transport.rank]
             with overflowing(self.plan):
-                worker.run(transport, worker.bound[2])
+                worker.run(transport, worker.bound[2], updaters[transport.rank])
 
         self.cluster.run(work)
 
 
-def head_gradients(plan: Plan, names: Sequence[str], given: Sequence[Any]) -> dict[str, Array]:
-    """The head gradients that a plan's backward phase is fed, by variable.
+def head_gradients(plan: Plan, names: Sequence[str], values: Sequence[Any]) -> dict[str, Array]:
+    """Check the head gradients that a plan's backward phase is fed.
 
-    given: one an output, of which `names` are the names; those of losses are ignored and may be
-    None. Raises RunError for one that is missing, ShapeError for one that does not fit,
-    GraphError for too many.
+    Args:
+        plan: The plan.
+        names: The names of its outputs.
+        values: One per output; those of losses are ignored and may be None.
+
+    Returns:
+        The head gradients by variable.
+
+    Raises:
+        RunError: A head gradient is missing.
+        ShapeError: A head gradient has another shape than its output.
+        GraphError: There are more values than outputs.
     """
-    if len(given) > len(names):
-        raise GraphError(f"backward: {len(given)} head gradients for {len(names)} outputs")
+    if len(values) > len(names):
+        raise GraphError(f"backward: {len(values)} head gradients for {len(names)} outputs")
     heads = {}
     for index, variable in plan.heads.items():
-        value = given[index] if index < len(given) else None
+        value = values[index] if index < len(values) else None
         if value is None:
             raise RunError(
                 f"output {names[index]!r} is no loss, so backward needs its head gradient in "
@@ -113,9 +123,9 @@ def head_gradients(plan: Plan, names: Sequence[str], given: Sequence[Any]) -> di
 
 
 def split_phases(plan: Plan) -> tuple[Schedule, Schedule, Schedule]:
-    """The schedule in three: what forward bodies run, send and have received; backward; updates.
+    """Split a schedule in three: forward runs with their messages; backward; updates.
 
-    The frees of a part come last, when nobody waits for this rank any more: so no part can hang.
+    The frees of a part come last, when no rank waits for this one any more: so no part can hang.
     """
     edges = {e.tag: e for e in plan.partition.edges}
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from partitioner.base.types import BodyKey
-from runtime.backends.device.arrays import device, on_host, require
-from runtime.engine.devices import within_memory
-from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing, scalars
+from runtime.backends.device.arrays import on_host
+from runtime.engine.devices import filling, require_devices
+from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing
+from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
-from runtime.engine.worker import RankResources, Worker
+from runtime.engine.worker import Worker
 from runtime.planning.plan import Plan
 from runtime.planning.requirements import require_optimizer, require_ranks
 from runtime.planning.step import StepBatches, StepPrograms
@@ -32,19 +33,19 @@ from symgraph.passes.batching import assemble
 from symgraph.passes.shards import join
 
 Arrays = dict[int, dict[str, Array]]  # by rank, then name
-RECENT = 10_000  # measurements that are kept, so that long runs hold no more and more of them
+RECENT = 10_000  # measurements that are kept, so that long runs do not hold more and more of them
 
 
 class Session:
     """Runs steps of a plan on a cluster's local ranks.
 
-    arrays: the parameters and auxiliary states of each local rank (see `initialize`). With an
-    optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
-    keep_outputs: whether all outputs of a step can be had from `outputs`. timed: whether workers
-    have stopwatches.
+    With an optimizer, `step` trains; without, it evaluates and adds up the figures until `collect`.
     """
 
-    carry_states = True  # the states at the end of a step are the next one's first
+    #: Whether the states at the end of a step are the first ones of the next step.
+    carry_states = True
+    #: Whether any process wished, at the last step, that training end.
+    stopped = False
 
     def __init__(
         self,
@@ -55,11 +56,24 @@ class Session:
         optimizer: Optimizer | None = None,
         clip: float | None = None,
         seed: int = 0,
-        shared: Mapping[int, RankResources] | None = None,
+        resources: Mapping[int, RankResources] | None = None,
         keep_outputs: bool = False,
         timed: bool = False,
     ) -> None:
-        """shared: another session's, of the same arrays, with which it takes turns."""
+        """Start a worker for each local rank.
+
+        Args:
+            plan: What a step does.
+            cluster: The ranks that run it.
+            arrays: Parameters and auxiliary states of each local rank; see `initialize`.
+            optimizer: Trains the parameters; None: nothing is trained.
+            clip: The largest global norm of gradients; None: any.
+            seed: The key of random numbers, together with the number of the step.
+            resources: Those of another session of the same arrays, which never runs at the same
+                time.
+            keep_outputs: Whether `outputs` has all outputs of a step.
+            timed: Whether workers have stopwatches.
+        """
         if optimizer is not None:
             require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
         require_ranks(plan.partition.ranks, cluster.size)
@@ -74,10 +88,10 @@ class Session:
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
-        self.shared = (
-            {rank: RankResources() for rank in cluster.ranks} if shared is None else shared
+        self.resources = (
+            {rank: RankResources() for rank in cluster.ranks} if resources is None else resources
         )
-        self.now = StepPrograms.of(plan)  # what workers run
+        self.programs = StepPrograms.of(plan)  # what workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
@@ -95,8 +109,8 @@ class Session:
         schedules: Sequence[Schedule] = (),
         parts: StepBatches | None = None,
     ) -> Worker:
-        """A worker that keeps the figures and the next states, and all outputs if wanted."""
-        wanted = {*scalars(plan).values(), *plan.states.values()}
+        """Make a worker that keeps the figures and the next states, and all outputs if wanted."""
+        wanted = {*plan.scalars.values(), *plan.states.values()}
         if self._keeps_outputs:
             wanted.update(plan.outputs)
         return Worker(
@@ -106,37 +120,43 @@ class Session:
             wanted,
             schedules,
             parts=parts,
-            shared=self.shared[rank],
+            resources=self.resources[rank],
             stopwatch=Stopwatch() if self._timed else None,
         )
 
     def step(self, feeds: Mapping[str, Array], *, stop: bool = False) -> dict[str, float]:
-        """Run one step on the whole batch; the figures of this step (training only).
+        """Run one step on the whole batch.
 
-        feeds: the fed variables that are no states. stop: this process's wish to end; the
-        figure `stop` is positive on every rank if any rank wished so.
+        Args:
+            feeds: The values of the fed variables that are no states.
+            stop: Whether this process wishes that training end; afterwards `stopped` tells every
+                process whether any of them wished so.
+
+        Returns:
+            The figures of the step: sums over the batch, and the loss scale where there is one.
+            Empty unless it trains.
         """
-        return self._run([{**self.now.zeros[0], **feeds}], stop)
+        return self._run([{**self.programs.zeros[0], **feeds}], stop)
 
     def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
-        """`step` on a batch; a plan has no more than one."""
+        """Run one step on a batch; see `step`. A session of one plan takes exactly one."""
         (batch,) = batches
         return self.step(batch.feeds, stop=stop)
 
     def _run(self, values: list[dict[str, Array]], stop: bool) -> dict[str, float]:
-        """One step of the workers on the values of each of its batches; its figures."""
+        """Run one step on the values of each of its batches; return its figures."""
         train = self.trains
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
-            given = values
+            feeds = values
             if updater is not None:
                 updater.stop = stop
-                given = updater.feeds(worker.parts.plans, values)
+                feeds = updater.feeds(worker.parts.plans, values)
             with overflowing(worker.plan):
                 worker.step(
-                    transport, given, train=train, seed=self.seed, step=self.steps, updater=updater
+                    transport, feeds, train=train, seed=self.seed, step=self.steps, updater=updater
                 )
             worker.carry_states()
             if updater is None:
@@ -147,14 +167,17 @@ class Session:
         self.steps += 1
         for worker in self.workers.values():
             self._record(worker)
-        return next((dict(u.figures) for u in self.updaters.values()), {})
+        for updater in self.updaters.values():
+            self.stopped = updater.stopped
+            return dict(updater.figures)
+        return {}
 
     def outputs(self) -> list[Array]:
-        """The outputs of the last step for the whole batch; ranks that have any must be local."""
+        """Assemble the last step's outputs for the whole batch, if all their ranks are local."""
         return whole_outputs(self.plan, self.workers.values())
 
     def _record(self, worker: Worker) -> None:
-        """Keep what the bodies of a step took."""
+        """Keep the times of a step's bodies."""
         timeline, unit = worker.timeline, float(worker.timeline.unit)
         for run, start, end in timeline.tracks[worker.rank].runs():
             self.body_seconds[run.key].append((end - start) * unit)
@@ -162,56 +185,48 @@ class Session:
     def reset_states(self) -> None:
         """Start the next step from zero states."""
         for worker in self.workers.values():
-            worker.states = {}
+            worker.start_from({})
 
     def collect(self) -> dict[str, float]:
-        """The figures of all evaluation steps since the last call, over all ranks."""
-        names = list(scalars(self.plan))
-        found: dict[str, float] = {}
+        """Sum the figures of all evaluation steps since the last call over all ranks."""
+        names = list(self.plan.scalars)
+        sums: dict[str, float] = {}
 
         def work(transport: Transport) -> None:
-            own = self._sums.pop(transport.rank, {})
-            vector = np.array([own.get(n, 0.0) for n in names])
+            local = self._sums.pop(transport.rank, {})
+            vector = np.array([local.get(n, 0.0) for n in names])
             transport.waiting_for("the sums of an evaluation")
             transport.allreduce(vector)
-            found.update(zip(names, map(float, vector), strict=True))
+            sums.update(zip(names, map(float, vector), strict=True))
 
         self.cluster.run(work)
-        return found
+        return sums
 
     @property
     def timeline(self) -> Timeline:
-        """The last step, of the local ranks."""
+        """The times of the last step, of the local ranks."""
         return merge([w.timeline for w in self.workers.values()])
 
     def parameters(self) -> dict[str, Array]:
-        """The parameters and auxiliary states of the local ranks, by name.
+        """The parameters and auxiliary states of the local ranks, by name, on the host.
 
         Shards of a parameter are joined if all of them are here.
         """
-        found = {n: on_host(a) for arrays in self.arrays.values() for n, a in arrays.items()}
-        return join(self.plan.shards, found)
+        local = {n: on_host(a) for arrays in self.arrays.values() for n, a in arrays.items()}
+        return join(self.plan.shards, local)
 
 
-def whole_outputs(plan: Plan, workers: Iterable[Worker]) -> list[Array]:
-    """The outputs that these workers kept, put together from micro-batches: copies."""
-    found = {
-        value: [*map(on_host, parts)]
-        for worker in workers
-        for value, parts in worker.outputs.items()
+def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:
+    """Assemble the outputs that these ranks kept from micro-batches: copies on the host."""
+    parts_of = {
+        value: [*map(on_host, parts)] for rank in ranks for value, parts in rank.outputs.items()
     }
-    whole = [(assemble(plan.layouts[v], found[v]), found[v][0]) for v in plan.outputs]
-    return [array.copy() if array is first else array for array, first in whole]
-
-
-def require_devices(plan: Plan) -> None:
-    """PlacementError for the first device that is not here."""
-    for context in plan.partition.placement.devices:
-        require(context)
+    wholes = [(assemble(plan.layouts[v], parts_of[v]), parts_of[v][0]) for v in plan.outputs]
+    return [whole.copy() if whole is first else whole for whole, first in wholes]
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
-    """Fresh parameters and auxiliary states of the local ranks; the same for every placement."""
+    """Make fresh parameters and auxiliary states of the local ranks, equal for every placement."""
     require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # before ranks, of which any could be the first to miss its own
     arrays: Arrays = {}
@@ -226,14 +241,13 @@ def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int
         return shard.of(initializer(name, shape, type_.dtype, seed, variable.tags)).copy()
 
     def work(transport: Transport) -> None:
-        own = device(plan.partition.placement.devices[transport.rank])
-        with own.use(), within_memory(plan, transport.rank):
-            arrays[transport.rank] = {
-                name: own.put(first_values(name))
+        rank = transport.rank
+        with filling(plan, rank) as target:
+            arrays[rank] = {
+                name: target.put(first_values(name))
                 for name in plan.parameters
-                if plan.rank_of(name) == transport.rank
+                if plan.rank_of(name) == rank
             }
-            own.finish()
 
     cluster.run(work)
     return arrays

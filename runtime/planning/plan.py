@@ -30,7 +30,7 @@ from runtime.profiling.calibration.pricing import fresh_pricing
 from runtime.schedule.instructions import COLLECTIVE
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay import RankMemory
-from symgraph.core.batch_layout import Layout
+from symgraph.core.batch_layout import PARTIAL, Layout
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.graph import Graph
@@ -244,6 +244,16 @@ class Plan:
     def trains(self) -> bool:
         """Whether its programs end with parameter updates."""
         return any((p.columns.code == COLLECTIVE).any() for p in self.schedule.programs)
+
+    @property
+    def scalars(self) -> dict[str, Value]:
+        """The outputs that are figures to report: sums over the batch with one element."""
+        graph = self.partition.graph
+        return {
+            name: value
+            for name, value in zip(self.output_names, self.outputs, strict=True)
+            if self.layouts[value] is PARTIAL and graph.type_of(value).size == 1
+        }
 
     def rank_of(self, variable: str) -> int:
         """The rank on which a forward variable lives."""

@@ -160,11 +160,13 @@ def restore(session: Session, path: Path) -> None:
                     for slot, array in fresh.items():
                         copy(array, reader.read(OPTIMIZER + slot, name, array, shards.get(name)))
                     updater.states[name] = fresh
-            worker.states = {
-                name: list(_split(session, name, reader.read("state/{}", name)))
-                for name in session.plan.states
-                if session.carry_states and session.plan.rank_of(name) == rank
-            }
+            worker.start_from(
+                {
+                    name: list(_split(session, name, reader.read("state/{}", name)))
+                    for name in session.plan.states
+                    if session.carry_states and session.plan.rank_of(name) == rank
+                }
+            )
 
     session.cluster.run(work)
     session.steps = about["steps"]

@@ -13,7 +13,6 @@ from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
 from partitioner.strategies.types import STEPS
-from runtime.engine.optimizer_step import scalars
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostProvider, machine_prices
@@ -128,7 +127,7 @@ def job_of(planned: Planned) -> Job:
 
 def _with_figures(job: Job) -> Job:
     """The job with the names of the model's figures."""
-    figures = tuple(scalars(job.training))
+    figures = tuple(job.training.scalars)
     if len(figures) != NLL:
         raise ConfigError(
             f"model: {job.config.model} must report the two outputs of nll_stats, but its summed "

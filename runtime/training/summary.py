@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,43 +10,37 @@ from partitioner.base.types import FORWARD
 from partitioner.memory.memory_plan import kept_bytes
 from partitioner.views.picture import group_devices
 from partitioner.views.report import body_flops, parameter_bytes
+from runtime.engine.session import Session
 from runtime.planning.plan import Plan
 from runtime.schedule.replay import Costs, peak_in_flight, simulate
 
-if TYPE_CHECKING:
-    from runtime.training.trainer import Trainer
 
+def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], float, float]:
+    """Measure the stages of a plan in the steps of a training session.
 
-def stage_rows(trainer: Trainer) -> tuple[list[dict[str, Any]], float, float]:
-    """(a row a stage, predicted seconds of a step, median seconds that all ranks' bodies run).
-
-    The prediction replays the schedule with the median measured time of each body.
+    Returns:
+        A row for each stage; the predicted seconds of a step, by a replay of the schedule with the
+        median measured time of each body; the seconds per step that the bodies of all ranks run.
     """
-    session, plan = trainer.training, trainer.job.training
-    found: dict[str, Any] = {}
+    ranks: list[dict[str, Any]] = []
 
     def work(transport: Any) -> None:
         rank = transport.rank
-        own = {
+        local = {
             str(key): float(np.median(times))
             for key, times in session.body_seconds.items()
             if plan.partition.rank(key) == rank
         }
         weights = sum(a.nbytes for a in session.arrays[rank].values())
         transport.waiting_for("the summary")
-        rows = transport.exchange(
-            {
-                "bodies": own,
-                "bytes": weights + session.updaters[rank].held + session.workers[rank].held,
-            }
-        )
-        found["ranks"] = rows
+        held = weights + session.updaters[rank].held + session.workers[rank].held
+        ranks[:] = transport.exchange({"bodies": local, "bytes": held})
 
     session.cluster.run(work)
-    seconds = {k: s for row in found["ranks"] for k, s in row["bodies"].items()}
+    seconds = {k: s for row in ranks for k, s in row["bodies"].items()}
     costs = Costs(lambda key: seconds.get(str(key), 0.0))
     predicted = simulate(plan.schedule, plan.partition, costs).makespan
-    rows = [row | _measured(plan, row["stage"], seconds, found["ranks"]) for row in plan_rows(plan)]
+    rows = [row | _measured(plan, row["stage"], seconds, ranks) for row in plan_rows(plan)]
     busy = len(plan.sizes) * sum(seconds.values())
     return rows, predicted, busy
 

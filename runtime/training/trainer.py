@@ -159,7 +159,7 @@ class Trainer:
             )
             self.skipped += self.last.scaling.get("skipped", 0) > 0
             on_step(self.last)
-            if figures["stop"] > 0:
+            if self.training.stopped:
                 break
             saving = config.checkpoint and config.checkpoint.every
             if saving and (number + 1) % saving == 0:
@@ -239,7 +239,7 @@ class Trainer:
         """
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
-        stages, predicted, busy = stage_rows(self)
+        stages, predicted, busy = stage_rows(self.training, self.job.training)
         ranks = job.training.partition.placement.ranks
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
@@ -279,7 +279,9 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
     buckets = BucketSession(
         job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
     )
-    return buckets, BucketSession(job.scoring, cluster, arrays, seed=seed, shared=buckets.shared)
+    return buckets, BucketSession(
+        job.scoring, cluster, arrays, seed=seed, resources=buckets.resources
+    )
 
 
 def exp(loss: float) -> float:

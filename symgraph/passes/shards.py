@@ -39,6 +39,16 @@ class Shard(NamedTuple):
         return array if self.is_whole else array[self.start : self.stop]
 
 
+def parameter_of(shards: Mapping[str, Shard], variable: str) -> str:
+    """The parameter that a variable is a piece of; the variable itself if it is whole."""
+    return shards[variable].parameter if variable in shards else variable
+
+
+def piece_of(shards: Mapping[str, Shard], variable: str, whole: Array) -> Array:
+    """A variable's rows of its parameter's array, or of one like it: a view."""
+    return shards[variable].of(whole) if variable in shards else whole
+
+
 def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Arrays by name, with parameters in the place of their shards where all of those are there.
 

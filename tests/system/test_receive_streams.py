@@ -16,8 +16,9 @@ import pytest
 
 from runtime.backends.device import arrays
 from runtime.backends.device.receive_stream import ReceiveStream
-from runtime.engine import worker
-from runtime.engine.receives import beside_work
+from runtime.engine import bound_program
+from runtime.engine.bound_program import beside_work
+from runtime.engine.worker import Worker
 from runtime.planning.plan import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
@@ -98,7 +99,7 @@ def test_receives_wait_for_what_was_asked_before_the_run():
         here = arrays.device(gpu(transport.rank))
         with here.use():
             own = {name: here.put(array) for name, array in CASE.arrays.items()}
-        rank = worker.Worker(made, transport.rank, own)
+        rank = Worker(made, transport.rank, own)
         rank.begin(CASE.feeds, train=True, seed=0, step=0)
         with here.use():
             rank.memory.fill(0)
@@ -115,7 +116,7 @@ def test_a_place_that_is_taken_for_free_too_early_is_noticed(monkeypatch):
     def hasty(stream, program, calls, free, begin):
         return beside_work(stream, program, calls, dict.fromkeys(free, begin), begin)
 
-    monkeypatch.setattr(worker, "beside_work", hasty)
+    monkeypatch.setattr(bound_program, "beside_work", hasty)
     with pytest.raises(RunError, match=r"writes what stream \d+ has .*, and no event says when"):
         on_threads(CASE, on_two("1f1b"))
 

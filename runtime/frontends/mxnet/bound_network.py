@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from runtime.backends.device.arrays import HOST, Device, beside, copy, on_host, typed
-from runtime.engine.devices import ArrayPlacement, gpus, home
+from runtime.engine.devices import ArrayPlacement, device_of, gpus
 from runtime.engine.optimizer_step import OptimizerStep, overflowing, scale_feeds
 from runtime.engine.phases import Phases, head_gradients
 from runtime.engine.session import Session
@@ -81,7 +81,9 @@ class BoundNetwork:
     @cached_property
     def _reader(self) -> Session:
         made, store = self.evaluation, self.store
-        return Session(made, store.cluster, store.of(made), shared=store.shared, keep_outputs=True)
+        return Session(
+            made, store.cluster, store.of(made), resources=store.shared, keep_outputs=True
+        )
 
     @cached_property
     def _phases(self) -> Phases:
@@ -127,7 +129,7 @@ class BoundNetwork:
                 self.store.of(self.plan),
                 optimizer=optimizer,
                 seed=self.store.seed,
-                shared=self.store.shared,
+                resources=self.store.shared,
                 keep_outputs=True,
             )
             self._trainer = optimizer, session
@@ -212,7 +214,7 @@ class BoundNetwork:
             shard = self.plan.shards.get(variable)
             own, name = self._phases.gradient(variable), shard.parameter if shard else variable
             whole = self._gradient(name)
-            with home(self.plan, variable).use(), overflowing(self.plan):
+            with device_of(self.plan, variable).use(), overflowing(self.plan):
                 if shard and shard.copy:
                     own[...] = 0  # copies' gradients are summed: the first one has it all
                 else:

@@ -14,9 +14,10 @@ import numpy as np
 
 from partitioner.placement.group2ctx import Groups
 from runtime.backends.device.arrays import copy, fill, is_on_gpu, on_host
-from runtime.engine.devices import ArrayPlacement, gpus, home, within_memory
+from runtime.engine.devices import ArrayPlacement, device_of, filling, gpus
 from runtime.engine.phases import Phases, head_gradients
-from runtime.engine.worker import RankResources, Worker
+from runtime.engine.rank import RankResources
+from runtime.engine.worker import Worker
 from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, host_array, requests_of
 from runtime.planning.plan import Options, Plan, plan
 from runtime.transports import ThreadCluster, Transport
@@ -76,13 +77,13 @@ class Executor:
         tables = self.arg_dict | self.aux_dict
         found: dict[int, dict[str, Array]] = {rank: {} for rank in range(self._cluster.size)}
         for name in made.parameters:
-            shard, here = made.shards.get(name), home(made, name)
+            shard, here = made.shards.get(name), device_of(made, name)
             array = tables[shard.parameter if shard else name]
             if shard:
                 array = shard.of(array)  # a view: what is assigned to the argument is its
             if not here.holds(array):
                 if name not in self._pieces:
-                    with here.use(), within_memory(made, made.rank_of(name)):
+                    with filling(made, made.rank_of(name)):
                         self._pieces[name] = here.put(array)
                 array = self._pieces[name]
             found[made.rank_of(name)][name] = array
@@ -94,7 +95,7 @@ class Executor:
             gpu.catch_up()
         for name, piece in self._pieces.items():
             shard = self.plan.shards[name]
-            fill(home(self.plan, name), piece, shard.of(self.arg_dict[shard.parameter]))
+            fill(device_of(self.plan, name), piece, shard.of(self.arg_dict[shard.parameter]))
 
     # -- running -----------------------------------------------------------------------------
 

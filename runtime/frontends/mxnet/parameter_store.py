@@ -14,10 +14,10 @@ import numpy as np
 
 from runtime.backends.device.arrays import Device, copy, fill, on_host
 from runtime.backends.device.processor import SharedCores
-from runtime.engine.devices import home, within_memory
+from runtime.engine.devices import device_of, filling
 from runtime.engine.optimizer_step import OptimizerStep
+from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays
-from runtime.engine.worker import RankResources
 from runtime.planning.plan import Plan
 from runtime.transports import Cluster
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError, nearest
@@ -104,16 +104,15 @@ class Store:
         """The arrays that each rank of a plan works on: these, views of their rows, or apart."""
         found: Arrays = {rank: {} for rank in self.cluster.ranks}
         for name in made.parameters:
-            shard, rank, here = made.shards.get(name), made.rank_of(name), home(made, name)
+            shard, rank, here = made.shards.get(name), made.rank_of(name), device_of(made, name)
             parameter = shard.parameter if shard else name
             array = self.arrays[parameter]
             if shard:
                 array = shard.of(array)
             if (shard and shard.copy) or not here.is_host:
                 if name not in self.apart:
-                    with here.use(), within_memory(made, rank):
+                    with filling(made, rank):
                         self.apart[name] = DeviceCopy(parameter, shard, here, here.put(array))
-                        here.finish()
                 array = self.apart[name].array
             found[rank][name] = array
         return found
@@ -192,13 +191,12 @@ class Store:
     def lend(self, updaters: Mapping[int, OptimizerStep]) -> None:
         """Have the ends of a training step, by rank, go on from where this is."""
         for updater in updaters.values():
-            updater.states, updater.count = self.states, self.updates
-            updater.loss_scale = self.loss_scale
+            updater.continue_from(self.states, self.updates, self.loss_scale)
 
     def take_back(self, updaters: Mapping[int, OptimizerStep]) -> None:
         """Be where updaters are after the step, the same on all ranks."""
         first = next(iter(updaters.values()))
-        self.updates, self.loss_scale = first.count, first.loss_scale
+        self.updates, self.loss_scale = first.updates, first.loss_scale
 
     def save_states(self, path: str, made: Plan) -> None:
         """Write the optimizer's arrays, whole, by parameter and slot, the counts and the scale."""
@@ -240,16 +238,15 @@ class Store:
     def _set_states(self, made: Plan, arrays: Mapping[str, Array]) -> None:
         """Let variables have their rows of these arrays, if they are there, on their devices."""
         for name in made.parameters if arrays else ():
-            shard, here = made.shards.get(name), home(made, name)
+            shard, here = made.shards.get(name), device_of(made, name)
             keys = {slot: _key(made, name, slot) for slot in self.wanted_optimizer.slots()}
             if arrays.keys() >= {*keys.values()}:
                 wholes = {slot: arrays[key] for slot, key in keys.items()}
-                with here.use(), within_memory(made, made.rank_of(name)):
+                with filling(made, made.rank_of(name)):
                     self.states[name] = {
                         slot: here.put(shard.of(whole) if shard else whole)
                         for slot, whole in wholes.items()
                     }
-                    here.finish()
 
     @property
     def wanted_optimizer(self) -> Optimizer:
@@ -261,7 +258,7 @@ class Store:
 
 def _places(made: Plan) -> dict[str, tuple[Device, Shard | None]]:
     """Where the parameters are, in what pieces."""
-    return {name: (home(made, name), made.shards.get(name)) for name in made.parameters}
+    return {name: (device_of(made, name), made.shards.get(name)) for name in made.parameters}
 
 
 def _key(made: Plan, variable: str, slot: str) -> str:

@@ -4,8 +4,8 @@ The programs are known, so it is known from which instruction to which every roo
 micro-batch is needed. Roots with the same life go together as a region; regions and the scratch of
 runs are packed over the programs, and nothing is allocated while they run.
 
-Messages that may come while a run is under way (see runtime.engine.receives) have their places from
-that run on, so that none has to wait for its end.
+Messages that may come while a run is under way (see runtime.engine.bound_program) have their places
+from that run on, so that none has to wait for its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from partitioner.base.types import PHASES, BodyKey
 from partitioner.memory.memory_layout import MemoryLayout, lay_out
 from partitioner.memory.memory_plan import early_messages
 from partitioner.memory.packing import Need, pack
-from runtime.backends.device.arrays import HOST, Device
 from runtime.planning.memory.tree_sum import Join, Keep, TreeSum
 from runtime.schedule.instructions import FREE, RECV, SEND
 from runtime.schedule.program import Program
@@ -260,30 +259,6 @@ def _touches(layout: MemoryLayout) -> _Touches:
             by_message[tag].append(len(regions))
         regions.append(Region(total, inside, root.lasts))
     return _Touches(regions, by_run, by_free, by_message)
-
-
-class Pool:
-    """The memory that several users have one after the other: as much as the largest of them needs.
-
-    Nothing in it lasts from one user's turn to another's. When it has to grow, all who hold views
-    of the old memory are told to drop them first, so that old and new are never there together.
-    """
-
-    def __init__(self) -> None:
-        self.memory = HOST.bytes(0)
-        self._drops: list[Callable[[], None]] = []
-
-    def take(self, nbytes: int, drop: Callable[[], None], device: Device) -> Array:
-        """At least that many bytes. drop: lets go of the memory, and wants a new turn."""
-        if nbytes > self.memory.nbytes:
-            for other in self._drops:
-                other()
-            self._drops = []
-            self.memory = HOST.bytes(0)
-            self.memory = device.bytes(nbytes)
-        if drop not in self._drops:
-            self._drops.append(drop)
-        return self.memory
 
 
 def give_back() -> None:

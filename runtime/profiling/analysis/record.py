@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.types import BodyKey, CommEdge
+from runtime.engine.rank import NANOSECOND
 from runtime.engine.stopwatch import Laps, Stopwatch, Watched
-from runtime.engine.worker import NANOSECOND, Worker
+from runtime.engine.worker import Worker
 from runtime.planning.buckets import largest_first
 from runtime.planning.mixed_step import MixedTopology
 from runtime.planning.plan import Plan
@@ -175,7 +176,9 @@ class Recorder:
             wall, laps = self._step(batches)
             if not keep:
                 continue
-            alike = self._alike.setdefault(_keys(batches), _Alike(session.now, session.workers))
+            alike = self._alike.setdefault(
+                _keys(batches), _Alike(session.programs, session.workers)
+            )
             alike.numbers.append(self._steps)
             alike.words.append(self.trainer.source.tokens(number))
             alike.walls.append(wall)

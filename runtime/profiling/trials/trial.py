@@ -69,7 +69,7 @@ def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
 def about(job: Job, trainer: Trainer) -> dict[str, Any]:
     """The keys of `--json` that say what was run, and its stages."""
     plan = job.training
-    stages, _, _ = stage_rows(trainer)
+    stages, _, _ = stage_rows(trainer.training, trainer.job.training)
     return {
         "schedule": plan.choice.schedule,
         "micro_batches": len(plan.sizes),

@@ -7,7 +7,8 @@ import pytest
 
 from runtime.backends.device.arrays import device
 from runtime.backends.scratch import scratch_held
-from runtime.engine.worker import RankResources, Worker
+from runtime.engine.rank import RankResources
+from runtime.engine.worker import Worker
 from runtime.frontends.cli.plan_report import memory_table
 from runtime.planning.plan import Options
 from runtime.transports import ThreadCluster, Transport
@@ -74,7 +75,7 @@ def test_what_is_planned_is_what_is_taken(groups, name):
     def work(transport: Transport) -> int:
         with here.use():
             arrays = {n: here.put(a) for n, a in case.arrays.items()}
-        worker = Worker(made, 0, arrays, wanted=(), shared=shared)
+        worker = Worker(made, 0, arrays, wanted=(), resources=shared)
         for _ in range(3):  # call by call, captured, and launched again
             worker.step(transport, case.feeds)
         held = scratch_held(here, shared.context)

@@ -190,7 +190,7 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
 
 
 def poison(session):
-    for shared in session.shared.values():
+    for shared in session.resources.values():
         shared.pool.memory[:] = 0xFF  # not a number in any float
 
 

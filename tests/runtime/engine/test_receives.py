@@ -11,7 +11,7 @@ import pytest
 from partitioner.base.types import Partition
 from partitioner.memory.memory_plan import early_messages
 from runtime.backends.device import arrays
-from runtime.engine.receives import beside_work
+from runtime.engine.bound_program import beside_work
 from runtime.planning.memory.arena import Message, reserve
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches

@@ -234,7 +234,7 @@ def test_scoring_shares_the_pool_and_changes_nothing():
     buckets = make_buckets(lstm(), batch(9), replace(options(2, "1f1b"), micro_batches=4))
     with ThreadCluster(2) as cluster:
         session, arrays = start(buckets, cluster)
-        scores = BucketSession(buckets.scoring(), cluster, arrays, shared=session.shared)
+        scores = BucketSession(buckets.scoring(), cluster, arrays, resources=session.resources)
         before = {n: a.copy() for n, a in session.parameters().items()}
         held = session.held
         scores.step_batches([batch(9), batch(4)])

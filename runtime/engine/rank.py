@@ -1,0 +1,270 @@
+"""The rank: its arrays, the state of the step under way, and what each instruction does.
+
+A worker (see runtime.engine.worker) binds instructions to the methods here, with their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Protocol
+
+from partitioner.base.collectives import Group
+from partitioner.base.types import BodyKey, CommEdge
+from runtime.backends.bodies import BoundBody, Call, Packs, make
+from runtime.backends.device.arrays import HOST, device, is_array
+from runtime.backends.device.pinned import PinnedBuffers
+from runtime.backends.device.table import CallContext
+from runtime.engine.exchanges import RankExchanges
+from runtime.engine.pool import Pool
+from runtime.engine.stopwatch import Stopwatch
+from runtime.planning.plan import Plan
+from runtime.planning.step import Feeds, StepBatches
+from runtime.schedule.instructions import REPLICAS, Collective, Free, Update
+from runtime.transports.base import Ticket, Transport
+from symgraph.core.errors import GraphError
+from symgraph.core.registry import Env
+from symgraph.core.types import Array, TensorType, Value
+
+NANOSECOND = Fraction(1, 1_000_000_000)
+
+
+class RankResources:
+    """Resources shared by workers of one rank that never run at the same time."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.packs = Packs()
+        self.context = CallContext()
+
+
+class Updater(Protocol):
+    """The end of a training step; see runtime.engine.optimizer_step."""
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """The groups of ranks whose collectives it starts."""
+        ...
+
+    def complete(self, rank: Rank, names: Sequence[str]) -> None:
+        """Start to sum the gradients of these replicas, which a run has completed."""
+        ...
+
+    def sum_replicas(self, rank: Rank) -> None:
+        """Finish the sums of replicas' gradients."""
+        ...
+
+    def reduce(self, rank: Rank) -> None:
+        """Exchange norms and losses with all ranks."""
+        ...
+
+    def update(self, rank: Rank, stage: int) -> None:
+        """Change the parameters of a stage."""
+        ...
+
+
+class Rank:
+    """One rank of a plan: what its instructions read and write.
+
+    After a step, `outputs` has the wanted outputs made here (one array per micro-batch), and
+    `grads` the summed gradients; the next step overwrites both.
+    """
+
+    transport: Transport  #: of the run under way
+    exchanges: RankExchanges  #: of the schedules that are bound
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        arrays: Mapping[str, Array],
+        wanted: Collection[Value] | None = None,
+        *,
+        parts: StepBatches | None = None,
+        resources: RankResources | None = None,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        """Prepare a rank's state; nothing is bound yet.
+
+        Args:
+            plan: The plan; that of the first batch, by whose names outputs are known, if the step
+                has several.
+            rank: The number of the rank.
+            arrays: Parameters and auxiliary states that live on this rank, by name. They are read,
+                and auxiliary states are written, in place.
+            wanted: The outputs to keep; by default all.
+            parts: The plans of the batches of a step; by default one batch of `plan`.
+            resources: Resources shared with other workers of this rank and these arrays.
+            stopwatch: Times each call of a run.
+        """
+        self.plan = plan
+        self.rank = rank
+        self.arrays = arrays
+        self.parts = StepBatches((plan,)) if parts is None else parts
+        self.wanted = frozenset(plan.outputs if wanted is None else wanted)
+        self.resources = RankResources() if resources is None else resources
+        self.stopwatch = stopwatch
+        self.device = device(plan.partition.placement.devices[rank])
+        self.memory = HOST.bytes(0)  # of the arena
+        self.outputs: dict[Value, list[Any]] = {}
+        self.grads: dict[str, Array] = {}
+        self.states: dict[str, list[Array]] = {}  # the first ones of the next step
+        self.step_count = 0
+        self.updater: Updater | None = None  # of the step under way
+        self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
+        self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
+        self._feeds: Sequence[Feeds] = ()
+        self._early: list[dict[str, Array]] = []
+        self._pinned = PinnedBuffers()
+        self._env = Env()
+
+    @property
+    def fixed(self) -> dict[str, Array]:
+        """The arrays that instructions use where they lie: those in C order."""
+        return {name: a for name, a in self.arrays.items() if a.flags.c_contiguous}
+
+    @property
+    def context(self) -> CallContext:
+        """The values that captured calls of this rank's device read."""
+        return self.resources.context
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the outputs that are kept."""
+        return sum(a.nbytes for a in self._kept.values())
+
+    def start(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
+        """Prepare for a step; what an earlier one left is dropped."""
+        self._tickets.clear()
+        self.exchanges.reset()
+        self.outputs = {}
+        self.step_count = step
+        self._env = Env(self.device.xp, train, seed, step, 0)
+        self.resources.packs.refresh()
+        self.feed(feeds)
+
+    def feed(self, feeds: Feeds | Sequence[Feeds]) -> None:
+        """Set the values of fed variables for the next runs.
+
+        Args:
+            feeds: The values for the whole batch, or for each of the step's batches.
+
+        Raises:
+            GraphError: A value is missing, no array, or of another shape or dtype.
+        """
+        batches = [feeds] if isinstance(feeds, Mapping) else feeds
+        for plan, values in zip(self.parts.plans, batches, strict=True):
+            for name, (type_, _) in plan.feeds.items():
+                array = values.get(name)
+                if array is None:
+                    raise GraphError(f"no value is given for {name!r} of {type_}")
+                if not is_array(array):
+                    raise GraphError(f"{name!r} is given a {type(array).__name__}, not an array")
+                if TensorType(array.shape, str(array.dtype)) != type_:
+                    raise GraphError(
+                        f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}"
+                    )
+        self._feeds = batches
+        self._early = self.parts.early(batches)
+
+    def start_from(self, states: dict[str, list[Array]]) -> None:
+        """Start the next step from these states, a list of micro-batches each; else from zeros."""
+        self.states = states
+
+    def carry_states(self) -> None:
+        """Make the states that this step computed the first ones of the next step."""
+        states = self.plan.states.items()
+        self.states = {name: self.outputs[v] for name, v in states if v in self.outputs}
+
+    def gradient(self, name: str) -> Array:
+        """The summed gradient of a variable that lives on this rank."""
+        return self.grads[name]
+
+    def check(self) -> None:
+        """Raise what a call on a GPU could only note: an id out of range."""
+        self.context.check()
+
+    # -- instructions ------------------------------------------------------------------------
+
+    def run_body(self, body: BoundBody, mb: int, adding: Sequence[Call]) -> None:
+        """Run a body on a micro-batch, then add up the gradients that it completes."""
+        for name, array in body.fed:
+            self._pinned.feed(array, self._fed(name, mb))
+        self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
+        body.run()
+        for value, array in body.results:
+            self._keep(value, mb, array)
+        make(adding)
+        if self._env.train:
+            for name, array in body.states:
+                self.arrays[name][...] = array
+
+    def _fed(self, name: str, mb: int) -> Array:
+        """The value of a variable for one micro-batch."""
+        part, kind, start, _ = self.parts.mbs[mb]
+        early = self._early[part].get(name)
+        if early is not None:
+            return early
+        state = self.states.get(name)
+        if state is not None:
+            return state[mb]
+        feed = self.parts.plans[part].feeds.get(name)
+        if feed is None:
+            array = self.arrays.get(name)
+            return self._feeds[part][name] if array is None else array
+        at = (slice(None),) * feed.axis + (slice(start, start + kind.size),)
+        return self._feeds[part][name][at]
+
+    def _keep(self, value: Value, mb: int, array: Array) -> None:
+        """Copy a result into `outputs` if it is wanted."""
+        kind = self.parts.mbs[mb].kind
+        value = self.parts.outputs[kind].get(value, value)
+        if value in self.wanted:
+            kept = self._kept.get((value, mb))
+            if kept is None:
+                kept = self._kept[value, mb] = self.device.xp.empty_like(array)
+            kept[...] = array
+            self.outputs.setdefault(value, [None] * len(self.parts.mbs))[mb] = kept
+
+    def complete(self, run: Callable[[], None], names: Sequence[str]) -> None:
+        """Do a run, after which these gradients of replicas are complete."""
+        run()
+        if self.updater is not None:
+            self.updater.complete(self, names)
+
+    def send(self, edge: CommEdge, array: Array, mb: int) -> None:
+        """Start to send an edge's value; `free` waits until it is gone."""
+        ticket = self.transport.send(array, self._rank_of(edge.dst, mb), edge.tag)
+        self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
+
+    def recv(self, edge: CommEdge, array: Array, mb: int) -> None:
+        """Wait for an edge's value."""
+        source = self._rank_of(edge.src, mb)
+        where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
+        self.transport.waiting_for(where)
+        if edge.exchange:
+            self.exchanges.take(edge.tag, mb, array)
+        else:
+            self.transport.recv(array, source, edge.tag)
+
+    def free(self, key: BodyKey, mb: int) -> None:
+        """Wait until all that a body has sent is gone."""
+        for ticket, edge in self._tickets.pop((key, mb), ()):
+            if not ticket.done():
+                where = f"{Free(*key[:2], mb, key.segment)} (step {self.step_count})"
+                self.transport.waiting_for(f"{where}: {edge.value}")
+                ticket.wait()
+
+    def finish(self, instruction: Update | Collective) -> None:
+        """Let the updater do an instruction of the step's end."""
+        if self.updater is not None:
+            if isinstance(instruction, Update):
+                self.updater.update(self, instruction.stage)
+            elif instruction.tag == REPLICAS:
+                self.updater.sum_replicas(self)
+            else:
+                self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
+                self.updater.reduce(self)
+
+    def _rank_of(self, key: BodyKey, mb: int) -> int:
+        return self.parts.partitions[self.parts.mbs[mb].kind].rank(key)
