@@ -10,19 +10,19 @@ a graph is one of
     WHOLE                       does not depend on the samples: parameters and what follows
 
 and every operator has a rule that says how these go through it. A zero-sized axis is never the
-batch's. The rules here serve most operators; they raise MicroBatchError by `mixes`.
+batch's. The rules here serve most operators; they raise MicroBatchError by `refuse_mixing`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
 from symgraph.core.errors import MicroBatchError
-from symgraph.core.params import Site
+from symgraph.core.params import Attrs, Site
 from symgraph.core.types import Shape, Types
 
 
@@ -130,15 +130,39 @@ def reshaped(site: Site, layout: Layout, old: Shape, new: Shape) -> Layout:
     refuse_mixing(site, f"reshapes {old} to {new} across the batch")
 
 
-def along(axis_of: str) -> BatchRule:
-    """An operation along the axis that parameter `axis_of` names; the batch may not lie there."""
+def kept(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """A linear function of the first input that leaves its axes where they are."""
+    return [ins[0]] * len(outs)
 
-    def rule(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-        rank = len(in_types[0].shape)
-        axis = site.attrs[axis_of]
+
+AxesOf = Callable[[Attrs, int], Container[int]]  # (parameters, rank) -> axes, 0 or more
+
+
+def not_along(
+    axes_of: AxesOf,
+    rule: BatchRule = kept,
+    why: str = "works along axis {axis}, where the batch lies",
+) -> BatchRule:
+    """`rule`, for an operation along some axes of its first input: the batch may not lie there."""
+
+    def checked(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
         first = ins[0]
-        if isinstance(first, Split) and axis is not None and first.axis == axis % rank:
-            refuse_mixing(site, f"works along axis {axis}, where the batch lies")
-        return elementwise(site, ins, in_types, outs)
+        if isinstance(first, Split) and first.axis in axes_of(site.attrs, len(in_types[0].shape)):
+            refuse_mixing(site, why.format(axis=first.axis))
+        return rule(site, ins, in_types, outs)
 
-    return rule
+    return checked
+
+
+def named_axis(attrs: Attrs, rank: int) -> tuple[int, ...]:
+    """The axis that the parameter `axis` names, as `not_along` wants it; none if it is None."""
+    axis = attrs["axis"]
+    return () if axis is None else (axis % rank,)
+
+
+def spatial_axes(attrs: Attrs, rank: int) -> range:
+    """The axes of (batch, channel, *spatial) data behind the channels."""
+    return range(2, rank)
+
+
+axiswise = not_along(named_axis, elementwise)

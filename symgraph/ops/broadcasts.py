@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, Layout, Split, refuse_mixing
+from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import apply
 from symgraph.core.registry import Env, Shapes, if_unchanged, no_flops, register
@@ -14,8 +13,6 @@ from symgraph.core.shapes import axes_of, expect, reduced_shape, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import numbers
 from symgraph.ops.reduce import reduce_flops, total
-
-Layouts = Sequence[Layout]
 
 
 def spread(xp: Any, x: Array, shape: Shape) -> Any:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, linear
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, linear
 from symgraph.core.params import Attrs, Site
 from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import same, unify
 from symgraph.core.types import Types
 
-Layouts = Sequence[Layout]
 SOURCE = {
     "shape": params.integers(),
     "ctx": params.ignored(),

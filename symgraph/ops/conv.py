@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, not_along, refuse_mixing
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import LOW, Call, Env, Shapes, register
@@ -112,10 +112,12 @@ def conv_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
         refuse_mixing(site, "has weights that depend on the samples")
     if data is PARTIAL and len(ins) == 3:
         refuse_mixing(site, "adds a constant to a sum over the batch")
-    if isinstance(data, Split) and data.axis > 0:
-        refuse_mixing(site, f"sums over axis {data.axis}, where the batch lies")
     return [data]
 
+
+CONV_BATCH = not_along(
+    lambda a, rank: range(1, rank), conv_batch, "sums over axis {axis}, where the batch lies"
+)
 
 register(
     name="Convolution",
@@ -125,7 +127,7 @@ register(
     grad=conv_grad,
     flops=lambda attrs, ins, outs: window_flops(attrs, outs[0].size, ins[1].shape),
     dtype=floats,
-    batch=conv_batch,
+    batch=CONV_BATCH,
     params=layer_params(1024, False),
     precision=LOW,
     doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
@@ -263,7 +265,7 @@ register(
     grad=deconv_grad,
     flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
     dtype=floats,
-    batch=conv_batch,
+    batch=CONV_BATCH,
     params=layer_params(
         512, True, {"adj": params.integers(()), "target_shape": params.integers(())}
     ),

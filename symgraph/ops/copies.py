@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
+    Layouts,
+    Split,
+    named_axis,
+    not_along,
+    refuse_mixing,
+)
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, Env, Shapes, no_flops, register, same_dtype
 from symgraph.core.shapes import axes_of, same, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
-
-Layouts = Sequence[Layout]
-
-
-def beside(site: Site, layout: Layout, axes: Sequence[int]) -> None:
-    if isinstance(layout, Split) and layout.axis in axes:
-        refuse_mixing(site, f"works along axis {layout.axis}, where the batch lies")
-
 
 # -- tile --------------------------------------------------------------------------------------
 
@@ -60,7 +60,8 @@ def tile_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
         return [layout]
     counts, lengths = tiling(site.attrs["reps"], in_types[0].shape)
     axis = layout.axis + len(lengths) - len(in_types[0].shape)
-    beside(site, layout, [layout.axis] if counts[axis] > 1 else [])
+    if counts[axis] > 1:
+        refuse_mixing(site, f"works along axis {layout.axis}, where the batch lies")
     return [Split(axis, layout.outer, layout.inner)]
 
 
@@ -102,10 +103,8 @@ def repeat_grad(c: Call) -> Sequence[Ref]:
     return (apply("Reshape", apply("sum", parts, axis=1), shape=shape),)
 
 
-def repeat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    axis, rank = site.attrs["axis"], len(in_types[0].shape)
-    beside(site, ins[0], range(rank) if axis is None else [axis % rank])
-    return [ins[0]]
+def repeated_axes(a: Attrs, rank: int) -> Sequence[int]:
+    return range(rank) if a["axis"] is None else named_axis(a, rank)
 
 
 register(
@@ -115,7 +114,7 @@ register(
     compute=lambda env, a, x: env.xp.repeat(x, a["repeats"], axis=a["axis"]),
     grad=repeat_grad,
     flops=no_flops,
-    batch=repeat_batch,
+    batch=not_along(repeated_axes),
     params={"repeats": params.integer(), "axis": params.optional(params.integer())},
     doc="Every element `repeats` times in a row along an axis; of the flattened data if axis is "
     "None. MXNet repeat.",
@@ -132,11 +131,6 @@ def reverse_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes
     return ins, outs
 
 
-def reverse_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    beside(site, ins[0], axes_of(site, site.attrs["axis"], len(in_types[0].shape)))
-    return [ins[0]]
-
-
 register(
     name="reverse",
     inputs=("data",),
@@ -144,7 +138,7 @@ register(
     compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
     grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
     flops=no_flops,
-    batch=reverse_batch,
+    batch=not_along(lambda a, rank: [axis % rank for axis in a["axis"] or range(rank)]),
     params={"axis": params.integers()},
     aliases=("flip",),
     doc="The elements in reverse order along the axes. MXNet reverse, flip.",

@@ -14,7 +14,7 @@ from symgraph.core import params
 from symgraph.core.batch_layout import (
     PARTIAL,
     BatchRule,
-    Layout,
+    Layouts,
     bilinear,
     elementwise,
     linear,
@@ -221,7 +221,7 @@ for key, row in BINARY.items():
     register_binary(BROADCAST[key], row, broadcast, long)
 
 
-def shifted(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
+def shifted(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """A number is added: a sum over the batch would get it once a micro-batch."""
     if PARTIAL in ins:
         refuse_mixing(site, "adds a constant to a sum over the batch")

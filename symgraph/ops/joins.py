@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, merge, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
+    Layout,
+    Layouts,
+    Split,
+    merge,
+    named_axis,
+    not_along,
+    refuse_mixing,
+)
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply, apply_all
 from symgraph.core.registry import Call, Env, Names, Offsets, Partial, Shapes, no_flops, register
@@ -14,8 +24,6 @@ from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import arg_names
 from symgraph.ops.movement import inserted, one_axis
-
-Layouts = Sequence[Layout]
 
 
 def unify_all(site: Site, shapes: Shapes, what: str) -> Partial:
@@ -155,13 +163,6 @@ def cut_grad(c: Call) -> Sequence[Ref]:
     return (apply("Concat", *terms, num_args=len(terms), dim=c.attrs["axis"]),)
 
 
-def cut_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    layout, rank = ins[0], len(in_types[0].shape)
-    if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % rank:
-        refuse_mixing(site, "cuts the batch axis")
-    return [layout] * len(outs)
-
-
 register(
     name="_cut",
     inputs=("data",),
@@ -172,7 +173,7 @@ register(
     ),
     grad=cut_grad,
     flops=no_flops,
-    batch=cut_batch,
+    batch=not_along(named_axis, why="cuts the batch axis"),
     params={"sizes": params.integers(), "axis": params.integer(0)},
     doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
     "transpose is Concat.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import LOW, Call, Env, Shapes, register
@@ -59,7 +59,7 @@ def fc_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
     return 2 * outs[0].size * ins[1].shape[1]
 
 
-def fc_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
+def fc_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data, *rest = ins
     if any(layout is not WHOLE for layout in rest):
         refuse_mixing(site, "has weights that depend on the samples")
@@ -227,7 +227,7 @@ def dot_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
     return 2 * outs[0].size * (x[0] if attrs["transpose_a"] else x[-1])
 
 
-def dot_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
+def dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """Linear in each argument; the batch may lie on a free axis of one, or be summed over."""
     x, y = ins
     free = {WHOLE: 0, PARTIAL: 1}

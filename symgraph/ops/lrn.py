@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symgraph.core import params
-from symgraph.core.batch_layout import BatchRule, Layouts, Split, elementwise, linear, refuse_mixing
+from symgraph.core.batch_layout import (
+    elementwise,
+    linear,
+    not_along,
+)
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import INSIDE, Call, Env, Shapes, register
 from symgraph.core.shapes import same
-from symgraph.core.types import Array, Types, wide
+from symgraph.core.types import Array, wide
 from symgraph.ops.elementwise import floats
 
 
@@ -24,15 +28,8 @@ def lrn_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return ins, outs
 
 
-def beside_channels(rule: BatchRule) -> BatchRule:
-    """The rule for what works along axis 1, where the batch may not lie."""
-
-    def own(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-        if isinstance(ins[0], Split) and ins[0].axis == 1:
-            refuse_mixing(site, "works along axis 1, where the batch lies")
-        return rule(site, ins, in_types, outs)
-
-    return own
+def channel_axis(a: Attrs, rank: int) -> tuple[int, ...]:
+    return (1,)
 
 
 def neighbours(x: Array, size: int) -> Array:
@@ -52,7 +49,7 @@ register(
     grad=lambda c: (apply("_sum_neighbours", c.gy, nsize=c.attrs["nsize"]),),
     flops=lambda attrs, ins, outs: outs[0].size * attrs["nsize"],
     dtype=floats,
-    batch=beside_channels(linear),
+    batch=not_along(channel_axis, linear),
     params={"nsize": params.integer()},
     doc="The sum over nsize channels (axis 1) around each.",
 )
@@ -89,7 +86,7 @@ register(
     grad=lrn_grad,
     flops=lambda attrs, ins, outs: outs[0].size * (attrs["nsize"] + 5),
     dtype=floats,
-    batch=beside_channels(elementwise),
+    batch=not_along(channel_axis, elementwise),
     params={
         "alpha": params.number(1e-4),
         "beta": params.number(0.75),

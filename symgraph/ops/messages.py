@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layout
+from symgraph.core.batch_layout import kept
 from symgraph.core.errors import DTypeError
 from symgraph.core.params import Param, Site
 from symgraph.core.ref import apply
 from symgraph.core.registry import COPY, FULL, Shapes, no_flops, register, same_dtype, same_memory
 from symgraph.core.shapes import expect, same
-from symgraph.core.types import Types
 
 
 def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -32,10 +31,6 @@ def receive_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | Non
     return [wanted], [wanted]
 
 
-def first_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> list[Layout]:
-    return [ins[0]]
-
-
 # Its gradient is a copy as well, so that what goes back is known by the copy it belongs to.
 register(
     name=COPY,
@@ -45,7 +40,7 @@ register(
     grad=lambda c: (apply(COPY, c.gy),),
     flops=no_flops,
     dtype=same_dtype,
-    batch=first_batch,
+    batch=kept,
     view=same_memory,
     doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
 )
@@ -59,7 +54,7 @@ register(
     grad=lambda c: (c.gy,),
     flops=no_flops,
     dtype=receive_dtype,
-    batch=first_batch,
+    batch=kept,
     params={
         "shape": params.integers(),
         "dtype": params.dtype(),
@@ -91,6 +86,6 @@ register(
     grad=lambda c: (c.gy, None),
     flops=no_flops,
     dtype=connect_dtype,
-    batch=first_batch,
+    batch=kept,
     doc="Data; what the token stands for becomes part of the network too.",
 )

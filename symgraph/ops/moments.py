@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layouts, refuse_mixing
+from symgraph.core.batch_layout import WHOLE, Layouts, kept, refuse_mixing
 from symgraph.core.errors import DTypeError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply, apply_all
@@ -167,7 +167,7 @@ register(
     grad=lambda c: apply_all("_normalize_grad", c.x[0], c.x[1], *c.x[3:], c.gy, **c.attrs),
     flops=flops_per_element(3),
     dtype=lambda site, ins: (batch_norm_dtype(site, ins)[0], [ins[0] or "float32"]),
-    batch=lambda site, ins, in_types, outs: [ins[0]],
+    batch=kept,
     params=SCALED,
     full_inputs=("gamma", "beta", "mean", "var"),
     doc="(data - mean) / sqrt(var + eps) * gamma + beta with vectors along `axis`. fix_gamma: "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import BatchRule, Layout, Split, refuse_mixing, reshaped
+from symgraph.core.batch_layout import BatchRule, Layout, Layouts, Split, refuse_mixing, reshaped
 from symgraph.core.errors import MicroBatchError, ShapeError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
@@ -24,7 +24,6 @@ from symgraph.core.registry import (
 from symgraph.core.shapes import axes_of, unify
 from symgraph.core.types import Array, Shape, Types
 
-Layouts = Sequence[Layout]
 TRIAL = 1_000_003  # a prime that no real axis has as a factor
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layouts, along, refuse_mixing
+from symgraph.core.batch_layout import WHOLE, Layouts, axiswise, refuse_mixing
 from symgraph.core.errors import DTypeError, GraphError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply_all
@@ -113,7 +113,7 @@ def batch_norm_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> 
         refuse_mixing(site, "has parameters that depend on the samples")
     if data is not WHOLE and not site.attrs["use_global_stats"]:
         refuse_mixing(site, "normalises by statistics of the batch")
-    (first,) = along("axis")(site, ins[:1], in_types[:1], outs[:1])
+    (first,) = axiswise(site, ins[:1], in_types[:1], outs[:1])
     return [first, WHOLE, WHOLE, WHOLE, WHOLE]
 
 
@@ -209,7 +209,7 @@ def layer_norm(env: Env, a: Attrs, x: Array, gamma: Array, beta: Array) -> tuple
 def layer_norm_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     if any(layout is not WHOLE for layout in ins[1:]):
         refuse_mixing(site, "has parameters that depend on the samples")
-    return along("axis")(site, ins[:1], in_types[:1], outs)
+    return axiswise(site, ins[:1], in_types[:1], outs)
 
 
 register(

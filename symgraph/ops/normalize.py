@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layouts, Split, elementwise, refuse_mixing
+from symgraph.core.batch_layout import elementwise, not_along
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import same, unify
-from symgraph.core.types import Array, Shape, Types, wide
+from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.elementwise import floats
 
 
@@ -61,12 +61,6 @@ def l2_grad(c: Call) -> Sequence[Ref]:
     return (terms[0] + terms[1] if len(terms) > 1 else terms[0],)
 
 
-def l2_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    if isinstance(ins[0], Split) and ins[0].axis in normal_axes(site.attrs, len(outs[0].shape)):
-        refuse_mixing(site, f"works along axis {ins[0].axis}, where the batch lies")
-    return elementwise(site, ins, in_types, outs)
-
-
 register(
     name="L2Normalization",
     inputs=("data",),
@@ -77,7 +71,7 @@ register(
     grad=l2_grad,
     flops=lambda attrs, ins, outs: 3 * outs[0].size,
     dtype=floats,
-    batch=l2_batch,
+    batch=not_along(normal_axes, elementwise),
     params={
         "eps": params.number(1e-10),
         "mode": params.choice("channel", "instance", "spatial", default="instance"),

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    Layouts,
+    not_along,
+    refuse_mixing,
+    spatial_axes,
+)
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, Env, Shapes, register
@@ -149,8 +155,6 @@ def pool_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
 
 def pool_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     data = ins[0]
-    if isinstance(data, Split) and data.axis > 1:
-        refuse_mixing(site, f"pools along axis {data.axis}, where the batch lies")
     if data is PARTIAL and site.attrs["pool_type"] in ("max", "lp"):
         refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
     return [data]
@@ -164,7 +168,7 @@ register(
     grad=pool_grad,
     flops=pool_flops,
     dtype=floats,
-    batch=pool_batch,
+    batch=not_along(spatial_axes, pool_batch, "pools along axis {axis}, where the batch lies"),
     params=POOLING,
     reads_on_host=True,
     doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "

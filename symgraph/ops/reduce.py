@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, BatchRule, Layout, reduced, refuse_mixing
+from symgraph.core.batch_layout import PARTIAL, BatchRule, Layouts, reduced, refuse_mixing
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import FOLLOWS, FULL, Call, DTypeRule, Env, Names, Shapes, register
 from symgraph.core.shapes import axes_of, reduced_shape, unify
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import floats, numbers
-
-Layouts = Sequence[Layout]
 
 
 def axes_in(attrs: Attrs, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, Layouts, Split, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    Layouts,
+    not_along,
+    refuse_mixing,
+    spatial_axes,
+)
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import apply
 from symgraph.core.registry import Env, Shapes, no_flops, register
@@ -48,13 +54,6 @@ def upsampling(env: Env, a: Attrs, x: Array) -> Any:
     return wide.reshape(n, c, h * scale, w * scale)
 
 
-def beside_space(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """A linear function along spatial axes."""
-    if isinstance(ins[0], Split) and ins[0].axis > 1:
-        refuse_mixing(site, f"works along axis {ins[0].axis}, where the batch lies")
-    return ins
-
-
 register(
     name="UpSampling",
     inputs=arg_names,
@@ -71,7 +70,7 @@ register(
     ),
     flops=no_flops,
     dtype=floats,
-    batch=beside_space,
+    batch=not_along(spatial_axes),
     params={
         "scale": params.integer(),
         "num_filter": params.integer(0),
@@ -125,10 +124,7 @@ def pad(env: Env, a: Attrs, x: Array) -> Any:
 
 
 def pad_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    data = ins[0]
-    if isinstance(data, Split) and any(pairs(site.attrs)[data.axis]):
-        refuse_mixing(site, f"pads axis {data.axis}, where the batch lies")
-    if data is PARTIAL and site.attrs["constant_value"]:
+    if ins[0] is PARTIAL and site.attrs["constant_value"]:
         refuse_mixing(site, "adds a constant to a sum over the batch")
     return ins
 
@@ -149,7 +145,11 @@ register(
     ),
     flops=no_flops,
     dtype=floats,
-    batch=pad_batch,
+    batch=not_along(
+        lambda a, rank: [axis for axis, around in enumerate(pairs(a)) if any(around)],
+        pad_batch,
+        "pads axis {axis}, where the batch lies",
+    ),
     params=PAD,
     aliases=("pad",),
     doc="More elements before and after those of each axis, pad_width=(before, after, ...): "

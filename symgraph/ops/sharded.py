@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layouts, Split, refuse_mixing
+from symgraph.core.batch_layout import WHOLE, Layouts, Split, kept, refuse_mixing
 from symgraph.core.errors import GraphError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
@@ -239,10 +239,6 @@ def join_grad(c: Call) -> Sequence[Ref | None]:
     return [None] * len(c.x) if c.g[0] is None else concat_grad(c)
 
 
-def join_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    return [ins[0]]  # that of every shard of one head
-
-
 register(
     name="_shard_join",
     inputs=arg_names,
@@ -250,7 +246,7 @@ register(
     compute=lambda env, a, *xs: env.xp.concatenate(xs, a["dim"]),
     grad=join_grad,
     flops=no_flops,
-    batch=join_batch,
+    batch=kept,  # the layout of every shard of one head
     params={"num_args": params.integer(), "dim": params.integer(-1)},
     variadic="num_args",
     loss=True,

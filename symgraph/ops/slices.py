@@ -6,11 +6,10 @@ only what leaves that axis whole can be split.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import Layout, Split, refuse_mixing
+from symgraph.core.batch_layout import named_axis, not_along
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import apply
 from symgraph.core.registry import Env, Offsets, Shapes, no_flops, register
@@ -18,7 +17,6 @@ from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.movement import one_axis
 
-Layouts = Sequence[Layout]
 MaybeInts = tuple[int | None, ...]
 
 
@@ -67,15 +65,6 @@ def slice_offset(a: Attrs, ins: Types, outs: Types) -> Offsets | None:
     return (a["begin"] % length * ins[0].nbytes // (before * length),)
 
 
-def slice_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    layout, a = ins[0], site.attrs
-    if isinstance(layout, Split) and layout.axis == a["axis"] % len(in_types[0].shape):
-        whole = (a["begin"], a["end"]) == (0, None)
-        if not whole:
-            refuse_mixing(site, "takes fixed positions of the batch axis")
-    return [layout]
-
-
 register(
     name="slice_axis",
     inputs=("data",),
@@ -91,7 +80,10 @@ register(
         ),
     ),
     flops=no_flops,
-    batch=slice_axis_batch,
+    batch=not_along(
+        lambda a, rank: () if (a["begin"], a["end"]) == (0, None) else named_axis(a, rank),
+        why="takes fixed positions of the batch axis",
+    ),
     params={
         "axis": params.integer(),
         "begin": params.integer(),
@@ -122,13 +114,6 @@ def pad_axis(env: Env, a: Attrs, x: Array) -> Array:
     return out
 
 
-def pad_axis_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    layout = ins[0]
-    if isinstance(layout, Split) and layout.axis == site.attrs["axis"] % len(in_types[0].shape):
-        refuse_mixing(site, "pads the batch axis")
-    return [layout]
-
-
 register(
     name="_pad_axis",
     inputs=("data",),
@@ -144,7 +129,7 @@ register(
         ),
     ),
     flops=no_flops,
-    batch=pad_axis_batch,
+    batch=not_along(named_axis, why="pads the batch axis"),
     params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
     doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
     "slice_axis.",
@@ -196,15 +181,16 @@ def slice_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [(*data[:rest], *out[rest:])], [out]
 
 
-def slice_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    layout = ins[0]
-    if isinstance(layout, Split):
-        for axis, cut in enumerate(parts(site.attrs)):
-            whole = cut.start in (None, 0) and cut.stop is None and cut.step in (None, 1)
-            if axis == layout.axis and not whole:
-                refuse_mixing(site, "takes fixed positions of the batch axis")
-    return [layout]
+def sliced_axes(a: Attrs, rank: int) -> list[int]:
+    """The axes of which `slice` takes a part."""
+    return [
+        axis
+        for axis, cut in enumerate(parts(a))
+        if cut.start not in (None, 0) or cut.stop is not None or cut.step not in (None, 1)
+    ]
 
+
+SLICE_BATCH = not_along(sliced_axes, why="takes fixed positions of the batch axis")
 
 register(
     name="slice",
@@ -213,7 +199,7 @@ register(
     compute=lambda env, a, x: x[parts(a)],
     grad=lambda c: (apply("_slice_grad", c.gy, shape=c.x[0].shape, **c.attrs),),
     flops=no_flops,
-    batch=slice_batch,
+    batch=SLICE_BATCH,
     params=SLICE,
     reads_part=True,
     doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
@@ -242,7 +228,7 @@ register(
     compute=slice_grad,
     grad=lambda c: (apply("slice", c.gy, **{key: c.attrs[key] for key in SLICE}),),
     flops=no_flops,
-    batch=slice_batch,
+    batch=SLICE_BATCH,
     params={**SLICE, "shape": params.integers()},
     doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import along
+from symgraph.core.batch_layout import axiswise, elementwise, not_along
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import FULL, Call, Env, Shapes, register
@@ -73,7 +73,7 @@ register(
     grad=softmax_second_grad,
     flops=flops_per_element(4),
     dtype=floats,
-    batch=along("axis"),
+    batch=axiswise,
     params={"axis": params.integer(-1)},
     doc="Gradient of softmax at its output y: y * (g - sum(y * g)) along the axis.",
 )
@@ -95,7 +95,7 @@ register(
     ),
     flops=flops_per_element(4),
     dtype=floats,
-    batch=along("axis"),
+    batch=axiswise,
     params=AXIS_AND_TEMPERATURE,
     precision=FULL,
     doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
@@ -124,7 +124,7 @@ register(
     grad=log_softmax_second_grad,
     flops=flops_per_element(4),
     dtype=floats,
-    batch=along("axis"),
+    batch=axiswise,
     params={"axis": params.integer(-1)},
     doc="Gradient of log_softmax at its output y: g - exp(y) * sum(g) along the axis.",
 )
@@ -142,7 +142,7 @@ register(
     ),
     flops=flops_per_element(4),
     dtype=floats,
-    batch=along("axis"),
+    batch=axiswise,
     params=AXIS_AND_TEMPERATURE,
     precision=FULL,
     doc="The logarithm of softmax(data / temperature) along the axis. MXNet log_softmax.",
@@ -153,19 +153,17 @@ def mode_axis(attrs: Attrs) -> int:
     return 1 if attrs["mode"] == "channel" else -1
 
 
-def with_axis(site: Site) -> Site:
-    return site._replace(attrs={"axis": mode_axis(site.attrs)})
-
-
 register(
     name="SoftmaxActivation",
     inputs=("data",),
-    shape=lambda site, ins, outs: axis_shape(with_axis(site), ins, outs),
+    shape=lambda site, ins, outs: axis_shape(
+        site._replace(attrs={"axis": mode_axis(site.attrs)}), ins, outs
+    ),
     compute=lambda env, a, x: softmax(env.xp, x, mode_axis(a)),
     grad=lambda c: (apply("_softmax_grad", c.y[0], c.gy, axis=mode_axis(c.attrs)),),
     flops=flops_per_element(4),
     dtype=floats,
-    batch=lambda site, ins, in_types, outs: along("axis")(with_axis(site), ins, in_types, outs),
+    batch=not_along(lambda a, rank: (mode_axis(a) % rank,), elementwise),
     params={"mode": params.choice("instance", "channel", default="instance")},
     precision=FULL,
     doc="Softmax along the last axis (mode='instance') or axis 1 (mode='channel'). MXNet "

@@ -6,11 +6,10 @@ the first input of the sequence. Shapes, micro-batches and placement then follow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layout, Split
+from symgraph.core.batch_layout import WHOLE, Layouts, Split
 from symgraph.core.params import Attrs, Site
 from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import unify
@@ -27,7 +26,7 @@ def begin_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [(out[0], *like[1:]) if like else like], [out]
 
 
-def begin_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> list[Layout]:
+def begin_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """As the rows of `like`, of which only the number is read."""
     layout = ins[0]
     return [layout if isinstance(layout, Split) and layout.axis == 0 else WHOLE]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from symgraph.core import params
-from symgraph.core.batch_layout import BatchRule, Layout, bilinear, elementwise, linear
+from symgraph.core.batch_layout import BatchRule, Layouts, bilinear, elementwise, linear
 from symgraph.core.params import Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import (
@@ -246,7 +246,7 @@ def cast_grad(c: Call) -> Sequence[Ref | None]:
     return (apply("Cast", c.gy, dtype=c.x[0].dtype),)
 
 
-def cast_batch(site: Site, ins: Sequence[Layout], in_types: Types, outs: Types) -> Sequence[Layout]:
+def cast_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     between_floats = is_float(in_types[0].dtype) and is_float(outs[0].dtype)
     return (linear if between_floats else elementwise)(site, ins, in_types, outs)
 
