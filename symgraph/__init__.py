@@ -6,11 +6,11 @@
         hidden = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=100, name="fc1")
     executor = hidden.simple_bind(sg.cpu(0), group2ctx={"a": sg.cpu(1)}, data=(20, 50))
 
-Names are MXNet's, so a network definition for `mx.sym` and `mx.rnn` runs after its import line is
-changed to `import symgraph as mx`. Importing this package loads numpy and little else.
+The names are MXNet's: a network definition written for `mx.sym` and `mx.rnn` runs once its import
+line is changed to `import symgraph as mx`. Importing this package loads numpy and little else.
 """
 
-# First, because operators build gradient graphs and graphs look operators up.
+# Imported first: operators build gradient graphs, and graphs look operators up.
 from symgraph import ops as ops  # isort: split
 
 import sys
@@ -27,6 +27,7 @@ from symgraph.frontend import (
     io,
     lr_scheduler,
     metric,
+    model,
     name,
     optimizer,
     sym,
@@ -44,35 +45,31 @@ __version__ = "0.1.0"
 initializer = init
 module = mod
 visualization = viz
-symbol = sym  # MXNet's two names of one namespace; the class is in symgraph.frontend.symbol
+symbol = sym  # MXNet has two names for this namespace; the class is Symbol
 
-# Public modules live in rooms; `import symgraph.io` and `from symgraph.io import ...` find them
-# too.
-_PUBLIC = (
-    attribute,
-    callback,
-    context,
-    errors,
-    init,
-    io,
-    lr_scheduler,
-    metric,
-    mod,
-    name,
-    optimizer,
-    sym,
-    testing,
-    viz,
-)
-sys.modules.update({f"symgraph.{m.__name__.rpartition('.')[2]}": m for m in _PUBLIC})
-sys.modules.update(
-    {
-        "symgraph.initializer": init,
-        "symgraph.mod": mod,
-        "symgraph.symbol": sym,
-        "symgraph.visualization": viz,
-    }
-)
+# Public modules live in rooms, but `import symgraph.io` and `from symgraph.io import ...` work.
+PUBLIC_MODULES = {
+    "attribute": attribute,
+    "callback": callback,
+    "context": context,
+    "errors": errors,
+    "init": init,
+    "initializer": init,
+    "io": io,
+    "lr_scheduler": lr_scheduler,
+    "metric": metric,
+    "mod": mod,
+    "model": model,
+    "module": mod,
+    "name": name,
+    "optimizer": optimizer,
+    "sym": sym,
+    "symbol": sym,
+    "testing": testing,
+    "visualization": viz,
+    "viz": viz,
+}
+sys.modules.update({f"symgraph.{name}": module for name, module in PUBLIC_MODULES.items()})
 
 __all__ = [
     "AttrScope",
@@ -94,6 +91,7 @@ __all__ = [
     "lr_scheduler",
     "metric",
     "mod",
+    "model",
     "module",
     "name",
     "optimizer",

@@ -2,13 +2,13 @@
 
 import sys
 
+from symgraph.app.command_line import status_of
 from symgraph.frontend.backend import load
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line on these arguments (default: sys.argv's); the exit status."""
-    status: int = load("run").main(argv)
-    return status
+    """Run the command line on these arguments, by default sys.argv's; return its exit status."""
+    return status_of(lambda: load("run").main(argv))
 
 
 if __name__ == "__main__":

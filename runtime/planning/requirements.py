@@ -69,7 +69,7 @@ def _require_counts(micro_batches: object, time_segment: object) -> None:
 def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:
     """TypeError for what is none; RunError for a plan that it could not train."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer is one of symgraph.frontend.optimizer, not {optimizer!r}")
+        raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
     if not trains:
         raise RunError("an optimizer is given, but the plan has no updates: Options(update=True)")
     if not gradients:

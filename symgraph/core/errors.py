@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -54,6 +55,21 @@ class PeerFailed(RunError):
 
 class TransportTimeout(RunError):
     """A wait for another rank went past its time limit."""
+
+
+@contextmanager
+def malformed(error: type[SymgraphError], message: str) -> Iterator[None]:
+    """Turn any failure of the block, which reads data from outside, into one error of this type.
+
+    Errors that the library raises on purpose, and those of the file system, pass unchanged.
+    """
+    try:
+        yield
+    except (SymgraphError, OSError):
+        raise
+    except Exception as failure:
+        kind = "" if isinstance(failure, ValueError) else f"{type(failure).__name__}: "
+        raise error(f"{message}: {kind}{failure}") from failure
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -36,12 +36,12 @@ class Param:
 
 
 def literal(raw: Any) -> Any:
-    """A Python value from MXNet's string form (`"(3, 3)"`, `"True"`); other values as they are."""
+    """Parse MXNet's string form of a value (`"(3, 3)"`, `"True"`); return others unchanged."""
     if not isinstance(raw, str):
         return raw
     try:
         return ast.literal_eval(raw)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return raw
 
 

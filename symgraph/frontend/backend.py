@@ -1,13 +1,17 @@
-"""The modules of layers above that users reach through `import symgraph`, loaded on first use.
+"""The modules of higher layers that users reach through `import symgraph`, loaded on first use.
 
-Nothing in symgraph imports partitioner or runtime; what MXNet offers on a symbol (`simple_bind`,
-`mx.mod.Module`, `mx.viz.plot_network`) is built there. This file alone names those modules.
+Nothing in symgraph imports partitioner or runtime. What MXNet offers on a symbol (`simple_bind`,
+`mx.mod.Module`, `mx.viz.plot_network`) is built there, and this file alone names those modules.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from types import ModuleType
+
+from symgraph.core.errors import ConfigError
 
 MODULES = {
     "executor": "runtime.frontends.mxnet.executor",
@@ -17,8 +21,28 @@ MODULES = {
     "network_picture": "partitioner.views.network_picture",
     "run": "runtime.frontends.cli.run",
 }
+PACKAGES = ("partitioner", "runtime")
+ROOT = Path(__file__).parents[2]
 
 
 def load(name: str) -> ModuleType:
-    """Import one of MODULES."""
-    return importlib.import_module(MODULES[name])
+    """Import one of MODULES.
+
+    Raises ConfigError if a file or folder of the user's own, such as `runtime.py`, is found in
+    place of a package.
+    """
+    try:
+        return importlib.import_module(MODULES[name])
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        file = getattr(sys.modules.get(package), "__file__", None)
+        if (
+            package in PACKAGES
+            and file is not None
+            and not Path(file).is_relative_to(ROOT / package)
+        ):
+            raise ConfigError(
+                f"{file} hides symgraph's package {package!r}: rename that file, or start from "
+                "another folder"
+            ) from None
+        raise

@@ -12,7 +12,7 @@ from symgraph.core.errors import DTypeError, GraphError, ShapeError, nearest
 from symgraph.core.params import Site, literal
 from symgraph.core.registry import Partial, complete
 from symgraph.core.types import DTYPES, Shape, dtype_name
-from symgraph.frontend.symnode import Outputs, SymNode, walk
+from symgraph.frontend.symnode import Outputs, SymNode, require_unique_variables, walk
 
 Key = tuple[int, int]  # id of a SymNode, output
 
@@ -65,13 +65,10 @@ def infer_shapes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
 
 def _nodes(symbol: Outputs, given: Mapping[str, Any]) -> list[SymNode]:
     nodes = walk(symbol.entries)
-    known = [n.name for n in nodes if n.op is None]
-    names = set(known)
-    if len(names) != len(known):
-        twice = next(n for n in known if known.count(n) > 1)
-        raise GraphError(f"two variables are named {twice!r}; use one variable in both places")
+    known = dict.fromkeys(n.name for n in nodes if n.op is None)
+    require_unique_variables(nodes)
     for key in given:
-        if key not in names:
+        if key not in known:
             raise GraphError(f"keyword argument name {key!r} not found; {nearest(key, known)}")
     return nodes
 

@@ -1,32 +1,32 @@
-"""Symbols as JSON, in MXNet 1.x's layout, and as a readable listing."""
+"""Symbols as text: MXNet 1.x's JSON layout, and a readable listing."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from symgraph.core.errors import GraphError, nearest
-from symgraph.core.params import parse_params
-from symgraph.core.registry import ALIASES, OPS, find
+from symgraph.core.errors import GraphError, malformed, nearest
+from symgraph.core.params import Attrs, parse_params
+from symgraph.core.registry import ALIASES, OPS, OpDef, find
 from symgraph.core.tags import canonical, hide, inherited
-from symgraph.frontend.symnode import Entry, Outputs, SymNode, walk
+from symgraph.frontend.symnode import Entry, Outputs, SymNode, require_unique_variables, walk
 
 VERSION = ["int", 10901]  # the MXNet release whose layout this is
 OLD_KEYS = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 
 
 def attr_strings(node: SymNode) -> dict[str, str]:
-    """Parameters that differ from their defaults, and the user's attributes, as strings."""
-    shown = {}
+    """Return a node's non-default parameters and its attributes, all as strings."""
+    changed = {}
     if node.op is not None:
         for key, param in node.op.params.items():
             if node.params[key] != param.default:
-                shown[key] = str(node.params[key])
-    return shown | dict(node.attrs)
+                changed[key] = str(node.params[key])
+    return changed | dict(node.attrs)
 
 
 def dumps(symbol: Outputs) -> str:
-    """The symbol as JSON text; equal symbols give equal text."""
+    """Write a symbol as JSON; equal symbols give equal text."""
     nodes = walk(symbol.entries)
     index = {id(n): i for i, n in enumerate(nodes)}
     rows: list[dict[str, Any]] = []
@@ -51,53 +51,52 @@ def dumps(symbol: Outputs) -> str:
 
 
 def loads(text: str) -> list[Entry]:
-    """The outputs of a symbol from its JSON text, of MXNet 0.8 or later.
+    """Read the outputs of a symbol from JSON written by this module or by MXNet 0.8 or later.
 
-    An operator, or a value of a parameter, that is not known raises GraphError naming it and its
-    node.
+    Raises GraphError for anything else. The message names the node and, if it is the cause, its
+    unknown operator or parameter.
     """
-    try:
+    with malformed(GraphError, "not a symbol in JSON"):
         layout = json.loads(text)
         rows, heads = layout["nodes"], layout["heads"]
-        named = _named_attributes(rows)
-        made: list[SymNode] = []
+        extra_attrs = _attributes_by_input(rows)
+        nodes: list[SymNode] = []
         for i, row in enumerate(rows):
-            inputs = [_entry(made, row["name"], *entry) for entry in row["inputs"]]
-            made.append(_node(row, inputs, named.get(i, {})))
-        return [_entry(made, "heads", *entry) for entry in heads]
-    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
-        raise GraphError(f"not a symbol in JSON: {type(error).__name__}: {error}") from error
+            inputs = [_entry(nodes, row["name"], *entry) for entry in row["inputs"]]
+            nodes.append(_node(row, inputs, extra_attrs.get(i, {})))
+        entries = [_entry(nodes, "heads", *entry) for entry in heads]
+        require_unique_variables(walk(entries))
+    return entries
 
 
-def _entry(made: list[SymNode], reader: str, number: int, port: int = 0, *_: int) -> Entry:
-    """An output of an earlier node; GraphError if there is none."""
-    if not 0 <= number < len(made):
+def _entry(nodes: list[SymNode], reader: str, number: int, port: int = 0, *_: int) -> Entry:
+    """Look up an output of an earlier node; GraphError if there is none."""
+    if type(number) is not int or not 0 <= number < len(nodes):
         raise GraphError(
-            f"{reader!r} reads node {number}, but {len(made)} nodes come before it: not a symbol "
-            "in JSON, whose nodes are in order"
+            f"{reader!r} reads node {number!r}, but {len(nodes)} nodes come before it: not a "
+            "symbol in JSON, whose nodes are in order"
         )
-    node = made[number]
-    if not 0 <= port < len(node.outputs):
+    node = nodes[number]
+    if type(port) is not int or not 0 <= port < len(node.outputs):
         raise GraphError(
-            f"{reader!r} reads output {port} of {node.name!r}, which has {len(node.outputs)}"
+            f"{reader!r} reads output {port!r} of {node.name!r}, which has {len(node.outputs)}"
         )
     return Entry(node, port)
 
 
-def _node(row: dict[str, Any], inputs: list[Entry], more: dict[str, str]) -> SymNode:
-    """One node; `more` are attributes that another node has for it."""
+def _node(row: dict[str, Any], inputs: list[Entry], extra_attrs: dict[str, str]) -> SymNode:
+    """Make the node of a row; extra_attrs are attributes that another row states for it."""
     name = row["name"]
-    named = _by_input(row)
-    given = {k: v for k, v in _given(row).items() if k not in named}
+    if not isinstance(name, str):
+        raise GraphError(f"a node's name must be a string, not {name!r}")
     if row["op"] == "null":
-        return SymNode(name, None, canonical({**given, **more}))
-    if row["op"] not in OPS and row["op"] not in ALIASES:
-        known = nearest(row["op"], [*OPS, *ALIASES])
-        raise GraphError(f"node {name!r} is a {row['op']!r}, which is not supported; {known}")
-    op = find(row["op"])
-    own = {k: v for k, v in given.items() if k in op.params or not hide(k).startswith("__")}
-    params = parse_params(op.name, name, op.params, own)
-    attrs = canonical({k: v for k, v in given.items() if k not in own})
+        return SymNode(name, None, canonical({**_own_strings(row), **extra_attrs}))
+    op, params, attrs = _operator(row)
+    if op.variadic and params[op.variadic] != len(inputs):
+        raise GraphError(
+            f"{op.name} {name!r}: {op.variadic}={params[op.variadic]}, but it has "
+            f"{len(inputs)} inputs"
+        )
     names = op.input_names(params)
     if len(inputs) > len(names):
         raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(inputs)} are given")
@@ -106,44 +105,64 @@ def _node(row: dict[str, Any], inputs: list[Entry], more: dict[str, str]) -> Sym
     return SymNode(name, op, attrs, params, tuple(inputs))
 
 
-def _given(row: dict[str, Any]) -> dict[str, str]:
-    """Parameters and attributes, which MXNet 0.x wrote as `param` and `attr`."""
+def _operator(row: dict[str, Any]) -> tuple[OpDef, Attrs, dict[str, str]]:
+    """Return the operator of a row with its parsed parameters and its attributes."""
+    name = row["name"]
+    if row["op"] not in OPS and row["op"] not in ALIASES:
+        known = nearest(row["op"], [*OPS, *ALIASES])
+        raise GraphError(f"node {name!r} is a {row['op']!r}, which is not supported; {known}")
+    op = find(row["op"])
+    strings = _own_strings(row)
+    texts = {k: v for k, v in strings.items() if k in op.params or not hide(k).startswith("__")}
+    params = parse_params(op.name, name, op.params, texts)
+    return op, params, canonical({k: v for k, v in strings.items() if k not in texts})
+
+
+def _strings(row: dict[str, Any]) -> dict[str, str]:
+    """Collect parameters and attributes, which MXNet 0.x wrote as `param` and `attr`."""
     return {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
 
 
-def _by_input(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """`weight_lr_mult`, MXNet 0.x' way of giving the input `weight` an attribute, in two."""
+def _own_strings(row: dict[str, Any]) -> dict[str, str]:
+    """The strings of a row without those that are attributes of its inputs."""
+    by_input = _input_keys(row)
+    return {k: v for k, v in _strings(row).items() if k not in by_input}
+
+
+def _input_keys(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Split keys such as `weight_lr_mult`, MXNet 0.x's attribute of the input `weight`."""
     if "attrs" in row:
         return {}
     return {
         key: (key.removesuffix(f"_{hidden}"), hidden)
-        for key in _given(row)
+        for key in _strings(row)
         for hidden in OLD_KEYS
         if key.endswith(f"_{hidden}")
     }
 
 
-def _named_attributes(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
-    """Number of a node -> the attributes that those it is an input of have for it by name."""
-    found: dict[int, dict[str, str]] = {}
+def _attributes_by_input(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
+    """Map node numbers to the attributes that the rows which read these nodes state for them."""
+    extra_attrs: dict[int, dict[str, str]] = {}
     for row in rows:
-        named = _by_input(row)
-        if not named or row["op"] == "null":
+        input_keys = _input_keys(row)
+        if not input_keys or row["op"] == "null":
             continue
-        names = _node(row, [], {}).input_names
-        for key, (arg, hidden) in named.items():
+        op, params, _ = _operator(row)
+        names = op.input_names(params)
+        for key, (arg, hidden) in input_keys.items():
             if arg in names:
                 node = row["inputs"][names.index(arg)][0]
-                found.setdefault(node, {})[hidden] = _given(row)[key]
-    return found
+                extra_attrs.setdefault(node, {})[hidden] = _strings(row)[key]
+    return extra_attrs
 
 
 def listing(symbol: Outputs) -> str:
-    """One line a node, in run order."""
+    """Describe a symbol with one line per node, in run order."""
     lines = [f"outputs: {', '.join(symbol.list_outputs())}"]
     for node in walk(symbol.entries):
-        shown = {k.strip("_"): v for k, v in attr_strings(node).items()}
-        attrs = ", ".join(f"{k}={v}" for k, v in shown.items())
+        strings = {k.strip("_"): v for k, v in attr_strings(node).items()}
+        attrs = ", ".join(f"{k}={v}" for k, v in strings.items())
         if node.op is None:
             lines.append(f"variable {node.name}" + (f"  [{attrs}]" if attrs else ""))
         else:

@@ -81,9 +81,7 @@ def based(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
     Raises ConfigError for what is neither, and for a function that a `base_lr` means nothing to.
     """
     if not callable(schedule):
-        raise ConfigError(
-            f"lr_scheduler is one of symgraph.frontend.lr_scheduler, not {schedule!r}"
-        )
+        raise ConfigError(f"lr_scheduler must be one of symgraph.lr_scheduler, not {schedule!r}")
     if base_lr is None:
         return schedule
     if not isinstance(schedule, LRScheduler):

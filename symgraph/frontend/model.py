@@ -69,7 +69,11 @@ def load_model(path: str, **kwargs: Any) -> Model:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise ConfigError(f"model: there is no module {error.name!r} (for {path!r})") from None
+        file = getattr(sys.modules.get(module_name.partition(".")[0]), "__file__", None)
+        reason = f"; {file} is found instead of a package" if file else ""
+        raise ConfigError(
+            f"model: there is no module {error.name!r} (for {path!r}){reason}"
+        ) from None
     build: Callable[..., Any] | None = getattr(module, function_name, None)
     if build is None:
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

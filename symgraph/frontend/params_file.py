@@ -12,6 +12,7 @@ MXNet 1.x reads and writes the same files. Numbers are little-endian:
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, malformed
 from symgraph.core.types import Array
 from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
@@ -62,32 +63,29 @@ def save_params(
 
 
 def load_params(path: str | Path) -> Tables:
-    """(parameters, auxiliary states) by name from a `.params` file.
+    """Read (parameters, auxiliary states) by name from a `.params` file (`mx.nd.load`).
 
     Raises ConfigError for a file that is missing, cut short or something else.
     """
     try:
-        return _Reader(Path(path).read_bytes()).tables()
+        with malformed(ConfigError, f"{path} is not a parameter file of MXNet 1.x"):
+            return _Reader(Path(path).read_bytes()).tables()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    except (struct.error, ValueError, IndexError) as error:
-        raise ConfigError(f"{path} is no parameter file of MXNet 1.x: {error}") from error
 
 
 class _Reader:
-    """A file's bytes, read from the front."""
+    """The bytes of a file, read from the front."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def take(self, layout: str) -> tuple[int, ...]:
-        values = struct.unpack_from("<" + layout, self.data, self.at)
-        self.at += struct.calcsize("<" + layout)
-        return values
+        return struct.unpack(f"<{layout}", self.raw(struct.calcsize(f"<{layout}")))
 
     def raw(self, count: int) -> bytes:
         if self.at + count > len(self.data):
-            raise ValueError(f"it ends at byte {len(self.data)}, in the middle of something")
+            raise ValueError(f"it ends at byte {len(self.data)}, in the middle of a value")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -99,24 +97,26 @@ class _Reader:
         (count,) = self.take("Q")
         names = [self.raw(*self.take("Q")).decode() for _ in range(count)]
         tables: dict[str, dict[str, Array]] = {"arg": {}, "aux": {}}
-        for name, array in zip(names, arrays, strict=True):
-            kind, colon, own = name.partition(":")
+        for key, array in zip(names, arrays, strict=True):
+            kind, colon, name = key.partition(":")
             if not colon:
-                kind, own = "arg", name
+                kind, name = "arg", key
             if kind not in tables:
-                raise ValueError(f"{name!r} is neither arg: nor aux:")
-            tables[kind][own] = array
+                raise ValueError(f"{key!r} is neither arg: nor aux:")
+            tables[kind][name] = array
         return tables["arg"], tables["aux"]
 
     def array(self) -> Array:
         kind, storage, axes = self.take("IiI")
         if kind not in (DENSE, DENSE_OR_SCALAR) or storage != 0:
             raise ValueError(f"an array of kind {kind:#x} and storage {storage} is not dense")
-        shape = self.take(f"{axes}q")
+        shape = struct.unpack(f"<{axes}q", self.raw(8 * axes))
         *_, number = self.take("iii")
+        if min(shape, default=0) < 0 or not 0 <= number < len(DTYPES):
+            raise ValueError(f"an array of shape {shape} and dtype number {number}")
         dtype = np.dtype(DTYPES[number])
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return np.frombuffer(self.raw(size), dtype).reshape(shape).copy()
+        elements = self.raw(math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(elements, dtype).reshape(shape).copy()
 
 
 def save_checkpoint(

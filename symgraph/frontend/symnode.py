@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -62,6 +63,14 @@ def walk(entries: Iterable[Entry]) -> list[SymNode]:
             stack.append((node, True))
             stack.extend((e.node, False) for e in reversed(node.inputs))
     return order
+
+
+def require_unique_variables(nodes: Iterable[SymNode]) -> None:
+    """Raise GraphError if two different variables have the same name."""
+    counts = Counter(node.name for node in nodes if node.op is None)
+    for name, count in counts.items():
+        if count > 1:
+            raise GraphError(f"two variables are named {name!r}; use one variable in both places")
 
 
 class Outputs:

@@ -159,7 +159,7 @@ def chosen(
         given = {"rescale_grad": 1.0 / data.shape[data.feed.axis], **dict(settings or ())}
         return optimizers.create(optimizer, **given)
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer is one of symgraph.frontend.optimizer, not {optimizer!r}")
+        raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
     return optimizer
 
 

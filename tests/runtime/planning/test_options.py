@@ -66,7 +66,7 @@ def test_a_plan_is_asked_for_by_what_it_knows(given, error, words):
 @pytest.mark.parametrize(
     ("given", "optimizer", "error", "words"),
     [
-        ({}, "sgd", TypeError, "optimizer is one of symgraph.frontend.optimizer, not 'sgd'"),
+        ({}, "sgd", TypeError, "optimizer must be one of symgraph.optimizer, not 'sgd'"),
         ({"update": False}, SGD(), RunError, "the plan has no updates"),
         ({"wrt": ()}, SGD(), RunError, r"the plan has no gradients: plan\(..., wrt=None\)"),
     ],

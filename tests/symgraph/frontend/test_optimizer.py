@@ -313,7 +313,7 @@ def test_create():
         (lambda: Adam(rescale_grad=math.nan), "rescale_grad is nan but must be a finite number"),
         (
             lambda: SGD(lr_scheduler=0.5),
-            "lr_scheduler is one of symgraph.frontend.lr_scheduler, not 0.5",
+            "lr_scheduler must be one of symgraph.lr_scheduler, not 0.5",
         ),
         (lambda: SGD(0.1, lr_scheduler=math.sqrt), "leave learning_rate out"),
         (lambda: optimizer.create(3), "unknown optimizer 3: known: 'adam'"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,46 @@ def test_importing_loads_numpy_and_little_else(command):
 def test_all_names_are_there():
     for name in sg.__all__:
         assert getattr(sg, name) is not None
+
+
+@pytest.mark.parametrize("name", sg.PUBLIC_MODULES)
+def test_public_modules_are_imported_by_their_public_names(name):
+    """`import symgraph.io`, in a new process, in which nothing else has loaded it."""
+    module = importlib.import_module(f"symgraph.{name}")
+    assert module is getattr(sg, name) is sg.PUBLIC_MODULES[name]
+    assert name in sg.__all__
+
+
+def test_public_names_are_imported_from_public_modules():
+    code = """
+import symgraph.io, symgraph.symbol, symgraph.operator, symgraph.rnn
+from symgraph import sym
+from symgraph.metric import Perplexity, EvalMetric
+from symgraph.model import load_checkpoint
+from symgraph.lr_scheduler import FactorScheduler
+import symgraph as sg
+assert symgraph.io.NDArrayIter is sg.io.NDArrayIter and symgraph.symbol is sym
+assert sg.mod.Module is sg.module.Module
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("name", ["runtime", "partitioner"])
+def test_a_file_that_hides_a_package_is_named(name, tmp_path):
+    """The error was: No module named 'runtime.schedules'; 'runtime' is not a package."""
+    file = tmp_path / f"{name}.py"
+    file.write_text("")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "symgraph.run", "--keys"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"symgraph: error: {file} hides symgraph's package {name!r}: rename that file, or start "
+        "from another folder"
+    ]
+    command = [sys.executable, "-c", "import symgraph as sg; sg.sym.Variable('x').simple_bind(x=1)"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert f"{file} hides symgraph's package" in done.stderr
 
 
 def test_second_names():

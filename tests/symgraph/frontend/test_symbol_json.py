@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
+import random
 
 import pytest
 
@@ -116,8 +118,8 @@ def test_the_cut_of_a_loaded_symbol_is_the_same():
     net = annotated()
     groups = {"stage1": sg.cpu(0), "stage2": sg.cpu(1)}
     texts = set()
-    for copy in (net, sym.load_json(net.tojson()), pickle.loads(pickle.dumps(net))):
-        with copy.simple_bind(sg.cpu(), group2ctx=groups, data=(4, 8)) as executor:
+    for again in (net, sym.load_json(net.tojson()), pickle.loads(pickle.dumps(net))):
+        with again.simple_bind(sg.cpu(), group2ctx=groups, data=(4, 8)) as executor:
             texts.add(executor.debug_str())
     assert len(texts) == 1
     assert "send" in texts.pop()
@@ -194,10 +196,73 @@ def test_an_unsupported_operator_is_named_with_its_node():
         sym.load_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nodes": [{}], "heads": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nodes": [{}], "heads": []}', "[" * 200_000])
 def test_text_that_is_no_symbol(text):
     with pytest.raises(GraphError, match="not a symbol in JSON"):
         sym.load_json(text)
+
+
+def places(value, path=()):
+    """The paths of all values inside lists and tables."""
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    for key in keys:
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def test_damaged_files_are_a_graph_error_or_a_symbol():
+    """Some mutations ended in an AttributeError, TypeError, RecursionError or MemoryError."""
+    rng = random.Random(0)
+    strange = [
+        None,
+        True,
+        -1,
+        1.5,
+        "",
+        "x",
+        "-" * 100_000 + "1",
+        "(" * 500,
+        "1e999",
+        [],
+        [0, 0],
+        {},
+    ]
+    errors = 0
+    for _ in range(300):
+        layout = copy.deepcopy(MXNET_FILE)
+        *path, last = rng.choice(list(places(layout)))
+        parent = layout
+        for key in path:
+            parent = parent[key]
+        parent[last] = rng.choice(strange)
+        try:
+            sym.load_json(json.dumps(layout)).tojson()
+        except GraphError:
+            errors += 1
+    assert 50 < errors < 300
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("nodes", 0, "name"), 3, "a node's name must be a string, not 3"),
+        (("heads",), [[False, 0, 0]], "'heads' reads node False, but"),
+        (("nodes", 3, "attrs"), {"num_args": "100000000"}, "'c': num_args=100000000, but it has 2"),
+        (("nodes", 1, "name"), "x", "two variables are named 'x'; use one variable in both places"),
+    ],
+)
+def test_files_that_were_accepted(path, value, words):
+    """They failed later, or (num_args) did not end."""
+    x, y = sym.Variable("x"), sym.Variable("y")
+    layout = json.loads(sym.Concat(x, sym.exp(y, name="e"), dim=1, name="c").tojson())
+    parent = layout
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    with pytest.raises(GraphError, match=words):
+        sym.load_json(json.dumps(layout))
 
 
 def test_files_that_are_no_symbols(tmp_path):
@@ -206,7 +271,7 @@ def test_files_that_are_no_symbols(tmp_path):
     with pytest.raises(GraphError, match=r"binary: not a symbol in JSON: .*decode byte 0xff"):
         sym.load(str(tmp_path / "binary"))
     (tmp_path / "cut.json").write_text('{"nodes": [')
-    with pytest.raises(GraphError, match=r"cut\.json: not a symbol in JSON: JSONDecodeError"):
+    with pytest.raises(GraphError, match=r"cut\.json: not a symbol in JSON: Expecting value"):
         sym.load(str(tmp_path / "cut.json"))
     with pytest.raises(ConfigError, match=r"cannot read .*directory"):
         sym.load(str(tmp_path))

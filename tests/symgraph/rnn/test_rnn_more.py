@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -339,10 +340,18 @@ def test_parameter_files_are_written_as_mxnet_writes_them(tmp_path):
 def test_parameter_files_that_are_none(tmp_path):
     path = tmp_path / "x.params"
     whole = (DATA / "mxnet.params").read_bytes()
-    broken = {"ends at byte 307": whole[:-5], "size is 62": whole[:62], "begins with": b"x" * 40}
+    cpu_int64 = struct.pack("<iii", 1, 0, 6)
+    broken = {
+        "ends at byte 307": whole[:-5],
+        "ends at byte 62": whole[:62],
+        "begins with": b"x" * 40,
+        # a dimension of 2**62 was an OverflowError, dtype number -1 was bool
+        "ends at byte 312": whole[:36] + struct.pack("<q", 2**62) + whole[44:],
+        "dtype number -1": whole.replace(cpu_int64, struct.pack("<iii", 1, 0, -1)),
+    }
     for words, content in broken.items():
         path.write_bytes(content)
-        with pytest.raises(ConfigError, match=f"x.params is no parameter file of .*{words}"):
+        with pytest.raises(ConfigError, match=f"x.params is not a parameter file of .*{words}"):
             load_params(path)
     with pytest.raises(ConfigError, match="cannot read"):
         load_params(tmp_path / "y.params")
