@@ -1,6 +1,6 @@
-"""Attributes of symbols: strings by key, given one by one or for a whole `with` block.
+"""Attribute scopes: attributes (strings by key) for every symbol of a `with` block.
 
-`symgraph.core.tags` has the keys' two spellings.
+`symgraph.core.tags` defines the two spellings of a key.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from symgraph.core.tags import canonical
 
 
 class AttrScope:
-    """Gives its attributes to every symbol made inside its `with` block (`mx.AttrScope`).
+    """Give attributes to every symbol made inside a `with` block (`mx.AttrScope`).
 
-    An inner scope overrides an outer one, and attributes given to the symbol itself override
-    both. Scopes belong to the thread or task that entered them. Values are strings, else
-    GraphError.
+        with sg.AttrScope(ctx_group="a"):
+            hidden = sg.sym.FullyConnected(data, num_hidden=100)
+
+    An inner scope overrides an outer one, and attributes of the symbol itself override both.
+    A scope applies only to the thread or task that entered it. Values must be strings; anything
+    else raises GraphError.
     """
 
     def __init__(self, **attrs: str) -> None:
@@ -24,11 +27,11 @@ class AttrScope:
 
     @staticmethod
     def current() -> AttrScope:
-        """All scopes now open, as one; an empty scope outside of any."""
+        """Return all open scopes combined into one; an empty scope if none is open."""
         return _open.get()[-1] if _open.get() else AttrScope()
 
     def get(self, attr: Mapping[str, str] | None) -> dict[str, str]:
-        """The attributes of a symbol made in this scope with these explicit ones."""
+        """Return the attributes of a symbol made in this scope with these attributes of its own."""
         return {**self._attrs, **canonical(attr or {})}
 
     def __enter__(self) -> AttrScope:

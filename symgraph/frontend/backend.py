@@ -35,12 +35,8 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(MODULES[name])
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        file = getattr(sys.modules.get(package), "__file__", None)
-        if (
-            package in PACKAGES
-            and file is not None
-            and not Path(file).is_relative_to(ROOT / package)
-        ):
+        file = getattr(sys.modules.get(package), "__file__", None) or ROOT / package
+        if package in PACKAGES and not Path(file).is_relative_to(ROOT / package):
             raise ConfigError(
                 f"{file} hides symgraph's package {package!r}: rename that file, or start from "
                 "another folder"

@@ -1,8 +1,8 @@
-"""Callbacks: what a module's `fit` calls after batches and epochs (MXNet's `mx.callback`).
+"""Callbacks that `Module.fit` calls after batches and epochs (MXNet's `mx.callback`).
 
-After a batch they get a BatchEndParam; after an epoch (epoch, symbol, arg_params, aux_params).
-Lines go to the root logger at INFO, as in MXNet: `logging.basicConfig(level=logging.INFO)` shows
-them.
+A batch callback is called with a BatchEndParam, an epoch callback with (epoch, symbol, arg_params,
+aux_params). As in MXNet, messages go to the root logger at level INFO; to see them, call
+`logging.basicConfig(level=logging.INFO)`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ EpochEnd = Callable[[int, Symbol, Mapping[str, Any], Mapping[str, Any]], None]
 
 
 class BatchEndParam(NamedTuple):
-    """Where training is: epoch and batch from 0 on, the metric so far, and the caller's names."""
+    """The argument of a batch callback (`mx.model.BatchEndParam`)."""
 
+    #: Number of the epoch, from 0.
     epoch: int
+    #: Number of the batch within the epoch, from 0.
     nbatch: int
+    #: The training metric so far, or None.
     eval_metric: EvalMetric | None
+    #: Local variables of the training loop.
     locals: Mapping[str, Any] | None
 
 
@@ -39,7 +43,10 @@ class _Saves(Protocol):
 
 
 def do_checkpoint(prefix: str, period: int = 1) -> EpochEnd:
-    """An epoch callback that saves symbol and parameters every `period` epochs."""
+    """Return an epoch callback that saves a checkpoint every `period` epochs.
+
+    It writes `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.callback.do_checkpoint`).
+    """
 
     def save(
         epoch: int, symbol: Symbol, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
@@ -53,7 +60,11 @@ def do_checkpoint(prefix: str, period: int = 1) -> EpochEnd:
 def module_checkpoint(
     mod: _Saves, prefix: str, period: int = 1, save_optimizer_states: bool = False
 ) -> Callable[..., None]:
-    """As `do_checkpoint`, with the optimizer's states if wanted."""
+    """Return an epoch callback that saves a checkpoint of a module every `period` epochs.
+
+    As `do_checkpoint`, and with `save_optimizer_states` the optimizer's states are saved too
+    (`mx.callback.module_checkpoint`).
+    """
 
     def save(epoch: int, *_: Any) -> None:
         if (epoch + 1) % max(1, period) == 0:
@@ -63,7 +74,10 @@ def module_checkpoint(
 
 
 def log_train_metric(period: int, auto_reset: bool = False) -> BatchEnd:
-    """A batch callback that logs the metric every `period` batches, and lets it begin anew."""
+    """Return a batch callback that logs the metric every `period` batches.
+
+    With `auto_reset` the metric starts anew after each message (`mx.callback.log_train_metric`).
+    """
 
     def log(param: BatchEndParam) -> None:
         if param.nbatch % period == 0 and param.eval_metric is not None:
@@ -78,9 +92,13 @@ def log_train_metric(period: int, auto_reset: bool = False) -> BatchEnd:
 
 
 class Speedometer:
-    """A batch callback that logs samples a second and the metric every `frequent` batches.
+    """A batch callback that logs speed and metric (`mx.callback.Speedometer`).
 
-    auto_reset: whether the metric shows these batches alone, and not the epoch so far.
+    Args:
+        batch_size: samples per batch.
+        frequent: batches between two messages.
+        auto_reset: if true, each message shows the metric of the batches since the last one;
+            otherwise that of the epoch so far.
     """
 
     def __init__(self, batch_size: int, frequent: int = 50, auto_reset: bool = True) -> None:
@@ -88,7 +106,7 @@ class Speedometer:
         self.frequent = frequent
         self.auto_reset = auto_reset
         self._start = 0.0
-        self._last = -1  # the batch called for last; -1: none of this epoch
+        self._last = -1  # the previous call's batch; -1: no call in this epoch yet
 
     def __call__(self, param: BatchEndParam) -> None:
         count = param.nbatch
@@ -116,7 +134,12 @@ class Speedometer:
 
 
 class ProgressBar:
-    """A batch callback that logs a bar of `length` characters, full after `total` batches."""
+    """A batch callback that logs a progress bar (`mx.callback.ProgressBar`).
+
+    Args:
+        total: batches after which the bar is full.
+        length: characters of the full bar.
+    """
 
     def __init__(self, total: int, length: int = 80) -> None:
         self.total = total
@@ -130,7 +153,7 @@ class ProgressBar:
 
 
 class LogValidationMetricsCallback:
-    """An evaluation-end callback that logs the metric."""
+    """An evaluation-end callback that logs the metric (MXNet: LogValidationMetricsCallback)."""
 
     def __call__(self, param: BatchEndParam) -> None:
         if param.eval_metric is not None:

@@ -1,9 +1,9 @@
-"""Communication between groups: MPI's collectives as ordinary operators of one graph.
+"""Collectives between groups: MPI's collective operations as ordinary operators of one graph.
 
-The graph is global: a collective takes one symbol a participant, each made in a `ctx_group` of its
-own, and gives one symbol a participant. What it is made of (cuts at the sender, copies, joins and
-sums at the receiver) are operators like all others, so messages, their order, the proof that
-nothing hangs, and the gradients follow as they do everywhere:
+The graph is global. A collective takes one symbol per participant, each made in a `ctx_group` of
+its own, and returns one symbol per participant. It consists of ordinary operators (cuts at the
+sender; copies, joins and sums at the receiver). Messages, their order, the check against deadlocks
+and the gradients are therefore derived as for any other operator:
 
     forward             backward                   messages of p participants
     send                send back                  1
@@ -14,17 +14,17 @@ nothing hangs, and the gradients follow as they do everywhere:
     reduce_scatter      allgather                  p (p - 1)
     allreduce           allreduce                  p (p - 1); with an axis 2 p (p - 1) of 1/p size
 
-The copies of one collective carry its name (the attribute `exchange`), and so do the messages that
-they make: where ranks are MPI processes, these are one of MPI's own collectives, in both
-directions. Sums are no part of it: they are made in the order of the participants, so all of them
-have the same bits, with every transport. Participants may share a device: what stays there is no
-message.
+The copies of one collective carry its name in the attribute `exchange`, and so do the messages that
+result from them: if the ranks are MPI processes, these messages become one MPI collective, forward
+and backward. Sums are not part of that collective. They are computed in the order of the
+participants, so every participant gets the same bits with every transport. Participants that share
+a device exchange no messages.
 
-Parts may differ in size. A part of no elements is None, and no message, since a dimension of 0
-stands for an unknown one (MXNet).
+Parts may differ in size. An empty part is None and sends no message, because a dimension of 0 means
+an unknown one (MXNet).
 
-A loss that is made on p groups is p losses, and their gradients add up. Make it on one group, or
-give each one `grad_scale=1 / p`.
+A loss computed on p groups counts as p losses, whose gradients add up. Compute it on one group, or
+give each loss `grad_scale=1 / p`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ Sizes = Sequence[int] | None
 
 
 def send(x: Symbol, group: str, name: str | None = None) -> Symbol:
-    """x on another group (chainermn.functions.send and recv in one)."""
-    return _copy(x, group, _named(name, "send"))
+    """Copy x to another group (chainermn.functions.send and recv in one call)."""
+    return _copy(x, group, _resolve_name(name, "send"))
 
 
 def bcast(x: Symbol, groups: Sequence[str], name: str | None = None) -> list[Symbol]:
-    """x on every group (chainermn.functions.bcast); its gradient is the sum of theirs."""
-    stem = _named(name, "bcast")
+    """Copy x to every group (chainermn.functions.bcast).
+
+    The gradient of x is the sum of the gradients of the copies.
+    """
+    stem = _resolve_name(name, "bcast")
     _require_list(groups, stem)
     return [_copy(x, group, f"{stem}_{i}", stem) for i, group in enumerate(groups)]
 
@@ -63,15 +66,23 @@ def scatter(
     sizes: Sizes = None,
     name: str | None = None,
 ) -> list[Part]:
-    """Part i on group i: of a list of parts (ChainerMN), or of one symbol cut along `axis`.
+    """Send part i to group i (chainermn.functions.scatter).
 
-    sizes: the parts' lengths along the axis, 0 for none; equal ones by default.
+    Args:
+        x: a list with one part per group, or one symbol that is cut along `axis`.
+        groups: the groups, one per part.
+        axis: the axis along which one symbol is cut.
+        sizes: lengths of the parts along the axis, 0 for no part; equal lengths by default.
+        name: prefix of the names of all nodes.
+
+    Returns:
+        The parts on their groups, None where there is no part.
     """
-    stem = _named(name, "scatter")
+    stem = _resolve_name(name, "scatter")
     _require_list(groups, stem)
     parts = _parts(x, len(groups), axis, sizes, stem)
     return [
-        _moved(part, group, f"{stem}_{i}", stem)
+        _copy_part(part, group, f"{stem}_{i}", stem)
         for i, (part, group) in enumerate(zip(parts, groups, strict=True))
     ]
 
@@ -79,9 +90,12 @@ def scatter(
 def gather(
     xs: Sequence[Part], group: str, *, axis: int | None = None, name: str | None = None
 ) -> Any:
-    """All parts on one group: as a list (ChainerMN), or joined along `axis` as one symbol."""
-    stem = _named(name, "gather")
-    return _gathered(xs, group, axis, stem, stem)
+    """Collect all parts on one group (chainermn.functions.gather).
+
+    Returns a list of the parts; with an `axis`, one symbol that joins them along it.
+    """
+    stem = _resolve_name(name, "gather")
+    return _join(xs, group, axis, stem, stem)
 
 
 def allgather(
@@ -91,23 +105,33 @@ def allgather(
     groups: Sequence[str] | None = None,
     name: str | None = None,
 ) -> list[Any]:
-    """`gather` on every participant's group: lists, or joined symbols.
+    """Collect all parts on every participant's group (chainermn.functions.allgather).
 
-    groups: of the participants; by default those that the parts are in.
+    Args:
+        xs: one part per participant.
+        axis: if given, the parts are joined along it.
+        groups: the participants' groups; by default the groups of the parts.
+        name: prefix of the names of all nodes.
+
+    Returns:
+        For each participant a list of the parts; with an `axis`, one joined symbol.
     """
-    stem = _named(name, "allgather")
+    stem = _resolve_name(name, "allgather")
     where = groups_of(xs, groups, stem)
-    return [_gathered(xs, group, axis, f"{stem}_{i}", stem) for i, group in enumerate(where)]
+    return [_join(xs, group, axis, f"{stem}_{i}", stem) for i, group in enumerate(where)]
 
 
 def alltoall(
     xs: Sequence[Sequence[Part]], groups: Sequence[str], *, name: str | None = None
 ) -> list[list[Part]]:
-    """Part j of participant i's list becomes part i of participant j's list."""
-    stem = _named(name, "alltoall")
-    _square(xs, groups, stem)
+    """Send part j of participant i to participant j, as its part i (chainermn.functions.alltoall).
+
+    xs holds one list of parts per participant; the result has the same layout.
+    """
+    stem = _resolve_name(name, "alltoall")
+    _require_square(xs, groups, stem)
     return [
-        [_moved(row[j], group, f"{stem}_{j}_{i}", stem) for i, row in enumerate(xs)]
+        [_copy_part(row[j], group, f"{stem}_{j}_{i}", stem) for i, row in enumerate(xs)]
         for j, group in enumerate(groups)
     ]
 
@@ -120,18 +144,25 @@ def reduce_scatter(
     groups: Sequence[str] | None = None,
     name: str | None = None,
 ) -> list[Part]:
-    """The sum over participants of part i, on group i.
+    """Add up part i of all participants on group i.
 
-    xs: a symbol a participant, cut along `axis` as `scatter` does it; or lists of parts, then
-    with groups. Part i is None where no participant has one.
+    Args:
+        xs: one symbol per participant, which is cut along `axis` as by `scatter`; or one list of
+            parts per participant, which requires `groups`.
+        axis: the axis along which symbols are cut.
+        sizes: lengths of the parts along the axis, 0 for no part; equal lengths by default.
+        groups: the participants' groups; by default the groups of the symbols.
+        name: prefix of the names of all nodes.
+
+    Returns:
+        The sum of each part; None for a part that no participant has.
     """
-    stem = _named(name, "reduce_scatter")
+    stem = _resolve_name(name, "reduce_scatter")
     where = groups_of(xs, groups, stem)
     rows = [_parts(x, len(where), axis, sizes, f"{stem}_cut{i}") for i, x in enumerate(xs)]
-    _square(rows, where, stem)
+    _require_square(rows, where, stem)
     return [
-        _summed([row[j] for row in rows], group, f"{stem}_{j}", stem)
-        for j, group in enumerate(where)
+        _sum([row[j] for row in rows], group, f"{stem}_{j}", stem) for j, group in enumerate(where)
     ]
 
 
@@ -143,51 +174,52 @@ def allreduce(
     groups: Sequence[str] | None = None,
     name: str | None = None,
 ) -> list[Symbol]:
-    """The sum of all symbols, on every participant's group.
+    """Add up the symbols of all participants on every participant's group.
 
-    axis: each participant adds one part along this axis and hands it round (reduce_scatter, then
-    allgather), which sends 2 (p - 1) / p times the bytes of x from each instead of p - 1 times.
+    Without an `axis`, each of p participants sends its symbol to all others: p - 1 times the bytes
+    of x. With an `axis`, each participant adds up one part along it and sends the sum to all others
+    (reduce_scatter, then allgather): 2 (p - 1) / p times the bytes of x.
     """
-    stem = _named(name, "allreduce")
+    stem = _resolve_name(name, "allreduce")
     where = groups_of(xs, groups, stem)
     if axis is None or len(where) == 1:
-        return [_summed(xs, group, f"{stem}_{i}", stem) for i, group in enumerate(where)]
+        return [_sum(xs, group, f"{stem}_{i}", stem) for i, group in enumerate(where)]
     sums = reduce_scatter(xs, axis=axis, sizes=sizes, groups=where, name=f"{stem}_sum")
     return allgather(sums, axis=axis, groups=where, name=stem)
 
 
-# -- what they are made of -------------------------------------------------------------------------
+# -- building blocks -------------------------------------------------------------------------------
 
 
 def groups_of(
     xs: Sequence[Any], groups: Sequence[str] | None, what: str = "communication"
 ) -> list[str]:
-    """The participants' groups: the given ones, or those that the symbols are in."""
+    """Return the participants' groups: the given ones, or the groups of the symbols."""
     if not xs:
         raise GraphError(f"{what!r} has no participants")
     if groups is not None:
         if len(groups) != len(xs):
             raise GraphError(f"{what!r}: {len(xs)} participants are given for {len(groups)} groups")
         return list(groups)
-    found = []
+    symbol_groups = []
     for i, x in enumerate(xs):
         group = x.attr("ctx_group") if isinstance(x, Symbol) else None
         if group is None:
-            shown = f"symbol {x.name!r}" if isinstance(x, Symbol) else "no single symbol"
+            label = f"symbol {x.name!r}" if isinstance(x, Symbol) else "no single symbol"
             raise GraphError(
-                f"{what!r}: participant {i} ({shown}) is in no ctx_group; make it inside an "
+                f"{what!r}: participant {i} ({label}) has no ctx_group; make it inside an "
                 "AttrScope(ctx_group=...), or give groups="
             )
-        found.append(group)
-    return found
+        symbol_groups.append(group)
+    return symbol_groups
 
 
-def _named(name: str | None, hint: str) -> str:
+def _resolve_name(name: str | None, hint: str) -> str:
     return NameManager.current().get(name, hint)
 
 
 def _call(op: str, inputs: Sequence[Symbol], group: str | None, name: str, **attrs: Any) -> Symbol:
-    """An operator in a group; None: where its first input is, or else in the scope's."""
+    """Call an operator in a group; None means its first input's group, or else the open scope's."""
     group = inputs[0].attr("ctx_group") if group is None else group
     scope = AttrScope(**({} if group is None else {"ctx_group": group}))
     with NameManager(), scope:  # the name has its prefix already
@@ -199,12 +231,12 @@ def _copy(x: Symbol, group: str, name: str, exchange: str | None = None) -> Symb
         return _call(COPY, [x], group, name)
 
 
-def _moved(x: Part, group: str, name: str, exchange: str) -> Part:
+def _copy_part(x: Part, group: str, name: str, exchange: str) -> Part:
     return None if x is None else _copy(x, group, name, exchange)
 
 
-def _arrived(xs: Sequence[Part], group: str, name: str, exchange: str) -> list[Symbol]:
-    """The parts that there are, on a group; what is there already stays as it is."""
+def _collect(xs: Sequence[Part], group: str, name: str, exchange: str) -> list[Symbol]:
+    """Copy the existing parts to a group, except those that are already there."""
     return [
         x if x.attr("ctx_group") == group else _copy(x, group, f"{name}_part{i}", exchange)
         for i, x in enumerate(xs)
@@ -212,44 +244,44 @@ def _arrived(xs: Sequence[Part], group: str, name: str, exchange: str) -> list[S
     ]
 
 
-def _gathered(xs: Sequence[Part], group: str, axis: int | None, name: str, exchange: str) -> Any:
+def _join(xs: Sequence[Part], group: str, axis: int | None, name: str, exchange: str) -> Any:
     if axis is None:
-        return [_moved(x, group, f"{name}_{i}", exchange) for i, x in enumerate(xs)]
-    parts = _arrived(xs, group, name, exchange)
+        return [_copy_part(x, group, f"{name}_{i}", exchange) for i, x in enumerate(xs)]
+    parts = _collect(xs, group, name, exchange)
     if not parts:
-        raise GraphError(f"{name!r}: there is nothing to join, all parts are None")
+        raise GraphError(f"{name!r}: nothing to join: all parts are None")
     return _call("Concat", parts, group, name, dim=axis)
 
 
-def _summed(xs: Sequence[Part], group: str, name: str, exchange: str) -> Any:
-    parts = _arrived(xs, group, name, exchange)
+def _sum(xs: Sequence[Part], group: str, name: str, exchange: str) -> Any:
+    parts = _collect(xs, group, name, exchange)
     return _call("add_n", parts, group, name) if parts else None
 
 
 def _parts(
     x: Symbol | Sequence[Part], count: int, axis: int, sizes: Sizes, name: str
 ) -> list[Part]:
-    """One part for each participant; a symbol is cut where it is made."""
+    """Return one part per participant; a symbol is pieces on its own group."""
     if not isinstance(x, Symbol):
-        _fits(x, count, name, "parts")
+        _require_count(x, count, name, "parts")
         return list(x)
     if sizes is None:
         return list(_call("SliceChannel", [x], None, name, num_outputs=count, axis=axis))
-    _fits(sizes, count, name, "sizes")
-    there = [size for size in sizes if size]
-    cut = iter(_call("_cut", [x], None, name, sizes=there, axis=axis))
-    return [next(cut) if size else None for size in sizes]
+    _require_count(sizes, count, name, "sizes")
+    nonzero = [size for size in sizes if size]
+    pieces = iter(_call("_cut", [x], None, name, sizes=nonzero, axis=axis))
+    return [next(pieces) if size else None for size in sizes]
 
 
-def _square(rows: Sequence[Sequence[Any]], groups: Sequence[str], name: str) -> None:
-    _fits(rows, len(groups), name, "lists")
+def _require_square(rows: Sequence[Sequence[Any]], groups: Sequence[str], name: str) -> None:
+    _require_count(rows, len(groups), name, "lists")
     for i, row in enumerate(rows):
-        _fits(row, len(groups), name, f"parts of participant {i}")
+        _require_count(row, len(groups), name, f"parts of participant {i}")
 
 
-def _fits(given: Sequence[Any], count: int, name: str, what: str) -> None:
-    if len(given) != count:
-        raise GraphError(f"{name!r}: {len(given)} {what} are given for {count} participants")
+def _require_count(sequence: Sequence[Any], count: int, name: str, what: str) -> None:
+    if len(sequence) != count:
+        raise GraphError(f"{name!r}: {len(sequence)} {what} are sequence for {count} participants")
 
 
 def _require_list(groups: Sequence[str], name: str) -> None:

@@ -1,4 +1,4 @@
-"""Shape and dtype inference on symbols, in both directions, with parts unknown."""
+"""Shape and dtype inference on symbols, forward and backward, from partial knowledge."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ Key = tuple[int, int]  # id of a SymNode, output
 
 @dataclass(frozen=True)
 class Inferred:
-    """What is known of every value and of every variable by name."""
+    """The inferred shapes or dtypes of a symbol."""
 
+    #: All nodes, inputs first.
     nodes: list[SymNode]
+    #: The shape or dtype of every output of every node.
     values: dict[Key, Any]
+    #: The shape or dtype of every variable, by name; None if unknown.
     variables: dict[str, Any]
 
     def require_complete(self) -> None:
-        """Raise ShapeError that names the arguments whose shapes are not known."""
+        """Raise ShapeError that names the arguments whose shapes are unknown."""
         missing = [n for n, s in self.variables.items() if not complete(s)]
         if missing:
-            shown = ", ".join(f"{n}{self.variables[n] or ''}" for n in missing[:10])
+            names = ", ".join(f"{n}{self.variables[n] or ''}" for n in missing[:10])
             more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
             raise ShapeError(
-                f"cannot infer the shapes of {shown}{more}; give them, or more input shapes"
+                f"cannot infer the shapes of {names}{more}; give them, or more input shapes"
             )
         for node in self.nodes:
             for port, name in enumerate(node.outputs):
@@ -41,10 +44,16 @@ class Inferred:
 
 
 def infer_shapes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
-    """Everything about shapes that follows from the given ones; contradictions raise ShapeError.
+    """Infer all shapes that follow from the given ones.
 
-    given: variable name -> shape tuple with 0 for unknown. Names that are no input raise
-    GraphError with near misses; values that are no shapes raise TypeError.
+    Args:
+        symbol: the network.
+        given: shapes by variable name, with 0 for unknown dimensions.
+
+    Raises:
+        ShapeError: if shapes contradict each other.
+        GraphError: if a name is not an input, or two variables have one name.
+        TypeError: if a given value is not a shape.
     """
     nodes = _nodes(symbol, given)
     values: dict[Key, Any] = {}
@@ -86,7 +95,7 @@ def _hinted_shape(node: SymNode, given: Mapping[str, Any]) -> Partial:
 
 
 def shape_of(name: str, raw: Any) -> Shape:
-    """The shape of a variable, with 0 for unknown; TypeError if it is none."""
+    """Return the shape of a variable as a tuple, with 0 for unknown; TypeError if it is not one."""
     try:
         shape = tuple(index(d) for d in raw)
     except TypeError:
@@ -100,9 +109,9 @@ def shape_of(name: str, raw: Any) -> Shape:
 
 
 def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> bool:
-    """Apply one node's rule; whether anything new is known.
+    """Apply the shape rule of one node; return whether it revealed anything.
 
-    Nodes whose shapes were all known, and have now been checked, are added to `settled`.
+    A node whose shapes were all known has been checked by its rule and is added to `settled`.
     """
     assert node.op is not None
     outputs = len(node.op.output_names(node.params))
@@ -122,12 +131,11 @@ def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> boo
 
 
 def infer_dtypes(symbol: Outputs, given: Mapping[str, Any], *, partial: bool = False) -> Inferred:
-    """The dtype of every value; float32 where nothing says otherwise. Raises DTypeError.
+    """Infer the dtype of every value; float32 (with `partial`: None) if nothing determines it.
 
-    partial: None where nothing says otherwise.
-
-    Rules go from inputs to outputs. In between, dtypes that are known of outputs alone are taken
-    back to the inputs: a state that meets the data's projection has the data's dtype.
+    Rules lead from inputs to outputs. A sweep in between takes dtypes that are known for outputs
+    only back to the inputs: a recurrent state that is added to the data's projection has the data's
+    dtype. Raises DTypeError for contradictions and GraphError for unknown names.
     """
     nodes = _nodes(symbol, given)
     values: dict[Key, Any] = {}
@@ -157,8 +165,8 @@ def _input_dtypes(node: SymNode, values: dict[Key, Any]) -> list[str | None]:
 
 def _forward_dtypes(node: SymNode, values: dict[Key, Any], ins: Sequence[str | None]) -> None:
     assert node.op is not None
-    found, outs = node.op.dtype(Site(node.op.name, node.name, node.params), ins)
-    for entry, dtype in zip(node.inputs, found, strict=True):
+    input_dtypes, outs = node.op.dtype(Site(node.op.name, node.name, node.params), ins)
+    for entry, dtype in zip(node.inputs, input_dtypes, strict=True):
         if dtype is not None:
             values[id(entry.node), entry.port] = dtype
     count = len(node.op.output_names(node.params))
@@ -167,7 +175,7 @@ def _forward_dtypes(node: SymNode, values: dict[Key, Any], ins: Sequence[str | N
 
 
 def _backward_dtypes(node: SymNode, values: dict[Key, Any]) -> None:
-    """Inputs of which nothing is known get the dtype of an output, if that is what gives it."""
+    """Give inputs of unknown dtype the dtype of an output, if that input dtype explains it."""
     assert node.op is not None
     count = len(node.op.output_names(node.params))
     known = [values[id(node), i] for i in range(count) if values.get((id(node), i)) is not None]
@@ -175,7 +183,9 @@ def _backward_dtypes(node: SymNode, values: dict[Key, Any]) -> None:
     if not known or not ins or any(d is not None for d in ins):
         return
     site = Site(node.op.name, node.name, node.params)
-    if node.op.dtype(site, ins)[1][0] == known[0]:  # the default, or a dtype of the operator's own
+    if (
+        node.op.dtype(site, ins)[1][0] == known[0]
+    ):  # the rule's default, or a dtype that the operator fixes
         return
     with suppress(DTypeError):
         if node.op.dtype(site, known[:1] * len(ins))[1][0] == known[0]:
@@ -183,7 +193,7 @@ def _backward_dtypes(node: SymNode, values: dict[Key, Any]) -> None:
 
 
 def dtype_of(name: str, raw: Any) -> str:
-    """The dtype of a variable by its name, numpy type or MXNet's number; GraphError if none."""
+    """Return the name of a dtype, from a name, numpy type or MXNet number; else GraphError."""
     try:
         return dtype_name(raw)
     except KeyError as error:
