@@ -7,7 +7,7 @@ best pieces are no intervals of any order at hand. It gives the exact methods th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from partitioner.solve.bounds import lower_bound
 from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import prefixes
 from partitioner.solve.elements import Elements, elements, mirrored
+from partitioner.solve.orders import Near, neighbours, topological
 from partitioner.solve.problem import Array, Problem, Solution, solution
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
@@ -23,51 +24,22 @@ RANDOM_ORDERS = 12
 
 
 def orders(core: Elements) -> Iterator[list[int]]:
-    """Topological orders: by number both ways, depth first, narrow, and random ones (seeded)."""
-    n = len(core)
-    yield topological(core, lambda v, step: v)
-    yield topological(core, lambda v, step: -v)
-    yield topological(core, lambda v, step: -step)
-    yield topological(core, lambda v, step: step)
-    yield _narrow(core)
+    """Yield topological orders: by number both ways, depth and breadth first, narrow, random."""
+    near = neighbours(len(core), sorted(core.arcs))
+    yield topological(*near, lambda v, step: v)
+    yield topological(*near, lambda v, step: -v)
+    yield topological(*near, lambda v, step: -step)
+    yield topological(*near, lambda v, step: step)
+    yield _narrow(core, *near)
     rng = np.random.default_rng(0)
     for _ in range(RANDOM_ORDERS):
-        keys = rng.random(n)
-        yield topological(core, lambda v, step, keys=keys: keys[v])  # type: ignore[misc]
+        keys = rng.random(len(core))
+        yield topological(*near, lambda v, step, keys=keys: keys[v])  # type: ignore[misc]
 
 
-def _after(core: Elements) -> tuple[list[list[int]], list[int]]:
-    """For each element, those that must follow it; and how many come before it."""
-    after: list[list[int]] = [[] for _ in range(len(core))]
-    waits = [0] * len(core)
-    for a, b in sorted(core.arcs):
-        after[a].append(b)
-        waits[b] += 1
-    return after, waits
-
-
-def topological(core: Elements, key: Callable[[int, int], float]) -> list[int]:
-    """Kahn's algorithm; of the elements that are ready, the one with the smallest key next.
-
-    key: of an element and the step at which it became ready.
-    """
-    after, waits = _after(core)
-    ready = [(key(v, 0), v) for v in range(len(core)) if not waits[v]]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        v = heapq.heappop(ready)[1]
-        found.append(v)
-        for b in after[v]:
-            waits[b] -= 1
-            if not waits[b]:
-                heapq.heappush(ready, (key(b, len(found)), b))
-    return found
-
-
-def _narrow(core: Elements) -> list[int]:
-    """The order that cuts as little as it can at every step."""
-    after, waits = _after(core)
+def _narrow(core: Elements, before: Near, after: Near) -> list[int]:
+    """Build the order that cuts as little as it can at every step."""
+    waits = [len(sources) for sources in before]
     held: list[list[int]] = [[] for _ in range(len(core))]
     for e, (_, members) in enumerate(core.nets):
         for v in members:

@@ -18,9 +18,10 @@ import numpy as np
 
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.budget import Budget, Stopped
-from partitioner.solve.chain import best_chain, devices_of, topological
+from partitioner.solve.chain import best_chain, devices_of
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import Elements, elements, mirrored, ordered
+from partitioner.solve.orders import neighbours, topological
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
 from partitioner.solve.reduce import join_uncuttable, reduced, timeless
@@ -173,18 +174,16 @@ def _best_of(core: Elements, best: Found | None, kept: Array, pieces: Pieces) ->
 
 def _along(core: Elements, nodes: Array) -> list[int]:
     """A topological order that goes through the devices of a placement one after another."""
-    import networkx as nx  # on demand, as highs.py's scipy
-
-    devices = _of_first(core, nodes)
-    rows: nx.DiGraph[int] = nx.DiGraph()
-    rows.add_nodes_from(range(core.problem.devices))
-    rows.add_edges_from(
-        (int(devices[a]), int(devices[b]))
+    devices = _of_first(core, nodes).tolist()
+    arcs = {
+        (devices[a], devices[b])
         for a, b in core.arcs
         if devices[a] != devices[b] and not core.free[a] and not core.free[b]
-    )
-    rank = {d: i for i, d in enumerate(nx.lexicographical_topological_sort(rows))}
-    return topological(core, lambda v, step: rank[int(devices[v])])
+    }
+    near = neighbours(core.problem.devices, arcs)
+    rank = {d: i for i, d in enumerate(topological(*near, lambda d, step: d))}
+    near = neighbours(len(core), sorted(core.arcs))
+    return topological(*near, lambda v, step: rank[devices[v]])
 
 
 def _of_first(core: Elements, nodes: Array) -> Array:

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from partitioner.solve.elements import Arcs
+from partitioner.solve.orders import neighbours
 from partitioner.solve.problem import Array
 
 BYTES, LARGEST = 700_000_000, 3_000_000  # what a family may take and hold
@@ -70,10 +71,7 @@ def prefixes(order: Sequence[int]) -> Family:
 
 def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
     """All down-sets of a DAG of n elements. Raises TooMany beyond the limit, or beyond memory."""
-    before: list[list[int]] = [[] for _ in range(n)]
-    for a, b in sorted(arcs):
-        before[b].append(a)
-    starts, values = rows(before)
+    starts, values = rows(neighbours(n, sorted(arcs))[0])
     words = (n + 63) // 64
     most = min(BYTES // (8 * words + 8 * 8 + 8), limit or LARGEST)
     room = 1 << 12

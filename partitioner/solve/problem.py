@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from partitioner.solve.orders import find_cycle
 from partitioner.solve.prices import best_prices
 from symgraph.core.errors import PlacementError
 
@@ -259,16 +260,13 @@ def violations(problem: Problem, assignment: Devices, *, contiguous: bool) -> li
 
 def _acyclic(problem: Problem, assignment: Devices) -> bool:
     """Whether the forward part's devices can be put in a row that all values follow."""
-    before: dict[int, set[int]] = {d: set() for d in range(problem.devices)}
-    for t in problem.transfers:
-        if not problem.backward[t.source]:
-            for v in t.targets:
-                if not problem.backward[v] and assignment[v] != assignment[t.source]:
-                    before[assignment[v]].add(assignment[t.source])
-    while ready := [d for d, sources in before.items() if not sources & before.keys()]:
-        for d in ready:
-            del before[d]
-    return not before
+    return not find_cycle(
+        (assignment[t.source], assignment[v])
+        for t in problem.transfers
+        if not problem.backward[t.source]
+        for v in t.targets
+        if not problem.backward[v] and assignment[v] != assignment[t.source]
+    )
 
 
 def solution(problem: Problem, assignment: Devices, lower_bound: float, strategy: str) -> Solution:

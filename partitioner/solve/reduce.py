@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from partitioner.solve.elements import Elements, Net, joined
+from partitioner.solve.orders import closures, neighbours, topological
 from partitioner.solve.problem import Array
 
 
@@ -33,8 +34,9 @@ def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
     light = _light(core, weigh)
     if not light.any():
         return []
-    before, after = neighbours(core)
-    above, below = reach(before, after)
+    before, after = neighbours(len(core), sorted(core.arcs))
+    order = topological(before, after, lambda v, step: step)
+    above, below = closures(before, order), closures(after, reversed(order))
     held: list[list[Net]] = [[] for _ in range(len(core))]
     for net in core.nets:
         for v in net[1]:
@@ -73,35 +75,6 @@ def timeless(core: Elements) -> Array:
     """Elements that take no time on any device there is."""
     timeless: Array = (core.times == 0).all(axis=0)
     return timeless
-
-
-def neighbours(core: Elements) -> tuple[list[list[int]], list[list[int]]]:
-    """For each element, those that an arc comes from, and those that one goes to."""
-    before: list[list[int]] = [[] for _ in range(len(core))]
-    after: list[list[int]] = [[] for _ in range(len(core))]
-    for a, b in sorted(core.arcs):
-        before[b].append(a)
-        after[a].append(b)
-    return before, after
-
-
-def reach(before: list[list[int]], after: list[list[int]]) -> tuple[list[int], list[int]]:
-    """Ancestors and descendants of every element, itself included, as bit sets."""
-    waits = [len(x) for x in before]
-    order = [v for v, w in enumerate(waits) if not w]
-    for v in order:
-        for b in after[v]:
-            waits[b] -= 1
-            if not waits[b]:
-                order.append(b)
-    above, below = [1 << v for v in range(len(before))], [1 << v for v in range(len(before))]
-    for v in order:
-        for p in before[v]:
-            above[v] |= above[p]
-    for v in reversed(order):
-        for s in after[v]:
-            below[v] |= below[s]
-    return above, below
 
 
 def _homes(

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.solve.orders import find_cycle
 from partitioner.solve.problem import Kind, Problem, Transfer, published
 from partitioner.solve.profile_files import parse_profile
 from symgraph.core.errors import ConfigError, nearest
@@ -161,16 +162,14 @@ def _transfers(edges: list[Any], number: Mapping[int | str, int]) -> tuple[Trans
 
 def _check_order(problem: Problem) -> None:
     """Forward nodes must not wait for each other in a ring."""
-    import networkx as nx  # on demand, as scipy in solve/highs.py
-
-    graph = nx.DiGraph(
+    cycle = find_cycle(
         (t.source, v)
         for t in problem.transfers
         for v in t.targets
         if not problem.backward[t.source] and not problem.backward[v]
     )
-    if not nx.is_directed_acyclic_graph(graph):
-        ring = [problem.names[a] for a, _ in nx.find_cycle(graph)]
+    if cycle:
+        ring = [problem.names[v] for v in cycle]
         shown = " -> ".join([*ring[:6], *(["..."] if len(ring) > 6 else []), ring[0]])
         raise ConfigError(f"the forward nodes form a ring: {shown}")
 

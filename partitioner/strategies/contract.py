@@ -12,12 +12,12 @@ one topological order.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.solve.orders import closures, neighbours, topological
 from symgraph.core.connected import connected
 from symgraph.core.types import Array
 
@@ -76,31 +76,11 @@ def acyclic(classes: Classes) -> Classes:
     classes = replace(classes, of=cycles[classes.of])
     first = np.full(classes.count, len(classes.of))
     np.minimum.at(first, classes.of, np.arange(len(classes.of)))
-    _, after = neighbours(classes)
-    waits = [0] * classes.count
-    for _, b in classes.arcs().tolist():
-        waits[b] += 1
-    ready = [(int(first[c]), c) for c in range(classes.count) if not waits[c]]
-    heapq.heapify(ready)
-    number = np.zeros(classes.count, dtype=np.int64)
-    for i in range(classes.count):
-        c = heapq.heappop(ready)[1]
-        number[c] = i
-        for b in after[c]:
-            waits[b] -= 1
-            if not waits[b]:
-                heapq.heappush(ready, (int(first[b]), b))
+    before, after = neighbours(classes.count, classes.arcs().tolist())
+    keys = first.tolist()
+    number = np.empty(classes.count, dtype=np.int64)
+    number[topological(before, after, lambda c, step: keys[c])] = np.arange(classes.count)
     return replace(classes, of=number[classes.of])
-
-
-def neighbours(classes: Classes) -> tuple[list[list[int]], list[list[int]]]:
-    """For each class, those that a value comes from, and those that one goes to; both rising."""
-    before: list[list[int]] = [[] for _ in range(classes.count)]
-    after: list[list[int]] = [[] for _ in range(classes.count)]
-    for a, b in classes.arcs().tolist():
-        before[b].append(a)
-        after[a].append(b)
-    return before, after
 
 
 def contract(classes: Classes) -> Classes:
@@ -172,21 +152,16 @@ def _homes(classes: Classes, up: bool) -> list[int]:
     Classes are numbered in topological order, so it can only be the one with the largest, or
     smallest, number.
     """
-    before, after = neighbours(classes)
-    near = before if up else after
+    near = neighbours(classes.count, classes.arcs().tolist())[0 if up else 1]
     if classes.count > MANY:
         return [sides[0] if len(sides) == 1 else -1 for sides in near]
-    reach = [0] * classes.count  # bit sets of all that come before (after), and the class itself
+    order = range(classes.count)
+    reach = closures(near, order if up else reversed(order))
     homes = [-1] * classes.count
-    for v in range(classes.count) if up else reversed(range(classes.count)):
-        sides = 0
-        for u in near[v]:
-            sides |= 1 << u
-            reach[v] |= reach[u]
-        reach[v] |= 1 << v
-        if near[v]:
-            last = near[v][-1] if up else near[v][0]
-            homes[v] = last if not sides & ~reach[last] else -1
+    for v, sides in enumerate(near):
+        if sides:
+            last = sides[-1] if up else sides[0]
+            homes[v] = last if all(reach[last] >> u & 1 for u in sides) else -1
     return homes
 
 

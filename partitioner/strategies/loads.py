@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitioner.costs.machine import Machine
+from partitioner.solve.orders import find_cycle
 from partitioner.strategies.coarse import Coarse
 
 
@@ -71,14 +72,13 @@ class Loads:
 
     def acyclic(self) -> bool:
         """Whether the devices can be put in a row that all forward values follow."""
-        arcs = {
-            (self.devices[s.centre], self.devices[c])
-            for s in self.coarse.stars
-            if not s.backward
-            for c in s.others
-        }
-        before = {d: {a for a, b in arcs if b == d and a != d} for d in range(len(self.seconds))}
-        while ready := [d for d, sources in before.items() if not sources & before.keys()]:
-            for d in ready:
-                del before[d]
-        return not before
+        home = self.devices
+        return not find_cycle(
+            {
+                (home[star.centre], home[c])
+                for star in self.coarse.stars
+                if not star.backward
+                for c in star.others
+                if home[c] != home[star.centre]
+            }
+        )

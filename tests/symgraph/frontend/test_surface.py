@@ -14,7 +14,7 @@ import pytest
 import symgraph as sg
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("numba", "pydantic", "rich", "scipy", "networkx", "yaml", "partitioner", "runtime")
+HEAVY = ("numba", "pydantic", "rich", "scipy", "yaml", "partitioner", "runtime")
 
 
 @pytest.mark.parametrize("command", ["import symgraph", "import symgraph.run"])
