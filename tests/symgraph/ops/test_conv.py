@@ -11,6 +11,7 @@ from scipy import signal
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.core.params import Site
 from symgraph.core.registry import find
+from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.infer import infer_shapes
 from symgraph.frontend.sym import Convolution, Deconvolution, Variable
@@ -400,5 +401,6 @@ def test_deconvolution_in_micro_batches():
     layouts = [Split(0), WHOLE]
     assert check_layout("Deconvolution", [x, weight], layouts, 4, (3, 1), **attrs) == [Split(0)]
     site = Site("Deconvolution", "up", {})
+    types = [TensorType(x.shape), TensorType(weight.shape)]
     with pytest.raises(MicroBatchError, match="Deconvolution 'up' sums over axis 3"):
-        find("Deconvolution").batch(site, [Split(3), WHOLE], (), ())
+        find("Deconvolution").batch(site, [Split(3), WHOLE], types, ())
