@@ -281,7 +281,7 @@ def _require_square(rows: Sequence[Sequence[Any]], groups: Sequence[str], name: 
 
 def _require_count(sequence: Sequence[Any], count: int, name: str, what: str) -> None:
     if len(sequence) != count:
-        raise GraphError(f"{name!r}: {len(sequence)} {what} are sequence for {count} participants")
+        raise GraphError(f"{name!r}: {len(sequence)} {what} are given for {count} participants")
 
 
 def _require_list(groups: Sequence[str], name: str) -> None:

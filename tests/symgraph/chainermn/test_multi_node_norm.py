@@ -164,7 +164,7 @@ def test_float16_data_has_float32_statistics():
 def test_wrong_calls_say_what_is_wrong():
     x = sym.Variable("x")
     with pytest.raises(
-        GraphError, match=r"'norm': participant 0 \(symbol 'x'\) is in no ctx_group"
+        GraphError, match=r"'norm': participant 0 \(symbol 'x'\) has no ctx_group"
     ):
         MultiNodeBatchNormalization([x, x], name="norm")
     ys = MultiNodeBatchNormalization([x], groups=["a"], name="norm")
