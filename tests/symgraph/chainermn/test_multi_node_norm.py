@@ -163,9 +163,7 @@ def test_float16_data_has_float32_statistics():
 
 def test_wrong_calls_say_what_is_wrong():
     x = sym.Variable("x")
-    with pytest.raises(
-        GraphError, match=r"'norm': participant 0 \(symbol 'x'\) has no ctx_group"
-    ):
+    with pytest.raises(GraphError, match=r"'norm': participant 0 \(symbol 'x'\) has no ctx_group"):
         MultiNodeBatchNormalization([x, x], name="norm")
     ys = MultiNodeBatchNormalization([x], groups=["a"], name="norm")
     with pytest.raises(DTypeError, match=r"_moments 'norm_0_moments': works on floats, not int32"):
