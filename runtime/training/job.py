@@ -18,7 +18,6 @@ from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostProvider, machine_prices
 from runtime.planning.plan import Options, Plan, plan
 from runtime.planning.step import StepPrograms
-from runtime.profiling.calibration.pricing import fresh_pricing
 from runtime.training.batches import IGNORED
 from symgraph.app.config import Config
 from symgraph.core.context import Context
@@ -69,7 +68,10 @@ class Job:
 def prepare(config: Config, pricing: CostProvider | None = None) -> Job:
     """Build the model and plan its training and evaluation; runs nothing.
 
-    pricing: for what the config leaves to be chosen; ranks must use equal ones.
+    Args:
+        config: The config.
+        pricing: Prices for what the config leaves open, equal on all ranks; by default those of
+            Options.
     """
     return job_of(training_plan(config, pricing))
 
@@ -153,7 +155,7 @@ def _given(config: Config) -> dict[str, Any]:
 
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:
-    """How a config's network is cut and scheduled."""
+    """How a config's network is cut and scheduled; pricing: None for that of Options."""
     devices = tuple(Context.parse(d) for d in config.devices)
     pipeline = config.pipeline
     machine = machine_of(config)
@@ -163,7 +165,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
     elif config.partition.costs is not None:
         saved = load_prices(config.partition.costs)
         pricing = lambda graph, contexts: saved  # noqa: E731
-    return Options(
+    options = Options(
         config.groups or None,
         devices[0],
         devices,
@@ -179,7 +181,6 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         strategy=config.partition.strategy,
         keep_groups=config.partition.keep_groups,
         machine=machine,
-        pricing=pricing or fresh_pricing(),
         shards=config.partition.shards,
         replicas=config.partition.replicas,
         splits=config.partition.split == "auto",
@@ -190,6 +191,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         precision=config.train.precision,
         loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )
+    return options if pricing is None else replace(options, pricing=pricing)
 
 
 def _dtypes(config: Config, model: Model) -> dict[str, str]:

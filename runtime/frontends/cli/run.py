@@ -176,10 +176,11 @@ def _require_machine_file(path: str) -> None:
 def _plan(config: Config, options: argparse.Namespace) -> int:
     from runtime.backends.device.processor import limit_blas
     from runtime.frontends.cli.plan_report import plan_report
+    from runtime.profiling.calibration.pricing import fresh_pricing
     from runtime.training.job import prepare
 
     with limit_blas(1):
-        text, figures = plan_report(prepare(config))
+        text, figures = plan_report(prepare(config, fresh_pricing()))
     print(text)
     if options.json:
         print(json.dumps(figures))
