@@ -216,7 +216,7 @@ def _check_done(left: dict[int, list[Link]], channels: Channels) -> None:
             ended = "" if left[source] else ", which has no link left to send it"
             stuck.append(f"  {links[0].name} waits for a message of rank {source}{ended}")
     if stuck:
-        raise GraphError("\n".join(["no rank can go on:", *stuck]))
+        raise GraphError("\n".join(["no rank can continue:", *stuck]))
     for (_, target), messages in channels.items():
         if messages:
             raise GraphError(

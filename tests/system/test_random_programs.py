@@ -91,7 +91,7 @@ def verdict(schedule: Schedule, plan: Plan, capacity: int | None) -> str | None:
     try:
         check(schedule, plan.partition, len(plan.sizes), capacity=capacity)
     except ScheduleError as error:
-        return str(error) if "no rank can go on" in str(error) else None
+        return str(error) if "no rank can continue" in str(error) else None
     return ""
 
 

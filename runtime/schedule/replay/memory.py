@@ -20,6 +20,7 @@ from runtime.schedule.instructions import Instruction
 from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.memory_walk import Bodies, in_flight, profile
+from runtime.schedule.replay.tape import require_program_per_rank
 from symgraph.core.errors import ScheduleError
 
 Ints = npt.NDArray[Any]
@@ -122,8 +123,7 @@ def peak_in_flight(schedule: Schedule, topology: Topology) -> list[int]:
 
 def _facts(schedule: Schedule, topology: Topology) -> Facts:
     facts = Facts.of(topology)
-    if len(schedule.programs) != facts.ranks:
-        raise ScheduleError(f"{len(schedule.programs)} programs for {facts.ranks} ranks")
+    require_program_per_rank(schedule, facts)
     return facts
 
 

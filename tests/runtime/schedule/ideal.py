@@ -51,7 +51,7 @@ def ideal(
                 going = True
     if any(done[rank] < len(runs) for rank, runs in enumerate(programs)):
         stuck = [str(runs[n]) for n, runs in zip(done, programs, strict=True) if n < len(runs)]
-        raise ValueError(f"no rank can go on: {', '.join(stuck)}")
+        raise ValueError(f"no rank can continue: {', '.join(stuck)}")
     first = [start[runs[0]] if runs else Fraction(0) for runs in programs]
     return Ideal(max(now), tuple(n - f for n, f in zip(now, first, strict=True)), start)
 

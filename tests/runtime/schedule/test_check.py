@@ -47,7 +47,7 @@ def test_the_schedules_that_the_others_are_made_from_are_valid():
 
 
 def test_missing_rank():
-    refused(TWO[:1], "1 programs for 2 ranks")
+    refused(TWO[:1], "1 program for 2 ranks")
     refused([*TWO, "rank 2:"], "3 programs for 2 ranks")
 
 
@@ -95,11 +95,11 @@ def test_receive_without_send():
 
 def test_duplicates():
     """PyTorch's validation keeps sets, so it does not see these."""
-    refused([ONE[0] + " 0F0"], "rank 0, step 4: 0F0 stands at step 0 already", chain([0]))
-    refused([ONE[0] + " D0F0"], "rank 0, step 4: D0F0 stands at step 1 already", chain([0]))
-    refused([TWO[0] + " S0.0", TWO[1]], "rank 0, step 6: S0.0 stands at step 1 already")
-    refused([TWO[0] + " R1.0", TWO[1]], "rank 0, step 6: R1.0 stands at step 2 already")
-    refused([ONE[0] + " C U0 U0"], "rank 0, step 6: U0 stands at step 5 already", chain([0]))
+    refused([ONE[0] + " 0F0"], "rank 0, step 4: 0F0 already stands at step 0", chain([0]))
+    refused([ONE[0] + " D0F0"], "rank 0, step 4: D0F0 already stands at step 1", chain([0]))
+    refused([TWO[0] + " S0.0", TWO[1]], "rank 0, step 6: S0.0 already stands at step 1")
+    refused([TWO[0] + " R1.0", TWO[1]], "rank 0, step 6: R1.0 already stands at step 2")
+    refused([ONE[0] + " C U0 U0"], "rank 0, step 6: U0 already stands at step 5", chain([0]))
     passes([ONE[0] + " C C1 C U0"], chain([0]))
 
 
@@ -107,31 +107,31 @@ def test_duplicates():
 
 
 def test_unknown_stage():
-    why = "names stage 5, which there is not (stages: 2)"
+    why = "refers to stage 5, but there are only 2 stages"
     refused([TWO[0] + " 5F0", TWO[1]], f"rank 0, step 6: 5F0 {why}")
     refused([TWO[0] + " D5F0", TWO[1]], f"rank 0, step 6: D5F0 {why}")
     refused([TWO[0] + " C U5", TWO[1]], f"rank 0, step 7: U5 {why}")
 
 
 def test_unknown_edge():
-    why = "names edge 7, which there is not (edges: 2)"
+    why = "refers to edge 7, but there are only 2 edges"
     refused([TWO[0] + " S7.0", TWO[1]], f"rank 0, step 6: S7.0 {why}")
     refused([TWO[0], TWO[1] + " R7.0"], f"rank 1, step 6: R7.0 {why}")
 
 
 def test_unknown_phase_and_segment():
-    why = "which there is not (bodies of the stage: 0F 0B)"
-    refused(["0F0 D0F0 0W0"], f"rank 0, step 2: 0W0 names body 0W, {why}", chain([0]))
-    refused(["0F0.1"], f"rank 0, step 0: 0F0.1 names body 0F.1, {why}", chain([0]))
-    refused(["D0F0.1"], f"rank 0, step 0: D0F0.1 names body 0F.1, {why}", chain([0]))
+    why = "but the bodies of stage 0 are 0F, 0B"
+    refused(["0F0 D0F0 0W0"], f"rank 0, step 2: 0W0 refers to body 0W, {why}", chain([0]))
+    refused(["0F0.1"], f"rank 0, step 0: 0F0.1 refers to body 0F.1, {why}", chain([0]))
+    refused(["D0F0.1"], f"rank 0, step 0: D0F0.1 refers to body 0F.1, {why}", chain([0]))
 
 
 def test_unknown_micro_batch():
-    why = "names micro-batch 1, which there is not (micro-batches: 1)"
+    why = "refers to micro-batch 1, but there is only 1 micro-batch"
     refused([ONE[0] + " 0F1"], f"rank 0, step 4: 0F1 {why}", chain([0]))
     refused([TWO[0] + " S0.1", TWO[1]], f"rank 0, step 6: S0.1 {why}")
     below = Schedule.of([[Run(0, "F", -1)]])
-    with pytest.raises(ScheduleError, match="0F-1 names micro-batch -1, which there is not"):
+    with pytest.raises(ScheduleError, match="0F-1 refers to micro-batch -1, but there is only 1"):
         check(below, chain([0]), 1)
     with pytest.raises(ScheduleError, match="0 micro-batches"):
         check(Schedule.of([[]]), chain([0]), 0)
@@ -161,7 +161,7 @@ def test_instructions_on_the_wrong_rank():
 
 def test_message_within_a_rank():
     within = sketch([0, 1, 0], "0F 1F 2F", ["a 0F->1F", "a 0F->2F"])
-    why = "is of edge 1 (a 0F->2F float32[2]), both ends of which are on rank 0"
+    why = "belongs to edge 1 (a 0F->2F float32[2]), whose ends are both on rank 0"
     passes(["0F0 S0.0 2F0 D2F0 D0F0", "R0.0 1F0 D1F0"], within)
     refused(["0F0 S1.0", "rank 1:"], f"rank 0, step 1: S1.0 {why}", within)
     refused(["0F0 R1.0", "rank 1:"], f"rank 0, step 1: R1.0 {why}", within)
@@ -173,12 +173,12 @@ def test_message_within_a_rank():
 def test_backward_before_forward():
     refused(
         ["0B0 0F0 D0F0 D0B0"],
-        "rank 0, step 0: 0B0 needs what its forward run keeps, but 0F0 does not come before",
+        "rank 0, step 0: 0B0 needs what its forward run keeps, but 0F0 does not come before it",
         chain([0]),
     )
     refused(
         ["0I0 0F0 D0F0 D0I0 0W0 D0W0"],
-        "rank 0, step 0: 0I0 needs what its forward run keeps, but 0F0 does not come before",
+        "rank 0, step 0: 0I0 needs what its forward run keeps, but 0F0 does not come before it",
         chain([0], split=True),
     )
 
@@ -186,7 +186,8 @@ def test_backward_before_forward():
 def test_weight_gradients_before_input_gradients():
     refused(
         ["0F0 D0F0 0W0 0I0 D0W0 D0I0"],
-        "rank 0, step 2: 0W0 needs what its input-gradient run keeps, but 0I0 does not come before",
+        "rank 0, step 2: 0W0 needs what its input-gradient run keeps, "
+        "but 0I0 does not come before it",
         chain([0], split=True),
     )
 
@@ -195,19 +196,19 @@ def test_segments_out_of_order():
     refused(
         ["0F0.1 0F0 D0F0.1 D0F0 0B0.1 D0B0.1 0B0 D0B0"],
         "rank 0, step 0: 0F0.1 needs segment 0 first, as F segments rise, "
-        "but 0F0 does not come before",
+        "but 0F0 does not come before it",
         chain([0], segments=2),
     )
     refused(
         ["0F0 0F0.1 D0F0 D0F0.1 0B0 0B0.1 D0B0 D0B0.1"],
         "rank 0, step 4: 0B0 needs segment 1 first, as B segments fall, "
-        "but 0B0.1 does not come before",
+        "but 0B0.1 does not come before it",
         chain([0], segments=2),
     )
     refused(
         ["0F0 0F0.1 D0F0 D0F0.1 0I0.1 0I0 0W0 0W0.1 D0I0.1 D0I0 D0W0 D0W0.1"],
         "rank 0, step 6: 0W0 needs segment 1 first, as W segments fall, "
-        "but 0W0.1 does not come before",
+        "but 0W0.1 does not come before it",
         chain([0], segments=2, split=True),
     )
 
@@ -215,14 +216,14 @@ def test_segments_out_of_order():
 def test_run_before_the_receive_it_needs():
     refused(
         [TWO[0], "1F0 R0.0 D1F0 1B0 S1.0 D1B0"],
-        f"rank 1, step 0: 1F0 needs {ACT}, but R0.0 does not come before",
+        f"rank 1, step 0: 1F0 needs {ACT}, but R0.0 does not come before it",
     )
 
 
 def test_run_before_the_run_of_another_stage_that_it_needs():
     refused(
         ["1F0 0F0 D1F0 D0F0"],
-        "rank 0, step 0: 1F0 needs edge 0 (a 0F->1F float32[2]), but 0F0 does not come before",
+        "rank 0, step 0: 1F0 needs edge 0 (a 0F->1F float32[2]), but 0F0 does not come before it",
         sketch([0, 0], "0F 1F", ["a 0F->1F"]),
     )
 
@@ -239,7 +240,7 @@ def test_send_after_the_next_run_of_its_stage():
     refused(
         ["0F0 0B0 S0.0 D0F0 D0B0", "R0.0 1F0 D1F0"],
         "rank 0, step 2: S0.0 comes after 0B0, which may drop edge 0 (y 0F->1F float32[2]): a body "
-        "sends before its stage runs the micro-batch again",
+        "must send before its stage runs the micro-batch again",
         sketch([0, 1], "0F 0B 1F", ["y 0F->1F"]),
     )
 
@@ -259,14 +260,14 @@ def test_frees_out_of_the_order_of_the_runs():
     refused(
         ["0F0 0B0 D0B0 D0F0"],
         "rank 0, step 2: D0B0 comes before D0F0: "
-        "a stage frees a micro-batch in the order of its runs",
+        "a stage must free a micro-batch in the order of its runs",
         chain([0]),
     )
     cut = chain([0], split=True, segments=2)
     start = "0F0 D0F0 0F0.1 D0F0.1 0I0.1"
     for rest in ("0W0.1 0I0 0W0 D0I0.1 D0W0.1 D0I0 D0W0", "0I0 0W0.1 0W0 D0I0.1 D0I0 D0W0.1 D0W0"):
         passes([f"{start} {rest}"], cut)  # I of the one and W of the other run in any order
-        with pytest.raises(ScheduleError, match=r"D\S+ comes before D0I0\.1: a stage frees"):
+        with pytest.raises(ScheduleError, match=r"D\S+ comes before D0I0\.1: a stage must free"):
             passes([f"{start} {rest}".replace("D0I0.1 ", "") + " D0I0.1"], cut)
 
 
@@ -321,7 +322,8 @@ def test_collectives_that_do_not_meet():
     refused([TWO[0], "C " + TWO[1]], "rank 1, step 0: C is one too many: rank 0 does 0 collectives")
     refused(
         [TWO[0] + " C C1", TWO[1] + " C1 C"],
-        "rank 1, step 6: C1 meets C of rank 0, step 6: all ranks do the same ones, in one order",
+        "rank 1, step 6: C1 meets C of rank 0, step 6: all ranks must do the same collectives in "
+        "the same order",
     )
 
 
@@ -330,7 +332,7 @@ def test_every_collective_waits_for_all_ranks():
     one_way = sketch([0, 1], "0F 1F", ["a 0F->1F"])
     refused(
         ["C 0F0 C S0.0 D0F0", "C R0.0 1F0 D1F0 C"],
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  rank 0, step 2: C waits for the other ranks\n"
         "  rank 1, step 1: R0.0 waits for S0.0 of rank 0 (a)",
         one_way,
@@ -345,7 +347,7 @@ def test_crossed_sends_tell_where_every_rank_stands():
         "R0.0 1F0 D1F0 1B0 S1.0 D1B0 R0.1 1F1 D1F1 1B1 S1.1 D1B1",
     ]
     table = (
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  rank 0, step 5: D0F1 waits until rank 1 takes S0.1\n"
         "  rank 1, step 5: D1B0 waits until rank 0 takes S1.0"
     )
@@ -372,7 +374,7 @@ def test_channels_hold_as_many_messages_as_they_should(capacity):
         if mbs <= 2 * capacity + 1:
             passes(lines, ROUND, mbs, capacity)
         else:
-            with pytest.raises(ScheduleError, match="no rank can go on"):
+            with pytest.raises(ScheduleError, match="no rank can continue"):
                 passes(lines, ROUND, mbs, capacity)
 
 
@@ -382,7 +384,7 @@ def test_a_free_waits_for_all_its_messages():
     passes(lines, fan)
     stuck = ["0F0 S0.0 S1.0 D0F0 C", "C R0.0 1F0 S2.0 D1F0", "C R2.0 R1.0 2F0 D2F0"]
     table = (
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  rank 0, step 3: D0F0 waits until rank 1 takes S0.0, rank 2 takes S1.0\n"
         "  rank 1, step 0: C waits for the other ranks\n"
         "  rank 2, step 0: C waits for the other ranks"
@@ -395,10 +397,10 @@ def test_ranks_that_are_done_stand_at_their_end():
     other = sketch([0, 1, 2], "0F 1F 2F", ["a 0F->1F", "b 1F->0F"])
     refused(
         ["R1.0 0F0 S0.0 D0F0", "R0.0 1F0 S1.0 D1F0", "2F0 D2F0"],
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  rank 0, step 0: R1.0 waits for S1.0 of rank 1 (b)\n"
         "  rank 1, step 0: R0.0 waits for S0.0 of rank 0 (a)\n"
-        "  rank 2: is at its end",
+        "  rank 2 has finished",
         other,
         capacity=None,
     )

@@ -191,9 +191,11 @@ def test_ranks_stop_where_a_slow_walk_stops(capacity):
         with pytest.raises(ScheduleError) as error:
             check(Schedule.of(programs), topology, mbs, capacity=capacity)
         lines = str(error.value).splitlines()
-        assert lines[0] == "no rank can go on:"
+        assert lines[0] == "no rank can continue:"
         for rank, line in enumerate(lines[1:]):
             step = at[rank]
-            where = f", step {step}: {programs[rank][step]} waits" if step < ends[rank] else ": is"
+            where = " has finished"
+            if step < ends[rank]:
+                where = f", step {step}: {programs[rank][step]} waits"
             assert line.startswith(f"  rank {rank}{where}")
     assert 5 < ended < 55

@@ -197,7 +197,7 @@ def test_lists_that_hang_are_lowered_for_the_check_to_tell():
     """Rank 0 wants stage 2 before it does stage 0; the reply to 0F0 stands before its message."""
     schedule = lower(chain([0, 1, 0], train=False), lists("2F0 0F0\n1F0"))
     assert str(schedule.programs[0]) == "R1.0 2F0 D2F0 0F0 S0.0 D0F0"
-    with pytest.raises(ScheduleError, match="no rank can go on"):
+    with pytest.raises(ScheduleError, match="no rank can continue"):
         check(schedule, chain([0, 1, 0], train=False), 1)
 
 

@@ -300,7 +300,7 @@ def test_instructions_that_are_not_the_ranks(bad):
 
 
 def test_other_numbers_of_ranks_and_stages():
-    with pytest.raises(ScheduleError, match="1 programs for 2 ranks"):
+    with pytest.raises(ScheduleError, match="1 program for 2 ranks"):
         memory_profile(parse(["0F0"]), PAIR, PLAN, 1)
     with pytest.raises(ScheduleError, match="rank 1 runs what there is not"):
         peak_in_flight(parse(["0F0", "7F0"]), PAIR)

@@ -334,7 +334,7 @@ def test_forward_only_has_no_backward():
 
 def test_the_ideal_timeline_notices_lists_that_stop():
     lists = [[Run(0, "B", 0), Run(0, "F", 0)], [Run(1, "F", 0), Run(1, "B", 0)]]
-    with pytest.raises(ValueError, match="no rank can go on: 0B0, 1F0"):
+    with pytest.raises(ValueError, match="no rank can continue: 0B0, 1F0"):
         ideal(lists, [0, 1], costs())
 
 

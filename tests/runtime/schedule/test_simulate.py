@@ -383,11 +383,11 @@ def test_a_schedule_that_ends_with_room_for_messages_only():
 
 @pytest.mark.parametrize("bad", ["1F0", "2F0", "0F0.1", "0I0", "R0.0", "S1.0", "S2.0", "U1", "0F9"])
 def test_instructions_that_are_not_the_ranks(bad):
-    refused([f"0F0 {bad}", "1F0"], f"rank 0, step 1: {bad} names what this rank does not have")
+    refused([f"0F0 {bad}", "1F0"], f"rank 0, step 1: {bad} is not possible on this rank")
 
 
 def test_another_number_of_ranks():
-    refused(["0F0"], "1 programs for 2 ranks")
+    refused(["0F0"], "1 program for 2 ranks")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_message_that_nobody_sends():
     with pytest.raises(GraphError) as raised:
         connect(chain(0)(), chain(1, (linear("a"), 0, None))())
     assert str(raised.value) == (
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  link 0 of rank 1 waits for a message of rank 0, which has no link left to send it"
     )
 
@@ -167,7 +167,7 @@ def test_links_that_wait_for_each_other():
     with pytest.raises(GraphError) as raised:
         connect(chain(0, (linear("a"), 1, 1))(), chain(1, (linear("b"), 0, 0))())
     assert str(raised.value) == (
-        "no rank can go on:\n"
+        "no rank can continue:\n"
         "  link 0 of rank 0 waits for a message of rank 1\n"
         "  link 0 of rank 1 waits for a message of rank 0"
     )

@@ -1,0 +1,384 @@
+"""The walk: compiled loops that carry out the instructions of all ranks, for check and simulate.
+
+A rank does its instructions in order:
+
+    Run         takes the body's time
+    Send        posts its message and never blocks; the link carries messages one after the other
+    Recv        waits until the next message of its channel has arrived, then copies it in; of an
+                exchange: waits until all its messages are posted, and then as long as the
+                collective takes (runtime.schedule.message_costs)
+    Free        waits until the messages of its body and micro-batch are delivered
+    Collective  waits for all ranks, then takes its time on all of them
+    Update      takes its time
+
+With capacity None a message is delivered as soon as it is posted. With capacity n it is delivered
+when it is received, or when it is among the first n of its channel (a pair of ranks) that are not
+received; 0 is rendezvous.
+
+A rank runs until it must wait, and whoever ends its wait puts it back on the stack of ready ranks.
+Ranks need no order for that: what a rank does depends on messages, not on who is looked at first,
+and what is done never keeps another rank from running. Only a link that several ranks send over
+makes the order of posts matter; a send on such a link is held until every rank is held, waits or is
+done, and then the earliest one is posted: whatever comes later follows from it, so it is not
+earlier.
+
+A thousand ranks are visited in turn, a few instructions each; what one visit touches is small and
+side by side, so that all of it stays in the cache.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND
+from runtime.schedule.replay.facts import Facts, Lists
+from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, Tape
+
+Array = npt.NDArray[Any]
+
+WAIT, JOINED = -1, -2
+LIMIT = 1 << 62  # no clock goes beyond it; one instruction's ticks are fewer than STEP
+STEP = 1 << 58
+DONE, STUCK, TOO_LONG = 0, 1, 2  # how a walk ends
+
+
+def _record(**fields: type) -> np.dtype[Any]:
+    return np.dtype(list(fields.items()))
+
+
+# step, last: the step to do and the one behind the last, places on the tape. wants: the channel
+# that it waits to receive from, or JOINED - n for the n-th of `exchanges`. frees: the message that
+# it waits to see received. Both are WAIT if there is none.
+RANK = _record(step=np.int64, last=np.int64, clock=np.int64, wants=np.int64, frees=np.int64)
+# transfer: ticks on the link. copy: ticks of the receiver.
+EDGE = _record(channel=np.int64, transfer=np.int64, copy=np.int64)
+# link: the first channel that has the same link; `busy` of that one tells until when the link is.
+# shared: whether several ranks send over the link. posted, taken: how many messages are. exchange:
+# the one that the channel is for, or -1. first: where its messages begin among all.
+CHANNEL = _record(
+    src=np.int32,
+    dst=np.int32,
+    link=np.int32,
+    shared=np.int32,
+    posted=np.int32,
+    taken=np.int32,
+    exchange=np.int64,
+    first=np.int64,
+    latency=np.int64,
+    busy=np.int64,
+)
+# unposted: its messages that are not posted. time: when the last one was or, once all are, when all
+# have arrived. takes: ticks from the one to the other.
+EXCHANGE = _record(unposted=np.int64, time=np.int64, takes=np.int64)
+# word: the send's word without its kind. time: when it arrives and, once received, when it was.
+MESSAGE = _record(word=np.int64, time=np.int64)
+
+
+class Ticks(NamedTuple):
+    """What everything takes; int64."""
+
+    #: By body.
+    run: Array
+    #: Before every instruction.
+    overhead: int
+    #: By stage.
+    update: Array
+    #: Of an edge's message: on the link, and of its receiver.
+    transfer: Array
+    copy: Array
+    #: By channel: from the end of a transfer to the arrival.
+    latency: Array
+    #: By exchange.
+    exchange: Array
+    #: Of the sums of replicas' gradients, one after the other.
+    sums: Array
+
+    @classmethod
+    def none(cls, facts: Facts) -> Ticks:
+        """Return the ticks of a step in which nothing takes time."""
+        edges, channels = len(facts.edges), len(facts.channel_src)
+        counts = (len(facts.rank_of), edges, edges, channels, len(facts.exchanges), 0)
+        others = (np.zeros(count, np.int64) for count in counts)
+        return cls(np.zeros(len(facts.keys), np.int64), 0, *others)
+
+
+class Carriers(NamedTuple):
+    """Which channels share a link."""
+
+    #: By channel: the first channel that has the same link.
+    link: Array
+    #: By channel: whether several ranks send over its link.
+    shared: Array
+
+
+class Board(NamedTuple):
+    """What ranks read and write of each other."""
+
+    #: Of RANK, EDGE, CHANNEL and MESSAGE.
+    ranks: Array
+    edges: Array
+    channels: Array
+    messages: Array
+    #: Of EXCHANGE: [exchange, micro-batch].
+    exchanges: Array
+    #: [edge, micro-batch] -> the message's number on its channel, WAIT if it is not posted; empty
+    #: if messages are delivered when they are posted.
+    number: Array
+    #: A stack of ranks, and in `tally`: ranks on it; ranks at the collective; when the last of them
+    #: came.
+    ready: Array
+    tally: Array
+
+
+class State(NamedTuple):
+    """What the walk reads and writes."""
+
+    words: Array
+    #: int64: the tick at which each instruction of `words` ends.
+    end: Array
+    ticks: Ticks
+    board: Board
+    #: Body -> its edges to other ranks; see Lists.
+    out_first: Array
+    out_tags: Array
+    #: Messages that a channel buffers.
+    capacity: int
+    #: The i-th sum begins after the last runs of sum_bodies[sum_first[i] : sum_first[i + 1]].
+    sum_first: Array
+    sum_bodies: Array
+    #: Body -> the end of its last run so far.
+    ran: Array
+
+
+def start(
+    facts: Facts,
+    tape: Tape,
+    mbs: int,
+    capacity: int | None,
+    ticks: Ticks,
+    carriers: Carriers,
+    sum_bodies: Lists,
+) -> State:
+    """Return the state before the first instruction."""
+    ranks, edges = np.zeros(facts.ranks, RANK), np.zeros(len(facts.edges), EDGE)
+    ranks["step"], ranks["last"] = tape.first[:-1], tape.first[1:]
+    ranks["wants"] = ranks["frees"] = WAIT
+    edges["channel"] = facts.edge_channel
+    edges["transfer"], edges["copy"] = ticks.transfer, ticks.copy
+    channels = np.zeros(len(facts.channel_src), CHANNEL)
+    channels["src"], channels["dst"] = facts.channel_src, facts.channel_dst
+    channels["link"], channels["shared"] = carriers
+    channels["exchange"] = facts.channel_exchange
+    channels["first"] = np.cumsum(tape.sends) - tape.sends
+    channels["latency"] = ticks.latency
+    exchanges = np.zeros((len(facts.exchanges), mbs), EXCHANGE)
+    exchanges["unposted"] = facts.exchange_sizes[:, None]
+    exchanges["takes"] = ticks.exchange[:, None]
+    board = Board(
+        ranks,
+        edges,
+        channels,
+        np.empty(int(tape.sends.sum()), MESSAGE),
+        exchanges,
+        np.full((0, 0) if capacity is None else (len(edges), mbs), WAIT, np.int32),
+        np.empty(facts.ranks, np.int64),
+        np.zeros(3, np.int64),
+    )
+    return State(
+        tape.words,
+        np.empty(len(tape.words), np.int64),
+        ticks,
+        board,
+        facts.outgoing.start,
+        facts.outgoing.items,
+        capacity or 0,
+        sum_bodies.start,
+        sum_bodies.items,
+        np.zeros(len(facts.keys), np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def walk(state: State) -> int:
+    """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
+    # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
+    words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
+    run, overhead, update, _, _, _, _, _ = ticks
+    ranks, edges, channels, _, _, _, ready, tally = board
+    ready[:], tally[0] = np.arange(len(ranks))[::-1], len(ranks)
+    held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
+    held.pop()
+    while tally[0] or held:
+        turn = tally[0] == 0  # of a held send
+        if turn:
+            rank = heappop(held)[1]
+        else:
+            tally[0] -= 1
+            rank = int(ready[tally[0]])
+        me = ranks[rank]
+        step, clock = me.step, me.clock
+        while step < me.last:
+            word = words[step]
+            kind, name = word & KINDS, word >> KIND & NAMES
+            now = done = clock + overhead
+            if kind < FREE:
+                ran[name] = done = now + run[name]
+            elif kind < SEND:
+                tags = out_tags[out_first[name] : out_first[name + 1]]
+                done = _free(word, now, tags, me, capacity, board)
+            elif kind == SEND:
+                if not turn and channels[edges[name].channel].shared:
+                    heappush(held, (now, rank))
+                    break
+                turn = False
+                done = _send(word, now, board)
+            elif kind == RECV:
+                done = _recv(word, now, me, board)
+            elif kind == COLLECTIVE:
+                done = _meet(rank, now, _summed(state) if name == REPLICAS else 0, end, board)
+            else:
+                done += update[name]
+            if done == WAIT:
+                break
+            if done > LIMIT:
+                return TOO_LONG
+            end[step] = clock = done
+            step += 1
+        me.step, me.clock = step, clock
+    return DONE if (ranks["step"] == ranks["last"]).all() else STUCK
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _wake(rank: int, ready: Array, tally: Array) -> None:
+    ready[tally[0]] = rank
+    tally[0] += 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _send(word: int, now: int, board: Board) -> int:
+    """Post a message; when that is done, or later than LIMIT if it arrives too late."""
+    ranks, edges, channels, messages, _, number, ready, tally = board
+    tag, mb = word >> KIND & NAMES, word >> MB
+    edge = edges[tag]
+    channel = channels[edge.channel]
+    message = messages[channel.first + channel.posted]
+    message.word = word >> KIND
+    channel.posted += 1
+    if channel.exchange >= 0:
+        return now if _join(now, channel.exchange, mb, board) <= LIMIT else LIMIT + 1
+    link = channels[channel.link]
+    link.busy = max(now, link.busy) + edge.transfer
+    message.time = link.busy + channel.latency
+    if number.size:
+        number[tag, mb] = channel.posted - 1
+    receiver = ranks[channel.dst]
+    if receiver.wants == edge.channel:
+        receiver.wants = WAIT
+        _wake(channel.dst, ready, tally)
+    return now if message.time <= LIMIT else LIMIT + 1
+
+
+@njit(cache=True, nogil=True)
+def _join(now: int, number: int, mb: int, board: Board) -> int:
+    """Post a message of an exchange; when the exchange ends, as far as it is known."""
+    exchange = board.exchanges[number, mb]
+    exchange.unposted -= 1
+    exchange.time = max(exchange.time, now)
+    if exchange.unposted:
+        return int(exchange.time)
+    exchange.time += exchange.takes
+    for rank in range(len(board.ranks)):
+        if board.ranks[rank].wants == JOINED - (number * board.exchanges.shape[1] + mb):
+            board.ranks[rank].wants = WAIT
+            _wake(rank, board.ready, board.tally)
+    return int(exchange.time)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _recv(word: int, now: int, me: Any, board: Board) -> int:
+    """When the message is received, or WAIT."""
+    ranks, edges, channels, messages, exchanges, _, ready, tally = board
+    edge = edges[word >> KIND & NAMES]
+    channel = channels[edge.channel]
+    joined = channel.exchange >= 0
+    if joined and exchanges[channel.exchange, word >> MB].unposted:
+        me.wants = JOINED - (channel.exchange * exchanges.shape[1] + (word >> MB))
+        return WAIT
+    if channel.taken == channel.posted:
+        me.wants = edge.channel
+        return WAIT
+    place = channel.first + channel.taken
+    message = messages[place]
+    if message.word != word >> KIND:
+        return WAIT
+    arrives = exchanges[channel.exchange, word >> MB].time if joined else message.time
+    message.time = done = max(now, arrives) + edge.copy
+    channel.taken += 1
+    sender = ranks[channel.src]
+    if sender.frees == place:
+        sender.frees = WAIT
+        _wake(channel.src, ready, tally)
+    return int(done)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board) -> int:
+    """When the last of a body's messages is delivered, or WAIT; at once if all are when posted.
+
+    Of a channel that buffers n messages, one is delivered when the one n before it is received.
+    """
+    _, edges, channels, messages, _, number, _, _ = board
+    if not number.size:
+        return now
+    for tag in tags:
+        channel = channels[edges[tag].channel]
+        if channel.exchange >= 0:
+            continue
+        before = number[tag, word >> MB] - capacity
+        if number[tag, word >> MB] < 0:
+            return WAIT
+        if before >= channel.taken:
+            me.frees = channel.first + before
+            return WAIT
+        if before >= 0:
+            now = max(now, messages[channel.first + before].time)
+    return now
+
+
+@njit(cache=True, nogil=True)
+def _summed(state: State) -> int:
+    """When the last sum ends, if all runs have been done."""
+    sums, first, bodies, ran = state.ticks.sums, state.sum_first, state.sum_bodies, state.ran
+    end = 0
+    for number in range(len(sums)):
+        for at in range(first[number], first[number + 1]):
+            end = max(end, ran[bodies[at]])
+        end += sums[number]
+    return end
+
+
+@njit(cache=True, nogil=True)
+def _meet(rank: int, now: int, least: int, end: Array, board: Board) -> int:
+    """When the collective ends, or WAIT; the rank that comes last wakes the others.
+
+    least: when it ends at the earliest.
+    """
+    ranks, ready, tally = board.ranks, board.ready, board.tally
+    tally[1] += 1
+    tally[2] = max(tally[2], now)
+    if tally[1] < len(ranks):
+        return WAIT
+    done = max(tally[2], least)
+    tally[1] = tally[2] = 0
+    for other in range(len(ranks)):
+        if other != rank:
+            them = ranks[other]
+            end[them.step] = them.clock = done
+            them.step += 1
+            _wake(other, ready, tally)
+    return int(done)
