@@ -5,8 +5,6 @@ tests/mpi/test_mpi_wrong_programs.py runs the same ones over MPI.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from runtime.frontends.chainermn import create_communicator
@@ -14,17 +12,15 @@ from runtime.transports import ThreadCluster
 from symgraph.core.errors import SymgraphError, TransportTimeout
 from tests.helpers.wrong_programs import COUNT, name_of, wrong_program
 
-PATIENT, SOON = 60.0, 5.0  # seconds that a wait may take, and that a program takes
+PATIENT = 60.0  # seconds that a wait may take before it ends in a TransportTimeout
 
 
 @pytest.mark.parametrize("number", range(COUNT), ids=name_of)
 def test_a_wrong_program_is_an_error_at_once(number):
     program = wrong_program(number)
-    begin = time.monotonic()
     with (
         ThreadCluster(program.ranks, PATIENT) as cluster,
         pytest.raises(SymgraphError, match=r"rank ?\d|channel \d|rank\d_|tag \d") as caught,
     ):
         cluster.run(lambda end: program.work(end, create_communicator("naive", end)))
     assert not isinstance(caught.value, TransportTimeout)
-    assert time.monotonic() - begin < SOON

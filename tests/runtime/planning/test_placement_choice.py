@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -76,8 +77,12 @@ def test_every_strategy_is_considered_and_none_beats_the_one_taken():
 
 
 def test_limits_that_nothing_keeps_to_are_told():
-    with pytest.raises(PlacementError, match="the smallest limit that works is"):
+    with pytest.raises(PlacementError, match=r"the smallest limit that works is \d+") as refused:
         decided("step", 2, memory=100)
+    limit = int(re.search(r"limit that works is (\d+)", str(refused.value))[1])
+    assert decided("step", 2, memory=limit).considered
+    with pytest.raises(PlacementError, match=f"the smallest limit that works is {limit}"):
+        decided("step", 2, memory=limit - 1)
 
 
 @pytest.mark.slow

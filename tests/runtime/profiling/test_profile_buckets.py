@@ -181,6 +181,7 @@ def test_messages_of_a_mixed_step_are_those_of_their_bucket():
         for e in events
         if e.get("cat") == "receive"
     }
+    assert carried
     for (tag, mb), nbytes in carried.items():
         partition = record.parts.partitions[record.parts.mbs[mb].kind]
         assert nbytes == partition.edges[tag].type.nbytes

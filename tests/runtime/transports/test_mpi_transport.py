@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -72,9 +71,7 @@ def test_wrong_number_of_processes():
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_survivors_of_a_killed_rank_name_it_and_what_they_waited_for(lost):
-    begin = time.monotonic()
     ended = run(f"kill-rank-{lost}")
-    assert time.monotonic() - begin < SOON
     assert lines(ended.stdout, "PeerFailed") == [
         f"PeerFailed: rank {rank} stopped while waiting for tag 7 from rank {(rank + 1) % 3} "
         f"(R{rank}.3): rank {lost} failed: its process was lost (it ended without a goodbye)"
@@ -92,9 +89,7 @@ def test_ranks_hear_of_a_killed_launcher_side():
 
 
 def test_an_exception_reaches_all_ranks():
-    begin = time.monotonic()
     ended = run("raise")
-    assert time.monotonic() - begin < SOON
     assert lines(ended.stdout, "Error|PeerFailed") == [
         *(
             f"PeerFailed: rank {rank} stopped while waiting for tag 7 from rank {(rank + 1) % 3} "

@@ -87,9 +87,11 @@ def test_what_is_written_is_read_back(tmp_path):
     assert found == [(1, {"loss": 2.5}), (300, {"loss": 0.125, "tokens_per_second": 1e4})]
 
 
-def test_without_a_folder_nothing_is_written():
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with EventLog(None) as log:
         log.write(step=1, loss=1.0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
