@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from runtime.schedule.instructions import FREE, RECV, RUN, SEND
 from runtime.schedule.program import Columns
+from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES
 
 Array = npt.NDArray[Any]
 
@@ -16,90 +18,73 @@ SUMS, KEPT, MESSAGES = 0, 1, 2  # what `held` counts
 
 
 class Bodies(NamedTuple):
-    """Bytes of each body, by its number, see partitioner.memory.memory_plan; int64.
-
-    received: of the messages from other ranks that it is the first to read. slot: its rank's
-    number for a body with sums, else -1. rank: where it lives. at[phase, stage, segment]: body
-    or -1.
-    """
+    """Bytes of each body, by its number, see partitioner.memory.memory_plan; int64."""
 
     top: Array
     kept: Array
     sending: Array
     sums: Array
+    #: Of the messages from other ranks that it is the first to read.
     received: Array
+    #: Its rank's number for a body with sums, else -1.
     slot: Array
-    rank: Array
-    at: Array
 
 
 @njit(cache=True, nogil=True)
 def profile(
-    columns: Columns,
-    rank: int,
+    words: Array,
     bodies: Bodies,
     nbytes: Array,
     early: Array,
     widths: Array,
     waiting: Array,
-    held: Array,
     worst: Array,
     out: Array,
-) -> int:
+) -> None:
     """Write the bytes held after each instruction, beside those that stay for the run, into `out`.
 
-    nbytes: of a message, by tag. early: whether one is held from the run before its receive on.
-    widths: TreeSum's nodes on each level. waiting[slot, level, node]: whether that partial sum
-    waits, for `merged`. held: int64, by SUMS, KEPT and MESSAGES. worst: the instruction of the
-    first worst moment, and what was held then: partial sums, what runs kept, messages and what the
-    running body held beyond these.
-
-    Returns the place of an instruction that names what the rank does not have, or -1.
+    Args:
+        words: A rank's, see Tape.
+        nbytes: Of a message, by edge.
+        early: By edge, whether a message is held from the run before its receive on.
+        widths: TreeSum's nodes on each level.
+        waiting: [slot, level, node], whether that partial sum waits, for `merged`.
+        worst: Written: the instruction of the first worst moment, and what was held then: partial
+            sums, what runs kept, messages and what the running body held beyond these.
     """
-    code, at, mb, segment = columns
-    top, kept, sending, sums, received, slot, home, numbers = bodies
-    phases, stages, segments = numbers.shape
+    top, kept, sending, sums, received, slot = bodies
+    held = np.zeros(3, np.int64)
     most = -1
     ran = False
-    for i in range(len(code)):
-        kind, name, body = code[i], at[i], -1
-        if kind < SEND:
-            if not (0 <= name < stages and 0 <= segment[i] < segments and 0 <= mb[i] < widths[0]):
-                return i
-            body = numbers[kind % phases, name, segment[i]]
-            if body < 0 or home[body] != rank:
-                return i
+    for i in range(len(words)):
+        kind, name = words[i] & KINDS, words[i] >> KIND & NAMES
         if kind < FREE:
             ran = True
-            held[MESSAGES] += coming(columns, i + 1, nbytes, early)
+            held[MESSAGES] += coming(words, i + 1, nbytes, early)
             added = 0
-            if slot[body] >= 0:
-                added = sums[body] * merged(waiting[slot[body]], widths, mb[i])
+            if slot[name] >= 0:
+                added = sums[name] * merged(waiting[slot[name]], widths, words[i] >> MB)
             copied = added if added > 0 and len(widths) > 1 else 0  # a term beside its copy
             held[SUMS] += copied
-            most = _moment(i, top[body], held, most, worst)
+            most = _moment(i, top[name], held, most, worst)
             held[SUMS] += added - copied
-            held[KEPT] += kept[body] + received[body]
-            held[MESSAGES] += sending[body] - received[body]
+            held[KEPT] += kept[name] + received[name]
+            held[MESSAGES] += sending[name] - received[name]
         elif kind < SEND:
-            held[MESSAGES] -= sending[body]
-        elif kind == RECV:
-            if not 0 <= name < len(nbytes):
-                return i
-            if not (ran and early[name]):
-                held[MESSAGES] += nbytes[name]
+            held[MESSAGES] -= sending[name]
+        elif kind == RECV and not (ran and early[name]):
+            held[MESSAGES] += nbytes[name]
         most = _moment(i, 0, held, most, worst)
         out[i] = held.sum()
-    return -1
 
 
 @njit(cache=True, nogil=True)
-def coming(columns: Columns, i: int, nbytes: Array, early: Array) -> int:
+def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
     """Bytes of the early messages that are received from instruction i on, before the next run."""
     total = 0
-    while i < len(columns.code) and columns.code[i] >= FREE:
-        tag = columns.at[i]
-        if columns.code[i] == RECV and 0 <= tag < len(nbytes) and early[tag]:
+    while i < len(words) and words[i] & KINDS >= FREE:
+        tag = words[i] >> KIND & NAMES
+        if words[i] & KINDS == RECV and early[tag]:
             total += nbytes[tag]
         i += 1
     return total

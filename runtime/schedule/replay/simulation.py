@@ -19,7 +19,7 @@ from runtime.schedule.exchanges import exchanges
 from runtime.schedule.message_costs import Link, Number, as_fraction, collective_seconds, quotient
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay.facts import Facts, Lists
-from runtime.schedule.replay.tape import OK, Tape
+from runtime.schedule.replay.tape import Tape
 from runtime.schedule.replay.walk import (
     DONE,
     STEP,
@@ -77,7 +77,7 @@ def simulate(
         ScheduleError: The schedule cannot end, or a cost is negative or not finite.
     """
     facts = Facts.of(topology)
-    tape, mbs = _tape(schedule, facts)
+    tape = Tape.of(schedule, facts)
     channels = zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True)
     links = [costs.link_of(*channel) for channel in channels]
     seconds = _seconds(facts, costs, links)
@@ -88,7 +88,7 @@ def simulate(
         ticks = _ticks(seconds, unit)
         if ticks is None:
             continue
-        state = start(facts, tape, mbs, capacity, ticks, carriers, sum_bodies)
+        state = start(facts, tape, capacity, ticks, carriers, sum_bodies)
         end = walk(state)
         if end == DONE:
             return _timeline(schedule, tape, state, unit)
@@ -97,20 +97,6 @@ def simulate(
     raise ScheduleError(
         f"the costs are too large: the step does not fit into 2**62 ticks of {float(PICOSECOND)} s"
     )
-
-
-def _tape(schedule: Schedule, facts: Facts) -> tuple[Tape, int]:
-    """Return the tape of a schedule and the number of its micro-batches."""
-    tape = Tape(schedule, facts)
-    for rank, program in enumerate(schedule.programs):
-        rule, step = tape.read(rank, len(program))  # which no micro-batch's number reaches
-        if rule != OK:
-            raise ScheduleError(
-                f"rank {rank}, step {step}: {program[step]} is not possible on this rank; "
-                "`check` the schedule first"
-            )
-    programs = schedule.programs
-    return tape, 1 + max((int(p.columns.mb.max(initial=-1)) for p in programs), default=-1)
 
 
 class _Seconds(NamedTuple):

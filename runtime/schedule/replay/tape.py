@@ -32,39 +32,64 @@ class Tape:
     words: Ints
     #: Rank r's words are words[first[r] : first[r + 1]].
     first: Ints
-    #: The number of messages sent on each channel, of the ranks read so far.
+    #: The number of messages sent on each channel, by the ranks read so far.
     sends: Ints
+    #: The number of micro-batches.
+    mbs: int
 
-    def __init__(self, schedule: Schedule, facts: Facts) -> None:
-        """Make room for the programs of a schedule.
+    def __init__(self, schedule: Schedule, facts: Facts, mbs: int | None = None) -> None:
+        """Make room for the programs of a schedule; without `mbs` they tell their micro-batches.
 
         Raises:
             ScheduleError: The number of programs is not the number of ranks.
         """
         require_program_per_rank(schedule, facts)
-        self._programs, self._facts = schedule.programs, facts
+        self._programs, self._facts, self._limit = schedule.programs, facts, mbs
         self._rank_of = np.array(facts.rank_of, np.int32)
         self.first = np.cumsum([0, *map(len, self._programs)], dtype=np.int64)
         self.words = np.empty(self.first[-1], np.int64)
         self.sends = np.zeros(len(facts.channel_src), np.int64)
+        batches = (int(p.columns.mb.max(initial=-1)) for p in self._programs)
+        self.mbs = 1 + max(batches, default=-1) if mbs is None else mbs
 
-    def read(self, rank: int, mbs: int) -> tuple[int, int]:
+    @classmethod
+    def of(cls, schedule: Schedule, facts: Facts, mbs: int | None = None) -> Tape:
+        """Return the tape of all programs of a schedule that `check` accepts.
+
+        Raises:
+            ScheduleError: An instruction cannot stand in its rank's program.
+        """
+        tape = cls(schedule, facts, mbs)
+        for rank, program in enumerate(schedule.programs):
+            rule, step = tape.read(rank)
+            if rule != OK:
+                raise ScheduleError(
+                    f"rank {rank}, step {step}: {program[step]} cannot stand there; `check` the "
+                    f"schedule of {count_text(tape.mbs, 'micro-batch')} first"
+                )
+        return tape
+
+    def of_rank(self, rank: int) -> Ints:
+        """Return a rank's words."""
+        return self.words[self.first[rank] : self.first[rank + 1]]
+
+    def read(self, rank: int) -> tuple[int, int]:
         """Write the words of a rank's program, up to an instruction that cannot stand there.
 
         Returns:
             Why it cannot and its step; OK and the number of instructions if there is none.
         """
-        facts = self._facts
+        facts, program = self._facts, self._programs[rank]
         rule, step = _read(
-            Columns(*map(np.ascontiguousarray, self._programs[rank].columns)),
+            Columns(*map(np.ascontiguousarray, program.columns)),
             rank,
-            mbs,
+            len(program) if self._limit is None else self._limit,  # nobody has more micro-batches
             self._rank_of,
             facts.body_at,
             facts.edge_channel,
             facts.channel_src,
             facts.channel_dst,
-            self.words[self.first[rank] : self.first[rank + 1]],
+            self.of_rank(rank),
             self.sends,
         )
         return int(rule), int(step)
@@ -73,11 +98,8 @@ class Tape:
 def require_program_per_rank(schedule: Schedule, facts: Facts) -> None:
     """Raise ScheduleError unless there are as many programs as ranks."""
     if len(schedule.programs) != facts.ranks:
-        programs, ranks = (
-            count_text(len(schedule.programs), "program"),
-            count_text(facts.ranks, "rank"),
-        )
-        raise ScheduleError(f"{programs} for {ranks}")
+        programs = count_text(len(schedule.programs), "program")
+        raise ScheduleError(f"{programs} for {count_text(facts.ranks, 'rank')}")
 
 
 # Kernels take arrays out of their tuples before they loop, because numba counts references: in the

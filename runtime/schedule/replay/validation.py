@@ -78,7 +78,7 @@ class _Check:
         self, schedule: Schedule, facts: Facts, mbs: int, runs: npt.NDArray[np.bool_] | None
     ) -> None:
         self.programs, self.facts, self.mbs, self.runs = schedule.programs, facts, mbs, runs
-        self.tape = tape.Tape(schedule, facts)
+        self.tape = tape.Tape(schedule, facts, mbs)
         self.needs = validation_walk.Needs.of(facts)
         self.steps = validation_walk.Steps.none(facts, mbs)
         self.sent = np.empty_like(self.steps.send)
@@ -99,7 +99,7 @@ class _Check:
         self._updates(self._collectives())
         alone = Carriers(np.arange(len(count)), np.zeros_like(count))
         ticks = Ticks.none(self.facts)
-        state = start(self.facts, self.tape, self.mbs, capacity, ticks, alone, Lists.of(()))
+        state = start(self.facts, self.tape, capacity, ticks, alone, Lists.of(()))
         if walk(state) != DONE:
             raise ScheduleError(self._stuck(state))
 
@@ -107,7 +107,7 @@ class _Check:
         """Write down the step of every instruction; each belongs to its rank, and is there once."""
         rule = rank = step = 0
         for rank in range(len(self.programs)):
-            rule, step = self.tape.read(rank, self.mbs)
+            rule, step = self.tape.read(rank)
             if rule != tape.OK:
                 break
         end = self.tape.first[rank] + step

@@ -158,7 +158,6 @@ class State(NamedTuple):
 def start(
     facts: Facts,
     tape: Tape,
-    mbs: int,
     capacity: int | None,
     ticks: Ticks,
     carriers: Carriers,
@@ -176,7 +175,7 @@ def start(
     channels["exchange"] = facts.channel_exchange
     channels["first"] = np.cumsum(tape.sends) - tape.sends
     channels["latency"] = ticks.latency
-    exchanges = np.zeros((len(facts.exchanges), mbs), EXCHANGE)
+    exchanges = np.zeros((len(facts.exchanges), tape.mbs), EXCHANGE)
     exchanges["unposted"] = facts.exchange_sizes[:, None]
     exchanges["takes"] = ticks.exchange[:, None]
     board = Board(
@@ -185,7 +184,7 @@ def start(
         channels,
         np.empty(int(tape.sends.sum()), MESSAGE),
         exchanges,
-        np.full((0, 0) if capacity is None else (len(edges), mbs), WAIT, np.int32),
+        np.full((0, 0) if capacity is None else (len(edges), tape.mbs), WAIT, np.int32),
         np.empty(facts.ranks, np.int64),
         np.zeros(3, np.int64),
     )

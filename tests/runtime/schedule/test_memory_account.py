@@ -295,12 +295,17 @@ def test_random_schedules_have_in_flight_what_a_slow_count_says():
 
 @pytest.mark.parametrize("bad", ["1F0", "2F0", "0F0.1", "0I0", "0F2", "D1F0", "R9.0"])
 def test_instructions_that_are_not_the_ranks(bad):
-    with pytest.raises(ScheduleError, match=f"rank 0, step 1: {bad} is not part of 2 micro-batch"):
+    with pytest.raises(
+        ScheduleError,
+        match=f"rank 0, step 1: {bad} cannot stand there; `check` the schedule of 2 micro-b",
+    ):
         memory_profile(parse([f"0F0 {bad}", "1F0"]), PAIR, PLAN, 2)
 
 
 def test_other_numbers_of_ranks_and_stages():
     with pytest.raises(ScheduleError, match="1 program for 2 ranks"):
         memory_profile(parse(["0F0"]), PAIR, PLAN, 1)
-    with pytest.raises(ScheduleError, match="rank 1 runs what there is not"):
+    with pytest.raises(
+        ScheduleError, match="rank 1 runs a stage or micro-batch that does not exist"
+    ):
         peak_in_flight(parse(["0F0", "7F0"]), PAIR)

@@ -383,7 +383,7 @@ def test_a_schedule_that_ends_with_room_for_messages_only():
 
 @pytest.mark.parametrize("bad", ["1F0", "2F0", "0F0.1", "0I0", "R0.0", "S1.0", "S2.0", "U1", "0F9"])
 def test_instructions_that_are_not_the_ranks(bad):
-    refused([f"0F0 {bad}", "1F0"], f"rank 0, step 1: {bad} is not possible on this rank")
+    refused([f"0F0 {bad}", "1F0"], f"rank 0, step 1: {bad} cannot stand there")
 
 
 def test_another_number_of_ranks():
