@@ -13,7 +13,7 @@ from collections.abc import Callable
 from partitioner.solve.budget import Budget
 from partitioner.solve.chain import place_chain
 from partitioner.solve.contiguous import place_downsets
-from partitioner.solve.limits import infeasible
+from partitioner.solve.infeasibility import infeasible
 from partitioner.solve.noncontiguous import place_noncontiguous
 from partitioner.solve.problem import (
     InfeasibleError,

@@ -24,8 +24,8 @@ from partitioner.solve.elements import Elements, elements, mirrored, ordered
 from partitioner.solve.orders import neighbours, topological
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
-from partitioner.solve.reduce import join_uncuttable, reduced, timeless
-from partitioner.solve.relax import place_free, relaxed
+from partitioner.solve.reduction import join_uncuttable, reduced, timeless
+from partitioner.solve.relaxation import place_free, relaxed
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
 

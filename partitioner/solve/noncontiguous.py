@@ -12,14 +12,14 @@ import math
 
 import numpy as np
 
-from partitioner.solve.anneal import anneal
+from partitioner.solve.annealing import anneal
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.contiguous import place_downsets
 from partitioner.solve.elements import Elements, elements
 from partitioner.solve.milp import programme
 from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
-from partitioner.solve.reduce import join_uncuttable, reduced
+from partitioner.solve.reduction import join_uncuttable, reduced
 
 ROUNDS, STEPS = 12, 1_500_000  # the steps of a round at most; small problems take fewer
 STEPS_EACH = 5_000  # for an element and a device

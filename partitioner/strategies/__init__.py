@@ -8,25 +8,22 @@ pins, memory and what must stay together, or raise PlacementError.
 
 from __future__ import annotations
 
+from functools import partial
+
 from partitioner.costs.cost import Costs
-from partitioner.strategies.chain import place_chain
-from partitioner.strategies.group2ctx import place_by_groups
-from partitioner.strategies.noncontiguous import place_noncontiguous
-from partitioner.strategies.optimal import place_optimal
-from partitioner.strategies.parameters import place_by_parameters
-from partitioner.strategies.refine import place_refined
+from partitioner.strategies.assignments import place_contiguous, place_noncontiguous
 from partitioner.strategies.types import OBJECTIVES, Constraints, Placed, Strategy
-from partitioner.strategies.uniform import place_uniform
+from partitioner.strategies.user_groups import place_by_groups
 from symgraph.core.errors import PlacementError, nearest
 
 STRATEGIES: dict[str, Strategy] = {
     "group2ctx": place_by_groups,
-    "uniform": place_uniform,
-    "parameters": place_by_parameters,
-    "chain": place_chain,
-    "optimal": place_optimal,
+    "uniform": partial(place_contiguous, strategy="uniform"),
+    "parameters": partial(place_contiguous, strategy="parameters"),
+    "chain": partial(place_contiguous, strategy="chain"),
+    "optimal": partial(place_contiguous, strategy="optimal"),
     "noncontiguous": place_noncontiguous,
-    "refine": place_refined,
+    "refine": partial(place_contiguous, strategy="refine"),
 }
 
 __all__ = [
@@ -41,9 +38,14 @@ __all__ = [
 
 
 def find_strategy(name: str, *others: str) -> Strategy:
-    """The strategy of that name; PlacementError naming the known ones.
+    """Return the strategy of that name.
 
-    others: what the caller takes as well.
+    Args:
+        name: the strategy's name.
+        others: names that the caller takes as well.
+
+    Raises:
+        PlacementError: for an unknown name; it lists the known ones.
     """
     if name not in STRATEGIES:
         raise PlacementError(f"no strategy {name!r}; {nearest(name, (*others, *STRATEGIES))}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from partitioner.base.aliasing import is_view, made_by
 from partitioner.costs.cost import Costs, KindCosts, Speed
 from partitioner.costs.machine import Device, Machine
-from partitioner.strategies.contract import Classes, Flow, acyclic, contract
+from partitioner.strategies.contraction import Classes, Flow, acyclic, contract
 from partitioner.strategies.traffic import Broadcast, traffic
 from partitioner.strategies.types import Constraints
 from symgraph.core.connected import connected
@@ -32,38 +33,58 @@ from symgraph.passes.precision import is_parameter_cast
 from symgraph.passes.shards import place_of
 
 Pairs = list[tuple[int, int]]  # of nodes that stay together
+Moves = list[tuple[int, int]]  # class and device
 
 
 @dataclass(frozen=True)
 class Coarse:
-    """Classes in topological order, with what one micro-batch costs.
+    """Classes of nodes in topological order, with what one micro-batch costs on a machine."""
 
-    of: forward node -> class. names: the first node of each. times: seconds on each device:
-    [devices, classes]. memory: estimated bytes: parameters with gradients and optimizer arrays, and
-    what is kept for the backward phase, for all micro-batches in flight. parameters: bytes of their
-    values alone. colours: classes of one colour >= 0 stay together. pins: devices, -1 for any.
-    """
-
+    machine: Machine
+    constraints: Constraints
+    #: Forward node -> class.
     of: Mapping[str, int]
+    #: The first node of each class.
     names: tuple[str, ...]
+    #: Seconds of each class on each device: [devices, classes].
     times: Array
+    #: Estimated bytes: parameters with gradients and optimizer arrays, and what is kept for the
+    #: backward phase, for all micro-batches in flight.
     memory: Array
+    #: Bytes of the parameters' values alone.
     parameters: Array
+    #: The messages between classes.
     stars: tuple[Broadcast, ...]
+    #: Classes of one colour >= 0 stay together.
     colours: tuple[int, ...]
+    #: The device that each class is pinned to; -1: any.
     pins: tuple[int, ...]
+    #: Whether values have to flow along a row of devices.
     contiguous: bool
 
     def __len__(self) -> int:
         return len(self.names)
 
+    @cached_property
+    def limits(self) -> tuple[int | None, ...]:
+        """The bytes that each device may hold; None: any number."""
+        return memory_limits(self.machine, self.constraints)
 
-def parts(coarse: Coarse) -> list[list[int]]:
-    """Classes that are placed as one: those of a colour."""
-    found: dict[int, list[int]] = {}
-    for c, colour in enumerate(coarse.colours):
-        found.setdefault(colour if colour >= 0 else -2 - c, []).append(c)
-    return list(found.values())
+    @cached_property
+    def link_costs(self) -> tuple[Array, Array]:
+        """The seconds of latency, and for each byte, of all links: [devices, devices] each."""
+        k = range(len(self.machine.devices))
+        links = [[self.machine.link(a, b) for b in k] for a in k]
+        latency = np.array([[link.latency for link in row] for row in links])
+        return latency, np.array([[1 / link.bandwidth for link in row] for row in links])
+
+    @cached_property
+    def parts(self) -> list[list[int]]:
+        """The classes that are placed as one: those of a colour."""
+        held: dict[int, list[int]] = {}
+        for c, colour in enumerate(self.colours):
+            held.setdefault(colour if colour >= 0 else -2 - c, []).append(c)
+        return list(held.values())
 
 
 def coarsen(
@@ -245,7 +266,7 @@ def _classes(
         at = index.get(node.origin or node.name)
         if at is not None:
             seconds[at] += costs.seconds_of(node, graph)
-    bounds = [x for x in limits(machine, constraints) if x is not None]
+    bounds = [x for x in memory_limits(machine, constraints) if x is not None]
     if bounds:
         for i, node in enumerate(nodes):
             memory[i] = sum(t.nbytes for t in node.types) * constraints.in_flight
@@ -257,8 +278,8 @@ def _classes(
     return Classes(alone, flow, seconds / share, memory, np.full(len(nodes), -1))
 
 
-def limits(machine: Machine, constraints: Constraints) -> tuple[int | None, ...]:
-    """Bytes that each device may hold; None: any number."""
+def memory_limits(machine: Machine, constraints: Constraints) -> tuple[int | None, ...]:
+    """List the bytes that each device may hold; None: any number."""
     pairs = ((device.memory, constraints.memory) for device in machine.devices)
     return tuple(min((x for x in pair if x is not None), default=None) for pair in pairs)
 
@@ -311,6 +332,8 @@ def weighed(
             parameters[of[node.name]] += size
             memory[of[node.name]] += size + gradient + learnt * constraints.slots * size
     return Coarse(
+        machine,
+        constraints,
         of,
         tuple(names),
         node_times(graph, costs, machine, home, n),

@@ -1,4 +1,4 @@
-"""Loads: seconds and bytes of every device under a placement of classes, and better ones nearby.
+"""Loads: seconds and bytes of every device under a placement of classes, kept as classes move.
 
 Every message takes time of both its ends.
 """
@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.costs.machine import Machine
 from partitioner.solve.orders import find_cycle
-from partitioner.strategies.coarse import Coarse
+from partitioner.strategies.coarse import Coarse, Moves
 
 
 class Loads:
-    """The devices of all classes, with the loads kept up to date as classes move.
+    """The devices of all classes, with the seconds and bytes of each device."""
 
-    seconds, memory: of each device.
-    """
-
-    def __init__(self, coarse: Coarse, machine: Machine, devices: Sequence[int]) -> None:
-        k = len(machine.devices)
+    def __init__(self, coarse: Coarse, devices: Sequence[int]) -> None:
+        k = len(coarse.limits)
         self.coarse, self.devices = coarse, list(devices)
-        links = [[machine.link(a, b) for b in range(k)] for a in range(k)]
-        self._latency = [[x.latency for x in row] for row in links]
-        self._rate = [[1 / x.bandwidth for x in row] for row in links]
+        latency, seconds_per_byte = coarse.link_costs
+        self._latency, self._rate = latency.tolist(), seconds_per_byte.tolist()
         self._times = coarse.times.tolist()
+        self._memory = [int(nbytes) for nbytes in coarse.memory]
         self._stars: list[list[int]] = [[] for _ in coarse.names]
         for i, star in enumerate(coarse.stars):
             for c in (star.centre, *star.others):
@@ -32,12 +28,17 @@ class Loads:
         self.seconds, self.memory = [0.0] * k, [0] * k
         for c, d in enumerate(self.devices):
             self.seconds[d] += self._times[d][c]
-            self.memory[d] += int(coarse.memory[c])
+            self.memory[d] += self._memory[c]
         self._readers = [[0] * k for _ in coarse.stars]  # of each star, its others on a device
         for i, star in enumerate(coarse.stars):
             for c in star.others:
                 self._readers[i][self.devices[c]] += 1
             self._send(i, 1.0)
+
+    @property
+    def largest(self) -> float:
+        """The seconds of the slowest device."""
+        return max(self.seconds)
 
     def _send(self, at: int, sign: float) -> None:
         """Add a star's messages to the loads, or take them away."""
@@ -49,8 +50,8 @@ class Loads:
                 self.seconds[home] += sign * seconds
                 self.seconds[d] += sign * seconds
 
-    def move(self, moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Put classes on devices; the moves that undo it."""
+    def move(self, moves: Moves) -> Moves:
+        """Put classes on devices; return the moves that undo it."""
         stars = sorted({i for c, _ in moves for i in self._stars[c]})
         for i in stars:
             self._send(i, -1.0)
@@ -59,8 +60,8 @@ class Loads:
             old = self.devices[c]
             self.seconds[old] -= self._times[old][c]
             self.seconds[d] += self._times[d][c]
-            self.memory[old] -= int(self.coarse.memory[c])
-            self.memory[d] += int(self.coarse.memory[c])
+            self.memory[old] -= self._memory[c]
+            self.memory[d] += self._memory[c]
             self.devices[c] = d
             for i in self._stars[c]:
                 if c != self.coarse.stars[i].centre:
@@ -71,7 +72,7 @@ class Loads:
         return undo
 
     def acyclic(self) -> bool:
-        """Whether the devices can be put in a row that all forward values follow."""
+        """Tell whether the devices can be put in a row that all forward values follow."""
         home = self.devices
         return not find_cycle(
             {

@@ -15,49 +15,48 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.costs.machine import Machine
 from partitioner.solve import STRATEGIES as SOLVERS
-from partitioner.solve import Budget, Kind, Problem, Transfer
+from partitioner.solve import Budget, Kind, Problem, Solution, Transfer
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
-from partitioner.solve.reduce import reduced
+from partitioner.solve.reduction import reduced
 from partitioner.solve.sweep import states
 from partitioner.solve.weights import weights
-from partitioner.strategies.coarse import Coarse, limits
+from partitioner.strategies.coarse import Coarse
 from partitioner.strategies.loads import Loads
-from partitioner.strategies.types import Constraints
 from symgraph.core.errors import LimitError, PlacementError
 from symgraph.core.types import Array
 from symgraph.core.units import bytes_text
 
-STATES = 1024  # sets of devices that a solver may tell apart
+MAX_DEVICE_SETS = 1024  # that a solver may tell apart
 
 
 class CoarseProblem(NamedTuple):
-    """A problem on a machine. devices: of the problem -> of the machine."""
+    """The coarse graph as a problem of partitioner.solve."""
 
     problem: Problem
+    #: Device of the problem -> device of the machine.
     devices: tuple[int, ...]
 
-    def assignment(self, found: Sequence[int], classes: int) -> list[int]:
-        """class -> device of the machine."""
-        return [self.devices[d] for d in found[:classes]]
+    def assignment(self, solution: Sequence[int], classes: int) -> list[int]:
+        """Turn the solver's assignment into class -> device of the machine."""
+        return [self.devices[d] for d in solution[:classes]]
 
 
-def as_problem(
-    coarse: Coarse, machine: Machine, constraints: Constraints, *, cheapest: bool = False
-) -> CoarseProblem:
-    """The problem; nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts.
+def as_problem(coarse: Coarse, *, cheapest: bool = False) -> CoarseProblem:
+    """Make the problem: nodes 0 .. n-1 are the classes' forward, n .. 2n-1 their backward parts.
 
-    cheapest: a message takes what it takes over the device's best link, not the mean of all.
+    Args:
+        coarse: the coarse graph.
+        cheapest: charge a message as over the device's best link, not over the mean of all.
     """
     n = len(coarse)
     pins = np.array(coarse.pins)
     times = [np.where((pins >= 0) & (pins != d), math.inf, x) for d, x in enumerate(coarse.times)]
-    moves = [_moves(coarse, machine, d, cheapest=cheapest) for d in range(len(times))]
-    rooms = [math.inf if x is None else x for x in limits(machine, constraints)]
-    groups = _alike(times, moves, rooms, {*coarse.pins} - {-1})
+    moves = [_moves(coarse, d, cheapest=cheapest) for d in range(len(times))]
+    limits = [math.inf if x is None else x for x in coarse.limits]
+    groups = _alike(times, moves, limits, {*coarse.pins} - {-1})
     best, most = (np.min, max) if cheapest else (np.max, min)  # of those taken as alike
     kinds = tuple(
         Kind(
@@ -65,7 +64,7 @@ def as_problem(
             len(held),
             np.concatenate([best([times[d] for d in held], axis=0), np.zeros(n)]),
             best([moves[d] for d in held], axis=0),
-            most(rooms[d] for d in held),
+            most(limits[d] for d in held),
         )
         for held in groups
     )
@@ -86,21 +85,21 @@ def as_problem(
 
 
 def _alike(
-    times: Sequence[Array], moves: Sequence[Array], rooms: Sequence[float], pinned: set[int]
+    times: Sequence[Array], moves: Sequence[Array], limits: Sequence[float], pinned: set[int]
 ) -> list[list[int]]:
     """Devices that are taken as alike: those that are.
 
     Where so many differ that a solver could not tell their sets apart, those of about one speed.
     """
     found: dict[object, list[int]] = {}
-    for d, (time, move, room) in enumerate(zip(times, moves, rooms, strict=True)):
-        key = time.tobytes(), move.tobytes(), room, d if d in pinned else -1
+    for d, (time, move, limit) in enumerate(zip(times, moves, limits, strict=True)):
+        key = time.tobytes(), move.tobytes(), limit, d if d in pinned else -1
         found.setdefault(key, []).append(d)
     held = [group for group in found.values() if group[0] in pinned]
     free = [group for group in found.values() if group[0] not in pinned]
     order = sorted((d for g in free for d in g), key=lambda d: (float(times[d].sum()), d))
     count = len(free)
-    while count > 1 and math.prod(len(group) + 1 for group in free) > STATES:
+    while count > 1 and math.prod(len(group) + 1 for group in free) > MAX_DEVICE_SETS:
         count -= 1
         free = [part.tolist() for part in np.array_split(order, count)]
     return sorted(held + free)
@@ -118,9 +117,9 @@ def _colours(coarse: Coarse) -> list[int]:
     return found
 
 
-def _moves(coarse: Coarse, machine: Machine, device: int, *, cheapest: bool) -> Array:
-    """Time of each star's messages at that device."""
-    links = [machine.link(device, b) for b in range(len(machine.devices)) if b != device]
+def _moves(coarse: Coarse, device: int, *, cheapest: bool) -> Array:
+    """Estimate the time of each star's messages at that device."""
+    links = [coarse.machine.link(device, b) for b in range(len(coarse.limits)) if b != device]
     if not links or not coarse.stars:
         return np.zeros(len(coarse.stars))
     amounts = np.array([(star.messages, star.nbytes) for star in coarse.stars], dtype=np.float64)
@@ -129,44 +128,53 @@ def _moves(coarse: Coarse, machine: Machine, device: int, *, cheapest: bool) -> 
     return found
 
 
-def floor(coarse: Coarse, machine: Machine, constraints: Constraints) -> float:
-    """What no placement of the classes is below: the largest class, and all work spread evenly."""
-    return lower_bound(as_problem(coarse, machine, constraints, cheapest=True).problem)
+def floor(coarse: Coarse) -> float:
+    """Bound the load of any placement by the largest class, and by all work spread evenly."""
+    return lower_bound(as_problem(coarse, cheapest=True).problem)
 
 
 def slowness(coarse: Coarse) -> Array:
-    """The time of all classes on each device, as a multiple of that on the fastest."""
+    """Return the time of all classes on each device, as a multiple of that on the fastest."""
     total = coarse.times.sum(axis=1)
     slow: Array = total / total.min() if total.min() > 0 else np.ones(len(total))
     return slow
 
 
-def solved(
-    coarse: Coarse, machine: Machine, constraints: Constraints, strategy: str
-) -> tuple[list[int], float]:
-    """class -> device by a strategy of partitioner.solve, and a bound on the largest load.
+def solved(coarse: Coarse, strategy: str) -> tuple[list[int], float]:
+    """Place the classes by a strategy of partitioner.solve.
 
-    Raises PlacementError, naming the smallest memory limit that works, where nothing fits.
+    Returns:
+        class -> device, and a lower bound on the largest load.
+
+    Raises:
+        PlacementError: where nothing fits; it names the smallest memory limit that works.
     """
-    exact = "downsets" if coarse.contiguous else "noncontiguous"
-    typical = as_problem(coarse, machine, constraints)
-    found = SOLVERS[strategy](typical.problem, Budget(steps=constraints.steps))
-    if found is None and strategy != exact:  # no order that it tries fits the memory
-        found = SOLVERS[exact](typical.problem, Budget(steps=constraints.steps))
-    if found is None:
-        raise _infeasible(coarse, machine, constraints)
-    devices = typical.assignment(found.assignment, len(coarse))
-    cheapest = as_problem(coarse, machine, constraints, cheapest=True)
+
+    def solve(problem: Problem, name: str) -> Solution | None:
+        return SOLVERS[name](problem, Budget(steps=coarse.constraints.steps))
+
+    exact = _exact_strategy(coarse)
+    typical = as_problem(coarse)
+    best = solve(typical.problem, strategy)
+    if best is None and strategy != exact:  # no order that it tries fits the memory
+        best = solve(typical.problem, exact)
+    if best is None:
+        raise _infeasible(coarse)
+    devices = typical.assignment(best.assignment, len(coarse))
     if strategy != exact:
-        return devices, floor(coarse, machine, constraints)
+        return devices, floor(coarse)
+    cheapest = as_problem(coarse, cheapest=True)
     if _same(typical.problem, cheapest.problem):
-        return devices, found.lower_bound
-    other = SOLVERS[exact](cheapest.problem, Budget(steps=constraints.steps))
+        return devices, best.lower_bound
+    other = solve(cheapest.problem, exact)
     if other is None:
         return devices, lower_bound(cheapest.problem)
     trials = [devices, cheapest.assignment(other.assignment, len(coarse))]
-    loads = [max(Loads(coarse, machine, trial).seconds) for trial in trials]
-    return trials[loads.index(min(loads))], other.lower_bound
+    return min(trials, key=lambda trial: Loads(coarse, trial).largest), other.lower_bound
+
+
+def _exact_strategy(coarse: Coarse) -> str:
+    return "downsets" if coarse.contiguous else "noncontiguous"
 
 
 def _same(a: Problem, b: Problem) -> bool:
@@ -180,10 +188,12 @@ def _same(a: Problem, b: Problem) -> bool:
     )
 
 
-def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: int) -> bool:
-    """Whether the exact search has no more to walk than that: down-sets of the coarse graph, times
-    the sets of devices that can hold each."""
-    core = reduced(elements(as_problem(coarse, machine, constraints).problem, contiguous=True))
+def is_narrow(coarse: Coarse, most: int) -> bool:
+    """Tell whether the exact search has no more than `most` states to walk.
+
+    They are the down-sets of the coarse graph, times the sets of devices that can hold each.
+    """
+    core = reduced(elements(as_problem(coarse).problem, contiguous=True))
     try:
         down_sets(len(core), core.arcs, most // states(weights(core)))
     except TooMany:
@@ -191,28 +201,26 @@ def is_narrow(coarse: Coarse, machine: Machine, constraints: Constraints, most: 
     return True
 
 
-def _infeasible(coarse: Coarse, machine: Machine, constraints: Constraints) -> PlacementError:
-    """Why nothing fits: what the devices hold in the placement with the smallest limit."""
-    exact = "downsets" if coarse.contiguous else "noncontiguous"
-    target = as_problem(coarse, machine, constraints)
-    least = SOLVERS[exact](memory_problem(target.problem), Budget(steps=constraints.steps))
+def _infeasible(coarse: Coarse) -> PlacementError:
+    """Explain that nothing fits: what devices hold in the placement with the smallest limit."""
+    target = as_problem(coarse)
+    budget = Budget(steps=coarse.constraints.steps)
+    least = SOLVERS[_exact_strategy(coarse)](memory_problem(target.problem), budget)
     if least is None:
         return PlacementError("no placement keeps all pins and groups; pin fewer of them")
-    memory = [0] * len(machine.devices)
+    memory = [0] * len(coarse.limits)
     for c, d in enumerate(target.assignment(least.assignment, len(coarse))):
         memory[d] += int(coarse.memory[c])
-    return too_small(machine, constraints, memory, max(memory), "")
+    return too_small(coarse, memory, max(memory), "")
 
 
-def too_small(
-    machine: Machine, constraints: Constraints, memory: list[int], smallest: int, who: str
-) -> LimitError:
-    """The error of a placement whose devices would hold that much."""
-    given = limits(machine, constraints)
-    over = [m - math.inf if x is None else m - x for m, x in zip(memory, given, strict=True)]
+def too_small(coarse: Coarse, memory: list[int], smallest: int, who: str) -> LimitError:
+    """Explain that devices would hold too many bytes: `memory`, where `smallest` is the least."""
+    limits = coarse.limits
+    over = [m - math.inf if x is None else m - x for m, x in zip(memory, limits, strict=True)]
     worst = max(range(len(memory)), key=lambda d: (over[d], memory[d], -d))
     return LimitError(
-        f"{machine.devices[worst].context} would have to hold {memory[worst]} bytes "
-        f"({bytes_text(memory[worst])}), but its limit is {given[worst]} bytes; the smallest "
+        f"{coarse.machine.devices[worst].context} would have to hold {memory[worst]} bytes "
+        f"({bytes_text(memory[worst])}), but its limit is {limits[worst]} bytes; the smallest "
         f"limit that works{who} is {smallest} bytes"
     )

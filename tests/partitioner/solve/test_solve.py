@@ -28,7 +28,7 @@ from partitioner.solve import contiguous as downsets
 from partitioner.solve.bounds import lower_bound
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
-from partitioner.solve.reduce import reduced
+from partitioner.solve.reduction import reduced
 from symgraph.core.errors import PlacementError
 
 # The whole definition is tried on each of these: colours, memory, kinds of device, free nodes.

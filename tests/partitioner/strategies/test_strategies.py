@@ -17,7 +17,7 @@ from partitioner.costs.machine import Machine
 from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
 from partitioner.strategies.coarse import Coarse, coarsen
-from partitioner.strategies.contract import MANY, Classes, Flow, contract
+from partitioner.strategies.contraction import MANY, Classes, Flow, contract
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph, Node

@@ -16,7 +16,7 @@ from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints, Placed
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.loads import Loads
-from partitioner.strategies.refine import refined
+from partitioner.strategies.local_search import refined
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph, Node
@@ -222,8 +222,8 @@ def test_refining_never_ends_worse_and_keeps_stages_in_a_row(seed):
     on = machine(3)
     coarse = coarsen(graph, costs, on, Constraints(), contiguous=True)
     start = [c * 3 // len(coarse) for c in range(len(coarse))]
-    before = Loads(coarse, on, start)
-    after = Loads(coarse, on, refined(coarse, on, Constraints(), start))
+    before = Loads(coarse, start)
+    after = Loads(coarse, refined(coarse, start))
     assert max(after.seconds) <= max(before.seconds)
     assert after.acyclic()
 
@@ -234,10 +234,10 @@ def test_loads_kept_up_to_date_are_those_counted_anew():
         graph, costs = random_net(seed)
         on = machine(3)
         coarse = coarsen(graph, costs, on, Constraints(), contiguous=True)
-        loads = Loads(coarse, on, [0] * len(coarse))
+        loads = Loads(coarse, [0] * len(coarse))
         for _ in range(10):
             loads.move([(int(rng.integers(len(coarse))), int(rng.integers(3)))])
-            fresh = Loads(coarse, on, loads.devices)
+            fresh = Loads(coarse, loads.devices)
             assert loads.seconds == pytest.approx(fresh.seconds, abs=1e-9)
             assert loads.memory == fresh.memory
 

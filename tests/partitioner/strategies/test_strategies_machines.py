@@ -14,8 +14,8 @@ from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints
 from partitioner.strategies.coarse import coarsen
-from partitioner.strategies.problem import STATES, as_problem
-from partitioner.strategies.refine import _better
+from partitioner.strategies.local_search import _better
+from partitioner.strategies.problem import MAX_DEVICE_SETS, as_problem
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
@@ -201,9 +201,9 @@ def test_many_devices_that_differ_are_told_apart_as_far_as_can_be():
     graph, costs = chain(20)
     on = Machine(devices(*(1.0 + i / 16 for i in range(16))), WIRE)
     coarse = coarsen(graph, costs, on, Constraints(), contiguous=True)
-    kinds = as_problem(coarse, on, Constraints()).problem.kinds
+    kinds = as_problem(coarse).problem.kinds
     assert 1 < len(kinds) < 16
-    assert np.prod([kind.count + 1 for kind in kinds]) <= STATES
+    assert np.prod([kind.count + 1 for kind in kinds]) <= MAX_DEVICE_SETS
     placed = STRATEGIES["optimal"](graph, costs, on, Constraints())
     alike = STRATEGIES["optimal"](graph, costs, Machine(devices(*[1.0] * 16), WIRE), Constraints())
     assert placed.lower_bound <= placed.load <= alike.load * 1.94

@@ -14,68 +14,64 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from partitioner.costs.machine import Machine
 from partitioner.solve.down_sets import rows
 from partitioner.solve.prices import best_prices, priced
-from partitioner.strategies.coarse import Coarse, limits, parts
+from partitioner.strategies.coarse import Coarse
 from partitioner.strategies.loads import Loads
-from partitioner.strategies.types import Constraints
 from symgraph.core.types import Array
 
-STEPS = 1_000_000  # parts put on a device
-MOST = 60  # devices: sets of them are bits of an integer
+MAX_STEPS = 1_000_000  # parts put on a device
+MAX_DEVICES = 60  # sets of them are bits of an integer
 
 
 class Task(NamedTuple):
-    """The coarse graph for the kernel.
+    """The coarse graph for the kernel; rows are compressed: (starts, values)."""
 
-    starts, classes: of each part, which is placed as one. times: [devices, classes]. allowed:
-    [parts, devices]. costs: of each star's messages between two devices: [stars, devices,
-    devices]. centre, other: stars of each class as compressed rows (starts, values). arcs: the
-    classes that forward values of each come from or go to, as compressed rows; into: whether
-    they come from there. twin: the device before that is just like each; -1: none. prices, rest:
-    of a second on each device, and of all parts from each one on.
-    """
-
+    #: The classes of each part, which is placed as one, as rows.
     starts: Array
     classes: Array
+    #: Seconds: [devices, classes].
     times: Array
+    #: Bytes of each class, and of each device.
     memory: Array
     limits: Array
+    #: Whether a part may be on a device: [parts, devices].
     allowed: Array
+    #: Seconds of each star's messages between two devices: [stars, devices, devices].
     costs: Array
+    #: Rows by class: the stars that it is the centre of, and those that it is another end of.
     centre: tuple[Array, Array]
     other: tuple[Array, Array]
+    #: Rows by class: the classes that forward values come from (`into`) or go to.
     arcs: tuple[Array, Array]
     into: Array
+    #: The last device before each that is just like it; -1: none.
     twin: Array
+    #: The price of a second on each device.
     prices: Array
+    #: The least price of all parts from each one on.
     rest: Array
     contiguous: bool
 
 
-def searched(
-    coarse: Coarse, machine: Machine, constraints: Constraints, devices: Sequence[int]
-) -> tuple[list[int], bool]:
-    """class -> device, no slower than a start that keeps all limits; whether nothing is better.
+def searched(coarse: Coarse, devices: Sequence[int]) -> tuple[list[int], bool]:
+    """Search all placements from a start that keeps all limits; a contiguous one stays so.
 
-    A contiguous start stays so.
+    Returns:
+        class -> device, no slower than the start, and whether it is proved that none is faster.
     """
-    if len(machine.devices) > MOST:
+    if len(coarse.limits) > MAX_DEVICES:
         return list(devices), False
-    start = Loads(coarse, machine, devices)
-    task = _task(coarse, machine, constraints, coarse.contiguous and start.acyclic())
-    found = np.array(devices, dtype=np.int64)
-    best = np.array([max(start.seconds)])
-    done = bool(_search(task, found, best, STEPS))
-    return found.tolist(), done
+    start = Loads(coarse, devices)
+    task = _task(coarse, coarse.contiguous and start.acyclic())
+    best_devices = np.array(devices, dtype=np.int64)
+    done = bool(_search(task, best_devices, np.array([start.largest]), MAX_STEPS))
+    return best_devices.tolist(), done
 
 
-def _task(coarse: Coarse, machine: Machine, constraints: Constraints, contiguous: bool) -> Task:
-    k, held = len(machine.devices), parts(coarse)
-    links = [[machine.link(a, b) for b in range(k)] for a in range(k)]
-    latency = np.array([[x.latency for x in row] for row in links])
-    rate = np.array([[1 / x.bandwidth for x in row] for row in links])
+def _task(coarse: Coarse, contiguous: bool) -> Task:
+    k, held = len(coarse.limits), coarse.parts
+    latency, rate = coarse.link_costs
     costs = np.array([s.messages * latency + s.nbytes * rate for s in coarse.stars])
     centre: list[list[int]] = [[] for _ in coarse.names]
     other: list[list[int]] = [[] for _ in coarse.names]
@@ -87,7 +83,7 @@ def _task(coarse: Coarse, machine: Machine, constraints: Constraints, contiguous
             if not star.backward:
                 arcs[star.centre][c], arcs[c][star.centre] = False, True
     pins = np.array([coarse.pins[part[0]] for part in held])
-    given = np.array([np.inf if x is None else x for x in limits(machine, constraints)])
+    limits = np.array([np.inf if x is None else x for x in coarse.limits])
     allowed = (pins[:, None] < 0) | (pins[:, None] == np.arange(k))
     price = best_prices(coarse.times, np.ones(k))
     least = priced(coarse.times, price)
@@ -96,23 +92,23 @@ def _task(coarse: Coarse, machine: Machine, constraints: Constraints, contiguous
         *rows(held),
         coarse.times,
         coarse.memory.astype(np.float64),
-        given,
+        limits,
         allowed,
         costs.reshape(-1, k, k),
         rows(centre),
         rows(other),
         rows([list(a) for a in arcs]),
         np.array([into for a in arcs for into in a.values()], dtype=np.bool_),
-        _twins(coarse, given, latency, rate),
+        _twins(coarse, limits, latency, rate),
         price,
         np.append(np.cumsum(weight[::-1])[::-1], 0.0),
         contiguous,
     )
 
 
-def _twins(coarse: Coarse, given: Array, latency: Array, rate: Array) -> Array:
+def _twins(coarse: Coarse, limits: Array, latency: Array, rate: Array) -> Array:
     """Of two devices just alike that nothing is on yet, the first is as good as the second."""
-    k = len(given)
+    k = len(limits)
     pinned = set(coarse.pins)
 
     def alike(a: int, b: int) -> bool:
@@ -121,7 +117,7 @@ def _twins(coarse: Coarse, given: Array, latency: Array, rate: Array) -> Array:
         return (
             a not in pinned
             and b not in pinned
-            and given[a] == given[b]
+            and limits[a] == limits[b]
             and np.array_equal(coarse.times[a], coarse.times[b])
             and all(np.array_equal(x, x[np.ix_(order, order)]) for x in (latency, rate))
         )

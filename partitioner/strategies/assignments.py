@@ -1,0 +1,159 @@
+"""Assignments: a device for every class of the coarse graph, by one function for each strategy.
+
+    uniform        classes by count and the devices' speeds, whatever they cost: what people do by
+                   hand, and Megatron by default
+    parameters     about as many bytes of parameters on all devices: DeepSpeed's default
+    chain          the exact optimum for one topological order at a time, over several orders
+    refine         the chain, improved by moves of classes for as long as one helps
+    optimal        the exact contiguous optimum
+    noncontiguous  classes anywhere, several stages a device where values go back
+
+The solvers charge a value once to its sender, over one link for each device; the runtime sends it
+to each receiver, over the link between the two. Where that makes a difference, the solver's optimum
+is a bound, and `local_search.proven` improves the placement until it meets the bound or has tried
+everything. All searches are limited in steps, so plans are the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.base.stages import form_stages
+from partitioner.base.types import Placement
+from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
+from partitioner.solve import Kind, Problem, Transfer, solve
+from partitioner.strategies.coarse import Coarse, coarsen
+from partitioner.strategies.loads import Loads
+from partitioner.strategies.local_search import proven, refined, swapped
+from partitioner.strategies.problem import floor, is_narrow, slowness, solved, too_small
+from partitioner.strategies.types import Constraints, Placed
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
+
+WIDEST_SEARCH = 1_000_000  # down-sets, times sets of devices: some ten seconds of search
+
+Assignment = tuple[Sequence[int], float]  # class -> device; a lower bound on the largest load
+
+
+def uniform(coarse: Coarse) -> Assignment:
+    """Give each device its share of the classes by its speed, in topological order.
+
+    A pinned class goes to its pin.
+    """
+    n = len(coarse)
+    shares = 1 / slowness(coarse)
+    ends = [math.ceil(round(x, 9)) for x in np.cumsum(shares) / shares.sum() * n]
+    return _at_pins(coarse, np.searchsorted(ends, np.arange(n), "right").tolist()), floor(coarse)
+
+
+def parameters(coarse: Coarse) -> Assignment:
+    """Cut the classes in topological order so that the most parameter bytes are as few as can be.
+
+    Where devices differ, bytes count for the speed of their device. A pinned class goes to its pin.
+    """
+    slow = slowness(coarse)
+    speeds = dict.fromkeys(slow)
+    kinds = tuple(Kind("device", int((slow == s).sum()), s * coarse.parameters) for s in speeds)
+    row = tuple(Transfer(c, (c + 1,), 0.0) for c in range(len(coarse) - 1))
+    problem = Problem(coarse.names, kinds, 0.0 * coarse.parameters, row)
+    order = [d for s in speeds for d in range(len(slow)) if slow[d] == s]
+    devices = [order[d] for d in solve(problem, "chain").assignment]
+    return _at_pins(coarse, devices), floor(coarse)
+
+
+def chain(coarse: Coarse) -> Assignment:
+    """Cut one of a few topological orders where the slowest device is fastest, then swap devices.
+
+    Over links that differ, cuts are made for a mean one.
+    """
+    devices, bound = solved(coarse, "chain")
+    return swapped(coarse, devices), bound
+
+
+def refine(coarse: Coarse) -> Assignment:
+    """Improve the solver's chain by local search."""
+    devices, bound = solved(coarse, "chain")
+    return refined(coarse, devices), bound
+
+
+def optimal(coarse: Coarse) -> Assignment:
+    """Find the contiguous optimum; a graph too wide for that gets the best of a few orders."""
+    method = "downsets" if is_narrow(coarse, WIDEST_SEARCH) else "chain"
+    return proven(coarse, *solved(coarse, method))
+
+
+def noncontiguous(coarse: Coarse) -> Assignment:
+    """Search all placements of the classes, contiguous or not."""
+    return proven(coarse, *solved(coarse, "noncontiguous"))
+
+
+CONTIGUOUS: dict[str, Callable[[Coarse], Assignment]] = {
+    "uniform": uniform,
+    "parameters": parameters,
+    "chain": chain,
+    "optimal": optimal,
+    "refine": refine,
+}
+
+
+def place_contiguous(
+    graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, strategy: str
+) -> Placed:
+    """Place a graph by a strategy of CONTIGUOUS: values flow along a row of devices."""
+    coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
+    return as_placement(graph, coarse, *CONTIGUOUS[strategy](coarse), strategy)
+
+
+def place_noncontiguous(
+    graph: Graph, costs: Costs, machine: Machine, constraints: Constraints
+) -> Placed:
+    """Place a graph without order, never slower than the contiguous optimum, which is one such way.
+
+    A device may hold the embedding and the decoder and nothing of what lies between, so that a
+    weight they share is not sent. More stages make longer pipelines: look at the simulated step,
+    not at the load alone.
+    """
+    coarse = coarsen(graph, costs, machine, constraints, contiguous=False)
+    devices, bound = noncontiguous(coarse)
+    placed = as_placement(graph, coarse, devices, bound, "noncontiguous")
+    with suppress(PlacementError):  # in one row it may not fit
+        row = place_contiguous(graph, costs, machine, constraints, strategy="optimal")
+        if row.load < placed.load:
+            return replace(row, strategy="noncontiguous", lower_bound=min(bound, row.load))
+    return placed
+
+
+def as_placement(
+    graph: Graph, coarse: Coarse, devices: Sequence[int], lower_bound: float, strategy: str
+) -> Placed:
+    """Put the nodes of every class on its device. Raises PlacementError if one is too small."""
+    devices = _in_a_row(coarse, devices)
+    loads = Loads(coarse, devices)
+    if any(x is not None and m > x for m, x in zip(loads.memory, coarse.limits, strict=True)):
+        who = f" for the strategy {strategy}"
+        raise too_small(coarse, loads.memory, max(loads.memory), who)
+    stage_of, rank_of = form_stages(graph, {name: devices[c] for name, c in coarse.of.items()})
+    placement = Placement(stage_of, rank_of, coarse.machine.contexts)
+    load = max(loads.seconds)
+    return Placed(placement, load, min(load, lower_bound), strategy, tuple(loads.memory))
+
+
+def _at_pins(coarse: Coarse, devices: Sequence[int]) -> list[int]:
+    return [pin if pin >= 0 else d for d, pin in zip(devices, coarse.pins, strict=True)]
+
+
+def _in_a_row(coarse: Coarse, devices: Sequence[int]) -> Sequence[int]:
+    """Number the devices along the graph if they are all alike."""
+    k = range(len(coarse.limits))
+    links = {coarse.machine.link(a, b)[:2] for a in k for b in k if a != b}
+    alike = (coarse.times == coarse.times[0]).all() and len({*coarse.limits}) == 1
+    if len(links) > 1 or not alike or max(coarse.pins) >= 0:
+        return devices
+    number = {d: i for i, d in enumerate(dict.fromkeys(devices))}
+    return [number[d] for d in devices]
