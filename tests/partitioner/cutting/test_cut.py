@@ -9,7 +9,9 @@ import pytest
 
 import symgraph.frontend.sym as sym
 from partitioner import BodyKey, Partition, Placement, group2ctx
-from partitioner.cutting.cut import cut
+from partitioner.cutting.cut import cut, runs_before
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph, Node
@@ -45,6 +47,60 @@ def edges(partition: Partition) -> list[str]:
 def keeps(partition: Partition, key: str) -> list[str]:
     (body,) = [b for k, b in partition.bodies.items() if str(k) == key]
     return list(map(str, body.keeps))
+
+
+# -- what runs before what --------------------------------------------------------------------
+
+BEFORE = {  # every pair of bodies of a stage that no schedule may run the other way round
+    "F F": {(0, 1), (0, 2), (1, 2)},  # segments in rising order
+    "B B": {(1, 0), (2, 0), (2, 1)},  # and back
+    "I I": {(1, 0), (2, 0), (2, 1)},
+    "W W": {(1, 0), (2, 0), (2, 1)},
+    "I W": {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)},  # W.2 may be done before I.1
+    **{f"F {phase}": {(i, j) for i in range(3) for j in range(3)} for phase in "BIW"},
+}
+
+
+@pytest.mark.parametrize("phases", ["FB", "FIW"])
+def test_what_runs_before_what(phases):
+    """Plan and run both ask `runs_before` how long to keep a value, so no run shows a mistake."""
+    for a in [BodyKey(4, phase, k) for phase in phases for k in range(3)]:
+        for b in [BodyKey(4, phase, k) for phase in phases for k in range(3)]:
+            pairs = BEFORE.get(f"{a.phase} {b.phase}", set())
+            assert runs_before(a, b) == ((a.segment, b.segment) in pairs), (a, b)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_keeps_that_order(name):
+    ranks = [0, 1, 1, 0] if name in ("zb-v", "dualpipe-v") else [0, 1]
+    for program in expand(SCHEDULES[name](ranks, 4), 3):
+        runs = [(run.mb, run.key) for run in program]
+        place = {run: i for i, run in enumerate(runs)}
+        for mb, a in runs:
+            for other, b in runs:
+                if mb == other and a.stage == b.stage and runs_before(a, b):
+                    assert place[mb, a] < place[mb, b]
+
+
+def test_values_are_kept_until_the_last_reader_of_any_schedule():
+    """h1 is read by I.1 and by W.2, in either order, so neither may drop it; w's last is I.1."""
+    w, h = sym.Variable("w"), sym.Variable("h")
+    for t in range(3):
+        with AttrScope(time_step=str(t)):
+            h = sym.tanh(sym.dot(h, w, name=f"p{t}"), name=f"h{t}")
+    graph = gradients(lower(sym.MakeLoss(h, name="loss"), {"w": (2, 2), "h": (2, 2)}), ["w"]).graph
+    found = cut(graph, group2ctx(graph, None, cpu(0)), split=True, time_segment=1)
+    assert {str(key): keeps(found, str(key)) for key in found.bodies} == {
+        "0F": ["h", "w", "h0"],
+        "0F.1": ["h0", "w", "h1"],
+        "0F.2": ["h1", "w", "h2"],
+        "0I.2": ["w", "h2_grad0", "p2_grad0"],
+        "0I.1": ["h1", "h1_grad0", "p1_grad0"],
+        "0I": ["h0", "h0_grad0"],
+        "0W.2": ["h1", "p2_grad1"],
+        "0W.1": ["h0", "w_grad0"],
+        "0W": [],
+    }
 
 
 # -- pictures --------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""The graph: what `Graph.of` refuses, so that nobody holds a graph that cannot run."""
+
+from __future__ import annotations
+
+import pytest
+
+from symgraph.core.errors import GraphError
+from symgraph.core.graph import Graph, Node
+from symgraph.core.registry import VARIABLE
+from symgraph.core.types import TensorType, Value
+
+TYPE = TensorType((2, 3), "float32")
+X = Node("x", VARIABLE, types=(TYPE,))
+
+
+def tanh(source: Value, name: str = "y") -> Node:
+    return Node(name, "tanh", (source,), types=(TYPE,))
+
+
+@pytest.mark.parametrize("nodes", [[X, tanh(Value("z"))], [tanh(Value("x")), X]])
+def test_an_input_that_no_earlier_node_makes(nodes):
+    missing = nodes[1].inputs[0].node if nodes[0] is X else "x"
+    with pytest.raises(
+        GraphError, match=f"tanh 'y' reads '{missing}', which no earlier node makes"
+    ):
+        Graph.of(nodes, [Value("y")])
+
+
+def test_an_output_that_no_node_makes():
+    with pytest.raises(GraphError, match="the list of outputs reads 'z', which no earlier node"):
+        Graph.of([X], [Value("z")])
+
+
+@pytest.mark.parametrize("index", [1, 2, -1])
+def test_an_output_of_a_node_that_it_does_not_have(index):
+    with pytest.raises(GraphError, match=f"tanh 'y' reads output {index} of 'x', which has 1"):
+        Graph.of([X, tanh(Value("x", index))], [Value("y")])
+    with pytest.raises(GraphError, match=f"outputs reads output {index} of 'y', which has 1"):
+        Graph.of([X, tanh(Value("x"))], [Value("y", index)])
+
+
+def test_two_nodes_of_one_name():
+    with pytest.raises(GraphError, match="two nodes are named 'x'"):
+        Graph.of([X, X], [Value("x")])
