@@ -9,7 +9,6 @@ estimated from its arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,7 +26,7 @@ from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import OpDef, find
 from symgraph.core.types import HALVES, Array, TensorType, wide
-from symgraph.ops.conv_compute import BLOCK_BYTES, FEW_COLUMNS
+from symgraph.ops.windows import windows_of
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
 ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
@@ -135,11 +134,15 @@ def own_bytes(
         found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL
     if op.random:
         found += COUNTERS * sum(map(_bytes, outs))
-    if "kernel" in op.params:  # columns, block by block
-        width = math.prod(attrs["kernel"])
-        depth = width * max((t.shape[1] for t in (*ins, *outs) if len(t.shape) > 1), default=1)
-        block = max(BLOCK_BYTES, FEW_COLUMNS * depth * 8)
-        found += ARRAYS * min(block, max(sizes) * width)
+    if "kernel" in op.params:  # data with its padding
+        windows = windows_of(attrs)
+        rank = len(windows.kernel) + 2
+        around = [
+            t._replace(shape=(*t.shape[:2], *windows.padded(t.shape[2:])))
+            for t in (*ins, *outs)
+            if len(t.shape) == rank
+        ]
+        found += ARRAYS * max(map(_bytes, around), default=0)
     return found
 
 

@@ -18,7 +18,6 @@ from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import LOW, Call, Env, Shapes, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape, Types
-from symgraph.ops.conv_compute import convolve, data_gradient, weight_gradient
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import fc_inputs, grad_data_shape
 from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
@@ -59,6 +58,62 @@ def channel_bias(site: Site, given: Shapes, because: str) -> Shapes:
     return [expect(site, "bias", b, (site.attrs["num_filter"],), because) for b in given]
 
 
+# -- sums over the positions in the kernel -------------------------------------------------------
+
+
+def last(place: Sequence[int | slice]) -> tuple[Any, ...]:
+    """A place along the last axes."""
+    return (..., *place)
+
+
+def by_group(x: Array, groups: int) -> Array:
+    """(n, channels, *spatial) as (groups, channels / groups, n * places), rows of a product."""
+    return x.swapaxes(0, 1).reshape(groups, x.shape[1] // groups, -1)
+
+
+def surrounded(xp: Any, x: Array, windows: Windows) -> Array:
+    """The data with its padding of zeros."""
+    around: Array = xp.zeros((*x.shape[:2], *windows.padded(x.shape[2:])), x.dtype)
+    around[last(windows.inside(x.shape[2:]))] = x
+    return around
+
+
+def convolve(xp: Any, x: Array, weight: Array, windows: Windows, groups: int) -> Array:
+    """(n, C, *spatial) data by (filters, C / groups, *kernel) weights: (n, filters, *windows)."""
+    around, counts = surrounded(xp, x, windows), windows.counts(x.shape[2:])
+    rows = weight.reshape(groups, -1, *weight.shape[1:])
+    y: Array = xp.zeros((*rows.shape[:2], len(x) * math.prod(counts)), x.dtype)
+    for offset in windows.offsets():
+        read = around[last(windows.at(offset, counts))]
+        y += rows[last(offset)] @ by_group(read, groups)
+    return y.reshape(len(weight), len(x), *counts).swapaxes(0, 1)
+
+
+def weight_gradient(xp: Any, g: Array, x: Array, windows: Windows, groups: int) -> Array:
+    """The gradient of the weight from (n, filters, *windows) gradients and the data."""
+    around, each = surrounded(xp, x, windows), by_group(g, groups)
+    shape = (groups, g.shape[1] // groups, x.shape[1] // groups, *windows.kernel)
+    total: Array = xp.empty(shape, x.dtype)
+    for offset in windows.offsets():
+        read = around[last(windows.at(offset, g.shape[2:]))]
+        total[last(offset)] = each @ by_group(read, groups).swapaxes(1, 2)
+    return total.reshape(g.shape[1], -1, *windows.kernel)
+
+
+def data_gradient(
+    xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
+) -> Array:
+    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight."""
+    around: Array = xp.zeros((*shape[:2], *windows.padded(shape[2:])), g.dtype)
+    rows, each = weight.reshape(groups, -1, *weight.shape[1:]), by_group(g, groups)
+    for offset in windows.offsets():
+        spread = rows[last(offset)].swapaxes(1, 2) @ each
+        read = spread.reshape(shape[1], len(g), *g.shape[2:]).swapaxes(0, 1)
+        around[last(windows.at(offset, g.shape[2:]))] += read
+    inside: Array = around[last(windows.inside(shape[2:]))]
+    return inside
+
+
 # -- Convolution -------------------------------------------------------------------------------
 
 
@@ -86,7 +141,11 @@ def conv_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def conv_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
-    return convolve(env.xp, x, w, b, windows_of(a), a["num_group"])
+    return with_bias(convolve(env.xp, x, w, windows_of(a), a["num_group"]), b)
+
+
+def with_bias(y: Array, bias: Array | None) -> Array:
+    return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
 
 
 def bias_gradient(c: Call) -> list[Ref]:
@@ -243,10 +302,7 @@ def deconv_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]
 def deconv_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
     windows, lengths = widened(a, x.shape)
     shape = (len(x), a["num_filter"], *lengths)
-    y = data_gradient(env.xp, x, w, windows, a["num_group"], shape)
-    if b is not None:
-        y += b.reshape(-1, *[1] * len(lengths))
-    return y
+    return with_bias(data_gradient(env.xp, x, w, windows, a["num_group"], shape), b)
 
 
 def deconv_grad(c: Call) -> Sequence[Ref]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from symgraph.core import params
 from symgraph.core.batch_layout import (
@@ -21,16 +21,6 @@ from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape, Types, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import grad_data_shape
-from symgraph.ops.pool_compute import (
-    Line,
-    at_maxima,
-    lines_of,
-    maxima,
-    maxima_gradient,
-    sums,
-    sums_gradient,
-    window_sizes,
-)
 from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
 
 FORM = {
@@ -74,11 +64,6 @@ def windows_over(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
     return windows, tuple(counts)
 
 
-def pool_lines(attrs: Attrs, data: Shape) -> list[Line]:
-    windows, counts = windows_over(attrs, data)
-    return lines_of(data[2:], counts, windows.kernel, windows.stride, windows.pad)
-
-
 def check_windows(site: Site, data: Shape) -> None:
     """Every window is to hold an element of the data."""
     windows = checked(site)
@@ -87,10 +72,12 @@ def check_windows(site: Site, data: Shape) -> None:
     if site.attrs["pooling_convention"] == "same" and any(windows.pad):
         site.fail(f"pad={windows.pad} does not go with pooling_convention='same'")
     counts_of(site, windows, data)
-    for line in pool_lines(site.attrs, data):
-        if line.length and (line.windows - 1) * line.stride - line.pad >= line.length:
+    _, counts = windows_over(site.attrs, data)
+    fields = zip(data[2:], counts, windows.stride, windows.pad, strict=True)
+    for axis, (length, count, stride, pad) in enumerate(fields, 2):
+        if length and (count - 1) * stride - pad >= length:
             site.fail(
-                f"the last window along axis {line.axis} of data of shape {data} lies in the "
+                f"the last window along axis {axis} of data of shape {data} lies in the "
                 f"padding alone (kernel={windows.kernel}, stride={windows.stride}, "
                 f"pad={windows.pad}, pooling_convention='full')"
             )
@@ -115,23 +102,136 @@ def pool_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [data], [unify(site, (*data[:2], *known), out, "output shapes")]
 
 
+# -- passes over the positions in the windows ----------------------------------------------------
+
+
+class Span(NamedTuple):
+    """All that windows cover: the data, and around it the padding."""
+
+    windows: Windows
+    counts: Shape
+    data: Shape
+
+    @classmethod
+    def of(cls, attrs: Attrs, data: Shape) -> Span:
+        return cls(*windows_over(attrs, data), data)
+
+    @property
+    def inside(self) -> tuple[Any, ...]:
+        """The place of the data."""
+        return (..., *self.windows.inside(self.data[2:]))
+
+    def places(self) -> Iterator[tuple[Any, ...]]:
+        """The elements at each position in the windows, row by row."""
+        for offset in self.windows.offsets():
+            yield (..., *self.windows.at(offset, self.counts))
+
+    def full(self, xp: Any, fill: float, dtype: Any) -> Array:
+        fields = zip(self.data[2:], self.counts, *self.windows, strict=True)
+        lengths = [max(n + 2 * p, (c - 1) * s + k) for n, c, k, s, _, p in fields]
+        array: Array = xp.full((*self.data[:2], *lengths), fill, dtype)
+        return array
+
+    def around(self, xp: Any, x: Array, fill: float) -> Array:
+        array = self.full(xp, fill, x.dtype)
+        array[self.inside] = x
+        return array
+
+    def sizes(self, padding: bool) -> list[list[int]]:
+        """By axis, how many elements each window has, with those of the padding or without."""
+        sizes = []
+        fields = zip(self.data[2:], self.counts, *self.windows, strict=True)
+        for n, count, kernel, stride, _, pad in fields:
+            low, high = (-pad, n + pad) if padding else (0, n)
+            starts = [i * stride - pad for i in range(count)]
+            sizes.append([min(s + kernel, high) - max(s, low) for s in starts])
+        return sizes
+
+
+def sums(xp: Any, x: Array, span: Span) -> Array:
+    around = span.around(xp, x, 0.0)
+    total: Array = xp.zeros((*x.shape[:2], *span.counts), x.dtype)
+    for place in span.places():
+        total += around[place]
+    return total
+
+
+def maxima(xp: Any, x: Array, span: Span) -> Array:
+    around = span.around(xp, x, -xp.inf)
+    top: Array = xp.full((*x.shape[:2], *span.counts), -xp.inf, x.dtype)
+    for place in span.places():
+        xp.maximum(top, around[place], out=top)
+    return top
+
+
+def first_maxima(xp: Any, x: Array, span: Span) -> Iterator[tuple[tuple[Any, ...], Array]]:
+    """Each position in the windows, and which windows have their first maximum there."""
+    around, top = span.around(xp, x, -xp.inf), maxima(xp, x, span)
+    free = xp.ones(top.shape, bool)
+    for place in span.places():
+        hit = (around[place] == top) & free
+        free &= ~hit
+        yield place, hit
+
+
+def max_gradient(xp: Any, g: Array, x: Array, span: Span) -> Array:
+    total = span.full(xp, 0.0, g.dtype)
+    for place, hit in first_maxima(xp, x, span):
+        total[place] += g * hit
+    inside: Array = total[span.inside]
+    return inside
+
+
+def at_maxima(xp: Any, h: Array, x: Array, span: Span) -> Array:
+    """The values of h where each window of x has its first maximum: transposes `max_gradient`."""
+    values = span.around(xp, h, 0.0)
+    total: Array = xp.zeros((*x.shape[:2], *span.counts), h.dtype)
+    for place, hit in first_maxima(xp, x, span):
+        total += values[place] * hit
+    return total
+
+
+def sums_gradient(xp: Any, g: Array, span: Span) -> Array:
+    total = span.full(xp, 0.0, g.dtype)
+    for place in span.places():
+        total[place] += g
+    inside: Array = total[span.inside]
+    return inside
+
+
+# -- Pooling -------------------------------------------------------------------------------------
+
+
 def pooling(env: Env, a: Attrs, x: Array) -> Array:
-    xp, lines, kind = env.xp, pool_lines(a, x.shape), a["pool_type"]
-    if kind == "max":
-        return maxima(xp, x, lines)[-1]
-    each = x.astype(wide(x.dtype), copy=False)
-    total = sums(xp, each ** a["p_value"] if kind == "lp" else each, lines)
+    span = Span.of(a, x.shape)
+    if a["pool_type"] == "max":
+        return maxima(env.xp, x, span)
+    return mean_or_norm(env.xp, a, x, lambda each: sums(env.xp, each, span))
+
+
+def mean_or_norm(xp: Any, a: Attrs, x: Array, sums: Callable[[Array], Array]) -> Array:
+    """A pooling by sums over the windows, made by `sums`; 16-bit floats in float32."""
+    kind, each = a["pool_type"], x.astype(wide(x.dtype), copy=False)
+    total = sums(each ** a["p_value"] if kind == "lp" else each)
     if kind == "lp":
         (xp.positive, xp.sqrt, xp.cbrt)[a["p_value"] - 1](total, out=total)
     elif kind == "avg":
-        total /= divisors(xp, a, lines, total)
+        total /= divisors(xp, a, x.shape, total)
     return total.astype(x.dtype, copy=False)
 
 
-def divisors(xp: Any, a: Attrs, lines: Sequence[Line], like: Array) -> Array:
+def divisors(xp: Any, a: Attrs, data: Shape, like: Array) -> Array:
     """What each window's sum is divided by, in the dtype of `like`."""
-    sizes: Array = window_sizes(xp, lines, a["count_include_pad"] is not False)
-    return sizes.astype(like.dtype)
+    total: Array = xp.ones((), "int64")
+    for sizes in Span.of(a, data).sizes(a["count_include_pad"] is not False):
+        total = total[..., None] * xp.asarray(sizes)
+    return total.astype(like.dtype)
+
+
+def per_element(xp: Any, a: Attrs, g: Array) -> Array:
+    """The gradient of each element of a window, of a sum or an average; 16 bits in float32."""
+    each = g.astype(wide(g.dtype), copy=False)
+    return each / divisors(xp, a, a["shape"], each) if a["pool_type"] == "avg" else each
 
 
 def pool_grad(c: Call) -> Sequence[Ref]:
@@ -182,11 +282,8 @@ register(
 
 
 def pool_gradient(env: Env, a: Attrs, g: Array) -> Array:
-    lines = pool_lines(a, a["shape"])
-    each = g.astype(wide(g.dtype), copy=False)
-    if a["pool_type"] == "avg":
-        each = each / divisors(env.xp, a, lines, each)
-    return sums_gradient(env.xp, each, lines).astype(g.dtype, copy=False)
+    each = per_element(env.xp, a, g)
+    return sums_gradient(env.xp, each, Span.of(a, a["shape"])).astype(g.dtype, copy=False)
 
 
 register(
@@ -205,7 +302,7 @@ register(
     name="_max_pool_grad",
     inputs=("grad", "data"),
     shape=lambda site, ins, outs: (ins, [ins[1]]),
-    compute=lambda env, a, g, x: maxima_gradient(env.xp, g, x, pool_lines(a, x.shape)),
+    compute=lambda env, a, g, x: max_gradient(env.xp, g, x, Span.of(a, x.shape)),
     grad=lambda c: (apply("_at_maxima", c.gy, c.x[1], **form(c.attrs)), None),
     flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, outs, ins),
     params=FORM,
@@ -222,7 +319,7 @@ register(
     name="_at_maxima",
     inputs=("values", "data"),
     shape=at_maxima_shape,
-    compute=lambda env, a, h, x: at_maxima(env.xp, h, x, pool_lines(a, x.shape)),
+    compute=lambda env, a, h, x: at_maxima(env.xp, h, x, Span.of(a, x.shape)),
     grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
     flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
     params=FORM,

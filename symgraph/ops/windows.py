@@ -50,6 +50,11 @@ class Windows(NamedTuple):
     def padded(self, spatial: Shape) -> Shape:
         return tuple(n + 2 * p for n, p in zip(spatial, self.pad, strict=True))
 
+    def counts(self, spatial: Shape) -> Shape:
+        """The number of windows along each axis of known data."""
+        fields = zip(self.padded(spatial), self.extent, self.stride, strict=True)
+        return tuple((n - extent) // step + 1 for n, extent, step in fields)
+
     def inside(self, spatial: Shape) -> tuple[slice, ...]:
         """The data within its padding."""
         return tuple(slice(p, p + n) for n, p in zip(spatial, self.pad, strict=True))

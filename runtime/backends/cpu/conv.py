@@ -1,8 +1,7 @@
-"""Convolutions of 3x3 with stride 1, by Winograd's products where there are channels enough.
+"""Convolutions: of 3x3 with stride 1 by Winograd's products, all others by `conv_blocks`.
 
-Work goes unit after unit, some tile rows of some samples, so that what a unit spreads out is still
-in the cache when it is multiplied. All others, and layers with few channels, whose time is that of
-the copies, are left to the operators' own computation.
+Winograd's products pay where there are channels enough. Work goes unit after unit, some tile rows
+of some samples, so that what a unit spreads out is still in the cache when it is multiplied.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partitioner.memory.packing import to_cache_lines
-from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu import conv_blocks
+from runtime.backends.cpu.flat import by_numpy, floating
 from runtime.backends.cpu.table import KERNELS, kernel
 from runtime.backends.cpu.winograd import (
     POINTS,
@@ -26,6 +26,7 @@ from runtime.backends.cpu.winograd import (
 )
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape
+from symgraph.ops.conv import widened
 from symgraph.ops.windows import windows_of
 
 CHANNELS = 16  # the least on both sides
@@ -195,34 +196,48 @@ def suits(call: KernelCall, x: Array, weight: Array, y: Array) -> bool:
 
 
 @kernel("Convolution")
-def convolution(call: KernelCall) -> BoundCall | None:
+def convolution(call: KernelCall) -> BoundCall:
     (x, weight, *bias), (y,) = call.ins, call.outs
+    windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, weight, y):
-        return None
-    pad = windows_of(call.attrs).pad
+        given = bias[0] if bias else None
+        return by_numpy(conv_blocks.convolve, x, weight, given, windows, groups, out=y)
+    pad = windows.pad
     return BoundCall(convolve, (x, weight, bias[0] if bias else zeros(y), pad, False, y))
 
 
 @kernel("_conv_grad_data")
-def grad_data(call: KernelCall) -> BoundCall | None:
+def grad_data(call: KernelCall) -> BoundCall:
     (g, weight), (out,) = call.ins, call.outs
+    windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, out, weight, g):
-        return None
-    pad = tuple(2 - p for p in windows_of(call.attrs).pad)
+        given = g, weight, None, windows, groups, out.shape
+        return by_numpy(conv_blocks.data_gradient, *given, out=out)
+    pad = tuple(2 - p for p in windows.pad)
     return BoundCall(convolve, (g, weight, zeros(out), pad, True, out))
 
 
 @kernel("_conv_grad_weight")
-def grad_weight(call: KernelCall) -> BoundCall | None:
+def grad_weight(call: KernelCall) -> BoundCall:
     (g, x), (out,) = call.ins, call.outs
+    windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, out, g):
-        return None
-    return BoundCall(weight_gradient, (g, x, windows_of(call.attrs).pad, out))
+        return by_numpy(conv_blocks.weight_gradient, g, x, windows, groups, out=out)
+    return BoundCall(weight_gradient, (g, x, windows.pad, out))
+
+
+@kernel("Deconvolution")
+def deconvolution(call: KernelCall) -> BoundCall:
+    (x, weight, *bias), (y,) = call.ins, call.outs
+    windows, _ = widened(call.attrs, x.shape)
+    given = x, weight, bias[0] if bias else None, windows, call.attrs["num_group"], y.shape
+    return by_numpy(conv_blocks.data_gradient, *given, out=y)
 
 
 def scratch_bytes(op: str, call: KernelCall) -> int:
     """What a call of one of these operators takes of `SCRATCH`."""
-    if KERNELS[op](call) is None:
+    bound = KERNELS[op](call)
+    if bound is None or bound.function not in (convolve, weight_gradient):
         return 0
     (first, second, *_), (out,) = call.ins, call.outs
     if op == "_conv_grad_weight":

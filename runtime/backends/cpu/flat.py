@@ -20,7 +20,7 @@ from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import erf, exp, sigmoid, tanh
 from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array
+from symgraph.core.types import Array, wide
 from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
 
 Function = Callable[..., Any]
@@ -32,6 +32,22 @@ def floating(*values: Array) -> bool:
     """Whether all are of one float dtype that has kernels."""
     kinds = {value.dtype for value in values}  # not their names, which numpy makes each time
     return len(kinds) == 1 and kinds <= FLOAT_TYPES
+
+
+def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall:
+    """A call of a function of numpy's, which has floats of 16 bits in float32."""
+
+    def run() -> None:
+        out[...] = function(
+            *[_widened(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        )
+
+    return BoundCall(run, ())
+
+
+def _widened(array: Array) -> Array:
+    wider: Array = array.astype(wide(array.dtype), copy=False)
+    return wider
 
 
 # -- numpy's own -------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Maxima of windows of 2x2, the pooling that halves an image, and their gradient."""
+"""Pooling: maxima of windows of 2x2, which halve an image, in one pass; all others by lines."""
 
 from __future__ import annotations
 
-from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu import pool_lines
+from runtime.backends.cpu.flat import by_numpy, floating
 from runtime.backends.cpu.softmax import greater
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.compile import jit
@@ -73,14 +74,30 @@ def images(x: Array) -> Array:
 
 
 @kernel("Pooling")
-def pooling(call: KernelCall) -> BoundCall | None:
+def pooling(call: KernelCall) -> BoundCall:
     (x,), (y,) = call.ins, call.outs
-    return BoundCall(maxima, (images(x), images(y))) if halves(call, x) else None
+    if halves(call, x):
+        return BoundCall(maxima, (images(x), images(y)))
+    return by_numpy(pool_lines.pooled, call.attrs, x, out=y)
 
 
 @kernel("_max_pool_grad")
-def max_pool_grad(call: KernelCall) -> BoundCall | None:
+def max_pool_grad(call: KernelCall) -> BoundCall:
     (g, x), (out,) = call.ins, call.outs
-    return (
-        BoundCall(maxima_gradient, (images(g), images(x), images(out))) if halves(call, x) else None
-    )
+    if halves(call, x):
+        return BoundCall(maxima_gradient, (images(g), images(x), images(out)))
+    lines = pool_lines.lines_of(call.attrs, x.shape)
+    return by_numpy(pool_lines.maxima_gradient, g, x, lines, out=out)
+
+
+@kernel("_at_maxima")
+def at_maxima(call: KernelCall) -> BoundCall:
+    (h, x), (out,) = call.ins, call.outs
+    lines = pool_lines.lines_of(call.attrs, x.shape)
+    return by_numpy(pool_lines.at_maxima, h, x, lines, out=out)
+
+
+@kernel("_pool_grad")
+def pool_grad(call: KernelCall) -> BoundCall:
+    (g,), (out,) = call.ins, call.outs
+    return by_numpy(pool_lines.pool_gradient, call.attrs, g, out=out)

@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import signal
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.core.params import Site
@@ -15,7 +14,6 @@ from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.infer import infer_shapes
 from symgraph.frontend.sym import Convolution, Deconvolution, Variable
-from symgraph.ops.conv_compute import blocks
 from symgraph.passes.testing import check_op, op_graph, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout
 
@@ -93,58 +91,6 @@ def test_gradients_with_many_filters_or_channels(filters, channels):
     x, weight = normal(2, channels, 6, 5), normal(filters, channels, 3, 3)
     attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters, "no_bias": True}
     check_op("Convolution", x, weight, **attrs)
-
-
-def by_scipy(x, weight):
-    """Stride 1, no padding."""
-    return np.stack(
-        [
-            np.stack(
-                [
-                    sum(signal.correlate(c, w, "valid") for c, w in zip(sample, one, strict=True))
-                    for one in weight
-                ]
-            )
-            for sample in x
-        ]
-    )
-
-
-@pytest.mark.parametrize("shape", [(5, 3, 40, 30), (2, 8, 60, 50), (70, 2, 5, 4), (1, 2, 30, 1)])
-def test_sizes_that_need_several_blocks(shape):
-    """Several samples a block with fewer in the last, and several blocks a sample."""
-    kernel = (3, min(3, shape[3]))
-    x, weight = normal(*shape), normal(4, shape[1], *kernel)
-    attrs = {"kernel": kernel, "num_filter": 4, "no_bias": True}
-    y = run_op("Convolution", x, weight, **attrs)
-    np.testing.assert_allclose(y, by_scipy(x, weight), rtol=1e-9, atol=1e-10)
-    g = normal(*y.shape)
-    of_weight = run_op("_conv_grad_weight", g, x, kernel=kernel)
-    parts = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3))
-    np.testing.assert_allclose(of_weight, np.einsum("nfyx,ncyxij->fcij", g, parts), rtol=1e-9)
-    of_x = run_op("_conv_grad_data", g, weight, shape=shape, kernel=kernel)
-    around = np.pad(g, [(0, 0), (0, 0), *[(k - 1, k - 1) for k in kernel]])
-    turned = weight.swapaxes(0, 1)[:, :, ::-1, ::-1]
-    np.testing.assert_allclose(of_x, by_scipy(around, turned), rtol=1e-9, atol=1e-10)
-    lengths = [2 * (n - 1) + k for n, k in zip(g.shape[2:], kernel, strict=True)]
-    step = {"kernel": kernel, "stride": (2, 2)}
-    spread = run_op("_conv_grad_data", g, weight, shape=(*shape[:2], *lengths), **step)
-    other = normal(*spread.shape)
-    down = run_op("Convolution", other, weight, num_filter=4, no_bias=True, **step)
-    np.testing.assert_allclose((other * spread).sum(), (down * g).sum(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("batch", [1, 5, 64])
-@pytest.mark.parametrize("counts", [(1,), (7, 3), (224, 224), (2, 2)])
-@pytest.mark.parametrize("depth", [9, 4608])
-def test_blocks_are_every_window_once_and_of_even_sizes(batch, counts, depth):
-    seen = np.zeros((batch, counts[0]), int)
-    sizes = []
-    for start, stop, top, end in blocks(batch, counts, depth, 4):
-        seen[start:stop, top:end] += 1
-        sizes.append((stop - start) * (end - top))
-    assert (seen == 1).all()
-    assert max(sizes) <= 2 * min(sizes) or batch % 2 or counts[0] % 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import pytest
 
+from runtime.backends.cpu import conv as winograd
 from runtime.backends.cpu.conv import SCRATCH, units
+from runtime.backends.cpu.conv_blocks import blocks
 from symgraph.core.registry import Env
 from tests.runtime.backends.cpu.test_flat import DTYPES, agree, bind, numbers
 
@@ -60,43 +62,69 @@ def test_a_sample_does_not_depend_on_the_others():
     np.testing.assert_allclose(last, whole[-8:], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"kernel": (5, 5)},
-        {"kernel": (3,), "pad": (1,)},
-        {"stride": (2, 1)},
-        {"dilate": (2, 2)},
-        {"num_group": 2},
-        {"pad": (3, 3)},
-    ],
-)
-def test_other_windows_have_no_kernel(more):
-    attrs = {"kernel": (3, 3), "pad": (1, 1), **more}
-    shape = (8, 32, 9) if len(attrs["kernel"]) == 1 else (8, 32, 9, 9)
-    weight = numbers((32, 32 // attrs.get("num_group", 1), *attrs["kernel"]))
-    bound, _, _ = bind(
-        "Convolution", (numbers(shape), weight), num_filter=32, no_bias=True, **attrs
+BLOCKED = [  # shape, kernel, stride, dilate, pad, groups
+    ((3, 4, 7), (3,), (2,), (1,), (1,), 1),
+    ((3, 4, 9), (2,), (1,), (3,), (2,), 4),
+    ((8, 32, 9, 9), (5, 5), (1, 1), (1, 1), (1, 1), 1),
+    ((8, 32, 9, 9), (3, 3), (2, 1), (1, 1), (1, 1), 1),
+    ((8, 32, 9, 9), (3, 3), (1, 1), (2, 2), (1, 1), 1),
+    ((8, 32, 9, 9), (3, 3), (1, 1), (1, 1), (1, 1), 2),
+    ((8, 32, 9, 9), (3, 3), (1, 1), (1, 1), (3, 3), 1),
+    ((3, 4, 12, 11), (1, 1), (1, 1), (1, 1), (0, 0), 1),
+    ((3, 4, 6, 5), (1, 1), (2, 2), (1, 1), (1, 0), 1),
+    ((3, 4, 4, 4), (3, 3), (1, 1), (1, 1), (4, 3), 1),
+    ((3, 4, 5, 4, 6), (2, 2, 3), (1, 2, 1), (1, 1, 2), (1, 1, 0), 2),
+    ((5, 3, 40, 30), (3, 3), (1, 1), (1, 1), (0, 0), 1),  # several samples a block, fewer at last
+    ((2, 8, 60, 50), (3, 3), (2, 2), (1, 1), (0, 0), 1),  # several blocks a sample
+    ((70, 2, 5, 4), (3, 3), (1, 1), (1, 1), (0, 0), 1),
+    ((1, 2, 30, 1), (3, 1), (1, 1), (1, 1), (0, 0), 1),
+    ((16, 3, 8, 8), (3, 3), (1, 1), (1, 1), (1, 1), 1),  # what does not pay by Winograd's products
+    ((16, 16, 8, 8), (3, 3), (1, 1), (1, 1), (1, 1), 8),
+    ((1, 16, 32, 32), (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((8, 16, 2, 2), (3, 3), (1, 1), (1, 1), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("shape", "kernel", "stride", "dilate", "pad", "groups"), BLOCKED)
+def test_blocks(shape, kernel, stride, dilate, pad, groups, dtype):
+    near = {"float16": 2e-2, **{name: 100 * limit for name, limit in NEAR.items()}}[dtype]
+    channels, filters = shape[1], 16
+
+    def same(op, *ins, **more):
+        bound, outs, wanted = bind(op, ins, **form, **more)
+        assert bound.function not in (winograd.convolve, winograd.weight_gradient)
+        bound.function(*bound.args)
+        assert outs[0].dtype == wanted[0].dtype
+        np.testing.assert_allclose(outs[0], wanted[0], rtol=near, atol=near)
+        return outs[0]
+
+    form = {"kernel": kernel, "stride": stride, "dilate": dilate, "pad": pad, "num_group": groups}
+    x, bias = numbers(shape, dtype), numbers(filters, dtype, 2)
+    depth = np.sqrt(channels // groups * np.prod(kernel)).astype(dtype)
+    weight = numbers((filters, channels // groups, *kernel), dtype, 1) / depth
+    y = same("Convolution", x, weight, bias, num_filter=filters)
+    g = numbers(y.shape, dtype, 3)
+    same("_conv_grad_data", g, weight, shape=shape)
+    same("_conv_grad_weight", g / np.sqrt(g[:, 0].size).astype(dtype), x)
+    back = same("Deconvolution", g, weight, num_filter=channels)
+    same(
+        "Deconvolution", g, weight, numbers(channels, dtype, 4), num_filter=channels, no_bias=False
     )
-    assert bound is None
+    assert back.shape[:2] == shape[:2]
 
 
-@pytest.mark.parametrize(
-    ("shape", "filters", "dtype"),
-    [
-        ((16, 3, 8, 8), 16, "float32"),
-        ((16, 16, 8, 8), 8, "float32"),
-        ((1, 16, 32, 32), 16, "float32"),
-        ((8, 16, 2, 2), 16, "float32"),
-        ((16, 16, 8, 8), 16, "float16"),
-    ],
-)
-def test_what_does_not_pay_has_no_kernel(shape, filters, dtype):
-    x, weight, _, g, attrs = layer(shape, filters, (1, 1), dtype)
-    given = {"num_filter": filters, "no_bias": True, **attrs}
-    assert bind("Convolution", (x, weight), **given)[0] is None
-    assert bind("_conv_grad_data", (g, weight), shape=shape, **attrs)[0] is None
-    assert bind("_conv_grad_weight", (g, x), **attrs)[0] is None
+@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("counts", [(1,), (7, 3), (224, 224), (2, 2)])
+@pytest.mark.parametrize("depth", [9, 4608])
+def test_blocks_are_every_window_once_and_of_even_sizes(batch, counts, depth):
+    seen = np.zeros((batch, counts[0]), int)
+    sizes = []
+    for start, stop, top, end in blocks(batch, counts, depth, 4):
+        seen[start:stop, top:end] += 1
+        sizes.append((stop - start) * (end - top))
+    assert (seen == 1).all()
+    assert max(sizes) <= 2 * min(sizes) or batch % 2 or counts[0] % 2
 
 
 @pytest.mark.parametrize("batch", [1, 16, 40])
@@ -154,19 +182,32 @@ def test_maxima_of_what_is_no_number():
     agree("_max_pool_grad", numbers(y.shape, seed=1), x, tolerance=0, **HALVES)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"pool_type": "avg"},
-        {"kernel": (3, 3)},
-        {"stride": (1, 1)},
-        {"pad": (1, 1)},
-        {"pooling_convention": "full"},
-        {"global_pool": True},
-    ],
-)
-def test_other_pooling_has_no_kernel(more):
-    assert bind("Pooling", [numbers((1, 2, 5, 5))], **{**HALVES, **more})[0] is None
+LINES = [
+    ((1, 2, 5, 5), {"kernel": (3, 3)}),
+    ((2, 3, 7, 6), {"stride": (1, 1)}),
+    ((2, 3, 7, 6), {"pad": (1, 1), "count_include_pad": False}),
+    ((2, 3, 7, 6), {"kernel": (3, 2), "pad": (1, 0), "pooling_convention": "full"}),
+    ((2, 3, 7, 6), {"pooling_convention": "same", "kernel": (3, 3)}),
+    ((2, 3, 7, 6), {"global_pool": True}),
+    ((2, 3, 9), {"kernel": (3,), "stride": (2,)}),
+    ((2, 2, 5, 4, 6), {"kernel": (2, 3, 2), "stride": (1, 2, 2), "pad": (1, 1, 0)}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["max", "avg", "sum", "lp"])
+@pytest.mark.parametrize(("shape", "more"), LINES)
+def test_pooling_by_lines(shape, more, kind, dtype):
+    attrs = {**HALVES, **more, "pool_type": kind, **({"p_value": 2} if kind == "lp" else {})}
+    near = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}[dtype]
+    x = np.round(numbers(shape, dtype) * 2)  # with equal elements, of which the first counts
+    (y,) = agree("Pooling", x, tolerance=near, near=near, **attrs)
+    g = numbers(y.shape, dtype, 1)
+    if kind == "max":
+        agree("_max_pool_grad", g, x, tolerance=near, near=near, **attrs)
+        agree("_at_maxima", numbers(shape, dtype, 2), x, tolerance=0, **attrs)
+    elif kind != "lp":
+        agree("_pool_grad", g, shape=shape, tolerance=near, near=near, **attrs)
 
 
 # -- batch normalisation -------------------------------------------------------------------------

@@ -17,6 +17,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.windows import Windows
 
@@ -63,9 +65,9 @@ def in_all(place: Sequence[int | slice]) -> tuple[int | slice, ...]:
 class Padded:
     """The samples of one block after another, (C, *padded, n), with zeros around them."""
 
-    def __init__(self, xp: Any, x: Array, windows: Windows) -> None:
-        self.xp, self.x, self.windows = xp, x, windows
-        self.array: Array = xp.zeros(0, wide(x.dtype))
+    def __init__(self, x: Array, windows: Windows) -> None:
+        self.x, self.windows = x, windows
+        self.array: Array = np.zeros(0, wide(x.dtype))
         self._start = -1
 
     def of(self, block: Block) -> Array:
@@ -74,26 +76,25 @@ class Padded:
             part = self.x[block.start : block.stop]
             shape = (part.shape[1], *self.windows.padded(part.shape[2:]), len(part))
             if self.array.shape != shape:
-                self.array = self.xp.zeros(shape, self.array.dtype)
+                self.array = np.zeros(shape, self.array.dtype)
             inside = self.windows.inside(part.shape[2:])
-            self.array[in_all(inside)] = self.xp.moveaxis(part, 0, -1)
+            self.array[in_all(inside)] = np.moveaxis(part, 0, -1)
         return self.array
 
 
 class Columns:
     """What each window of a block reads: (C, *kernel, *windows, n), always in the same memory."""
 
-    def __init__(self, xp: Any, dtype: Any, windows: Windows) -> None:
+    def __init__(self, dtype: Any, windows: Windows) -> None:
         self.windows = windows
-        self.memory: Array = xp.empty(0, dtype)
-        self.xp = xp
+        self.memory: Array = np.empty(0, dtype)
 
     def like(self, padded: Array, counts: Shape) -> Array:
         """Room for the columns of so many windows."""
         shape = (len(padded), *self.windows.kernel, *counts, padded.shape[-1])
         size = math.prod(shape)
         if size > self.memory.size:
-            self.memory = self.xp.empty(size, self.memory.dtype)
+            self.memory = np.empty(size, self.memory.dtype)
         return self.memory[:size].reshape(shape)
 
     def of(self, padded: Array, counts: Shape, block: Block) -> Array:
@@ -111,12 +112,12 @@ def part_of(x: Array, block: Block) -> Array:
     return x[block.start : block.stop, :, block.top : block.end]
 
 
-def gathered(xp: Any, x: Array, groups: int, dtype: Any) -> Array:
+def gathered(x: Array, groups: int, dtype: Any) -> Array:
     """(n, C, *windows) as the rows (groups, C / groups, windows * n) of a product."""
     if len(x) == 1:
         return x.astype(dtype, copy=False).reshape(groups, x.shape[1] // groups, -1)
-    made: Array = xp.empty((*x.shape[1:], len(x)), dtype)
-    made[...] = xp.moveaxis(x, 0, -1)
+    made: Array = np.empty((*x.shape[1:], len(x)), dtype)
+    made[...] = np.moveaxis(x, 0, -1)
     return made.reshape(groups, x.shape[1] // groups, -1)
 
 
@@ -126,14 +127,9 @@ def grouped(weight: Array, groups: int) -> Array:
     return rows.astype(wide(rows.dtype), copy=False)
 
 
-def convolve(
-    xp: Any, x: Array, weight: Array, bias: Array | None, windows: Windows, groups: int
-) -> Array:
+def convolve(x: Array, weight: Array, bias: Array | None, windows: Windows, groups: int) -> Array:
     """(n, C, *spatial) data by (filters, C / groups, *kernel) weights: (n, filters, *windows)."""
-    counts = tuple(
-        (n - e) // s + 1
-        for n, e, s in zip(windows.padded(x.shape[2:]), windows.extent, windows.stride, strict=True)
-    )
+    counts = windows.counts(x.shape[2:])
     rows = grouped(weight, groups)
     dtype, shape = rows.dtype, (len(x), len(weight), *counts)
     if bias is not None:
@@ -143,66 +139,74 @@ def convolve(
         if bias is not None:
             y += bias
         return y.reshape(shape).astype(x.dtype, copy=False)
-    y = xp.empty(shape, x.dtype)
-    padded, columns = Padded(xp, x, windows), Columns(xp, dtype, windows)
+    y = np.empty(shape, x.dtype)
+    padded, columns = Padded(x, windows), Columns(dtype, windows)
     for block in blocks(len(x), counts, groups * rows.shape[2], dtype.itemsize):
         here = (block.end - block.top, *counts[1:])
         read = columns.of(padded.of(block), here, block)
         made = rows @ read.reshape(groups, rows.shape[2], -1)
         if bias is not None:
             made += bias
-        part_of(y, block)[...] = xp.moveaxis(made.reshape(len(weight), *here, -1), -1, 0)
+        part_of(y, block)[...] = np.moveaxis(made.reshape(len(weight), *here, -1), -1, 0)
     return y
 
 
-def weight_gradient(xp: Any, g: Array, x: Array, windows: Windows, groups: int) -> Array:
+def weight_gradient(g: Array, x: Array, windows: Windows, groups: int) -> Array:
     """The gradient of the weight from (n, filters, *windows) gradients and the data."""
     depth = x.shape[1] // groups * math.prod(windows.kernel)
-    dtype = xp.dtype(wide(x.dtype))
-    total: Array = xp.zeros((groups, g.shape[1] // groups, depth), dtype)
-    padded, columns = Padded(xp, x, windows), Columns(xp, dtype, windows)
+    dtype = np.dtype(wide(x.dtype))
+    total: Array = np.zeros((groups, g.shape[1] // groups, depth), dtype)
+    padded, columns = Padded(x, windows), Columns(dtype, windows)
     for block in blocks(len(x), g.shape[2:], groups * depth, dtype.itemsize):
         part = part_of(g, block)
         read = columns.of(padded.of(block), part.shape[2:], block)
         turned = read.reshape(groups, depth, -1).swapaxes(1, 2)
-        total += gathered(xp, part, groups, dtype) @ turned
+        total += gathered(part, groups, dtype) @ turned
     shape = (g.shape[1], x.shape[1] // groups, *windows.kernel)
     return total.reshape(shape).astype(x.dtype, copy=False)
 
 
 def data_gradient(
-    xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
+    g: Array, weight: Array, bias: Array | None, windows: Windows, groups: int, shape: Shape
 ) -> Array:
-    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight."""
+    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight.
+
+    A bias is added to it: a Deconvolution is such a gradient.
+    """
+    y = _data_gradient(g, weight, windows, groups, shape)
+    if bias is not None:
+        y += bias.reshape(-1, *[1] * (y.ndim - 2))
+    return y
+
+
+def _data_gradient(g: Array, weight: Array, windows: Windows, groups: int, shape: Shape) -> Array:
     around = tuple(e - 1 - p for e, p in zip(windows.extent, windows.pad, strict=True))
     few = len(weight) <= MANY_FILTERS * shape[1]
     if few and set(windows.stride) == {1} and min(around) >= 0:
         turned = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
         axes = tuple(range(3, turned.ndim))
-        turned = xp.flip(turned, axes).reshape(shape[1], -1, *windows.kernel)
-        return convolve(xp, g, turned, None, windows._replace(pad=around), groups)
-    return scattered(xp, g, weight, windows, groups, shape)
+        turned = np.flip(turned, axes).reshape(shape[1], -1, *windows.kernel)
+        return convolve(g, turned, None, windows._replace(pad=around), groups)
+    return scattered(g, weight, windows, groups, shape)
 
 
-def scattered(
-    xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
-) -> Array:
+def scattered(g: Array, weight: Array, windows: Windows, groups: int, shape: Shape) -> Array:
     """`data_gradient` for any stride: what each window read gets its part."""
     turned = grouped(weight, groups).swapaxes(1, 2)
-    y: Array = xp.empty(shape, g.dtype)
-    columns = Columns(xp, turned.dtype, windows)
+    y: Array = np.empty(shape, g.dtype)
+    columns = Columns(turned.dtype, windows)
     inside, padded = windows.inside(shape[2:]), windows.padded(shape[2:])
-    total: Array = xp.empty(0)
+    total: Array = np.empty(0)
     for block in blocks(len(g), g.shape[2:], groups * turned.shape[1], turned.dtype.itemsize):
         part = part_of(g, block)
         if block.top == 0:
-            total = xp.zeros((shape[1], *padded, len(part)), turned.dtype)
+            total = np.zeros((shape[1], *padded, len(part)), turned.dtype)
         made = columns.like(total, part.shape[2:])
-        rows = gathered(xp, part, groups, turned.dtype)
-        xp.matmul(turned, rows, out=made.reshape(groups, turned.shape[1], -1))
+        rows = gathered(part, groups, turned.dtype)
+        np.matmul(turned, rows, out=made.reshape(groups, turned.shape[1], -1))
         for offset in windows.offsets():
             read = windows.at(offset, part.shape[2:], block.top)
             total[in_all(read)] += made[in_all(offset)]
         if block.end == g.shape[2]:
-            y[block.start : block.stop] = xp.moveaxis(total[in_all(inside)], -1, 0)
+            y[block.start : block.stop] = np.moveaxis(total[in_all(inside)], -1, 0)
     return y

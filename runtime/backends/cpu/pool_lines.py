@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from symgraph.core.params import Attrs
 from symgraph.core.types import Array, Shape
+from symgraph.ops.pool import mean_or_norm, per_element, windows_over
 
 Part = tuple[slice, ...]
 
@@ -45,26 +49,20 @@ class Line(NamedTuple):
             last = start + (self.windows - 1) * self.stride
             yield self.part(start, last + 1, self.stride)
 
-    def sizes(self, padding: bool) -> list[int]:
-        """How many elements each window has, with those of the padding or without."""
-        low, high = (-self.pad, self.length + self.pad) if padding else (0, self.length)
-        starts = [i * self.stride - self.pad for i in range(self.windows)]
-        return [min(s + self.kernel, high) - max(s, low) for s in starts]
 
-
-def spanned(xp: Any, x: Array, line: Line, fill: float) -> Array:
+def spanned(x: Array, line: Line, fill: float) -> Array:
     """The data with `fill` around it."""
     if line.span == line.length:
         return x
     shape = (*x.shape[: line.axis], line.span, *x.shape[line.axis + 1 :])
-    whole: Array = xp.full(shape, fill, x.dtype)
+    whole: Array = np.full(shape, fill, x.dtype)
     whole[line.data] = x
     return whole
 
 
-def reduced(xp: Any, x: Array, line: Line, ufunc: Any, reduce: Any, fill: float) -> Array:
+def reduced(x: Array, line: Line, ufunc: Any, reduce: Any, fill: float) -> Array:
     """The windows of one axis, each reduced to one element. reduce: `ufunc` along an axis."""
-    whole = spanned(xp, x, line, fill)
+    whole = spanned(x, line, fill)
     if line.windows == 1:
         made: Array = reduce(whole[line.part(0, line.kernel)], line.axis, keepdims=True)
         return made
@@ -75,10 +73,10 @@ def reduced(xp: Any, x: Array, line: Line, ufunc: Any, reduce: Any, fill: float)
     return total
 
 
-def spread(xp: Any, g: Array, line: Line) -> Array:
+def spread(g: Array, line: Line) -> Array:
     """The transpose of a sum: what each element has in all of its windows."""
     shape = (*g.shape[: line.axis], line.span, *g.shape[line.axis + 1 :])
-    whole: Array = xp.zeros(shape, g.dtype)
+    whole: Array = np.zeros(shape, g.dtype)
     for part in line.parts():
         whole[part] += g
     return whole[line.data]
@@ -97,59 +95,65 @@ def first_hits(x: Array, y: Array, line: Line) -> Iterator[tuple[Part, Array]]:
         yield part, hit
 
 
-def sums(xp: Any, x: Array, lines: Sequence[Line]) -> Array:
+def sums(x: Array, lines: Sequence[Line]) -> Array:
     for line in reversed(lines):
-        x = reduced(xp, x, line, xp.add, xp.sum, 0.0)
+        x = reduced(x, line, np.add, np.sum, 0.0)
     return x
 
 
-def sums_gradient(xp: Any, g: Array, lines: Sequence[Line]) -> Array:
+def sums_gradient(g: Array, lines: Sequence[Line]) -> Array:
     for line in lines:
-        g = spread(xp, g, line)
+        g = spread(g, line)
     return g
 
 
-def window_sizes(xp: Any, lines: Sequence[Line], padding: bool) -> Array:
-    """The number of elements of each window, to broadcast against the output."""
-    total: Array = xp.ones((), "int64")
-    for line in lines:
-        total = total[..., None] * xp.asarray(line.sizes(padding))
-    return total
-
-
-def maxima(xp: Any, x: Array, lines: Sequence[Line]) -> list[Array]:
+def maxima(x: Array, lines: Sequence[Line]) -> list[Array]:
     """The data, then the maxima along the last axis, the last two, ..."""
     found = [x]
     for line in reversed(lines):
-        found.append(reduced(xp, found[-1], line, xp.maximum, xp.max, -xp.inf))
+        found.append(reduced(found[-1], line, np.maximum, np.max, -np.inf))
     return found
 
 
-def maxima_gradient(xp: Any, g: Array, x: Array, lines: Sequence[Line]) -> Array:
+def maxima_gradient(g: Array, x: Array, lines: Sequence[Line]) -> Array:
     """Each window's gradient at its first maximum."""
-    found = maxima(xp, x, lines)
+    found = maxima(x, lines)
     for line, below, above in zip(lines, found[-2::-1], found[::-1], strict=False):
-        whole = spanned(xp, below, line, -xp.inf)
-        total = xp.zeros(whole.shape, g.dtype)
+        whole = spanned(below, line, -np.inf)
+        total = np.zeros(whole.shape, g.dtype)
         for part, hit in first_hits(whole, above, line):
             total[part] += g * hit
         g = total[line.data]
     return g
 
 
-def at_maxima(xp: Any, h: Array, x: Array, lines: Sequence[Line]) -> Array:
+def at_maxima(h: Array, x: Array, lines: Sequence[Line]) -> Array:
     """The transpose of `maxima_gradient`: what h has where each window has its first maximum."""
-    found = maxima(xp, x, lines)
+    found = maxima(x, lines)
     for line, below, above in zip(reversed(lines), found, found[1:], strict=False):
-        whole, values = spanned(xp, below, line, -xp.inf), spanned(xp, h, line, 0.0)
-        total = xp.zeros(above.shape, h.dtype)
+        whole, values = spanned(below, line, -np.inf), spanned(h, line, 0.0)
+        total = np.zeros(above.shape, h.dtype)
         for part, hit in first_hits(whole, above, line):
             total += values[part] * hit
         h = total
     return h
 
 
-def lines_of(lengths: Shape, counts: Shape, kernel: Shape, stride: Shape, pad: Shape) -> list[Line]:
-    """One line a spatial axis of (batch, channel, *spatial) data."""
-    fields = zip(lengths, counts, kernel, stride, pad, strict=True)
+def pooled(attrs: Attrs, x: Array) -> Array:
+    """The output of Pooling."""
+    lines, kind = lines_of(attrs, x.shape), attrs["pool_type"]
+    if kind == "max":
+        return maxima(x, lines)[-1]
+    return mean_or_norm(np, attrs, x, lambda each: sums(each, lines))
+
+
+def pool_gradient(attrs: Attrs, g: Array) -> Array:
+    """The gradient of the data of a sum or an average."""
+    return sums_gradient(per_element(np, attrs, g), lines_of(attrs, attrs["shape"]))
+
+
+def lines_of(attrs: Attrs, data: Shape) -> list[Line]:
+    """One line per spatial axis of (batch, channel, *spatial) data."""
+    windows, counts = windows_over(attrs, data)
+    fields = zip(data[2:], counts, windows.kernel, windows.stride, windows.pad, strict=True)
     return [Line(axis, *each) for axis, each in enumerate(fields, 2)]
