@@ -31,7 +31,8 @@ from partitioner.memory.memory_plan import memory_layout as layout
 from runtime.backends import bodies as kernels
 from runtime.backends.cpu import gemm
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, plan
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
 from symgraph.frontend import init, optimizer

@@ -27,7 +27,9 @@ import benchmarks.sleeping as sleeping
 from examples.lstm_lm import build
 from partitioner.base.types import BodyKey
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.profiling.calibration.pricing import measure_link
 from runtime.schedule.replay import Costs, simulate
 from runtime.transports import ThreadCluster

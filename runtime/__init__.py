@@ -4,7 +4,11 @@ from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Session, initialize
 from runtime.frontends.mxnet.executor import Executor
 from runtime.planning.buckets import Buckets
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.costs.prices import MEASURED, PROVIDERS
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
+from runtime.profiling.calibration.pricing import fresh_pricing
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program, Schedule
@@ -12,6 +16,8 @@ from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
 from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import breakdown, critical_path
 from runtime.transports import ThreadCluster, make_cluster
+
+PROVIDERS[MEASURED] = fresh_pricing  # of Options that name no pricing
 
 __all__ = [
     "SCHEDULES",

@@ -9,7 +9,7 @@ from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
 from runtime.engine.worker import Worker
 from runtime.planning.buckets import Buckets, largest_first
-from runtime.planning.heap import paused
+from runtime.planning.heap import no_collections
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
@@ -95,7 +95,7 @@ class BucketSession(Session):
                 rank = transport.rank
                 workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
 
-            with paused():
+            with no_collections():
                 self.cluster.run(start)
             self._bound[keys] = workers
         states = {rank: worker.states for rank, worker in self.workers.items()}

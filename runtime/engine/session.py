@@ -19,12 +19,12 @@ from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
 from runtime.engine.worker import Worker
 from runtime.planning.plan import Plan
-from runtime.planning.requirements import require_optimizer, require_ranks
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.program import Schedule
 from runtime.schedule.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
+from symgraph.core.errors import RunError
 from symgraph.core.types import Array
 from symgraph.frontend.init import Initializer
 from symgraph.frontend.io import DataBatch
@@ -223,6 +223,25 @@ def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:
     }
     wholes = [(assemble(plan.layouts[v], parts_of[v]), parts_of[v][0]) for v in plan.outputs]
     return [whole.copy() if whole is first else whole for whole, first in wholes]
+
+
+def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:
+    """Raise TypeError for what is no optimizer, RunError for a plan that it could not train."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
+    if not trains:
+        raise RunError("an optimizer is given, but the plan has no updates: Options(update=True)")
+    if not gradients:
+        raise RunError(
+            "an optimizer is given, but the plan has no gradients: plan(..., wrt=None) has those "
+            "of all arguments that are not fed"
+        )
+
+
+def require_ranks(wanted: int, there: int) -> None:
+    """Raise RunError unless a cluster has a rank for each of a plan's."""
+    if wanted != there:
+        raise RunError(f"the plan has {wanted} ranks, but the cluster has {there}")
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:

@@ -12,12 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from runtime.planning.heap import paused
+from runtime.planning.heap import no_collections
 from runtime.planning.mixed_step import mix
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
-from runtime.planning.step_memory import step_memory
 from symgraph.core.errors import GraphError, ScheduleError
 from symgraph.core.units import bytes_text
 from symgraph.frontend.io import DataBatch, DataDesc, describe
@@ -74,7 +75,7 @@ class Buckets:
         Raises GraphError if the bucket has other parameters or outputs than the default one.
         """
         if key not in self._plans:
-            with paused():
+            with no_collections():
                 made = self._plan(key, provide, self._options())
             self._require_alike(key, made)
             self._plans[key] = made
@@ -104,17 +105,9 @@ class Buckets:
 
     def _options(self, *, update: bool = True) -> Options:
         """How further buckets are planned: like the default one."""
-        choice = self.default.choice
-        return replace(
-            self.default.options,
-            like=self.default,
-            strategy=None,
-            placement=None,
-            schedule=choice.schedule,
-            time_segment=choice.time_segment,
-            recompute=choice.recompute,
-            update=update and self.default.options.update,
-        )
+        default = self.default
+        update = update and default.options.update
+        return default.following(schedule=default.choice.schedule, update=update)
 
     def _plan(self, key: Hashable, provide: Iterable[DataDesc], options: Options) -> Plan:
         model = self._model(key, provide)
@@ -187,11 +180,11 @@ def _require_sums(parts: StepBatches) -> None:
 def _require_memory(step: StepPrograms, limit: int) -> None:
     """A step keeps within the bytes that each rank may hold."""
     plans = step.parts.plans
-    for rank, memory in enumerate(step_memory(step)):
+    for rank, memory in enumerate(step.memory):
         if memory.peak > limit:
             raise ScheduleError(
                 f"a step of {len(plans)} batches needs {bytes_text(memory.peak)} ({memory.peak} "
-                f"bytes) on {plans[0].partition.placement.devices[rank]}, more than the limit of "
+                f"bytes) on {plans[0].devices[rank]}, more than the limit of "
                 f"{bytes_text(limit)}; put fewer batches into a step"
             )
 

@@ -21,23 +21,19 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.types import BodyKey, CommEdge
-from partitioner.costs.cost import Speed
-from runtime.planning.costs.prices import CostModel
+from runtime.planning.costs.prices import NOMINAL, CostModel
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.generators.table import ComputeLists, expand
 from runtime.schedule.instructions import RECV, SEND, UPDATE
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Columns, Program, Schedule
-from runtime.schedule.replay import Costs, Link, check, simulate
+from runtime.schedule.replay import Costs, check, simulate
 from runtime.schedule.timeline import Timeline, Track
 from symgraph.core.errors import ScheduleError
 from symgraph.passes.replicate import copies_of
 
 Ints = npt.NDArray[np.int32]
 Listing = Callable[[Sequence[int], int], ComputeLists]  # ranks of stages, micro-batches
-
-# What orders of micro-batches are compared by where nothing is measured: the same on all ranks.
-NOMINAL = CostModel.alike(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,7 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
     """Of the union: a body's as in its own partition, all else as in the first one."""
     count = len(parts.mbs)
     of_kinds = [
-        prices.costs(partition, parts.plans[kind.part].chores(partition, count))
+        prices.costs(partition, parts.plans[kind.part].overheads(partition, count))
         for kind, partition in parts.partitions.items()
     ]
     stages = len(next(iter(parts.partitions.values())).rank_of)
@@ -216,6 +212,3 @@ def sent_bytes(step: StepPrograms) -> int:
     """Bytes of all messages between the ranks in a step."""
     partitions = [step.parts.partitions[kind] for kind in step.parts.kinds]
     return sum(e.type.nbytes for p in partitions for e in p.edges if p.crosses(e))
-
-
-__all__ = ["NOMINAL", "Mixed", "MixedTopology", "mix", "predict", "sent_bytes"]

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from partitioner import Placement
+from runtime.planning.options import NetworkOptions
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
@@ -26,8 +27,8 @@ from symgraph.passes.batching import (
     split_sizes,
 )
 from symgraph.passes.gradients import gradients
-from symgraph.passes.precision import FLOAT32, reduced, require_precision
-from symgraph.passes.replicate import REPLICATE, replica_counts, replicate
+from symgraph.passes.precision import reduced, require_precision
+from symgraph.passes.replicate import REPLICATE, Replicated, replica_counts, replicate
 from symgraph.passes.shard import Sharded, shard
 from symgraph.passes.shards import Shard, mark, regroup
 from symgraph.passes.simplify import fold
@@ -35,133 +36,147 @@ from symgraph.passes.simplify import fold
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is to be planned: see runtime.planning.plan.plan. wrt: variables, by their users' names.
-
-    groups: operator -> the ctx_group that it is put in, in the place of its own.
-    """
+    """What is to be planned, besides the options."""
 
     symbol: Symbol
     feeds: Mapping[str, Feed]
+    """The variables that get new values every step."""
     wrt: tuple[str, ...]
+    """The variables to differentiate by, as the symbol names them; (): forward only."""
     heads: bool
+    """Whether outputs have head gradients that are fed."""
     shapes: Mapping[str, Any]
+    """Shapes of other variables, where they cannot be inferred."""
     dtypes: Mapping[str, Any]
     groups: Mapping[str, str] = field(default_factory=dict)
+    """Operator -> the ctx_group that it is put in, in place of its own."""
 
     def lowered(self, size: int) -> Graph:
-        """The forward graph for a batch of that many samples."""
-        fed = {name: feed.part(size).shape for name, feed in self.feeds.items()}
-        kinds = {name: feed.type.dtype for name, feed in self.feeds.items()}
-        graph = lower(self.symbol, {**self.shapes, **fed}, {**self.dtypes, **kinds})
+        """Return the forward graph for a batch of that many samples."""
+        shapes = {name: feed.part(size).shape for name, feed in self.feeds.items()}
+        dtypes = {name: feed.type.dtype for name, feed in self.feeds.items()}
+        graph = lower(self.symbol, {**self.shapes, **shapes}, {**self.dtypes, **dtypes})
         return regroup(graph, self.groups)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Network:
-    """What a plan is made of.
-
-    graphs: micro-batch size -> forward and backward graph. sizes: samples of each micro-batch.
-    prologue: see symgraph.passes.batching. outputs, names, layouts: of the forward outputs. grads:
-    variable -> the value of its gradient. heads: output index -> its head gradient. shards:
-    variable -> the part of a parameter that it is; it stands in that one's place in `grads`.
-    parameters: variables that stay for the whole run, auxiliary states too. scales: variables that
-    are fed the loss scale, with their types.
-    """
+    """Graphs with gradients, and the names and types of what goes in and comes out."""
 
     feeds: Mapping[str, Feed]
+    """The variables that get new values every step."""
     graphs: Mapping[int, Graph]
+    """Micro-batch size -> forward and backward graph."""
     sizes: tuple[int, ...]
+    """Samples of each micro-batch, the largest first."""
     prologue: Graph
+    """What is computed of the whole batch before its first micro-batch."""
     outputs: tuple[Value, ...]
+    """The forward outputs."""
     names: tuple[str, ...]
+    """The outputs' names."""
     layouts: Mapping[Value, Layout]
+    """How the outputs' micro-batches make up the whole batch's."""
+    states: Mapping[str, Value]
+    """Variable -> the value that it takes in the next step."""
     grads: Mapping[str, Value]
+    """Variable -> the value of its gradient."""
     heads: Mapping[int, str]
+    """Output index -> its head gradient."""
     shards: Mapping[str, Shard]
+    """Variable -> the part of a parameter that it is; it replaces that parameter in `grads`."""
     parameters: frozenset[str]
+    """Variables that stay for the whole run: parameters and auxiliary states."""
     scales: Mapping[str, TensorType]
+    """Variables that are fed the loss scale, with their types."""
 
     @property
     def first(self) -> Graph:
         """The graph of the first (largest) micro-batch."""
         return self.graphs[self.sizes[0]]
 
-    def output(self, name: str) -> Value:
-        """The output of that name."""
-        return self.outputs[self.names.index(name)]
-
-    def next_states(self, named: Mapping[str, str], place: Placement) -> dict[str, Value]:
-        """The value of each state in the next step; PlacementError if it is made elsewhere."""
-        found = {}
-        for variable, output in named.items():
-            value = self.output(output)
-            here, there = (place.device_of(n) for n in (variable, value.node))
-            if here != there:
+    def require_states_in_place(self, placement: Placement) -> None:
+        """Raise PlacementError for a state whose next value is made on another device."""
+        for variable, value in self.states.items():
+            home, maker = (placement.device_of(n) for n in (variable, value.node))
+            if home != maker:
                 raise PlacementError(
-                    f"state {variable!r} is on {here}, but its next value {output!r} is made on "
-                    f"{there}; give both the same ctx_group"
+                    f"state {variable!r} is on {home}, but its next value {value!r} is made on "
+                    f"{maker}; give both the same ctx_group"
                 )
-            found[variable] = value
-        return found
 
 
 def make_network(
-    asked: PlanRequest,
-    micro_batches: int,
-    devices: Mapping[str, int],
-    shards: Mapping[str, str],
-    replicas: Mapping[str, str],
-    *,
-    whole: bool,
-    precision: str = FLOAT32,
-    scaled: bool = False,
+    request: PlanRequest, options: NetworkOptions, group_sizes: Mapping[str, int]
 ) -> Network:
-    """Lower, split and differentiate.
+    """Lower a symbol, split its batch into micro-batches and differentiate.
 
-    devices: group -> on how many devices it is. shards, replicas: group -> the value of that
-    attribute for its operators. whole: see symgraph.passes.shard. precision: see
-    symgraph.passes.precision. scaled: whether losses' gradients are multiplied by a fed scale.
+    Args:
+        group_sizes: the number of devices of each group.
+
     Raises what the steps raise.
     """
-    feeds = asked.feeds
+    feeds = request.feeds
     batch = batch_size(feeds) if feeds else 1
     axes = {name: feed.axis for name, feed in feeds.items()}
 
     @cache
     def lowered(size: int) -> Sharded:
-        graph = mark(mark(asked.lowered(size), shards), replicas, REPLICATE)
-        require_precision(graph, precision, feeds)
-        return shard(graph, asked.symbol.list_outputs(), feeds, devices=devices, whole=whole)
+        graph = mark(mark(request.lowered(size), options.shards), options.replicas, REPLICATE)
+        require_precision(graph, options.precision, feeds)
+        names = request.symbol.list_outputs()
+        return shard(graph, names, feeds, devices=group_sizes, whole=options.whole)
 
     @cache
-    def ready(size: int) -> MicroBatched:
+    def micro_batched(size: int) -> MicroBatched:
         return micro_batch(lowered(size).graph, axes, size, batch)
 
-    full, sizes = lowered(batch), split_sizes(batch, micro_batches)
+    full, sizes = lowered(batch), split_sizes(batch, options.micro_batches)
     early = prologue(full.graph, axes)
     fixed = {*feeds, *(v.node for v in early.outputs)}
-    counts = replica_counts(full.graph, devices) if feeds else {}
-    dealt = {size: replicate(counts, size, ready, fixed, sizes) for size in dict.fromkeys(sizes)}
-    first = dealt[sizes[0]]
-    wrt = first.variables(full.variables(asked.wrt))
-    forward = {n: reduced(fold(d.graph), precision, fixed) for n, d in dealt.items()}
-    both = {n: gradients(f, wrt, heads=asked.heads, scaled=scaled) for n, f in forward.items()}
+    counts = replica_counts(full.graph, group_sizes) if feeds else {}
+    forward = {
+        size: replicate(counts, size, micro_batched, fixed, sizes) for size in dict.fromkeys(sizes)
+    }
+    return _differentiated(request, options, full, forward, sizes, early)
+
+
+def _differentiated(
+    request: PlanRequest,
+    options: NetworkOptions,
+    full: Sharded,
+    forward: Mapping[int, Replicated],
+    sizes: tuple[int, ...],
+    early: Graph,
+) -> Network:
+    """Return the network of forward graphs by micro-batch size.
+
+    Args:
+        full: the graph of the whole batch.
+        early: its prologue.
+    """
+    fixed = {*request.feeds, *(v.node for v in early.outputs)}
+    first = forward[sizes[0]]
+    wrt = first.variables(full.variables(request.wrt))
+    graphs = {n: reduced(fold(f.graph), options.precision, fixed) for n, f in forward.items()}
+    scaled = options.loss_scale.scales
+    both = {n: gradients(g, wrt, heads=request.heads, scaled=scaled) for n, g in graphs.items()}
     graph, grads, heads, scales = both[sizes[0]]
-    outputs = forward[sizes[0]].outputs
+    outputs = graphs[sizes[0]].outputs
     layouts = [first.layouts[v] for v in full.graph.outputs]
     fed = {*fixed, *heads.values(), *scales}
-    parameters = frozenset(n.name for n in graph.variables if n.name not in fed)
     return Network(
-        dict(feeds),
-        {size: b.graph for size, b in both.items()},
-        sizes,
-        early,
-        outputs,
-        full.names,
-        dict(zip(outputs, layouts, strict=True)),
-        grads,
-        heads,
-        {**full.shards, **first.copies},
-        parameters,
-        {name: graph[name].types[0] for name in scales},
+        feeds=dict(request.feeds),
+        graphs={size: b.graph for size, b in both.items()},
+        sizes=sizes,
+        prologue=early,
+        outputs=outputs,
+        names=full.names,
+        layouts=dict(zip(outputs, layouts, strict=True)),
+        states={v: outputs[full.names.index(name)] for v, name in options.states.items()},
+        grads=grads,
+        heads=heads,
+        shards={**full.shards, **first.copies},
+        parameters=frozenset(n.name for n in graph.variables if n.name not in fed),
+        scales={name: graph[name].types[0] for name in scales},
     )

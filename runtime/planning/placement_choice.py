@@ -1,151 +1,149 @@
 """The choice of a placement: the best of what strategies find, by the step they would make.
 
 The bottleneck alone does not say how long a step takes, so each placement's schedule is chosen and
-simulated, and the shortest step is taken, unless the user wants something else to be short.
+simulated, and the shortest step is taken, unless the objective says otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import NamedTuple
 
 from partitioner import Placement
-from partitioner.costs.cost import CostTable
-from partitioner.costs.machine import Device, Level, Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
 from partitioner.strategies.types import LATENCY, STEP, THROUGHPUT
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.draft import Draft, Made
-from runtime.planning.schedule_choice import AUTO, Tried, Wish, choose, step_seconds
-from runtime.planning.splits import Weight, weigh
+from runtime.planning.draft import Draft
+from runtime.planning.network import Network
+from runtime.planning.options import AUTO, PlacementOptions
+from runtime.planning.plan import Plan, PlanCandidate
+from runtime.planning.schedule_choice import select_schedule, step_seconds
 from symgraph.core.context import Context
 from symgraph.core.errors import PlacementError, ScheduleError
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
 from symgraph.passes.shards import place_of
 
-NO_WEIGHTS: Mapping[str, Weight] = MappingProxyType({})
+Drafting = Callable[[Placement], Draft]
 
 
-class Considered(NamedTuple):
-    """A strategy's placement: predicted seconds of a step; None: no schedule kept to the limit.
+def select_placement(
+    draft: Drafting, network: Network, options: PlacementOptions, costs: CostModel
+) -> Plan:
+    """Return the plan with a strategy's placement, or with `auto` the best by the objective.
 
-    at_least: no schedule was looked for, since no step could be shorter than this.
+    Strategies that find the same placement share its schedule.
+
+    Raises:
+        PlacementError, ScheduleError: nothing keeps to the limits.
     """
-
-    placed: Placed
-    seconds: float | None
-    at_least: bool = False
-
-
-class Decision(NamedTuple):
-    """How a network is placed and run.
-
-    made: the schedule and all that goes with it. tried: of schedules. considered: of strategies.
-    prices: what was decided by; None if nothing was open. weights: of the network's groups.
-    seconds: the predicted step of a strategy's placement.
-    """
-
-    placement: Placement
-    made: Made
-    tried: tuple[Tried, ...]
-    prices: CostModel | None
-    considered: tuple[Considered, ...] = ()
-    weights: Mapping[str, Weight] = NO_WEIGHTS
-    seconds: float = 0.0
-
-
-def decide(
-    draft: Callable[[Placement], Draft],
-    graph: Graph,
-    strategy: str,
-    machine: Callable[[CostModel], Machine],
-    constraints: Constraints,
-    wish: Wish,
-    pricing: Callable[[Graph], CostModel],
-) -> Decision:
-    """The placement of a strategy, or with `auto` the best by the constraints' objective.
-
-    machine: the devices to place on, which may want prices to be known. Strategies that find the
-    same placement share its schedule. Raises PlacementError or ScheduleError if nothing keeps to
-    the limits.
-    """
-    prices = pricing(graph)
-    devices = machine(prices)
-    costs = prices.merged(graph, devices.contexts)
+    assert options.strategy is not None
+    graph, machine = network.first, options.machine_of(costs)
+    kernels = costs.merged(graph, machine.contexts)
     placed: list[Placed] = []
     failed: PlacementError | ScheduleError | None = None
-    for name, limits in _candidates(strategy, graph, constraints):
+    for name, limits in _limits(options.strategy, graph, _constraints(options, network)):
         try:
-            placed.append(find_strategy(name)(graph, costs, devices, limits))
+            placed.append(find_strategy(name)(graph, kernels, machine, limits))
         except PlacementError as error:
             failed = error
-    steps = _Steps(draft, wish, prices, hurry=constraints.objective == STEP)
+    tries = _Tries(draft, costs, hurry=options.objective == STEP)
     for number in sorted(range(len(placed)), key=lambda i: placed[i].load):
-        steps.add(number, placed[number])
-    if not steps.decisions:
-        raise steps.failed or failed or PlacementError("no strategy found a placement")
-    _, best = min(
-        steps.decisions, key=lambda d: _score(d[0], d[1], constraints.objective, draft, wish)
+        tries.add(number, placed[number])
+    if not tries.plans:
+        raise tries.failed or failed or PlacementError("no strategy found a placement")
+    _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
+    placements = tuple([tries.candidates[i] for i in range(len(placed))])
+    return replace(best, placements=placements, prices=costs)
+
+
+def _constraints(options: PlacementOptions, network: Network) -> Constraints:
+    """Return what a strategy must keep to."""
+    devices, groups = options.ranks, options.groups or {}
+    pins = {
+        group: devices.index(device)
+        for group, device in groups.items()
+        if isinstance(device, Context)
+    }
+    spread = {
+        group: tuple(map(devices.index, pieces))
+        for group, pieces in groups.items()
+        if not isinstance(pieces, Context)
+    }
+    return Constraints(
+        memory=options.memory,
+        parameters=network.parameters,
+        grads=network.grads,
+        slots=options.slots,
+        in_flight=min(len(network.sizes), len(devices)),
+        keep_groups=options.keep_groups,
+        together=[(variable, value.node) for variable, value in network.states.items()],
+        pins=pins,
+        spread=spread,
+        objective=options.objective,
+        split_tied=options.split_tied,
+        steps=options.solver_steps,
     )
-    considered = tuple([steps.considered[i] for i in range(len(placed))])
-    return best._replace(considered=considered, weights=weigh(graph, costs))
 
 
-class _Steps:
-    """The schedules of placements, as they come.
+class _Tries:
+    """The schedules of placements that have been tried.
 
-    considered: by the placement's number. decisions: those that keep to the limits. hurry: leave
-    out what cannot be the shortest step: a device is busy for its load in every micro-batch.
+    A device is busy for its load in every micro-batch, so a placement whose load is longer than
+    the shortest step need not be scheduled.
     """
 
-    def __init__(
-        self, draft: Callable[[Placement], Draft], wish: Wish, prices: CostModel, *, hurry: bool
-    ) -> None:
-        self.draft, self.wish, self.prices, self.hurry = draft, wish, prices, hurry
-        self.considered: dict[int, Considered] = {}
-        self.decisions: list[tuple[Placed, Decision]] = []
-        self.shortest = math.inf
+    def __init__(self, draft: Drafting, costs: CostModel, *, hurry: bool) -> None:
+        """hurry: leave out placements that cannot make the shortest step."""
+        self.draft, self.costs, self.hurry = draft, costs, hurry
+        self.candidates: dict[int, PlanCandidate] = {}  # by the placement's number
+        self.plans: list[tuple[Placed, Plan]] = []  # that keep to the limits
+        self.shortest = math.inf  # seconds of a step
         self.failed: ScheduleError | None = None
 
-    def add(self, number: int, found: Placed) -> None:
-        """Choose a placement's schedule, unless another has the same or it cannot be the best."""
-        for known in self.considered.values():
-            if known.placed.placement == found.placement and not known.at_least:
-                self.considered[number] = known._replace(placed=found)
+    def add(self, number: int, placed: Placed) -> None:
+        """Select a placement's schedule, unless another has the same or it cannot be the best."""
+        for known in self.candidates.values():
+            same = known.placed is not None and known.placed.placement == placed.placement
+            if same and known.bound is None:
+                self.candidates[number] = replace(known, placed=placed)
                 return
-        draft = self.draft(found.placement)
-        least = found.load * len(draft.sizes)
+        draft = self.draft(placed.placement)
+        least = placed.load * draft.micro_batches
         if self.hurry and least > self.shortest:
-            self.considered[number] = Considered(found, least, at_least=True)
+            self.candidates[number] = PlanCandidate(placed=placed, bound=least)
             return
         try:
-            made, tried, _ = choose(draft, self.wish, lambda graph: self.prices)
+            plan = _timed(draft, self.costs)
         except ScheduleError as error:
             self.failed = error
-            self.considered[number] = Considered(found, None)
+            self.candidates[number] = PlanCandidate(placed=placed)
             return
-        seconds = step_seconds(draft, made, self.wish, self.prices)
-        decision = Decision(found.placement, made, tried, self.prices, seconds=seconds)
-        self.decisions.append((found, decision))
-        self.considered[number] = Considered(found, seconds)
+        seconds = plan.choice.seconds
+        assert seconds is not None
+        self.plans.append((placed, plan))
+        self.candidates[number] = PlanCandidate(placed=placed, seconds=seconds)
         self.shortest = min(self.shortest, seconds)
 
 
-def _candidates(
-    strategy: str, graph: Graph, constraints: Constraints
-) -> list[tuple[str, Constraints]]:
-    """The strategies that are tried, with what they keep to.
+def _timed(draft: Draft, costs: CostModel) -> Plan:
+    """Return the plan with the best schedule, simulated even if only one is allowed."""
+    plan = select_schedule(draft, lambda: costs)
+    if plan.choice.seconds is not None:
+        return plan
+    return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
+
+
+def _limits(strategy: str, graph: Graph, constraints: Constraints) -> list[tuple[str, Constraints]]:
+    """Return the strategies to try, each with what it must keep to.
 
     All pieces of a split operator on one device may make no slower bottleneck than one on each, but
     a longer step where nothing else fills the wait; so both are tried.
     """
     if strategy != AUTO:
         return [(strategy, constraints)]
-    found = [(name, constraints) for name in STRATEGIES]
+    tries = [(name, constraints) for name in STRATEGIES]
     first: dict[tuple[str, int], str] = {}  # of each piece, which the others stay near
     for node in graph:
         group, place = lookup(node.tags, "ctx_group") or "", place_of(node)
@@ -153,47 +151,16 @@ def _candidates(
             first.setdefault((group, place[0]), node.name)
     on = {name: constraints.spread[group][i] for (group, i), name in first.items()}
     if on:
-        found.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
-    return found
+        tries.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
+    return tries
 
 
-def _score(
-    placed: Placed,
-    decision: Decision,
-    objective: str,
-    draft: Callable[[Placement], Draft],
-    wish: Wish,
-) -> float:
-    """What is to be small."""
+def _score(placed: Placed, plan: Plan, objective: str, draft: Drafting, costs: CostModel) -> float:
+    """Return the quantity to minimise for this objective."""
     if objective == THROUGHPUT:
         return placed.load
     if objective == LATENCY:
-        prices = decision.prices
-        assert prices is not None
-        whole = draft(placed.placement)
-        alone = replace(whole, sizes=whole.sizes[:1])
-        made, _, _ = choose(alone, wish, lambda graph: prices)
-        return step_seconds(alone, made, wish, prices)
-    return decision.seconds
-
-
-def machine_at_hand(contexts: tuple[Context, ...], prices: CostModel) -> Machine:
-    """The devices as prices know them, for who has no machine file.
-
-    CPUs are in one socket, GPUs in one node but in sockets of their own, so that each pair of kinds
-    has its own links.
-    """
-    devices = []
-    for context in contexts:
-        bodies = prices.of(context)
-        speed = bodies.speed if isinstance(bodies, CostTable) else bodies
-        node, socket = ("1", str(context.index)) if context.kind == "gpu" else ("0", "0")
-        devices.append(
-            Device(context, speed.flops, speed.call, speed.bandwidth, node=node, socket=socket)
-        )
-    kinds = {"socket": ("cpu", "cpu"), "node": ("gpu", "gpu"), "rack": ("cpu", "gpu")}
-    links = {level: prices.links.get(pair, prices.link) for level, pair in kinds.items()}
-    return Machine(
-        tuple(devices),
-        {level: Level(float(link.latency), float(link.bandwidth)) for level, link in links.items()},
-    )
+        alone = replace(plan.network, sizes=plan.sizes[:1])
+        plan = _timed(replace(draft(placed.placement), network=alone), costs)
+    assert plan.choice.seconds is not None
+    return plan.choice.seconds

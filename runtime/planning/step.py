@@ -12,21 +12,26 @@ Micro-batches of one plan and size are of one kind: they run the same bodies.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from partitioner import Partition
-from runtime.planning.memory.arena import Kind
+from partitioner.memory.packing import Need, to_cache_lines
+from runtime.planning.memory.arena import Arena, Kind, reserve
 from runtime.planning.plan import Plan
-from runtime.schedule.program import Schedule
+from runtime.schedule.program import Program, Schedule
+from runtime.schedule.replay import RankMemory
 from symgraph.core.types import Array, Value
 from symgraph.passes.batching import early_values
 
 Feeds = Mapping[str, Array]
+Ints = npt.NDArray[Any]
 
 
 class MicroBatch(NamedTuple):
@@ -103,6 +108,23 @@ class StepPrograms:
         """The first states of each batch; those of later steps stay on their ranks."""
         return [_zero_states(plan) for plan in self.parts.plans]
 
+    @cached_property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """What each rank holds, instruction by instruction.
+
+        A step of one batch has its plan's memory. The batches of a mixed step share an arena, so
+        what is held is read off the arena: all but parameters, optimizer arrays and scratch.
+        """
+        parts, first = self.parts, self.parts.plans[0]
+        if len(parts.plans) == 1:
+            return first.memory
+        ranks = []
+        for rank, program in enumerate(self.schedule.programs):
+            fixed = first.parameters
+            arena = reserve([program], rank, parts.partitions, parts.kinds, parts.grads, fixed)
+            ranks.append(_rank_memory(program, arena, first.memory[rank]))
+        return tuple(ranks)
+
     @property
     def digest(self) -> str:
         """A hash by which ranks compare what they run."""
@@ -115,3 +137,38 @@ class StepPrograms:
 def _zero_states(plan: Plan) -> dict[str, Array]:
     types = {name: plan.feeds[name].type for name in plan.states}
     return {name: np.zeros(type_.shape, type_.dtype) for name, type_ in types.items()}
+
+
+def _rank_memory(program: Program, arena: Arena, alone: RankMemory) -> RankMemory:
+    """Return what a rank holds in a mixed step.
+
+    Args:
+        alone: its memory in a step of the first batch alone, with all that stays for the run.
+    """
+    moments = len(program)
+    sums, kept, scratch = (_held(needs, moments) for needs in arena.needs)
+    worst = int(np.argmax(sums + kept + scratch)) if moments else 0
+    gradients, activations = (int(held[worst]) if moments else 0 for held in (sums, kept))
+    after = _held(chain(*arena.needs), moments, after=True)
+    return replace(
+        alone,
+        gradients=gradients,
+        activations=activations,
+        transient=arena.nbytes - gradients - activations,
+        at=program[worst] if moments else None,
+        profile=after + alone.parameters + alone.optimizer + alone.scratch,
+    )
+
+
+def _held(needs: Iterable[Need], moments: int, *, after: bool = False) -> Ints:
+    """Return the bytes needed at each instruction.
+
+    Args:
+        after: count only what is still needed when the instruction is done.
+    """
+    change = np.zeros(moments + 3, np.int64)
+    for first, last, nbytes in needs:
+        change[first] += to_cache_lines(nbytes)
+        change[last + (not after)] -= to_cache_lines(nbytes)
+    held: Ints = np.cumsum(change)[1 : moments + 1]
+    return held

@@ -15,8 +15,10 @@ from partitioner.costs.machine_files import load_machine
 from partitioner.strategies.types import STEPS
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
-from runtime.planning.costs.prices import CostProvider, machine_prices
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.costs.prices import CostModel, CostProvider, always
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.planning.step import StepPrograms
 from runtime.training.batches import IGNORED
 from symgraph.app.config import Config
@@ -117,13 +119,8 @@ def job_of(planned: Planned) -> Job:
         return _with_figures(Job(config, training, scoring.default, ("", ""), buckets, scoring))
     model = planned.model
     assert model is not None
-    options = replace(
-        training.options,
-        time_segment=training.choice.time_segment,
-        update=False,
-        placement=training.partition.placement,
-    )
-    evaluation = plan(model.symbol, model.feeds, options, dtypes=_dtypes(config, model))
+    dtypes = _dtypes(config, model)
+    evaluation = plan(model.symbol, model.feeds, training.evaluating(), dtypes=dtypes)
     return _with_figures(Job(config, training, evaluation, ("", "")))
 
 
@@ -160,11 +157,9 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
     pipeline = config.pipeline
     machine = machine_of(config)
     if machine is not None:
-        fixed = machine_prices(machine)
-        pricing = lambda graph, contexts: fixed  # noqa: E731
+        pricing = always(CostModel.of_machine(machine))
     elif config.partition.costs is not None:
-        saved = load_prices(config.partition.costs)
-        pricing = lambda graph, contexts: saved  # noqa: E731
+        pricing = always(load_prices(config.partition.costs))
     options = Options(
         config.groups or None,
         devices[0],

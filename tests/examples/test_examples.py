@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.planning.plan import Options, plan
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from symgraph.core.context import cpu
 from symgraph.frontend.model import load_model
 from tests.helpers.pipelines import Case, assert_close, judge, on_threads

@@ -11,7 +11,7 @@ import symgraph as sg
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Arrays, initialize
 from runtime.planning.buckets import Buckets
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import Cluster
 from symgraph.core.reference import evaluate
 from symgraph.core.registry import Env

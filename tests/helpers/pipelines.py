@@ -11,7 +11,9 @@ import numpy as np
 from partitioner.placement.group2ctx import Groups
 from runtime.backends.device.arrays import device, on_host
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.transports import Cluster, ThreadCluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.context import cpu

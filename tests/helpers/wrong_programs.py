@@ -18,7 +18,8 @@ import numpy as np
 
 from runtime.engine.worker import Worker
 from runtime.frontends.chainermn import Communicator, join_ranks
-from runtime.planning.plan import Options, Plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.schedule.instructions import Recv, Send
 from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay import check

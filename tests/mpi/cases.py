@@ -17,7 +17,8 @@ import numpy as np
 
 import symgraph.frontend.sym as sym
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, plan
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import Cluster
 from symgraph.core.context import Context, cpu

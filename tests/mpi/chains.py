@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import Cluster, ThreadCluster
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import cpu

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 import symgraph as sg
 from runtime.engine.session import Session
 from runtime.frontends.mxnet.executor import bind, simple_bind
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import MicroBatchError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import symgraph as sg
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.core.context import cpu
 from symgraph.core.registry import Env
 from symgraph.frontend import sym

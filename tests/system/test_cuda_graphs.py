@@ -15,7 +15,7 @@ from runtime.backends.device import arrays
 from runtime.backends.device import gpu as card
 from runtime.backends.device.table import CallContext, KernelCall
 from runtime.engine.session import Session
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import ThreadCluster
 from symgraph import cpu, gpu
 from symgraph.core.errors import LimitError

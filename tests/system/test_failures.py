@@ -11,7 +11,9 @@ import pytest
 from runtime.engine.optimizer_step import OptimizerStep
 from runtime.engine.session import initialize
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster, Transport
 from symgraph.core.context import cpu
 from symgraph.core.errors import PeerFailed, RunError

@@ -20,7 +20,7 @@ from runtime.backends.device import arrays
 from runtime.backends.device.clocks import EventStamps, HostStamps
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.profiling.calibration import gpu_kernels as card_profile
 from runtime.profiling.calibration import machine as measure
 from runtime.profiling.calibration import pricing

@@ -17,7 +17,7 @@ import pytest
 from runtime.backends.cuda.rank_memory import ERROR_KINDS
 from runtime.backends.device import arrays
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
 from symgraph import cpu, gpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import symgraph.frontend.sym as sym
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, peak_in_flight, simulate
 from runtime.transports import ThreadCluster

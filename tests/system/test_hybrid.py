@@ -11,7 +11,8 @@ import symgraph as sg
 from partitioner.cutting.replicas import buckets
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, plan
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster

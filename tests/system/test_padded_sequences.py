@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import symgraph as sg
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.frontend import sym
 from symgraph.frontend.name import NameManager
 from tests.helpers.pipelines import Case, assert_close, assert_same_bits, judge, on_threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import cpu
 from tests.helpers.networks import random_case, random_groups

@@ -12,7 +12,7 @@ import pytest
 import symgraph.passes.loss_scale
 from partitioner.base.types import BACKWARD, FORWARD, WEIGHT
 from runtime.backends.device.processor import limit_blas
-from runtime.planning.plan import plan
+from runtime.planning.planner import plan
 from runtime.training import checkpoint
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows

@@ -17,7 +17,8 @@ import pytest
 
 from partitioner.base.types import BodyKey
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options, Plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Collective, Free, Recv, Run, Send
 from runtime.schedule.program import Program, Schedule

@@ -19,7 +19,7 @@ from runtime.backends.device.receive_stream import ReceiveStream
 from runtime.engine import bound_program
 from runtime.engine.bound_program import beside_work
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
 from runtime.transports.nccl.communicators import NcclChannel

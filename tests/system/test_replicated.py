@@ -11,7 +11,9 @@ import symgraph as sg
 from partitioner.cutting.replicas import buckets
 from runtime.backends.device.arrays import copy
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import REPLICAS, Collective
 from runtime.schedule.message_costs import replica_sum_seconds

@@ -11,7 +11,9 @@ import pytest
 import symgraph as sg
 from partitioner.base.types import BodyKey
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, simulate
 from runtime.training import checkpoint

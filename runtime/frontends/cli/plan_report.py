@@ -7,9 +7,8 @@ from typing import Any
 from partitioner.costs.cost import CostTable
 from partitioner.views.picture import group_block
 from partitioner.views.report import table
-from runtime.planning.costs.prices import Bodies, CostModel, machine_prices
-from runtime.planning.placement_choice import Considered
-from runtime.planning.plan import Plan
+from runtime.planning.costs.prices import CostModel, KernelCosts
+from runtime.planning.plan import Plan, PlanCandidate
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.schedule.replay import simulate
 from runtime.schedule.timeline import Timeline
@@ -28,7 +27,9 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     """
     plan = job.training
     prices = _prices(job).only(plan.options.contexts)
-    timeline = simulate(plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores()))
+    timeline = simulate(
+        plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
+    )
     config = job.config
     choice = plan.choice
     head = (
@@ -47,14 +48,14 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     ]
     buckets = config.data.buckets
     shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
-    parts[1:1] = [note for note in [shown, plan.late] if note]
-    if plan.considered:
-        parts.insert(-1, "placements:\n" + considered_table(plan))
+    parts[1:1] = [note for note in [shown, plan.uncut_reason] if note]
+    if plan.placements:
+        parts.insert(-1, "placements:\n" + placements_table(plan))
         parts.insert(-1, config_block(plan))
-    if plan.compared:
-        parts.insert(-1, "splits: " + "; ".join(map(str, plan.compared)))
-    if len(plan.tried) > 1:
-        parts.insert(-1, "tried:\n" + tried_table(plan))
+    if plan.splits:
+        parts.insert(-1, "splits: " + "; ".join(c.split_words for c in plan.splits))
+    if len(plan.candidates) > 1:
+        parts.insert(-1, "tried:\n" + candidates_table(plan))
     figures = {
         "predicted_step_seconds": timeline.makespan,
         "bubble_fraction": timeline.bubble_fraction,
@@ -75,7 +76,7 @@ def _prices(job: Job) -> CostModel:
         return job.training.prices
     machine = machine_of(job.config)
     if machine is not None:
-        return machine_prices(machine)
+        return CostModel.of_machine(machine)
     return quick_prices(job.training.options.contexts)
 
 
@@ -85,7 +86,7 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
     rank = max(range(len(busy)), key=busy.__getitem__)
     least = busy[rank]
     gap = f"{timeline.makespan / least - 1:.1%}" if least else "-"
-    device = plan.partition.placement.devices[rank]
+    device = plan.devices[rank]
     return (
         f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
         f"the predicted step is {gap} above"
@@ -94,7 +95,7 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
 
 def config_block(plan: Plan) -> str:
     """What a config would say to have the plan's placement."""
-    groups = group_block(plan.partition.graph, plan.partition.placement)
+    groups = group_block(plan.partition.graph, plan.placement)
     marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
     return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
 
@@ -106,7 +107,7 @@ def _basis(prices: CostModel) -> str:
     return " and ".join([*words, f"{seconds_text(float(prices.link.latency))} a message"])
 
 
-def _bodies(bodies: Bodies) -> str:
+def _bodies(bodies: KernelCosts) -> str:
     if isinstance(bodies, CostTable):
         return f"from {len(bodies.measured)} measured kernels"
     return f"at {si_text(bodies.flops, 'FLOP/s')}, {seconds_text(bodies.call)} a call"
@@ -114,12 +115,12 @@ def _bodies(bodies: Bodies) -> str:
 
 def how(plan: Plan) -> str:
     """The schedule, time segments and recomputation of a plan in words."""
-    schedule, _, _, steps, again = plan.choice
-    text = f"schedule {schedule}"
-    if steps is not None:
-        text += f", time segments of {steps} steps"
-    if again:
-        text += f", forward run again on stage {', '.join(map(str, again))}"
+    choice = plan.choice
+    text = f"schedule {choice.schedule}"
+    if choice.time_segment is not None:
+        text += f", time segments of {choice.time_segment} steps"
+    if choice.recompute:
+        text += f", forward run again on stage {', '.join(map(str, choice.recompute))}"
     return text
 
 
@@ -148,38 +149,39 @@ def memory_table(plan: Plan) -> str:
             m.transient,
             m.peak,
         )
-        device = str(plan.partition.placement.devices[rank])
+        device = str(plan.devices[rank])
         rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
     return "\n".join(aligned_columns(rows))
 
 
-def considered_table(plan: Plan) -> str:
-    """The placements that strategies found, the one that was taken marked."""
+def placements_table(plan: Plan) -> str:
+    """Return the placements that strategies found, with the chosen one marked."""
     rows: list[tuple[str, ...]] = [
         ("", "strategy", "slowest device", "at least", "gap", "predicted step")
     ]
     rows += [
         (
-            "->" if c.placed.placement == plan.partition.placement else "",
+            "->" if c.placed.placement == plan.placement else "",
             c.placed.strategy,
             seconds_text(c.placed.load),
             seconds_text(c.placed.lower_bound),
             f"{c.placed.gap:.1%}",
             _step(c),
         )
-        for c in plan.considered
+        for c in plan.placements
+        if c.placed is not None
     ]
     return "\n".join(aligned_columns(rows))
 
 
-def _step(considered: Considered) -> str:
-    if considered.seconds is None:
-        return "too large"
-    return ("> " if considered.at_least else "") + seconds_text(considered.seconds)
+def _step(candidate: PlanCandidate) -> str:
+    if candidate.seconds is not None:
+        return seconds_text(candidate.seconds)
+    return "too large" if candidate.bound is None else f"> {seconds_text(candidate.bound)}"
 
 
-def tried_table(plan: Plan) -> str:
-    """The candidates of an automatic choice, the one that was taken marked."""
+def candidates_table(plan: Plan) -> str:
+    """Return the candidates of an automatic choice, with the chosen one marked."""
     rows: list[tuple[str, ...]] = [
         (
             "",
@@ -191,18 +193,16 @@ def tried_table(plan: Plan) -> str:
             "peak memory",
         ),
     ]
-    peak = max(m.peak for m in plan.memory)
-    taken = (plan.choice.schedule, plan.choice.time_segment, plan.choice.recompute, peak)
     rows += [
         (
-            "->" if (*t[:3], t.peak) == taken else "",
-            t.schedule,
-            "-" if t.time_segment is None else str(t.time_segment),
-            ", ".join(map(str, t.recompute)) or "-",
-            "too large" if t.seconds is None else seconds_text(t.seconds),
-            "" if t.bound is None else seconds_text(t.bound),
-            bytes_text(t.peak),
+            "->" if c == plan.choice else "",
+            c.schedule,
+            "-" if c.time_segment is None else str(c.time_segment),
+            ", ".join(map(str, c.recompute)) or "-",
+            "too large" if c.seconds is None else seconds_text(c.seconds),
+            "" if c.bound is None else seconds_text(c.bound),
+            bytes_text(c.peak),
         )
-        for t in plan.tried
+        for c in plan.candidates
     ]
     return "\n".join(aligned_columns(rows))

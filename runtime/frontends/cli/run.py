@@ -290,8 +290,8 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
         f"{job.config.model}: {count_text(placement.stages, 'stage')} on {devices}, "
         f"{count_text(len(job.training.sizes), 'micro-batch')}, {how(job.training)}"
     )
-    if job.training.late:
-        console.line(f"note: {job.training.late}")
+    if job.training.uncut_reason:
+        console.line(f"note: {job.training.uncut_reason}")
     idle = set(placement.devices) - {placement.devices[r] for r in placement.rank_of}
     if idle:
         console.line(f"note: nothing is placed on {', '.join(map(str, sorted(idle)))}")

@@ -18,7 +18,9 @@ from runtime.engine.optimizer_step import OptimizerStep, overflowing, scale_feed
 from runtime.engine.phases import Phases, head_gradients
 from runtime.engine.session import Session
 from runtime.frontends.mxnet.parameter_store import Store
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from symgraph.core.batch_layout import WHOLE, Layout, Split
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.core.types import Array, TensorType
@@ -69,13 +71,7 @@ class BoundNetwork:
         """The plan without backward phase, at the same places."""
         if not self.wanted.trains:
             return self.plan
-        options = replace(
-            self.plan.options,
-            update=False,
-            placement=self.plan.partition.placement,
-            like=None,
-            time_segment=self.plan.choice.time_segment,
-        )
+        options = self.plan.evaluating()
         return plan(self.symbol, self.wanted.feeds, options, dtypes=self._dtypes)
 
     @cached_property

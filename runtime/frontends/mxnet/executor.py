@@ -19,7 +19,9 @@ from runtime.engine.phases import Phases, head_gradients
 from runtime.engine.rank import RankResources
 from runtime.engine.worker import Worker
 from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, host_array, requests_of
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster, Transport
 from symgraph.core.context import Context, cpu, require_context
 from symgraph.core.errors import GraphError, RunError, nearest

@@ -21,14 +21,14 @@ from runtime.frontends.mxnet.placement import (
     guessed,
     input_key,
     labels_among,
-    like,
     matched,
     names_among,
     placed,
     require_kind,
     require_names,
 )
-from runtime.planning.plan import Options, Plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.batch_layout import Layout
 from symgraph.core.context import Context
@@ -49,9 +49,9 @@ class Module(BaseModule):
     context: a device, or several, over which group2ctxs (ctx_group -> device, or a list of one
     such dict) or else the strategy places the network; results do not depend on where. A batch
     goes through in `micro_batches` under `schedule`, cut along time if `time_segment` says so; see
-    runtime.planning.plan.Options. seed: of first values and dropout. precision: float16 or bfloat16
-    keeps activations in 16 bits and parameters in float32 (symgraph.passes.precision); loss_scale:
-    what losses' gradients are multiplied by until the update, or `auto`
+    runtime.Options. seed: of first values and dropout. precision: float16 or bfloat16 keeps
+    activations in 16 bits and parameters in float32 (symgraph.passes.precision); loss_scale: what
+    losses' gradients are multiplied by until the update, or `auto`
     (symgraph.passes.loss_scale). `forward`, `backward` and `update` are the three parts of a step;
     `fit` runs steps whole, so that parts overlap.
     """
@@ -227,8 +227,8 @@ class Module(BaseModule):
         """How a network is planned: where groups say, the first one is, or the shared module's."""
         if self._bounds and self._options.strategy is not None and self._model is None:
             first = self._own.plan
-            return replace(first.options, placement=first.partition.placement, like=None)
-        return self._options if self._model is None else like(self._model)
+            return replace(first.options, placement=first.placement, like=None)
+        return self._options if self._model is None else self._model.following(memory=None)
 
     # -- parameters ----------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from typing import Any
 from partitioner.placement.group2ctx import Groups, devices_of
 from runtime.backends.device.arrays import on_host
 from runtime.frontends.mxnet.arguments import REQUESTS
-from runtime.planning.plan import Options, Plan
-from runtime.planning.requirements import require_known
+from runtime.planning.options import Options, require_known
 from runtime.profiling.calibration.pricing import quick_prices
 from symgraph.core.context import Context, cpu, require_contexts
 from symgraph.core.errors import ConfigError, GraphError, ShapeError, nearest
@@ -84,20 +83,6 @@ def _rows(maps: Sequence[Groups]) -> list[tuple[Context, ...]]:
             "same groups, each on one device, and no device in common"
         )
     return [tuple(row) for row in zip(*places, strict=True)]
-
-
-def like(made: Plan) -> Options:
-    """How to plan another network of the same parameters: nothing is searched for again."""
-    choice = made.choice
-    return replace(
-        made.options,
-        like=made,
-        strategy=None,
-        placement=None,
-        memory=None,
-        time_segment=choice.time_segment,
-        recompute=choice.recompute,
-    )
 
 
 def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, TensorType]:

@@ -40,7 +40,7 @@ class StepOverheads:
         return passes / rates.passes + packing / rates.packing
 
 
-def chores(
+def step_overheads(
     partition: Partition,
     grads: Mapping[str, Value],
     parameters: Collection[str],

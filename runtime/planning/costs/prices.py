@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import permutations, product
 
 from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs import cost
 from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
-from partitioner.costs.machine import Machine
+from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.merging import MergedCosts
-from runtime.planning.costs.machine_costs import machine_costs
 from runtime.planning.costs.overheads import StepOverheads
 from runtime.schedule.message_costs import Number, replica_sum_seconds
 from runtime.schedule.replay import Costs, Link
@@ -20,46 +19,65 @@ from symgraph.core.context import KINDS, Context
 from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph, Node
 
-NO_CHORES = StepOverheads()
+NO_OVERHEADS = StepOverheads()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
 
-Bodies = CostTable | Speed
+KernelCosts = CostTable | Speed
 Pair = tuple[str, str]  # kinds of a message's sender and of its receiver
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a body's run, of messages and of an instruction's dispatch.
+    """Seconds that bodies, messages and the dispatch of instructions take."""
 
-    kinds: kind of device -> measured kernels, or the speed by which all are estimated. links: the
-    kinds of a sender and a receiver -> what carries their messages. machine: whose devices and
-    links those are instead, where a file describes one.
-    """
-
-    kinds: Mapping[str, Bodies]
+    kinds: Mapping[str, KernelCosts]
+    """Kind of device -> measured kernels, or the speed by which all kernels are estimated."""
     links: Mapping[Pair, Link]
     overhead: float = INSTRUCTION
+    """Seconds of a rank before each instruction."""
     machine: Machine | None = field(default=None, kw_only=True)
+    """A machine from a file: each of its devices has its own speed, each pair its own link."""
 
     @classmethod
-    def alike(cls, bodies: Bodies, link: Link, overhead: float = INSTRUCTION) -> CostModel:
-        """Where all devices are equal, of whatever kind."""
+    def alike(cls, kernels: KernelCosts, link: Link, overhead: float = INSTRUCTION) -> CostModel:
+        """Make the model of equal devices, of whatever kind."""
         links = dict.fromkeys(product(KINDS, KINDS), link)
-        return cls(dict.fromkeys(KINDS, bodies), links, overhead)
+        return cls(dict.fromkeys(KINDS, kernels), links, overhead)
+
+    @classmethod
+    def of_machine(cls, machine: Machine) -> CostModel:
+        """Make the model of a machine; a kind counts as its fastest device and slowest links."""
+        devices = sorted(machine.devices, key=lambda device: device.flops)
+        kinds: dict[str, KernelCosts] = {d.context.kind: d.speed for d in devices}
+        links: dict[Pair, Link] = {}
+        for (a, x), (b, y) in permutations(enumerate(machine.devices), 2):
+            pair, link = (x.context.kind, y.context.kind), Link(*machine.link(a, b))
+            if links.get(pair, link).latency <= link.latency:
+                links[pair] = link
+        return cls(kinds, links, machine=machine)
 
     @property
     def measured(self) -> bool:
-        """Whether kernels were measured, of all kinds."""
-        tables = (isinstance(bodies, CostTable) for bodies in self.kinds.values())
+        """Whether kernels of all kinds were measured."""
+        tables = (isinstance(kernels, CostTable) for kernels in self.kinds.values())
         return self.machine is None and all(tables)
 
     @property
     def link(self) -> Link:
-        """The slowest, where one must stand for all."""
+        """The link with the largest latency, where one must stand for all."""
         return max(self.links.values(), key=lambda link: link.latency, default=Link())
 
-    def of(self, context: Context) -> Bodies:
-        """Of a device; ConfigError if its kind has no prices."""
+    def of(self, context: Context) -> KernelCosts:
+        """The costs of a device's kernels.
+
+        Raises:
+            ConfigError: a device that has no costs.
+        """
+        if self.machine is not None:
+            return self.machine.devices[self.machine.index(context)].speed
+        return self._of_kind(context)
+
+    def _of_kind(self, context: Context) -> KernelCosts:
         if context.kind not in self.kinds:
             raise ConfigError(
                 f"{context} has no costs, they were measured for {' and '.join(self.kinds)} "
@@ -67,72 +85,99 @@ class CostModel:
             )
         return self.kinds[context.kind]
 
-    def link_of(self, sender: Context, receiver: Context) -> Link:
-        """What carries the messages of two devices."""
+    def link_between(self, sender: Context, receiver: Context) -> Link:
+        """The link that carries messages from one device to another."""
+        if self.machine is not None:
+            return Link(*self.machine.link(*map(self.machine.index, (sender, receiver))))
         return self.links.get((sender.kind, receiver.kind), self.link)
 
     def only(self, contexts: Iterable[Context]) -> CostModel:
-        """What concerns these devices."""
-        here: set[str] = {c.kind for c in contexts}
-        kinds = {kind: bodies for kind, bodies in self.kinds.items() if kind in here}
-        links = {pair: link for pair, link in self.links.items() if {*pair} <= here}
+        """Return the model without the kinds that none of these devices has."""
+        wanted: set[str] = {c.kind for c in contexts}
+        kinds = {kind: kernels for kind, kernels in self.kinds.items() if kind in wanted}
+        links = {pair: link for pair, link in self.links.items() if {*pair} <= wanted}
         return replace(self, kinds=kinds, links=links)
 
+    def machine_of(self, contexts: Iterable[Context]) -> Machine:
+        """Make a machine of these devices, for users without a machine file.
+
+        CPUs are in one socket, GPUs in one node but in sockets of their own, so that each pair of
+        kinds has its own links.
+        """
+        devices = []
+        for context in contexts:
+            kernels = self._of_kind(context)
+            speed = kernels.speed if isinstance(kernels, CostTable) else kernels
+            node, socket = ("1", str(context.index)) if context.kind == "gpu" else ("0", "0")
+            devices.append(
+                Device(context, speed.flops, speed.call, speed.bandwidth, node=node, socket=socket)
+            )
+        pairs = {"socket": ("cpu", "cpu"), "node": ("gpu", "gpu"), "rack": ("cpu", "gpu")}
+        links = {level: self.links.get(pair, self.link) for level, pair in pairs.items()}
+        levels = {n: Level(float(link.latency), float(link.bandwidth)) for n, link in links.items()}
+        return Machine(tuple(devices), levels)
+
     def merged(self, graph: Graph, contexts: Iterable[Context]) -> cost.Costs:
-        """Seconds of a graph's nodes with its products merged, on devices to place them on."""
+        """Return the costs of a graph's nodes with its products merged, to place them by."""
         kinds: dict[str, cost.Costs] = {
-            c.kind: MergedCosts(self.of(c), graph) for c in first_of_kinds(contexts)
+            c.kind: MergedCosts(self._of_kind(c), graph) for c in first_of_kinds(contexts)
         }
         return KindCosts(kinds) if len(kinds) > 1 else next(iter(kinds.values()))
 
     def placed(self, partition: Partition) -> cost.Costs:
-        """Seconds of a cut graph's nodes, each on its own device."""
+        """Return the costs of a cut graph's nodes, each on its own device."""
         devices = partition.placement.devices
         if len({d.kind for d in devices}) == 1:
-            return self.of(devices[0])
-        return _Placed(
+            return self._of_kind(devices[0])
+        return _PlacedCosts(
             {
-                node.name: self.of(devices[partition.rank(key)])
+                node.name: self._of_kind(devices[partition.rank(key)])
                 for key, body in partition.bodies.items()
                 for node in body.graph
                 if not node.is_variable
             }
         )
 
-    def costs(self, partition: Partition, chores: StepOverheads = NO_CHORES) -> Costs:
-        """For simulations of this partition's schedules."""
-        placement = partition.placement
-        if self.machine is not None:
-            costs = machine_costs(self.machine, partition, chores, overhead=self.overhead)
-        else:
-            ranks = list(enumerate(placement.devices))
-            rates, seconds = [self.of(d).rates for _, d in ranks], self._body_seconds(partition)
-            costs = Costs(
-                lambda key: seconds[key] + chores.seconds(key, rates[partition.rank(key)]),
-                links={(a, b): self.link_of(x, y) for a, x in ranks for b, y in ranks if a != b},
-                overhead=self.overhead,
-                update=lambda stage: chores.update_seconds(stage, rates[placement.rank_of[stage]]),
-            )
+    def costs(self, partition: Partition, overheads: StepOverheads = NO_OVERHEADS) -> Costs:
+        """Return the costs of a partition's bodies and messages, for simulations.
+
+        Raises:
+            ConfigError: a device that has no costs, or is not in the machine.
+        """
+        placement, devices = partition.placement, partition.placement.devices
+        kernels = [self.of(context) for context in devices]
+        rates, seconds = [k.rates for k in kernels], _body_seconds(partition, kernels)
+        links = {
+            (a, b): self.link_between(x, y)
+            for (a, x), (b, y) in permutations(enumerate(devices), 2)
+        }
+        costs = Costs(
+            lambda key: seconds[key] + overheads.seconds(key, rates[partition.rank(key)]),
+            links=links,
+            overhead=self.overhead,
+            update=lambda stage: overheads.update_seconds(stage, rates[placement.rank_of[stage]]),
+        )
         return replace(costs, sums=replica_sum_seconds(partition, costs.link_of))
 
-    def _body_seconds(self, partition: Partition) -> dict[BodyKey, float]:
-        bodies, devices = partition.bodies, partition.placement.devices
-        touched = [0.0] * partition.ranks
-        for key, body in bodies.items():
-            touched[partition.rank(key)] += resident_bytes(body)
-        found = {}
-        for key, body in bodies.items():
-            rank = partition.rank(key)
-            own = self.of(devices[rank])
-            between = () if isinstance(own, Speed) else (touched[rank],)
-            found[key] = own.seconds(body, *between)
-        return found
+
+def _body_seconds(partition: Partition, kernels: Sequence[KernelCosts]) -> dict[BodyKey, float]:
+    """Return the seconds of each body; kernels: the costs of each rank's."""
+    touched = [0.0] * partition.ranks
+    for key, body in partition.bodies.items():
+        touched[partition.rank(key)] += resident_bytes(body)
+    seconds = {}
+    for key, body in partition.bodies.items():
+        rank = partition.rank(key)
+        costs = kernels[rank]
+        between = () if isinstance(costs, Speed) else (touched[rank],)
+        seconds[key] = costs.seconds(body, *between)
+    return seconds
 
 
-class _Placed:
+class _PlacedCosts:
     """Costs by the node; variables take no time."""
 
-    def __init__(self, of: Mapping[str, Bodies]) -> None:
+    def __init__(self, of: Mapping[str, KernelCosts]) -> None:
         self._of = of
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
@@ -140,34 +185,41 @@ class _Placed:
 
 
 def first_of_kinds(contexts: Iterable[Context]) -> list[Context]:
-    """The first device of each kind."""
-    found: dict[str, Context] = {}
+    """Return the first device of each kind."""
+    first: dict[str, Context] = {}
     for context in contexts:
-        found.setdefault(context.kind, context)
-    return [*found.values()]
-
-
-CostProvider = Callable[
-    [Graph, Sequence[Context]], CostModel
-]  # of a graph on some of these devices
-
-
-def machine_prices(machine: Machine) -> CostModel:
-    """Of a machine from a file: of each kind its fastest device, of each pair its slowest link."""
-    devices = sorted(machine.devices, key=lambda device: device.flops)
-    kinds: dict[str, Bodies] = {d.context.kind: d.speed for d in devices}
-    links: dict[Pair, Link] = {}
-    for a, x in enumerate(machine.devices):
-        for b, y in enumerate(machine.devices):
-            pair, link = (x.context.kind, y.context.kind), Link(*machine.link(a, b))
-            if a != b and links.get(pair, link).latency <= link.latency:
-                links[pair] = link
-    return CostModel(kinds, links, machine=machine)
+        first.setdefault(context.kind, context)
+    return [*first.values()]
 
 
 def link_of_host(latency: Number, bandwidth: Number, receiver: str = "cpu") -> Link:
-    """Between ranks of one host, to a device of a kind.
+    """Return the link between ranks of one host, to a device of a kind.
 
     A CPU's thread copies what it receives; a GPU has a stream for it beside its work.
     """
     return Link(latency, bandwidth, by_receiver=receiver == "cpu")
+
+
+# -- providers -----------------------------------------------------------------------------------
+
+# Gives the costs of a graph on some of these devices.
+CostProvider = Callable[[Graph, Sequence[Context]], CostModel]
+
+# What is compared where nothing is measured: the same on all ranks.
+NOMINAL = CostModel.alike(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
+
+
+def always(costs: CostModel) -> CostProvider:
+    """Return a provider that gives the same costs for all graphs."""
+    return lambda graph, contexts: costs
+
+
+# Makers of providers for options that name none. Nothing is measured down here: `import runtime`
+# adds MEASURED, which runtime.profiling.calibration.pricing makes.
+UNMEASURED, MEASURED = "unmeasured", "measured"
+PROVIDERS: dict[str, Callable[[], CostProvider]] = {UNMEASURED: lambda: always(NOMINAL)}
+
+
+def default_pricing() -> CostProvider:
+    """Return the provider of options that name none: it measures if that is registered."""
+    return PROVIDERS.get(MEASURED, PROVIDERS[UNMEASURED])()

@@ -10,11 +10,8 @@ from that run on, so that none has to wait for its end.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,10 +256,3 @@ def _touches(layout: MemoryLayout) -> _Touches:
             by_message[tag].append(len(regions))
         regions.append(Region(total, inside, root.lasts))
     return _Touches(regions, by_run, by_free, by_message)
-
-
-def give_back() -> None:
-    """Return freed memory to the system, where the C library can: a search leaves much of it."""
-    gc.collect()
-    with suppress(OSError, AttributeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)

@@ -9,7 +9,6 @@ import numpy as np
 
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import predict
-from runtime.planning.step_memory import step_memory
 from runtime.profiling.analysis.calls import Call, calls_of
 from runtime.profiling.analysis.record import Record, bucket_text
 from runtime.schedule.replay import RankMemory
@@ -34,7 +33,7 @@ class Mixture:
         """With what the prices predict."""
         step = record.step
         calls = tuple(calls_of(record))
-        return cls(record, weight, predict(step, prices, record.union), calls, step_memory(step))
+        return cls(record, weight, predict(step, prices, record.union), calls, step.memory)
 
     @property
     def name(self) -> str:

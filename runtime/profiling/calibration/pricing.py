@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,12 @@ from partitioner.cutting.merging import merge_whole
 from runtime.backends.device.arrays import device
 from runtime.planning.costs.files import prices_data, prices_from
 from runtime.planning.costs.prices import (
-    Bodies,
+    NOMINAL,
     CostModel,
     CostProvider,
+    KernelCosts,
     Pair,
+    always,
     first_of_kinds,
     link_of_host,
 )
@@ -28,7 +31,7 @@ from runtime.profiling.calibration.gpu_kernels import measure_card
 from runtime.profiling.calibration.machine import link_between
 from runtime.profiling.calibration.rates import measure_speed
 from runtime.schedule.replay import Link
-from runtime.transports import Cluster, ThreadCluster, Transport
+from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi
 from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph
 
@@ -40,7 +43,7 @@ HERE = cpu(0), cpu(1)
 def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
     """From operation counts and a measurement of a tenth of a second."""
     with threadpool_limits(limits=1, user_api="blas"):
-        kinds: dict[str, Bodies] = {
+        kinds: dict[str, KernelCosts] = {
             c.kind: measure_speed(device(c)) for c in first_of_kinds(contexts)
         }
         return CostModel(kinds, measure_links(contexts))
@@ -54,7 +57,7 @@ def measured_prices(
     known: what was measured before.
     """
     with threadpool_limits(limits=1, user_api="blas"):
-        kinds: dict[str, Bodies] = {
+        kinds: dict[str, KernelCosts] = {
             c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
             for c in first_of_kinds(contexts)
         }
@@ -63,7 +66,7 @@ def measured_prices(
 
 
 def _measured(
-    graph: Graph, context: Context, contexts: Sequence[Context], old: Bodies | None
+    graph: Graph, context: Context, contexts: Sequence[Context], old: KernelCosts | None
 ) -> CostTable:
     """The table of a device's kind; CPUs run all together, as in a pipeline."""
     seen = {*old.measured, *old.failed} if isinstance(old, CostTable) else set()
@@ -106,7 +109,13 @@ class CostCache:
 
 
 def fresh_pricing() -> CostProvider:
-    """Measured in this process, with a memory of its own."""
+    """Return a provider that measures in this process, with a memory of its own.
+
+    Under mpiexec its costs are nominal: ranks that each measured for themselves would make
+    different plans. Configs are priced by rank 0 for all ranks instead; see CostCache.on.
+    """
+    if launched_by_mpi(os.environ):
+        return always(NOMINAL)
     return CostCache().pricing(measured_prices)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import predict
 from runtime.planning.plan import Plan
-from runtime.planning.splits import Split
+from runtime.planning.splits import GroupSplit
 from runtime.profiling.search.epoch import Epoch
 from runtime.profiling.trials.trial import prices_of
 from runtime.schedule.timeline import Timeline
@@ -28,7 +28,7 @@ class Candidate:
     """
 
     config: Config
-    splits: tuple[Split, ...]
+    splits: tuple[GroupSplit, ...]
     planned: Planned
     prices: CostModel
     steps: tuple[tuple[float, Timeline], ...]
@@ -38,7 +38,7 @@ class Candidate:
 
     @classmethod
     def of(
-        cls, config: Config, splits: tuple[Split, ...], planned: Planned, epoch: Epoch
+        cls, config: Config, splits: tuple[GroupSplit, ...], planned: Planned, epoch: Epoch
     ) -> Candidate:
         """With the prediction of every step. Raises ScheduleError for steps that cannot be."""
         steps = [(part, planned.step(keys)) for keys, part in epoch]
@@ -73,7 +73,7 @@ class Candidate:
         choice = self.plan.choice
         proved = [
             t.bound
-            for t in self.plan.tried
+            for t in self.plan.candidates
             if t.bound is not None
             and self.planned.buckets is None
             and (t.time_segment, t.recompute) == (choice.time_segment, choice.recompute)
@@ -89,4 +89,4 @@ class Candidate:
     @property
     def simulated(self) -> int:
         """Plans that were simulated to find this one."""
-        return max(1, len(self.plan.tried)) + max(0, len(self.plan.considered) - 1)
+        return max(1, len(self.plan.candidates)) + max(0, len(self.plan.placements) - 1)

@@ -24,9 +24,9 @@ from typing import Any
 
 from partitioner import Placement
 from runtime.planning.costs.prices import CostModel, CostProvider
-from runtime.planning.plan import Plan
-from runtime.planning.schedule_choice import AUTO, NONE, Tried
-from runtime.planning.splits import Split, candidates, marks, weigh
+from runtime.planning.options import AUTO, NONE
+from runtime.planning.plan import Plan, PlanCandidate
+from runtime.planning.splits import GroupSplit, shard_marks, splits_to_try, weigh
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import ALIKE, Epoch
 from runtime.training.job import training_plan
@@ -138,7 +138,7 @@ class _Tried:
     def plan(
         self,
         config: Config,
-        splits: tuple[Split, ...],
+        splits: tuple[GroupSplit, ...],
         *,
         quick: bool = False,
         placement: Placement | None = None,
@@ -158,7 +158,7 @@ class _Tried:
     def add(
         self,
         config: Config,
-        splits: tuple[Split, ...],
+        splits: tuple[GroupSplit, ...],
         *,
         quick: bool = True,
         placement: Placement | None = None,
@@ -201,18 +201,18 @@ class _Tried:
         config, splits = candidate.config, candidate.splits
         if time.perf_counter() + EFFORT * candidate.took < self.deadline:
             return self.add(config, splits, quick=False)
-        place = candidate.plan.partition.placement
+        place = candidate.plan.placement
         found = self.add(config, splits, quick=False, placement=place)
         if found is not None:
             self.candidates[-1] = found = replace(found, quick=True)
         return found
 
-    def _others(self, candidate: Candidate, rest: Sequence[Tried]) -> None:
+    def _others(self, candidate: Candidate, rest: Sequence[PlanCandidate]) -> None:
         """Candidates of what a plan had to choose from besides: it may be better for an epoch."""
         for tried in rest:
             pinned = {"schedule": tried.schedule, "time_segment": tried.time_segment}
             config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
-            self._placed_like(candidate, config, candidate.plan.partition.placement)
+            self._placed_like(candidate, config, candidate.plan.placement)
 
     def _other_kind(self, candidate: Candidate) -> None:
         """The best without time segments if a plan has some, else the best with, placed for itself.
@@ -226,7 +226,7 @@ class _Tried:
                 config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
                 quick = self.add(config, candidate.splits)
                 if quick is not None:
-                    self._placed_like(candidate, config, quick.plan.partition.placement)
+                    self._placed_like(candidate, config, quick.plan.placement)
                 return
 
     def _placed_like(self, candidate: Candidate, config: Config, placement: Placement) -> None:
@@ -242,12 +242,12 @@ def _recompute(candidate: Candidate) -> dict[str, Any]:
     return {"recompute": chosen} if chosen else {}
 
 
-def _ranked(plan: Plan) -> list[Tried]:
+def _ranked(plan: Plan) -> list[PlanCandidate]:
     """What a plan had to choose from, the shortest predicted step first.
 
     With buckets, it was the largest's step: another choice may be better for all of them.
     """
-    known = [tried for tried in plan.tried if tried.seconds is not None]
+    known = [tried for tried in plan.candidates if tried.seconds is not None]
     return sorted(known, key=lambda t: (t.seconds, t.schedule, t.time_segment or 0))
 
 
@@ -288,18 +288,18 @@ def _counts(batch: int, batches: int, devices: int) -> list[int]:
     return sorted(counts, key=lambda count: abs(math.log(batches * count / (2 * devices))))
 
 
-def _splits(best: Candidate, config: Config) -> list[tuple[Split, ...]]:
+def _splits(best: Candidate, config: Config) -> list[tuple[GroupSplit, ...]]:
     """The splits that are worth trying."""
     graph = best.plan.network.first
-    devices = best.plan.partition.placement.devices
+    devices = best.plan.devices
     weights = weigh(graph, best.prices.merged(graph, devices))
-    return candidates(weights, tuple(config.group2ctx), len(config.devices))
+    return splits_to_try(weights, tuple(config.group2ctx), len(config.devices))
 
 
-def _with(config: Config, splits: tuple[Split, ...]) -> Config:
+def _with(config: Config, splits: tuple[GroupSplit, ...]) -> Config:
     """The config with some groups on all devices, their pieces placed by all strategies."""
     groups = {**config.group2ctx, **{split.group: config.devices for split in splits}}
-    shards = {**config.partition.shards, **marks(splits)}
+    shards = {**config.partition.shards, **shard_marks(splits)}
     strategy = AUTO if config.partition.strategy == QUICK else config.partition.strategy
     partition = config.partition.model_copy(update={"shards": shards, "strategy": strategy})
     return config.model_copy(update={"group2ctx": groups, "partition": partition})

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from partitioner.costs.cost import CostTable
 from runtime.planning.costs.files import save_prices
-from runtime.planning.costs.prices import CostModel
+from runtime.planning.costs.prices import CostModel, always
+from runtime.planning.options import AUTO
 from runtime.planning.plan import Plan
-from runtime.planning.schedule_choice import AUTO
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.search import Found
 from runtime.profiling.trials.compare import Compared
@@ -122,6 +122,6 @@ def _by_groups(config: Config, plan: Plan) -> Config:
 def _digest(config: Config, prices: CostModel) -> str:
     """Of the plan that a config makes; "" if it makes none."""
     try:
-        return training_plan(config, lambda graph, contexts: prices).training.digest
+        return training_plan(config, always(prices)).training.digest
     except SymgraphError:
         return ""

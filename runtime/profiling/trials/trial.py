@@ -62,7 +62,7 @@ def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
     plans = {id(plan): plan for step in steps for plan in step.parts.plans}
     if planned.buckets is None and planned.training.prices is not None:
         return planned.training.prices
-    found = [planned.training.options.prices(plan.network.first) for plan in plans.values()]
+    found = [planned.training.options.costs(plan.network.first) for plan in plans.values()]
     return found[-1]
 
 

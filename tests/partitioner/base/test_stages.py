@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from partitioner.base.stages import form_stages
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE

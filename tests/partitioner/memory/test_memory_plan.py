@@ -14,7 +14,7 @@ from partitioner.cutting.cut import cut
 from partitioner.memory.memory_layout import MemoryLayout, lay_out
 from partitioner.memory.memory_plan import kept_bytes
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu

@@ -10,7 +10,7 @@ from runtime.backends.scratch import scratch_held
 from runtime.engine.rank import RankResources
 from runtime.engine.worker import Worker
 from runtime.frontends.cli.plan_report import memory_table
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import ThreadCluster, Transport
 from symgraph import cpu, gpu
 from symgraph.core.units import bytes_text

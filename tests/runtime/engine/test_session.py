@@ -10,7 +10,9 @@ import pytest
 
 import symgraph.frontend.sym as sym
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, Plan, plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.context import cpu

@@ -14,7 +14,8 @@ import pytest
 
 import symgraph.frontend.sym as sym
 from runtime.engine.worker import Worker
-from runtime.planning.plan import Options, Plan
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, PeerFailed, RunError

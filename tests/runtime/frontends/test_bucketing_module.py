@@ -282,7 +282,7 @@ def test_buckets_share_memory_and_places():
                 module.train_batch(batch(length))
                 made = module.plan
                 ranks[length] = {name: made.rank_of(name) for name in made.parameters}
-                assert bool(made.considered) == (length == 8)  # no other placement is searched
+                assert bool(made.placements) == (length == 8)  # no other placement is searched
             assert ranks[3] == ranks[5] == ranks[8]
             assert set(ranks[8].values()) == {0, 1}
             found.append(held(module))

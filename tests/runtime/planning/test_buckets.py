@@ -9,7 +9,7 @@ import pytest
 
 import symgraph as sg
 from runtime.engine.bucket_session import BucketSession
-from runtime.planning.mixed_step import NOMINAL
+from runtime.planning.costs.prices import NOMINAL
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
 from symgraph.core.errors import GraphError, RunError, ScheduleError
@@ -50,7 +50,7 @@ def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):
             np.testing.assert_allclose(value, want[name], rtol=1e-10, atol=1e-12)
     ranks = {}
     for key, plan in buckets._plans.items():
-        assert not plan.considered or key == 9  # nothing is searched for again
+        assert not plan.placements or key == 9  # nothing is searched for again
         for name in plan.parameters:
             assert ranks.setdefault(name, plan.rank_of(name)) == plan.rank_of(name)
     assert len(set(ranks.values())) == 3

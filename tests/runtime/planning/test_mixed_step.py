@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from runtime.planning.mixed_step import NOMINAL, MixedTopology, mix, mixed_costs
+from runtime.planning.costs.prices import NOMINAL
+from runtime.planning.mixed_step import MixedTopology, mix, mixed_costs
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import Kind, StepBatches
 from runtime.schedule.instructions import Run, Update

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from runtime.engine.session import Session, initialize
-from runtime.planning.plan import Options, plan
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
 from symgraph.core.errors import ConfigError, GraphError, MicroBatchError, PlacementError, RunError

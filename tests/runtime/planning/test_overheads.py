@@ -9,7 +9,7 @@ from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
 from partitioner.cutting.cut import cut
 from runtime.backends.cpu.micro import available
-from runtime.planning.costs.overheads import chores, packed_forms
+from runtime.planning.costs.overheads import packed_forms, step_overheads
 from symgraph import cpu
 from symgraph.core.types import Value
 from symgraph.frontend import sym
@@ -30,7 +30,7 @@ def dense(rows: int = ROWS) -> tuple[Partition, dict[str, Value]]:
 def counted(micro_batches: int, **options: int | bool):
     partition, grads = dense()
     settings = {"slots": 0, "update": True, **options}
-    return chores(partition, grads, {"w"}, micro_batches=micro_batches, **settings)
+    return step_overheads(partition, grads, {"w"}, micro_batches=micro_batches, **settings)
 
 
 def test_the_body_that_reads_the_data_copies_it_in():

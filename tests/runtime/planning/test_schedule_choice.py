@@ -14,8 +14,9 @@ from partitioner import plan_memory
 from partitioner.costs.cost import Speed
 from runtime.engine.worker import Worker
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.plan import Options, Plan
-from runtime.planning.schedule_choice import _best_steps
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.schedule_choice import _best_length
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Link, memory_profile, simulate
 from runtime.schedule.text import dump_csv
@@ -36,7 +37,7 @@ def planned(steps: int = 8, **how: object) -> Plan:
 
 def seconds(made: Plan) -> float:
     partition = made.partition
-    costs = PRICES.costs(partition, made.chores())
+    costs = PRICES.costs(partition, made.overheads())
     return simulate(made.schedule, partition, costs).makespan
 
 
@@ -103,8 +104,8 @@ def test_a_schedule_of_another_network_is_refused(tmp_path):
 def test_auto_takes_the_shortest_step_of_all():
     made = planned(schedule="auto")
     assert seconds(made) <= min(seconds(planned(schedule=name)) for name in SCHEDULES)
-    assert {t.schedule for t in made.tried} == {*SCHEDULES, "auto"}
-    taken = min(t.seconds for t in made.tried)
+    assert {t.schedule for t in made.candidates} == {*SCHEDULES, "auto"}
+    taken = min(t.seconds for t in made.candidates)
     assert taken == pytest.approx(seconds(made))
 
 
@@ -122,7 +123,7 @@ def test_auto_gives_the_same_bits():
 def test_time_segments_are_found():
     """k* = sqrt(T·a / ((p - 1)·c)) and its neighbours; the shortest step of them is taken."""
     made = planned(steps=16, schedule="wavefront", time_segment="auto", micro_batches=1)
-    assert {t.time_segment for t in made.tried} > {None}
+    assert {t.time_segment for t in made.candidates} > {None}
     assert made.choice.time_segment is not None
     whole = planned(steps=16, schedule="wavefront", micro_batches=1)
     assert seconds(made) < 0.7 * seconds(whole)
@@ -161,7 +162,7 @@ def test_the_formula():
 
     costs = type("C", (), {"run": staticmethod(lambda key: 1.0)})
     prices = type("Q", (), {"costs": lambda self, p: costs, "link": Link(0.01), "overhead": 0.0})()
-    assert _best_steps(Two, prices) == pytest.approx((100 * 0.01 / 0.01) ** 0.5)
+    assert _best_length(Two, prices) == pytest.approx((100 * 0.01 / 0.01) ** 0.5)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -236,4 +237,4 @@ def test_auto_keeps_to_the_limit():
     made = planned(schedule="auto", memory=limit)
     assert peak(made) <= limit
     assert seconds(made) <= seconds(planned(schedule="1f1b"))
-    assert any(t.seconds is None and t.peak > limit for t in made.tried)
+    assert any(t.seconds is None and t.peak > limit for t in made.candidates)

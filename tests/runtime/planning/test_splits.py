@@ -8,8 +8,10 @@ import symgraph as sg
 from examples.lstm_lm import build
 from partitioner.costs.cost import Speed
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.plan import Options, Plan, plan
-from runtime.planning.splits import REPLICAS, SHARDS, Split, Weight, candidates
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.planning.planner import plan
+from runtime.planning.splits import REPLICAS, SHARDS, GroupSplit, Weight, splits_to_try
 from runtime.schedule.replay import Link
 from symgraph.core.context import cpu
 from symgraph.core.types import TensorType
@@ -52,13 +54,13 @@ def language_model(vocab: int, **more: object) -> Plan:
     ],
 )
 def test_what_is_tried(weights, want):
-    found = candidates(weights, (), 2)
+    found = splits_to_try(weights, (), 2)
     assert [" ".join(f"{s.kind} {s.group}" for s in splits) for splits in found] == want
 
 
 def test_groups_that_the_user_names_are_not_split():
     weights = {"a": Weight(3.0, True), "b": Weight(1.5, True)}
-    assert candidates(weights, ("a",), 2) == [(Split("b", SHARDS),)]
+    assert splits_to_try(weights, ("a",), 2) == [(GroupSplit("b", SHARDS),)]
 
 
 @pytest.mark.slow
@@ -69,12 +71,12 @@ def test_a_decoder_that_outweighs_the_layers_is_put_in_shards():
     assert not whole.shards
     assert {s.parameter for s in free.shards.values()} == {"decode_weight", "decode_bias"}
     assert free.options.groups == {"decode": DEVICES}
-    (none, *_) = free.compared
-    best = min(free.compared, key=lambda c: c.seconds)
+    (none, *_) = free.splits
+    best = min(free.splits, key=lambda c: c.seconds)
     assert none.splits == ()
-    assert best.splits == (Split("decode", SHARDS),)
+    assert best.splits == (GroupSplit("decode", SHARDS),)
     assert best.seconds < 0.95 * none.seconds
-    assert str(best).startswith("decode in shards: ")
+    assert best.split_words.startswith("decode in shards: ")
 
 
 @pytest.mark.slow
@@ -100,8 +102,8 @@ def test_a_group_that_cannot_be_cut_is_replicated():
     """One micro-batch through a chain leaves one of two devices waiting; halves of it do not."""
     made = chain(keep_groups=True)
     assert made.options.groups == {"only": DEVICES}
-    assert made.compared[-1].splits == (Split("only", REPLICAS),)
-    assert made.compared[-1].seconds < 0.6 * made.compared[0].seconds
+    assert made.splits[-1].splits == (GroupSplit("only", REPLICAS),)
+    assert made.splits[-1].seconds < 0.6 * made.splits[0].seconds
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.planning.mixed_step import NOMINAL, mix, predict, sent_bytes
+from runtime.planning.costs.prices import NOMINAL
+from runtime.planning.mixed_step import mix, predict, sent_bytes
 from runtime.planning.schedule_choice import compute_lists
 from runtime.profiling.trials import compare as module
 from runtime.profiling.trials.compare import (
@@ -202,7 +203,7 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
     step = buckets.step([buckets.default_bucket_key])
     plan, prices = buckets.default, NOMINAL
     alone = simulate(
-        plan.schedule, plan.partition, prices.costs(plan.partition, plan.chores())
+        plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     ).makespan
     assert predict(step, prices).makespan == pytest.approx(alone)
     rows = plan_rows(plan)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from runtime.engine.stopwatch import Laps
-from runtime.planning.mixed_step import NOMINAL
-from runtime.planning.step_memory import step_memory
+from runtime.planning.costs.prices import NOMINAL
 from runtime.profiling.analysis.profile import profile_of
 from runtime.profiling.analysis.record import Record
 from runtime.profiling.analysis.rows import COPIES
@@ -145,8 +144,8 @@ def test_a_mixed_step_holds_what_was_accounted_for(tmp_path):
 def test_longer_batches_hold_more_and_one_alone_what_its_plan_says(tmp_path):
     buckets = prepare(load_config(str(write_bucketed(tmp_path)))).buckets
     buckets.plan(4, ())
-    assert step_memory(buckets.step([12])) == buckets.default.memory
-    mixed, longer = (step_memory(buckets.step(keys)) for keys in ([12, 4], [12, 12]))
+    assert buckets.step([12]).memory == buckets.default.memory
+    mixed, longer = (buckets.step(keys).memory for keys in ([12, 4], [12, 12]))
     for less, more in zip(mixed, longer, strict=True):
         assert less.peak < more.peak
 

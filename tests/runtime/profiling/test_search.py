@@ -103,7 +103,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
 def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
     """`--winner best.txt` wrote the config over the schedule that it names."""
     best = found.candidates[0]
-    listed = replace(best.plan, choice=best.plan.choice._replace(schedule="auto"))
+    listed = replace(best.plan, choice=replace(best.plan.choice, schedule="auto"))
     winner = replace(best, planned=replace(best.planned, training=listed))
     written = write_winner(winner, found, (), tmp_path / "best.txt", "config.yaml")
     assert written.pipeline.schedule == str(tmp_path / "best.schedule.txt")

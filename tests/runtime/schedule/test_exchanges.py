@@ -11,7 +11,7 @@ import pytest
 from partitioner import group2ctx
 from partitioner.base.collectives import CollectiveLayout
 from partitioner.cutting.cut import cut
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.exchanges import exchanges
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Recv, Run, Send

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from runtime.backends.device.arrays import on_host
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import Cluster
 from symgraph.core.context import Context, gpu
 from tests.mpi.cases import Arrays, Run, runs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import symgraph as sg
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.chainermn.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, ShapeError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.frontends.chainermn import ParallelConvolution2D, ShardedConvolution
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, ShapeError
 from symgraph.frontend import sym

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.frontends.chainermn import MultiNodeBatchNormalization, create_mnbn_model
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.core.context import cpu
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError
 from symgraph.core.reference import evaluate

@@ -9,7 +9,7 @@ import pytest
 
 import symgraph as sg
 from runtime.frontends.chainermn import create_communicator, join_ranks
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import ThreadCluster
 from symgraph.chainermn.rank_view import join, pseudo_connect, recv, send
 from symgraph.core.context import cpu

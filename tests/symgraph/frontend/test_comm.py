@@ -10,7 +10,7 @@ import pytest
 
 from partitioner import group2ctx
 from partitioner.cutting.cut import cut
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, MicroBatchError, ShapeError
 from symgraph.core.reference import evaluate

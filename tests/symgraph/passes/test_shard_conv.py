@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError

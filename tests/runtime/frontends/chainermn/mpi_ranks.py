@@ -17,7 +17,7 @@ from runtime.frontends.chainermn import (
     create_multi_node_iterator,
     join_ranks,
 )
-from runtime.planning.plan import Options
+from runtime.planning.options import Options
 from runtime.transports import make_cluster
 from symgraph.core.errors import GraphError
 from tests.helpers.pipelines import judge, make_plan, run_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,11 +11,10 @@ from partitioner import Partition, group2ctx
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
-from runtime.planning.costs.machine_costs import links, machine_costs
-from runtime.planning.costs.overheads import StepOverheads
+from runtime.planning.costs.prices import CostModel
 from runtime.schedule.generators.table import forward_only
 from runtime.schedule.lowering.lower import lower as lower_schedule
-from runtime.schedule.replay import Link, simulate
+from runtime.schedule.replay import Costs, Link, simulate
 from symgraph import AttrScope, Context, cpu, gpu
 from symgraph.core.errors import ConfigError
 from symgraph.frontend import sym
@@ -43,11 +43,13 @@ def machine(network: Level, **changed: float) -> Machine:
     return Machine(devices, {"rack": network})
 
 
-def makespan(partition: Partition, on: Machine, **options: float) -> float:
+def costs_on(on: Machine, partition: Partition, overhead: float = 0.0) -> Costs:
+    return replace(CostModel.of_machine(on), overhead=overhead).costs(partition)
+
+
+def makespan(partition: Partition, on: Machine, overhead: float = 0.0) -> float:
     programs = lower_schedule(partition, forward_only(partition.rank_of, 1))
-    return simulate(
-        programs, partition, machine_costs(on, partition, StepOverheads(), **options)
-    ).makespan
+    return simulate(programs, partition, costs_on(on, partition, overhead)).makespan
 
 
 def test_links_of_ranks_whatever_the_order_of_devices():
@@ -55,9 +57,9 @@ def test_links_of_ranks_whatever_the_order_of_devices():
         tuple(Device(gpu(i), 1.0, node="ab"[i // 2]) for i in range(3)),
         {"node": Level(1.0, 2.0), "network": Level(3.0, 4.0, shared=True)},
     )
-    placement = two_into_one((gpu(2), gpu(0), gpu(1))).placement
+    partition = two_into_one((gpu(2), gpu(0), gpu(1)))
     near, far = Link(1.0, 2.0), Link(3.0, 4.0, "network")
-    assert links(on, placement) == {
+    assert costs_on(on, partition).links == {
         (0, 1): far,
         (0, 2): far,
         (1, 0): far,
@@ -69,10 +71,10 @@ def test_links_of_ranks_whatever_the_order_of_devices():
 
 def test_bodies_take_their_own_devices_time():
     partition = two_into_one((gpu(0), gpu(1), gpu(2)))
-    costs = machine_costs(machine(Level()), partition, StepOverheads())
+    costs = costs_on(machine(Level()), partition)
     assert {key.stage: costs.run(key) for key in partition.bodies} == {0: 4.0, 1: 2.0, 2: 1.0}
     moved = two_into_one((gpu(2), gpu(1), gpu(0)))
-    costs = machine_costs(machine(Level()), moved, StepOverheads())
+    costs = costs_on(machine(Level()), moved)
     assert {key.stage: costs.run(key) for key in moved.bodies} == {0: 1.0, 1: 2.0, 2: 4.0}
 
 
@@ -105,4 +107,4 @@ def test_a_uniform_machine_is_one_speed_and_one_link():
 def test_a_device_that_the_machine_has_not():
     partition = two_into_one((gpu(0), gpu(1), gpu(3)))
     with pytest.raises(ConfigError, match=r"the machine has no device gpu\(3\): did you mean 'gpu"):
-        machine_costs(machine(Level()), partition, StepOverheads())
+        costs_on(machine(Level()), partition)

@@ -1,0 +1,224 @@
+"""Options: what the user says of a plan, one dataclass per concern.
+
+`Options` inherits them all, so that users pass flat keywords; functions take the concern they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from partitioner import Placement
+from partitioner.costs.machine import Machine
+from partitioner.placement.group2ctx import Groups, devices_of
+from partitioner.strategies import find_strategy
+from partitioner.strategies.types import STEP, STEPS
+from runtime.planning.costs.prices import CostModel, CostProvider, default_pricing
+from runtime.schedule.generators.table import find_schedule
+from symgraph.core.context import Context, cpu, require_context, require_contexts
+from symgraph.core.errors import MicroBatchError
+from symgraph.core.graph import Graph
+from symgraph.core.types import TensorType
+from symgraph.passes.batching import Feed
+from symgraph.passes.loss_scale import UNSCALED, LossScale
+from symgraph.passes.precision import FLOAT32
+
+AUTO, ALL, NONE = "auto", "all", "none"
+FORWARD_ONLY = "forward"  # the schedule of plans that do not train
+SCHEDULE_FILES = (".csv", ".txt")
+LENGTHS_TRIED = 3  # lengths of time segments
+
+
+class PlacedNetwork(NamedTuple):
+    """A network that has its placement, for others of the same parameters to follow."""
+
+    graph: Graph
+    """The graph of its largest micro-batch."""
+    placement: Placement
+    parameters: Collection[str]
+    """The variables of the graph that are not fed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """The memory of ranks."""
+
+    memory: int | None = None
+    """Bytes that each rank may hold; None: any number."""
+    slots: int = 0
+    """Arrays that the optimizer keeps for each parameter."""
+
+
+@dataclass(frozen=True)
+class PlacementOptions(MemoryOptions):
+    """The devices, and how the network's nodes are spread over them."""
+
+    groups: Groups | None = None
+    """The device of each ctx_group, or the devices of its shards; None: all on `default`.
+
+    With a strategy, groups are pinned to these devices.
+    """
+    default: Context = field(default_factory=cpu)
+    """The device of nodes that are in no group."""
+    devices: tuple[Context, ...] = ()
+    """The devices of all ranks."""
+    _: KW_ONLY
+    strategy: str | None = None
+    """A name of partitioner.strategies, or `auto`; None: `groups` places the network."""
+    machine: Machine | None = None
+    """The machine to place on; None: one that is made of `devices` and their measured costs."""
+    placement: Placement | None = None
+    """The placement of another plan of the same network, used as it is."""
+    like: PlacedNetwork | None = None
+    """The network of another bucket, whose placement is carried over."""
+    splits: bool = True
+    """Whether strategy `auto` may put groups that `groups` does not name on several devices."""
+    keep_groups: bool = False
+    """Whether the nodes of one ctx_group stay together; this field and the next three go to
+    partitioner.strategies.Constraints."""
+    objective: str = STEP
+    """What the best of several placements is chosen by."""
+    split_tied: bool = False
+    """Whether parameters may be sent to other devices than their own."""
+    solver_steps: float = STEPS
+    """The effort of solvers."""
+    data_axis: int = 1
+    """Rows of the rank grid; each runs its share of every micro-batch's samples."""
+    model_axis: int | None = None
+    """Columns of the rank grid; None: as many as there are devices for."""
+
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        """All devices that are named."""
+        grouped = [d for group in (self.groups or {}).values() for d in devices_of(group)]
+        return tuple(dict.fromkeys((self.default, *self.devices, *grouped)))
+
+    @property
+    def ranks(self) -> tuple[Context, ...]:
+        """The devices to place on."""
+        return self.devices or (self.default,)
+
+    @property
+    def group_sizes(self) -> dict[str, int]:
+        """The number of devices of each group."""
+        return {group: len(devices_of(d)) for group, d in (self.groups or {}).items()}
+
+    def machine_of(self, costs: CostModel) -> Machine:
+        """The machine that a strategy places on."""
+        return self.machine or costs.machine_of(self.ranks)
+
+
+@dataclass(frozen=True)
+class ScheduleOptions(MemoryOptions):
+    """The programs of a step."""
+
+    schedule: str = "gpipe"
+    """A name of SCHEDULES, `auto`, `forward` (no backward phase), or a file of runs."""
+    _: KW_ONLY
+    update: bool = False
+    """Whether each step ends with gradient norms, losses and parameter updates."""
+    order: str | None = None
+    """The order of gpipe's backward phase."""
+    time_segment: int | str | None = None
+    """Time steps per segment, or `auto`; None: the network is not cut along time."""
+    recompute: str | tuple[int, ...] = ()
+    """Stages that run their forward nodes again before their backward nodes, or `none`, `all`, or
+    `auto`: those that the memory limit makes necessary."""
+    named_only: bool = False
+    """Whether schedule `auto` tries only the schedules of SCHEDULES, which are quicker to try and
+    fit other networks too."""
+    near: int = LENGTHS_TRIED
+    """Lengths of time segments that `auto` tries besides none: those nearest to the best in
+    theory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionOptions:
+    """The dtypes of activations and gradients."""
+
+    precision: str = FLOAT32
+    """See symgraph.passes.precision."""
+    loss_scale: LossScale = UNSCALED
+    """See symgraph.passes.loss_scale."""
+
+
+@dataclass(frozen=True)
+class NetworkOptions(PrecisionOptions):
+    """The graph that is placed."""
+
+    micro_batches: int = 1
+    """The number of pieces that each batch is split into."""
+    _: KW_ONLY
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Variable -> the output that is its value in the next step."""
+    shards: Mapping[str, str] = field(default_factory=dict)
+    """Group -> the `shard` attribute of its operators, in place of their own."""
+    replicas: Mapping[str, str] = field(default_factory=dict)
+    """Group -> the `replicate` attribute of its operators, in place of their own."""
+    whole: bool = True
+    """Whether outputs that are made in shards are put together; see symgraph.passes.shard."""
+
+
+@dataclass(frozen=True)
+class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
+    """How to place, cut and schedule a network, as the user says it."""
+
+    _: KW_ONLY
+    pricing: CostProvider = field(default_factory=default_pricing)
+    """Gives what runs and messages cost; called only if something is chosen automatically."""
+
+    def costs(self, graph: Graph) -> CostModel:
+        """The costs of a graph on these devices."""
+        return self.pricing(graph, self.contexts)
+
+    def forward_only(self) -> Options:
+        """The options of a plan that does not train: its micro-batches run forward in order."""
+        return replace(self, schedule=FORWARD_ONLY, recompute=(), memory=None, order=None)
+
+
+def require_options(feeds: Mapping[str, Any], options: Options) -> None:
+    """Reject what no plan can be made of, even where nothing would read it.
+
+    Raises:
+        TypeError: feeds, devices or counts of other types.
+        MicroBatchError: a batch axis that the fed variable does not have.
+        ConfigError, PlacementError: unknown schedules and strategies.
+    """
+    _require_feeds(feeds)
+    require_context("default", options.default)
+    require_contexts("devices", options.devices)
+    for group, devices in (options.groups or {}).items():
+        require_contexts(f"group2ctx: what {group!r} is mapped to", devices)
+    require_known(options.schedule, options.strategy)
+    _require_counts(options.micro_batches, options.time_segment)
+
+
+def _require_feeds(feeds: Mapping[str, Any]) -> None:
+    for name, feed in feeds.items():
+        if not isinstance(feed, Feed) or not isinstance(feed.type, TensorType):
+            raise TypeError(
+                f"feeds: {name!r} is a Feed(TensorType(shape, dtype), batch axis), not {feed!r}"
+            )
+        rank = len(feed.type.shape)
+        if feed.axis not in range(rank):
+            raise MicroBatchError(
+                f"{name!r} of {feed.type} has no batch axis {feed.axis!r}; "
+                + (f"use 0 to {rank - 1}" if rank else "what is fed needs one")
+            )
+
+
+def require_known(schedule: str, strategy: str | None) -> None:
+    """Raise ConfigError for an unknown schedule, PlacementError for an unknown strategy."""
+    if schedule not in (AUTO, FORWARD_ONLY) and not schedule.endswith(SCHEDULE_FILES):
+        find_schedule(schedule, AUTO, FORWARD_ONLY)
+    if strategy not in (AUTO, None):
+        find_strategy(strategy, AUTO)
+
+
+def _require_counts(micro_batches: object, time_segment: object) -> None:
+    """Raise TypeError for other numbers than whole ones."""
+    if not isinstance(micro_batches, int):
+        raise TypeError(f"micro_batches is a whole number, not {micro_batches!r}")
+    if not isinstance(time_segment, int | None) and time_segment != AUTO:
+        raise TypeError(f"time_segment is a whole number, 'auto' or None, not {time_segment!r}")
