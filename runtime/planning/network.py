@@ -100,8 +100,9 @@ class Network:
         for variable, value in self.states.items():
             home, maker = (placement.device_of(n) for n in (variable, value.node))
             if home != maker:
+                output = self.names[self.outputs.index(value)]
                 raise PlacementError(
-                    f"state {variable!r} is on {home}, but its next value {value!r} is made on "
+                    f"state {variable!r} is on {home}, but its next value {output!r} is made on "
                     f"{maker}; give both the same ctx_group"
                 )
 
