@@ -111,7 +111,7 @@ def further(options: argparse.Namespace) -> tuple[float, float]:
         assert buckets is not None
         trainer.training.step_batches([blank(trainer, LONGEST + 1)])
         begun = time.perf_counter()
-        buckets.plan(LONGEST, batch.described)
+        buckets.plan(LONGEST, batch.descriptions)
         planned = time.perf_counter() - begun
         seconds = []
         for _ in range(3):

@@ -73,7 +73,7 @@ class BucketSession(Session):
             )
         ordered = largest_first(batches)
         for batch in ordered:
-            self.buckets.plan(batch.bucket_key, batch.described)
+            self.buckets.plan(batch.bucket_key, batch.descriptions)
         keys = tuple([batch.bucket_key for batch in ordered])
         self._switch(keys)
         values = [

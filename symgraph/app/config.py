@@ -280,7 +280,7 @@ class TrainConfig(Section):
     """What gradients are multiplied by until the update, so that float16 holds small ones; auto: as
     much as does not overflow with float16 (steps that do are left out), else 1."""
     init_scale: Positive = 0.1
-    """Weights without an initialiser of their own start uniform between minus and plus this."""
+    """Weights without an initializer of their own start uniform between minus and plus this."""
 
     @property
     def epoch_limit(self) -> int | None:

@@ -1,8 +1,8 @@
-"""Initialisers: the first values of a parameter, from its name, shape, dtype and a seed.
+"""Initializers: the first values of a parameter, from its name, shape, dtype and a seed.
 
-Names, arguments and rules are MXNet 1.9's. Random values come from `rand` alone, keyed by the
-seed and the parameter's name and counted by element, so they do not depend on the device, on the
-other parameters, or on the order in which they are made.
+Names, arguments and rules are MXNet 1.9's. Random values depend only on the seed, the parameter's
+name and the number of the element, so they are the same on every device, whatever other parameters
+there are and in whatever order they are initialized.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Draw = Callable[[ModuleType, int, Array, npt.DTypeLike], Array]
 
-_BLOCK = 1 << 16  # elements drawn at a time; the values do not depend on it
+_BLOCK = 1 << 16  # elements drawn at a time; it does not affect the values
 
 _ZERO_ENDINGS = (
     "bias",
@@ -43,12 +43,12 @@ _ONE_ENDINGS = ("gamma", "moving_var")
 
 @dataclass(frozen=True)
 class Initializer(ABC):
-    """Gives a parameter its first values (`mx.init.Initializer`).
+    """Base class of initializers (`mx.init.Initializer`).
 
-    What is done depends on the end of the parameter's name: `weight` is filled by the initialiser
-    itself, `bias`, `beta`, moving means and initial RNN states with 0, `gamma` and `moving_var`
-    with 1. The attribute `__init__` of a variable, the `dumps()` of an initialiser, comes first.
-    Raises GraphError for arguments that are no numbers.
+    The ending of the parameter's name decides: names in `weight` are filled by the initializer,
+    those in `bias` or `beta`, moving means and initial RNN states with 0, those in `gamma` and
+    `moving_var` with 1. A variable's attribute `__init__` (an initializer's `dumps()`) takes
+    precedence. Raises GraphError for arguments that are not numbers.
     """
 
     def __post_init__(self) -> None:
@@ -62,10 +62,13 @@ class Initializer(ABC):
         seed: int,
         attrs: Mapping[str, str] | None = None,
     ) -> Array:
-        """A new array of values; GraphError for a name that no rule covers."""
-        own = (attrs or {}).get("__init__")
-        if own:
-            return _load(own, {}).fill(name, shape, dtype, seed)
+        """Return a new array with the first values of a parameter.
+
+        Raises GraphError for a name that no rule covers.
+        """
+        text = (attrs or {}).get("__init__")
+        if text:
+            return _load(text, {}).fill(name, shape, dtype, seed)
         if name.endswith("weight"):
             return self.fill(name, shape, dtype, seed)
         if name.endswith(_ZERO_ENDINGS):
@@ -75,28 +78,31 @@ class Initializer(ABC):
         known = ", ".join(("weight", *_ZERO_ENDINGS, *_ONE_ENDINGS))
         raise GraphError(
             f"no first values for parameter {name!r}: its name does not end in one of {known}; "
-            f"say what they are with Variable({name!r}, init=init.Zero()) or another initialiser"
+            f"set them with Variable({name!r}, init=init.Zero()) or another initializer"
         )
 
     def dumps(self) -> str:
-        """The initialiser as JSON, [name, arguments], as MXNet writes it; see `create`."""
+        """Write the initializer as JSON `[name, arguments]`, as MXNet does; `create` reads it."""
         arguments = {f.name: getattr(self, f.name) for f in fields(self)}
         kind = type(self).__name__.lower()
         return json.dumps([kind, arguments], default=lambda value: np.asarray(value).tolist())
 
     @abstractmethod
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
-        """The values, whatever the name ends in; the name is the key of the random numbers."""
+        """Return the values regardless of the name's ending; the name seeds the random numbers."""
 
 
 INITIALIZERS: dict[str, type[Initializer]] = {}
 
 
 def register(kind: type[Initializer]) -> type[Initializer]:
-    """Make an initialiser known to `create` by its lower-case class name (`mx.init.register`)."""
+    """Register an initializer class under its lower-case name for `create` (`mx.init.register`).
+
+    Raises GraphError if the name is taken.
+    """
     name = kind.__name__.lower()
     if name in INITIALIZERS:
-        raise GraphError(f"there is an initialiser {name!r} already: choose another class name")
+        raise GraphError(f"initializer {name!r} already exists: choose another class name")
     INITIALIZERS[name] = kind
     return kind
 
@@ -104,7 +110,7 @@ def register(kind: type[Initializer]) -> type[Initializer]:
 @register
 @dataclass(frozen=True)
 class Zero(Initializer):
-    """All zeros."""
+    """Fill with zeros (`mx.init.Zero`)."""
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
         return np.zeros(shape, dtype)
@@ -113,7 +119,7 @@ class Zero(Initializer):
 @register
 @dataclass(frozen=True)
 class One(Initializer):
-    """All ones."""
+    """Fill with ones (`mx.init.One`)."""
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
         return np.ones(shape, dtype)
@@ -122,7 +128,7 @@ class One(Initializer):
 @register
 @dataclass(frozen=True)
 class Constant(Initializer):
-    """One value everywhere, or an array's values, which are repeated along axes that it lacks."""
+    """Fill with one value, or with an array that broadcasts to the shape (`mx.init.Constant`)."""
 
     value: Any
 
@@ -138,7 +144,7 @@ class Constant(Initializer):
 @register
 @dataclass(frozen=True)
 class Uniform(Initializer):
-    """Evenly spread over [-scale, scale)."""
+    """Draw from the uniform distribution over [-scale, scale) (`mx.init.Uniform`)."""
 
     scale: float = 0.07
 
@@ -149,7 +155,7 @@ class Uniform(Initializer):
 @register
 @dataclass(frozen=True)
 class Normal(Initializer):
-    """Normal numbers with mean 0 and standard deviation sigma."""
+    """Draw from the normal distribution, mean 0, standard deviation sigma (`mx.init.Normal`)."""
 
     sigma: float = 0.01
 
@@ -160,10 +166,10 @@ class Normal(Initializer):
 @register
 @dataclass(frozen=True)
 class Orthogonal(Initializer):
-    """scale times a matrix with orthonormal rows or columns, whichever are fewer.
+    """Fill with scale times a matrix of orthonormal rows or columns (`mx.init.Orthogonal`).
 
-    Taken from the singular vectors of a random matrix, rand_type "uniform" or "normal"; axes
-    after the first count as one (Saxe, McClelland, Ganguli, arXiv:1312.6120).
+    The matrix holds the singular vectors of a random one, drawn by rand_type "uniform" or "normal";
+    axes after the first count as one. Source: Saxe, McClelland, Ganguli, arXiv:1312.6120.
     """
 
     scale: float = 1.414
@@ -178,17 +184,17 @@ class Orthogonal(Initializer):
         matrix = (shape[0], math.prod(shape[1:]))
         draw = _symmetric if self.rand_type == "uniform" else _gaussian
         u, _, v = np.linalg.svd(draw(name, matrix, np.float64, seed, 1.0), full_matrices=False)
-        chosen = u if u.shape == matrix else v
-        return (self.scale * chosen).reshape(shape).astype(dtype)
+        vectors = u if u.shape == matrix else v
+        return (self.scale * vectors).reshape(shape).astype(dtype)
 
 
 @register
 @dataclass(frozen=True)
 class Xavier(Initializer):
-    """Random numbers of variance magnitude / 3 / n (uniform) or magnitude / n (gaussian).
+    """Draw with a variance of magnitude / 3 / n (uniform) or magnitude / n (`mx.init.Xavier`).
 
-    n is the fan-in (shape[1]), the fan-out (shape[0]) or their mean, by factor_type "in", "out"
-    or "avg", times the size of the axes after these (Glorot and Bengio, AISTATS 2010).
+    n is the fan-in (shape[1]), the fan-out (shape[0]) or their mean, for factor_type "in", "out"
+    or "avg", times the sizes of the other axes. Source: Glorot and Bengio, AISTATS 2010.
     """
 
     rnd_type: str = "uniform"
@@ -213,7 +219,10 @@ class Xavier(Initializer):
 @register
 @dataclass(frozen=True)
 class MSRAPrelu(Initializer):
-    """Gaussian Xavier of magnitude 2 / (1 + slope**2) (He et al., arXiv:1502.01852)."""
+    """Draw as a gaussian `Xavier` of magnitude 2 / (1 + slope**2) (`mx.init.MSRAPrelu`).
+
+    Source: He et al., arXiv:1502.01852.
+    """
 
     factor_type: str = "avg"
     slope: float = 0.25
@@ -230,7 +239,10 @@ class MSRAPrelu(Initializer):
 @register
 @dataclass(frozen=True)
 class LSTMBias(Initializer):
-    """Zero, but forget_bias for the second of the four gates (order i, f, c, o)."""
+    """Fill an LSTM's bias with 0, except for the forget gate's quarter (`mx.init.LSTMBias`).
+
+    The gates are in the order i, f, c, o; f gets forget_bias.
+    """
 
     forget_bias: float = 1.0
 
@@ -247,10 +259,10 @@ class LSTMBias(Initializer):
 
 
 class Mixed:
-    """For each parameter the initialiser of the first pattern that its name begins with.
+    """Choose each parameter's initializer by a pattern of its name (`mx.init.Mixed`).
 
-    Patterns are regular expressions (`mx.init.Mixed`). The initialiser chosen then goes by the
-    end of the name, as always.
+    Patterns are regular expressions; the first one that matches the beginning of the name wins.
+    The chosen initializer then follows the name's ending, as always.
     """
 
     def __init__(
@@ -258,14 +270,14 @@ class Mixed:
     ) -> None:
         if len(patterns) != len(initializers):
             raise GraphError(
-                f"Mixed needs one initialiser a pattern: {len(patterns)} patterns, "
-                f"{len(initializers)} initialisers"
+                f"Mixed needs one initializer per pattern: {len(patterns)} patterns, "
+                f"{len(initializers)} initializers"
             )
         try:
-            found = [re.compile(pattern) for pattern in patterns]
+            compiled = [re.compile(pattern) for pattern in patterns]
         except re.error as error:
-            raise GraphError(f"Mixed: {error.pattern!r} is no pattern: {error}") from None
-        self._rules = list(zip(found, map(create, initializers), strict=True))
+            raise GraphError(f"Mixed: {error.pattern!r} is not a pattern: {error}") from None
+        self._rules = list(zip(compiled, map(create, initializers), strict=True))
 
     def __call__(
         self,
@@ -285,13 +297,15 @@ class Mixed:
 
 
 def create(initializer: str | Initializer | Mixed, **arguments: Any) -> Initializer | Mixed:
-    """The initialiser itself, or a new one from its name or its `dumps()`.
+    """Make an initializer from its name (in any case) or its `dumps()`; return one unchanged.
 
-    Names are in any case. Raises GraphError for an unknown name or argument, or something else.
+    Raises GraphError for an unknown name or argument, and for anything else.
     """
     function = callable(initializer) and not isinstance(initializer, type)
     if not function and not isinstance(initializer, str):
-        raise GraphError(f"{initializer!r} is no initialiser: give one like Xavier(), or its name")
+        raise GraphError(
+            f"{initializer!r} is not an initializer: pass one such as Xavier(), or its name"
+        )
     return _load(initializer, arguments) if isinstance(initializer, str) else initializer
 
 
@@ -301,14 +315,14 @@ def _load(text: str, arguments: Mapping[str, Any]) -> Initializer:
         try:
             name, arguments = json.loads(text)
         except ValueError:
-            raise GraphError(f"initialiser {text!r} is not JSON of [name, arguments]") from None
+            raise GraphError(f"initializer {text!r} is not JSON of [name, arguments]") from None
     name = _ALIASES.get(name.lower(), name.lower())
     if name not in INITIALIZERS:
-        raise GraphError(f"unknown initialiser {name!r}: {nearest(name, INITIALIZERS)}")
+        raise GraphError(f"unknown initializer {name!r}: {nearest(name, INITIALIZERS)}")
     try:
         return INITIALIZERS[name](**arguments)
     except TypeError as error:
-        raise GraphError(f"initialiser {name!r}: {error}") from error
+        raise GraphError(f"initializer {name!r}: {error}") from error
 
 
 _ALIASES = {"zeros": "zero", "ones": "one"}
@@ -346,5 +360,5 @@ def _require_matrix(initializer: Initializer, name: str, shape: Shape) -> None:
     if len(shape) < 2:
         raise ShapeError(
             f"{type(initializer).__name__} needs two axes or more but parameter {name!r} has "
-            f"shape {shape}: give it another initialiser with Variable({name!r}, init=...)"
+            f"shape {shape}: choose another initializer with Variable({name!r}, init=...)"
         )

@@ -1,8 +1,8 @@
 """Data iterators: batches of numpy arrays by name, as modules read them (MXNet's `mx.io`).
 
-An iterator says what it provides (names, shapes, dtypes, which axis is the batch) and gives
-batches until an epoch ends; `reset` begins the next one. Order is a function of the seed and the
-epoch's number alone, so two runs, or all ranks of one, see the same batches.
+An iterator describes its arrays (names, shapes, dtypes, the batch axis) and returns batches until
+the epoch ends; `reset` begins the next epoch. The order depends only on the seed and the number of
+the epoch, so two runs, or all ranks of one run, see the same batches.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ Source = Any  # an array, a list of arrays, or arrays by name
 
 
 class DataDesc(namedtuple("DataDesc", ["name", "shape"])):
-    """The name and shape of an input for a whole batch, a pair; with dtype and layout.
+    """The description of an input: the pair (name, shape), a dtype and a layout (MXNet DataDesc).
 
-    layout: one letter an axis, of which N is the batch ("NT", "TNC"); MXNet's DataDesc.
+    The shape is that of a whole batch.
     """
 
     name: str
     shape: tuple[int, ...]
+    #: Name of the dtype.
     dtype: str
+    #: One letter per axis, such as "NT" or "TNC"; N is the batch axis.
     layout: str
 
     def __new__(
         cls, name: str, shape: Sequence[int], dtype: Any = "float32", layout: str = "NCHW"
     ) -> DataDesc:
-        made = super().__new__(cls, name, tuple(shape))
-        made.dtype, made.layout = np.dtype(dtype).name, layout
-        return made
+        desc = super().__new__(cls, name, tuple(shape))
+        desc.dtype, desc.layout = np.dtype(dtype).name, layout
+        return desc
 
     def __repr__(self) -> str:
         return f"DataDesc[{self.name},{self.shape},{self.dtype},{self.layout}]"
@@ -48,63 +50,65 @@ class DataDesc(namedtuple("DataDesc", ["name", "shape"])):
 
     @property
     def feed(self) -> Feed:
-        """Its type and batch axis."""
+        """The type and batch axis of the input."""
         return Feed(TensorType(self.shape, self.dtype), self.get_batch_axis(self.layout))
 
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
-        """Where a layout has its N; the first axis if it has none."""
+        """Return the position of N in a layout; 0 if it has none."""
         return max(0, (layout or "N").find("N"))
 
 
-def describe(given: Any) -> DataDesc:
-    """A DataDesc as it is, or from (name, shape) or (name, shape, dtype[, layout])."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+def describe(entry: Any) -> DataDesc:
+    """Return a DataDesc unchanged, or make one of (name, shape[, dtype[, layout]])."""
+    if isinstance(entry, str) or not isinstance(entry, Iterable):
         raise TypeError(
-            f"{given!r} describes no input: give a list of DataDescs, or of (name, shape)"
+            f"{entry!r} does not describe an input: pass a list of DataDescs, or of (name, shape)"
         )
-    return given if isinstance(given, DataDesc) else DataDesc(*given)
+    return entry if isinstance(entry, DataDesc) else DataDesc(*entry)
 
 
 @dataclass(eq=False)
 class DataBatch:
-    """The arrays of one batch, in the order of what the iterator provides (MXNet DataBatch).
+    """The arrays of one batch (MXNet DataBatch)."""
 
-    pad: how many samples at its end are there to fill it. index: the numbers of all. bucket_key: a
-    length, or whatever else tells buckets apart. provide_data, provide_label: a DataDesc for each
-    array, or the first of its fields, where an iterator's batches differ.
-    """
-
+    #: Arrays in the order of the iterator's `provide_data`.
     data: Sequence[Any]
+    #: Arrays in the order of the iterator's `provide_label`.
     label: Sequence[Any] = ()
+    #: Samples at the end that only fill up the batch.
     pad: int = 0
+    #: Numbers of the samples within the data set.
     index: Array | None = None
+    #: The batch's bucket: a length, or any other key.
     bucket_key: Any = None
+    #: If batches differ: a DataDesc, or a tuple of its first fields, for each array of data.
     provide_data: Sequence[Any] = ()
+    #: The same for each array of label.
     provide_label: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         for what, arrays in (("data", self.data), ("label", self.label)):
             if arrays is not None and not isinstance(arrays, (list, tuple)):
-                given = type(arrays).__name__
-                raise TypeError(f"{what} of a batch is a list of arrays, not {given}")
-        # MXNet's defaults are None, and scripts give it.
+                kind = type(arrays).__name__
+                raise TypeError(f"{what} of a batch must be a list of arrays, not {kind}")
+        # MXNet's defaults are None, and scripts pass it.
         self.label, self.pad = self.label or (), self.pad or 0
         self.provide_data, self.provide_label = self.provide_data or (), self.provide_label or ()
 
     @property
-    def described(self) -> list[DataDesc]:
-        """The arrays as they are, data and labels."""
-        given = (*self.provide_data, *self.provide_label)
+    def descriptions(self) -> list[DataDesc]:
+        """Descriptions of the actual arrays of data, then label."""
+        provided = (*self.provide_data, *self.provide_label)
         return [
             DataDesc(d.name, array.shape, array.dtype, d.layout)
-            for d, array in zip(map(describe, given), self._arrays, strict=True)
+            for d, array in zip(map(describe, provided), self._arrays, strict=True)
         ]
 
     @property
     def feeds(self) -> dict[str, Array]:
-        """Variable -> array, data and labels."""
-        return {d.name: a for d, a in zip(self.described, self._arrays, strict=True)}
+        """The arrays of data and label by variable name."""
+        return {d.name: a for d, a in zip(self.descriptions, self._arrays, strict=True)}
 
     @property
     def _arrays(self) -> tuple[Any, ...]:
@@ -112,11 +116,14 @@ class DataBatch:
 
 
 class DataIter:
-    """An epoch's batches, again and again (MXNet DataIter): `for batch in it: ...; it.reset()`.
+    """Base class of iterators over the batches of an epoch (MXNet DataIter).
 
-    An iterator of one's own has `provide_data` and `provide_label`, as properties or set by its
-    `__init__`: lists of DataDesc, or of the first of its fields. Its batches are given by `next`,
-    or by `iter_next`, `getdata` and, if it has such, `getlabel`, `getpad` and `getindex`.
+        for batch in iterator: ...
+        iterator.reset()
+
+    A subclass has `provide_data` and `provide_label`, as properties or set by `__init__`: lists of
+    DataDesc, or of tuples of its first fields. It implements either `next`, or `iter_next` and
+    `getdata` and, where they apply, `getlabel`, `getpad` and `getindex`.
     """
 
     if TYPE_CHECKING:
@@ -130,7 +137,7 @@ class DataIter:
         self.batch_size = batch_size
 
     def next(self) -> DataBatch:
-        """The next batch; StopIteration at the end of the epoch."""
+        """Return the next batch; raise StopIteration at the end of the epoch."""
         if not self.iter_next():
             raise StopIteration
         return DataBatch(self.getdata(), self.getlabel(), self.getpad(), self.getindex())
@@ -139,23 +146,23 @@ class DataIter:
         """Begin the next epoch."""
 
     def iter_next(self) -> bool:
-        """Go to the next batch; False at the end of the epoch."""
+        """Advance to the next batch; return False at the end of the epoch."""
         raise NotImplementedError(f"{type(self).__name__} has neither next nor iter_next")
 
     def getdata(self) -> Sequence[Any]:
-        """The data of the batch to which `iter_next` went."""
+        """Return the data of the current batch."""
         raise NotImplementedError(f"{type(self).__name__} has neither next nor getdata")
 
     def getlabel(self) -> Sequence[Any]:
-        """Its labels."""
+        """Return the labels of the current batch."""
         return ()
 
     def getpad(self) -> int:
-        """How many samples at its end are there to fill it."""
+        """Return the number of samples that only fill up the current batch."""
         return 0
 
     def getindex(self) -> Array | None:
-        """The numbers of its samples."""
+        """Return the numbers of the samples of the current batch."""
         return None
 
     def __iter__(self) -> Iterator[DataBatch]:
@@ -166,12 +173,25 @@ class DataIter:
 
 
 class NDArrayIter(DataIter):
-    """Batches of arrays that are in memory (MXNet NDArrayIter).
+    """Iterator over batches of arrays in memory (MXNet NDArrayIter).
 
-    data, label: an array, several, or arrays by name; all have as many samples along the N of
-    `layout`. float64 becomes float32, as in MXNet; integers stay exact. last_batch_handle: what
-    to do with samples that do not fill a batch: "pad" it with the first ones, "discard" them, or
-    let them "roll_over" to be the first of the next epoch. seed: of the order, when `shuffle`.
+    Args:
+        data: an array, a list of arrays, or arrays by name. All have the same number of samples
+            along the axis N of `layout`. As in MXNet, float64 becomes float32; integers stay exact.
+        label: as `data`; None for none.
+        batch_size: samples per batch.
+        shuffle: whether each epoch has a random order.
+        last_batch_handle: what happens to samples that do not fill a batch: "pad" fills it with the
+            first samples, "discard" drops them, "roll_over" puts them first in the next epoch.
+        data_name: name of a single array of `data`; several are called `_<number>_<data_name>`.
+        label_name: the same for `label`.
+        layout: one letter per axis; N is the batch axis.
+        seed: seed of the random order.
+
+    Raises:
+        ConfigError: if no batch of that size can be made, or an argument is out of range.
+        ShapeError: if the numbers of samples differ.
+        GraphError: if an array holds no numbers, or has no axis.
     """
 
     def __init__(
@@ -191,19 +211,19 @@ class NDArrayIter(DataIter):
             raise ConfigError(
                 f"last_batch_handle={last_batch_handle!r}; {nearest(last_batch_handle, HANDLES)}"
             )
-        self.data = _named(data, data_name)
-        self.label = _named(label, label_name)
+        self.data = _by_name(data, data_name)
+        self.label = _by_name(label, label_name)
         self.layout = layout
         self._axis = DataDesc.get_batch_axis(layout)
         self.num_data = self._count()
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size!r}, but must be a number of 1 or more")
         if batch_size > self.num_data and (last_batch_handle != "pad" or not self.num_data):
-            raise ConfigError(f"no batch of {batch_size} can be made of {self.num_data} samples")
+            raise ConfigError(f"{self.num_data} samples do not fill a batch of {batch_size}")
         self._shuffle, self._seed = shuffle, seed
         self._handle = last_batch_handle
         self._epoch = -1
-        self._rest = np.empty(0, np.int64)  # samples that rolled over
+        self._rest = np.empty(0, np.int64)  # samples rolled over from the last epoch
         self.reset()
 
     def _count(self) -> int:
@@ -211,16 +231,18 @@ class NDArrayIter(DataIter):
             name: a.shape[self._axis] for name, a in {**self.data, **self.label}.items()
         }
         if not self.data or len(set(counts.values())) != 1:
-            raise ShapeError(f"arrays must have one number of samples each, but have {counts}")
+            raise ShapeError(
+                f"all arrays must have the same number of samples, but they have {counts}"
+            )
         return next(iter(counts.values()))
 
     def _describe(self, arrays: Mapping[str, Array]) -> list[DataDesc]:
-        found = []
+        descriptions = []
         for name, array in arrays.items():
             shape = list(array.shape)
             shape[self._axis] = self.batch_size
-            found.append(DataDesc(name, shape, array.dtype, self.layout))
-        return found
+            descriptions.append(DataDesc(name, shape, array.dtype, self.layout))
+        return descriptions
 
     @property
     def provide_data(self) -> list[DataDesc]:
@@ -231,7 +253,7 @@ class NDArrayIter(DataIter):
         return self._describe(self.label)
 
     def reset(self) -> None:
-        """Begin the next epoch, with the samples that rolled over first."""
+        """Begin the next epoch; samples rolled over from the last one come first."""
         self._epoch += 1
         order = np.arange(self.num_data)
         if self._shuffle:
@@ -241,7 +263,7 @@ class NDArrayIter(DataIter):
         self._at = 0
 
     def hard_reset(self) -> None:
-        """Begin the next epoch without samples that rolled over."""
+        """Begin the next epoch and drop the samples rolled over from the last one."""
         self._rest = self._rest[:0]
         self.reset()
 
@@ -261,10 +283,10 @@ class NDArrayIter(DataIter):
         return True
 
     def getdata(self) -> list[Array]:
-        return self._taken(self.data)
+        return self._rows_of(self.data)
 
     def getlabel(self) -> list[Array]:
-        return self._taken(self.label)
+        return self._rows_of(self.label)
 
     def getpad(self) -> int:
         return self._pad
@@ -272,12 +294,12 @@ class NDArrayIter(DataIter):
     def getindex(self) -> Array:
         return self._rows
 
-    def _taken(self, arrays: Mapping[str, Array]) -> list[Array]:
+    def _rows_of(self, arrays: Mapping[str, Array]) -> list[Array]:
         return [array.take(self._rows, axis=self._axis) for array in arrays.values()]
 
 
-def _named(source: Source, default: str) -> dict[str, Array]:
-    """Arrays by name: a single one is called `default`, several `_<number>_<default>`."""
+def _by_name(source: Source, default: str) -> dict[str, Array]:
+    """Return the arrays by name: one is called `default`, several `_<number>_<default>`."""
     if source is None:
         return {}
     if isinstance(source, Mapping):

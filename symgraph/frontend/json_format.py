@@ -99,7 +99,9 @@ def _node(row: dict[str, Any], inputs: list[Entry], extra_attrs: dict[str, str])
         )
     names = op.input_names(params)
     if len(inputs) > len(names):
-        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(inputs)} are given")
+        raise GraphError(
+            f"{op.name} {name!r} takes {len(names)} inputs, but {len(inputs)} are given"
+        )
     for arg in names[len(inputs) :]:  # MXNet 0.x leaves auxiliary states out
         inputs = [*inputs, Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))]
     return SymNode(name, op, attrs, params, tuple(inputs))

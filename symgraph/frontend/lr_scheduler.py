@@ -1,7 +1,7 @@
-"""Learning-rate schedules: the rate as a function of how many updates there have been.
+"""Learning-rate schedules: the rate as a function of the number of the update.
 
-Arguments and results are those of MXNet 1.9's classes called with 1, 2, 3, ... But these keep no
-state, so a resumed run, or another rank, gets the same rate from the same number.
+Arguments and results are those of MXNet 1.9's `mx.lr_scheduler` called with 1, 2, 3, ... Schedules
+here keep no state, so a resumed run, or another rank, gets the same rate for the same update.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from symgraph.core.number_checks import require_numbers
 
 
 class LRScheduler(ABC):
-    """A schedule with an optional warm-up over its first `warmup_steps` updates.
+    """Base class of schedules (`mx.lr_scheduler.LRScheduler`).
 
-    Warm-up goes from `warmup_begin_lr` towards `base_lr` in equal steps ("linear") or stays at
-    `warmup_begin_lr` ("constant"). Raises ConfigError for arguments that make no schedule.
+    Raises ConfigError for arguments out of range.
     """
 
+    #: Learning rate after the warm-up, before any decay.
     base_lr: float
+    #: Updates of the warm-up; 0: none.
     warmup_steps: int
+    #: Learning rate at the start of the warm-up.
     warmup_begin_lr: float
+    #: "linear" rises to base_lr in equal steps, "constant" stays at warmup_begin_lr.
     warmup_mode: str
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class LRScheduler(ABC):
         )
 
     def __call__(self, num_update: int) -> float:
-        """The rate of update number `num_update`; the first is number 1."""
+        """Return the learning rate of update `num_update`; the first update is number 1."""
         if num_update >= self.warmup_steps:
             return self.decayed(num_update)
         if self.warmup_mode == "constant":
@@ -61,10 +64,10 @@ class LRScheduler(ABC):
 
     @abstractmethod
     def decayed(self, num_update: int) -> float:
-        """The rate when no warm-up is going on."""
+        """Return the learning rate of an update after the warm-up."""
 
-    def rebased(self, base_lr: float) -> Self:
-        """The same schedule from another `base_lr`."""
+    def with_base_lr(self, base_lr: float) -> Self:
+        """Return the same schedule with another `base_lr`."""
         other = copy.copy(self)
         object.__setattr__(other, "base_lr", base_lr)
         other.__post_init__()
@@ -75,10 +78,11 @@ class LRScheduler(ABC):
             raise ConfigError(f"{type(self).__name__}: {name} is {value!r} but must be {wanted}")
 
 
-def based(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
-    """The schedule, or a function of the update's number; from another `base_lr` if one is given.
+def with_base_lr(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
+    """Return the schedule with this `base_lr`, or unchanged for None.
 
-    Raises ConfigError for what is neither, and for a function that a `base_lr` means nothing to.
+    A function of the update's number is accepted too, but only without a `base_lr`. Raises
+    ConfigError for anything else.
     """
     if not callable(schedule):
         raise ConfigError(f"lr_scheduler must be one of symgraph.lr_scheduler, not {schedule!r}")
@@ -86,15 +90,18 @@ def based(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
         return schedule
     if not isinstance(schedule, LRScheduler):
         raise ConfigError(
-            f"learning_rate is the base_lr of a schedule, but lr_scheduler is {schedule!r}: leave "
-            "learning_rate out"
+            f"learning_rate sets the base_lr of a schedule, but lr_scheduler is {schedule!r}: "
+            "omit learning_rate"
         )
-    return schedule.rebased(base_lr)
+    return schedule.with_base_lr(base_lr)
 
 
 @dataclass(frozen=True)
 class FactorScheduler(LRScheduler):
-    """base_lr * factor ** ((num_update - 1) // step), never below `stop_factor_lr`."""
+    """base_lr * factor ** ((num_update - 1) // step), but at least `stop_factor_lr` (MXNet).
+
+    Raises ConfigError unless step >= 1 and 0 < factor <= 1.
+    """
 
     step: int
     factor: float = 1.0
@@ -118,7 +125,10 @@ class FactorScheduler(LRScheduler):
 
 @dataclass(frozen=True)
 class MultiFactorScheduler(LRScheduler):
-    """base_lr * factor ** (how many entries of the list `step` are below num_update)."""
+    """base_lr * factor ** (number of entries of `step` below num_update) (MXNet).
+
+    Raises ConfigError unless `step` is a rising list of whole numbers above 0, and 0 < factor <= 1.
+    """
 
     step: Sequence[int]
     factor: float = 1.0
@@ -143,7 +153,7 @@ class MultiFactorScheduler(LRScheduler):
 class _Descent(LRScheduler):
     """final_lr + (base_lr - final_lr) * height(x).
 
-    x goes from 0 at the end of the warm-up to 1 at update number `max_update` and stays there.
+    x rises from 0 at the end of the warm-up to 1 at update `max_update`, and stays 1.
     """
 
     max_update: int
@@ -166,12 +176,12 @@ class _Descent(LRScheduler):
 
     @abstractmethod
     def height(self, x: float) -> float:
-        """What is left of the way down at x: from 1 at 0 to 0 at 1."""
+        """Return the share of the descent that is left at x: 1 at x = 0, 0 at x = 1."""
 
 
 @dataclass(frozen=True)
 class PolyScheduler(_Descent):
-    """From base_lr to final_lr along (1 - x) ** pwr, ending at update `max_update`."""
+    """Descend from base_lr to final_lr along (1 - x) ** pwr, until update `max_update` (MXNet)."""
 
     max_update: int
     base_lr: float = 0.01
@@ -191,7 +201,7 @@ class PolyScheduler(_Descent):
 
 @dataclass(frozen=True)
 class CosineScheduler(_Descent):
-    """From base_lr to final_lr along (1 + cos(pi * x)) / 2, ending at update `max_update`."""
+    """Descend from base_lr to final_lr along (1 + cos(pi * x)) / 2, until `max_update` (MXNet)."""
 
     max_update: int
     base_lr: float = 0.01
@@ -213,7 +223,7 @@ SCHEDULERS: dict[str, type[LRScheduler]] = {
 
 
 def create(kind: str, **arguments: Any) -> LRScheduler:
-    """The schedule of that kind; ConfigError for an unknown kind or argument."""
+    """Make a schedule of a kind of SCHEDULERS; ConfigError for an unknown kind or argument."""
     if kind not in SCHEDULERS:
         raise ConfigError(f"unknown lr_scheduler {kind!r}: {nearest(kind, SCHEDULERS)}")
     accepted = signature(SCHEDULERS[kind])

@@ -1,7 +1,7 @@
-"""Metrics of predictions: a sum and a count, which can be added up over batches and ranks.
+"""Evaluation metrics: a sum and a count, added up over batches and ranks (MXNet's `mx.metric`).
 
-Names, arguments and values are MXNet 1.9's. A value is always sum over count, never a mean of
-means, so it does not depend on how the samples were cut into batches.
+Names, arguments and values are MXNet 1.9's. A value is always a sum divided by a count, never a
+mean of means, so it does not depend on how the samples are split into batches.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ Names = Sequence[str] | None
 
 
 class EvalMetric:
-    """A running average: `sum_metric` over `num_inst` (`mx.metric.EvalMetric`).
+    """A running average: `sum_metric` divided by `num_inst` (`mx.metric.EvalMetric`).
 
-    Two are kept: one since `reset_local`, one (`global_...`) since `reset`. output_names,
-    label_names: which of a module's outputs and labels to look at, by default all. A metric of
-    one's own has a method `measure`, or one `update` that adds to `sum_metric` and `num_inst`.
+    There are two averages: one since `reset_local`, and one (`global_sum_metric`,
+    `global_num_inst`) since `reset`. A subclass implements `measure`, or an `update` that adds to
+    `sum_metric` and `num_inst`.
+
+    Args:
+        name: the metric's name in messages.
+        output_names: the module's outputs to use; None: all.
+        label_names: the module's labels to use; None: all.
     """
 
-    global_sum_metric = 0.0  # for a `reset` of one's own that does not set them
+    global_sum_metric = 0.0  # for subclasses whose `reset` does not set them
     global_num_inst = 0
 
     def __init__(self, name: str, output_names: Names = None, label_names: Names = None) -> None:
@@ -37,33 +42,39 @@ class EvalMetric:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset both averages."""
         self.global_sum_metric = 0.0
         self.global_num_inst = 0
         self.reset_local()
 
     def reset_local(self) -> None:
-        """Begin anew, but for what `get_global` tells."""
+        """Reset the local average, but not the one that `get_global` returns."""
         self.sum_metric = 0.0
         self.num_inst = 0
 
     def accumulate(self, sum_metric: float, num_inst: int) -> None:
-        """Take in a sum and a count from elsewhere: another rank's metric, or a loss node."""
+        """Add a sum and a count from elsewhere, such as another rank's metric or a loss node."""
         self.sum_metric += sum_metric
         self.num_inst += num_inst
         self.global_sum_metric += sum_metric
         self.global_num_inst += num_inst
 
     def update_dict(self, labels: Mapping[str, Array], preds: Mapping[str, Array]) -> None:
-        """Take in those of a module's labels and outputs that it looks at, by name."""
+        """Add a batch of a module's labels and outputs, by name.
+
+        Raises GraphError if one of `output_names` or `label_names` is missing.
+        """
         self.update(
-            _chosen(self.name, "label", labels, self.label_names),
-            _chosen(self.name, "output", preds, self.output_names),
+            _select(self.name, "label", labels, self.label_names),
+            _select(self.name, "output", preds, self.output_names),
         )
 
     def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
-        """Take in a batch: one array, or as many arrays of labels as of predictions."""
-        pairs = listed(labels), listed(preds)
+        """Add a batch: one array each, or lists of equally many arrays.
+
+        Raises ShapeError if the numbers of arrays differ.
+        """
+        pairs = _host_arrays(labels), _host_arrays(preds)
         if len(pairs[0]) != len(pairs[1]):
             raise ShapeError(
                 f"metric {self.name!r}: {len(pairs[0])} arrays of labels for {len(pairs[1])} of "
@@ -73,43 +84,43 @@ class EvalMetric:
             self.accumulate(*self.measure(label, pred))
 
     def get(self) -> tuple[Any, Any]:
-        """(name, value), or two lists; the value is nan while there is nothing counted."""
+        """Return (name, value), or two lists; the value is nan while the count is 0."""
         return self.name, self.value(self.sum_metric / self.num_inst) if self.num_inst else math.nan
 
     def get_global(self) -> tuple[Any, Any]:
-        """`get` of everything since `reset`, if what there was went through `accumulate`."""
+        """Return what `get` does, since `reset`; needs an `update` that calls `accumulate`."""
         total, count = self.global_sum_metric, self.global_num_inst
         return (self.name, self.value(total / count)) if count else self.get()
 
     def get_name_value(self) -> list[tuple[str, float]]:
-        """(name, value) of each value that `get` tells."""
+        """Return `get` as a list of (name, value)."""
         return _pairs(*self.get())
 
     def get_global_name_value(self) -> list[tuple[str, float]]:
-        """(name, value) of each value that `get_global` tells."""
+        """Return `get_global` as a list of (name, value)."""
         return _pairs(*self.get_global())
 
     @property
     def parts(self) -> list[EvalMetric]:
-        """The metrics with a sum and a count of their own that it is made of: itself."""
+        """The metrics with a sum and a count of their own: this one."""
         return [self]
 
     def value(self, mean: float) -> float:
-        """The metric, from the mean of what was measured."""
+        """Compute the metric from the average."""
         return mean
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        """(sum, count) of one batch."""
+        """Return (sum, count) of one pair of arrays."""
         raise NotImplementedError(
-            f"metric {self.name!r}: {type(self).__name__} has neither a method measure(label, pred)"
-            " nor one update(labels, preds)"
+            f"metric {self.name!r}: {type(self).__name__} implements neither measure(label, pred) "
+            "nor update(labels, preds)"
         )
 
 
 class Accuracy(EvalMetric):
-    """The share of labels that are predicted (`mx.metric.Accuracy`).
+    """The share of samples whose predicted class is the label (`mx.metric.Accuracy`).
 
-    A prediction is a class, or a score for each class along `axis` of which the best is taken.
+    Predictions are classes, in the shape of the labels, or scores with the classes along `axis`.
     """
 
     def __init__(self, axis: int = 1, name: str = "accuracy", **names: Names) -> None:
@@ -130,8 +141,8 @@ class Perplexity(EvalMetric):
     """exp(sum of -log p(label) / number of labels) (`mx.metric.Perplexity`).
 
     Predictions are probabilities, with the classes along `axis`. Labels equal to `ignore_label`
-    are left out of the sum and of the count; None counts all. As in MXNet, no probability is
-    taken as less than 1e-10.
+    are left out of sum and count; None leaves out none. As in MXNet, probabilities are raised to at
+    least 1e-10.
     """
 
     def __init__(
@@ -171,7 +182,8 @@ class NegativeLogLikelihood(CrossEntropy):
 class TopKAccuracy(EvalMetric):
     """The share of labels among the `top_k` best scores (`mx.metric.TopKAccuracy`).
 
-    Predictions are (N, classes); between equal scores the last class counts as the better one.
+    Predictions have the shape (N, classes); of equal scores, the higher class ranks first. Raises
+    GraphError for a top_k below 2.
     """
 
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Names) -> None:
@@ -191,29 +203,30 @@ class TopKAccuracy(EvalMetric):
 
 
 class F1(EvalMetric):
-    """2 / (1 / precision + 1 / recall) of class 1 of two, over all samples (`mx.metric.F1`).
+    """The F1 score of class 1 of two classes, over all samples (`mx.metric.F1`).
 
-    As MXNet's with average="micro". Predictions are (N, 2) scores.
+    It is 2 / (1 / precision + 1 / recall), as MXNet's with average="micro". Predictions are scores
+    of shape (N, 2); labels are 0 or 1.
     """
 
     def __init__(self, name: str = "f1", **names: Names) -> None:
         super().__init__(name, **names)
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        """Twice the true positives, over all that are positive or predicted so."""
+        """Return twice the true positives, and the positives plus the predicted positives."""
         truth = label.reshape(-1).astype(numpy.int64)
         if pred.shape != (truth.size, 2) or not numpy.isin(truth, (0, 1)).all():
             raise ShapeError(
-                f"metric {self.name!r}: labels {label.shape} of 0 and 1 are wanted with scores of "
-                f"two classes, not {pred.shape}"
+                f"metric {self.name!r}: labels {label.shape} must be 0 or 1, and predictions "
+                f"scores of two classes, not {pred.shape}"
             )
-        found = pred.argmax(axis=1)
-        right = numpy.count_nonzero(truth & found)
-        return 2.0 * right, int(truth.sum() + found.sum())
+        predicted = pred.argmax(axis=1)
+        true_positives = numpy.count_nonzero(truth & predicted)
+        return 2.0 * true_positives, int(truth.sum() + predicted.sum())
 
 
 class _Difference(EvalMetric):
-    """Something of the differences between labels and predictions, averaged over elements."""
+    """The mean over elements of a function of (label - prediction)."""
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
         if label.size != pred.size:
@@ -225,11 +238,11 @@ class _Difference(EvalMetric):
 
     @abstractmethod
     def error(self, difference: Array) -> Array:
-        """What is averaged."""
+        """Return the quantity to average, element by element."""
 
 
 class MAE(_Difference):
-    """The mean absolute error, over elements (`mx.metric.MAE`)."""
+    """The mean absolute error over all elements (`mx.metric.MAE`)."""
 
     def __init__(self, name: str = "mae", **names: Names) -> None:
         super().__init__(name, **names)
@@ -239,7 +252,7 @@ class MAE(_Difference):
 
 
 class MSE(_Difference):
-    """The mean squared error, over elements (`mx.metric.MSE`)."""
+    """The mean squared error over all elements (`mx.metric.MSE`)."""
 
     def __init__(self, name: str = "mse", **names: Names) -> None:
         super().__init__(name, **names)
@@ -249,7 +262,10 @@ class MSE(_Difference):
 
 
 class RMSE(MSE):
-    """The root of the mean squared error of all elements, whatever the batches (MXNet: RMSE)."""
+    """The root of the mean squared error over all elements (`mx.metric.RMSE`).
+
+    MXNet averages the roots of batches instead.
+    """
 
     def __init__(self, name: str = "rmse", **names: Names) -> None:
         super().__init__(name, **names)
@@ -259,13 +275,13 @@ class RMSE(MSE):
 
 
 class Loss(EvalMetric):
-    """The mean of the outputs' elements, without labels (`mx.metric.Loss`)."""
+    """The mean of all elements of the outputs; labels are ignored (`mx.metric.Loss`)."""
 
     def __init__(self, name: str = "loss", **names: Names) -> None:
         super().__init__(name, **names)
 
     def update(self, labels: Any, preds: Array | Sequence[Array]) -> None:
-        for pred in listed(preds):
+        for pred in _host_arrays(preds):
             self.accumulate(*self.measure(pred, pred))
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -276,9 +292,14 @@ Feval = Callable[[Array, Array], float | tuple[float, int]]
 
 
 class CustomMetric(EvalMetric):
-    """The mean of `feval(label, pred)`, a value a batch or (sum, count) (`mx.metric.CustomMetric`).
+    """The mean of a function of numpy arrays (`mx.metric.CustomMetric`).
 
-    allow_extra_outputs: whether there may be more predictions than labels, or fewer.
+    Args:
+        feval: called as feval(label, pred); returns a value per batch, or (sum, count).
+        name: the metric's name; by default the function's.
+        allow_extra_outputs: whether the numbers of labels and predictions may differ; surplus
+            arrays are ignored.
+        **names: `output_names` and `label_names`, as of EvalMetric.
     """
 
     def __init__(
@@ -288,23 +309,27 @@ class CustomMetric(EvalMetric):
         allow_extra_outputs: bool = False,
         **names: Names,
     ) -> None:
-        own = str(getattr(feval, "__name__", type(feval).__name__))
-        super().__init__(name or (f"custom({own})" if "<" in own else own), **names)
+        function = str(getattr(feval, "__name__", type(feval).__name__))
+        default = f"custom({function})" if "<" in function else function
+        super().__init__(name or default, **names)
         self._feval = feval
         self._extra = allow_extra_outputs
 
     def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
-        labels, preds = listed(labels), listed(preds)
+        labels, preds = _host_arrays(labels), _host_arrays(preds)
         count = min(len(labels), len(preds)) if self._extra else None
         super().update(labels[:count], preds[:count])
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        found = self._feval(label, pred)
-        return found if isinstance(found, tuple) else (float(found), 1)
+        value = self._feval(label, pred)
+        return value if isinstance(value, tuple) else (float(value), 1)
 
 
 class CompositeEvalMetric(EvalMetric):
-    """Several metrics of the same batches (`mx.metric.CompositeEvalMetric`)."""
+    """Several metrics of the same batches (`mx.metric.CompositeEvalMetric`).
+
+    metrics: instances, names or functions, as for `create`.
+    """
 
     def __init__(
         self, metrics: Iterable[Metric] | None = (), name: str = "composite", **names: Names
@@ -313,7 +338,7 @@ class CompositeEvalMetric(EvalMetric):
         super().__init__(name, **names)
 
     def add(self, metric: Metric) -> None:
-        """Put a metric behind the others."""
+        """Append a metric, given as for `create`."""
         self.metrics.append(create(metric))
 
     @property
@@ -338,7 +363,7 @@ class CompositeEvalMetric(EvalMetric):
             metric.update(labels, preds)
 
     def get(self) -> tuple[list[str], list[float]]:
-        """(names, values) of all its metrics."""
+        """Return (names, values) of all metrics."""
         return _columns([pair for metric in self.metrics for pair in metric.get_name_value()])
 
     def get_global(self) -> tuple[list[str], list[float]]:
@@ -367,10 +392,15 @@ Metric = str | EvalMetric | Callable[[Array, Array], Any]
 
 
 def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
-    """The metric itself, or a new one (`mx.metric.create`).
+    """Make a metric; return an existing one unchanged (`mx.metric.create`).
 
-    metric: a name in any case, a function of a label and a prediction, or a list of metrics.
-    Raises GraphError for an unknown name, or something else.
+    Args:
+        metric: a name in any case, a function of a label and a prediction, a metric, or a list of
+            these.
+        **arguments: arguments of the metric's class.
+
+    Raises:
+        GraphError: for an unknown name, or anything else.
     """
     if isinstance(metric, EvalMetric):
         return metric
@@ -378,21 +408,21 @@ def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
         return CompositeEvalMetric(metric, **arguments)
     if isinstance(metric, type) or not (isinstance(metric, str) or callable(metric)):
         raise GraphError(
-            f"{metric!r} is no metric: give one like Accuracy(), a name, a function of a label and "
-            "a prediction, or a list of these"
+            f"{metric!r} is not a metric: pass one such as Accuracy(), a name, a function of a "
+            "label and a prediction, or a list of these"
         )
     if not isinstance(metric, str):
         return CustomMetric(metric, **arguments)
-    known = METRICS.get(metric.lower())
-    if known is None:
+    metric_class = METRICS.get(metric.lower())
+    if metric_class is None:
         raise GraphError(f"unknown metric {metric!r}: {nearest(metric.lower(), METRICS)}")
-    return known(**arguments)
+    return metric_class(**arguments)
 
 
 def np(
     numpy_feval: Feval, name: str | None = None, allow_extra_outputs: bool = False
 ) -> CustomMetric:
-    """A function of numpy arrays as a metric (`mx.metric.np`); see CustomMetric."""
+    """Make a metric of a function of numpy arrays (`mx.metric.np`); see CustomMetric."""
     return CustomMetric(numpy_feval, name, allow_extra_outputs)
 
 
@@ -401,7 +431,7 @@ def _columns(pairs: list[tuple[str, float]]) -> tuple[list[str], list[float]]:
 
 
 def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int | None) -> Array:
-    """What was predicted for each counted label, as float64."""
+    """Return the probability predicted for each counted label, as float64."""
     rows = numpy.moveaxis(pred, axis, -1)
     classes = rows.shape[-1]
     if label.size * classes != pred.size:
@@ -410,16 +440,16 @@ def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int 
             f"{classes} classes"
         )
     flat = label.reshape(-1).astype(numpy.int64)
-    where = numpy.arange(flat.size) if ignore is None else numpy.flatnonzero(flat != ignore)
-    wanted = flat[where]
-    wrong = wanted[(wanted < 0) | (wanted >= classes)]
-    if wrong.size:
+    counted = numpy.arange(flat.size) if ignore is None else numpy.flatnonzero(flat != ignore)
+    labels = flat[counted]
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if outside.size:
         raise GraphError(
-            f"metric {name!r}: label {wrong[0]} is not one of the classes 0 to {classes - 1}; "
-            f"labels that only pad a batch are left out with ignore_label"
+            f"metric {name!r}: label {outside[0]} is not one of the classes 0 to {classes - 1}; "
+            f"use ignore_label for labels that only pad a batch"
         )
-    picked: Array = rows.reshape(-1, classes)[where, wanted].astype(numpy.float64)
-    return picked
+    probabilities: Array = rows.reshape(-1, classes)[counted, labels].astype(numpy.float64)
+    return probabilities
 
 
 def _pairs(names: Any, values: Any) -> list[tuple[str, float]]:
@@ -428,8 +458,8 @@ def _pairs(names: Any, values: Any) -> list[tuple[str, float]]:
     return list(zip(names, values, strict=True))
 
 
-def _chosen(metric: str, what: str, arrays: Mapping[str, Array], names: Names) -> list[Array]:
-    """The arrays of these names; all of them without names."""
+def _select(metric: str, what: str, arrays: Mapping[str, Array], names: Names) -> list[Array]:
+    """Return the arrays of these names; all arrays for None."""
     if names is None:
         return list(arrays.values())
     for name in names:
@@ -438,6 +468,6 @@ def _chosen(metric: str, what: str, arrays: Mapping[str, Array], names: Names) -
     return [arrays[name] for name in names]
 
 
-def listed(arrays: Array | Sequence[Array]) -> list[Array]:
-    listed = arrays if isinstance(arrays, (list, tuple)) else [arrays]
-    return [a.get() if hasattr(a, "get") else numpy.asarray(a) for a in listed]  # get(): from a GPU
+def _host_arrays(arrays: Array | Sequence[Array]) -> list[Array]:
+    sequence = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+    return [a.get() if hasattr(a, "get") else numpy.asarray(a) for a in sequence]  # CuPy has get()

@@ -1,7 +1,4 @@
-"""Models: a symbol together with what training feeds it, and their builders by name.
-
-MXNet's `mx.model` has checkpoints, so they are found here too.
-"""
+"""Models: a symbol together with its inputs in training; checkpoints, as in MXNet's `mx.model`."""
 
 from __future__ import annotations
 
@@ -23,16 +20,18 @@ __all__ = ["BatchEndParam", "Model", "load_checkpoint", "load_model", "save_chec
 
 @dataclass(frozen=True)
 class Model:
-    """A network for training: what a `model:` function of a config returns.
+    """A network to train: the return value of a config's `model:` function.
 
-    symbol: its outputs are losses, figures to report (sums over the batch with one element, such
-    as `nll_stats`) and next states. feeds: the fed variables, with types for the whole batch and
-    their batch axes. states: fed variables that are zero at first and then take the value of an
-    output, by name (truncated back-propagation through time).
+    Raises GraphError for names that the symbol does not have.
     """
 
+    #: The network. Its outputs are losses, figures to report (sums over the batch with one element,
+    #: such as `nll_stats`) and next states.
     symbol: Symbol
+    #: The fed variables by name: their types for a whole batch, and their batch axes.
     feeds: Mapping[str, Feed]
+    #: Fed variables that start at zero and then take the value of an output: variable -> output
+    #: (truncated back-propagation through time).
     states: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,23 +42,23 @@ class Model:
         for name, output in self.states.items():
             if output not in outputs:
                 raise GraphError(
-                    f"model: state {name!r} takes the value of {output!r}, which is no output; "
+                    f"model: state {name!r} takes the value of {output!r}, which is not an output; "
                     f"{nearest(output, outputs)}"
                 )
             if name not in self.feeds:
-                raise GraphError(f"model: state {name!r} is missing in feeds")
+                raise GraphError(f"model: state {name!r} is missing from feeds")
 
     @property
     def data(self) -> list[str]:
-        """The fed variables that are no states."""
+        """The fed variables that are not states."""
         return [name for name in self.feeds if name not in self.states]
 
 
 def load_model(path: str, **kwargs: Any) -> Model:
-    """Call the function `package.module:function` that builds a model.
+    """Call the function `package.module:function` with these arguments and return its Model.
 
-    The current folder is searched too. Raises ConfigError when there is no such module or
-    function, when it does not take these arguments, or when it returns something else.
+    The current folder is searched too. Raises ConfigError if there is no such module or function,
+    if it does not take these arguments, or if it returns something else.
     """
     module_name, _, function_name = path.partition(":")
     if os.getcwd() not in sys.path:
@@ -86,7 +85,7 @@ def load_model(path: str, **kwargs: Any) -> Model:
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        raise ConfigError(f"model: {path}: {error}; look at `args:`") from None
+        raise ConfigError(f"model: {path}: {error}; check `args:`") from None
     if not isinstance(model, Model):
         raise ConfigError(
             f"model: {path} returns {type(model).__name__}, not a symgraph.Model: return "

@@ -1,4 +1,4 @@
-"""Modules: networks that are trained over data iterators (MXNet's `mx.mod`), from the runtime."""
+"""Modules: networks trained on data iterators (MXNet's `mx.mod`), loaded from the runtime."""
 
 from __future__ import annotations
 

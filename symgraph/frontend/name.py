@@ -1,7 +1,7 @@
-"""Names of symbols: the one the user gave, or the operator's name and a counter.
+"""Names of symbols: the user's, or the operator's name with a number (MXNet's `mx.name`).
 
-The counters belong to a manager, never to the process: two builds under fresh managers give the
-same names, which is what lets ranks and buckets agree on them.
+Numbers are counted by a manager, not by the process: two builds under new managers get the same
+names, so ranks and buckets agree on them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 
 class NameManager:
-    """Names symbols made inside its `with` block `fullyconnected0`, `fullyconnected1`, ...
+    """Name the symbols of a `with` block `fullyconnected0`, `fullyconnected1`, ...
 
     As `mx.name.NameManager`. Each thread starts with a manager of its own.
     """
@@ -21,13 +21,13 @@ class NameManager:
 
     @staticmethod
     def current() -> NameManager:
-        """The innermost manager now open, or this thread's own."""
+        """Return the innermost open manager, or this thread's own."""
         if not _open.get():
             _open.set((NameManager(),))
         return _open.get()[-1]
 
     def get(self, name: str | None, hint: str) -> str:
-        """The name itself when there is one, else the lower-case hint with the next number."""
+        """Return the name if there is one, else the lower-case hint with its next number."""
         if name:
             return name
         hint = hint.lower()
@@ -43,7 +43,7 @@ class NameManager:
 
 
 class Prefix(NameManager):
-    """A manager that puts a prefix before every name, given or made (`mx.name.Prefix`)."""
+    """A manager that puts a prefix before every name (`mx.name.Prefix`)."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()

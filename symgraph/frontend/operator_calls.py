@@ -1,4 +1,4 @@
-"""Calls of operators on symbols: inputs, parameters, names and automatically made variables."""
+"""Calls of operators on symbols: inputs, parameters, names, and variables for missing inputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,22 @@ def call(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> list[Entry]:
-    """One operator call; missing inputs become variables `<name>_<input>` (MXNet).
+    """Call an operator; missing inputs become variables `<name>_<input>` (MXNet).
 
-    args: input symbols in order, None for one that is to become a variable, and behind them
-    parameters in the order of the operator's; one list of symbols stands for all. kwargs: input
-    symbols by name, parameters, and attributes that look like `__key__`. Raises GraphError or
-    TypeError naming the operator and the argument.
+    Args:
+        op_name: the operator's name or alias.
+        hint: the name's stem if there is no name.
+        args: input symbols in order (None for an input that becomes a variable), then parameters in
+            the operator's order. One list of symbols stands for all inputs.
+        kwargs: input symbols, parameters, and attributes spelt `__key__`, by name.
+        name: the node's name; None numbers the hint.
+        attr: attributes of the node.
+
+    Returns:
+        The visible outputs.
+
+    Raises:
+        GraphError, TypeError: for a wrong argument; the message names the operator and argument.
     """
     op = find(op_name)
     name = NameManager.current().get(name, hint.lower())
@@ -43,10 +53,10 @@ def call(
         raise GraphError(f"{op.name} {name!r}: {twice!r} is given by position and by name")
     kwargs = {**by_order, **kwargs}
     args = [s for a in args for s in (a.each() if op.variadic and isinstance(a, Outputs) else [a])]
-    given, params = _split(op, name, args, kwargs)
+    inputs_by_name, params = _split(op, name, args, kwargs)
     inputs = []
     for arg in op.input_names(params):
-        symbol = given.pop(arg, None)
+        symbol = inputs_by_name.pop(arg, None)
         if symbol is None:
             symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))])
         inputs.append(symbol.one(f"{op.name} {name!r}: input {arg!r}"))
@@ -55,7 +65,7 @@ def call(
 
 
 def _positional(op: OpDef, name: str, args: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The input symbols, and the parameters that stand behind them."""
+    """Split positional arguments into input symbols and the parameters that follow them."""
     inputs = next((i for i, a in enumerate(args) if not isinstance(a, (Outputs, NoneType))), None)
     if inputs is None or op.variadic:
         return args, {}
@@ -65,13 +75,13 @@ def _positional(op: OpDef, name: str, args: Sequence[Any]) -> tuple[Sequence[Any
         wrong = args[inputs] if inputs < count else rest[-1]
         raise TypeError(
             f"{op.name} {name!r}: inputs are symbols, not {type(wrong).__name__}; "
-            "parameters come after all inputs, or by name"
+            "parameters follow all inputs, or are passed by name"
         )
     return args[:count], dict(zip(op.params, rest, strict=False))
 
 
 def _attributes(op: OpDef, name: str, own: Mapping[str, str]) -> dict[str, str]:
-    """The call's attributes and the scope's; in JSON, plain keys are the operator's parameters."""
+    """Combine the call's attributes with the scope's; in JSON, plain keys are parameters."""
     attrs = AttrScope.current().get(own)
     for key in attrs:
         if not (key.startswith("__") and key.endswith("__")):
@@ -85,20 +95,20 @@ def _attributes(op: OpDef, name: str, own: Mapping[str, str]) -> dict[str, str]:
 def _split(
     op: OpDef, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Outputs], Attrs]:
-    """Input symbols by input name, and the parsed parameters."""
+    """Return input symbols by input name, and the parsed parameters."""
     for arg in args:
         if not isinstance(arg, (Outputs, NoneType)):
             raise TypeError(
                 f"{op.name} {name!r}: inputs are symbols, not {type(arg).__name__}; "
-                "parameters are given by name"
+                "parameters are passed by name"
             )
-    given = {k: v for k, v in kwargs.items() if isinstance(v, Outputs)}
-    rest = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
-    if op.variadic and op.variadic not in rest:
-        rest[op.variadic] = len(args) + len(given)
-        if not rest[op.variadic]:
-            raise GraphError(f"{op.name} {name!r} takes one input or more, none is given")
-    for key, value in rest.items():
+    inputs_by_name = {k: v for k, v in kwargs.items() if isinstance(v, Outputs)}
+    values = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
+    if op.variadic and op.variadic not in values:
+        values[op.variadic] = len(args) + len(inputs_by_name)
+        if not values[op.variadic]:
+            raise GraphError(f"{op.name} {name!r} takes one or more inputs, but none is given")
+    for key, value in values.items():
         if key not in op.params:
             inputs = _known_inputs(op)
             if key in inputs:
@@ -107,23 +117,23 @@ def _split(
                 )
             known = [*op.params, *inputs]
             raise GraphError(f"{op.name} {name!r}: no argument {key!r}; {nearest(key, known)}")
-    params = parse_params(op.name, name, op.params, rest)
+    params = parse_params(op.name, name, op.params, values)
     names = op.input_names(params)
     while args and args[-1] is None:
         args = args[:-1]
     if len(args) > len(names):
-        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, {len(args)} are given")
+        raise GraphError(f"{op.name} {name!r} takes {len(names)} inputs, but {len(args)} are given")
     by_position = {k: a for k, a in zip(names, args, strict=False) if a is not None}
-    for key in given:
+    for key in inputs_by_name:
         if key not in names:
             raise GraphError(f"{op.name} {name!r}: no input {key!r}; {nearest(key, names)}")
         if key in by_position:
             raise GraphError(f"{op.name} {name!r}: input {key!r} is given by position and by name")
-    return by_position | given, params
+    return by_position | inputs_by_name, params
 
 
 def _known_inputs(op: OpDef) -> tuple[str, ...]:
-    """The names of the inputs, for defaults of the parameters if they depend on these."""
+    """Return the input names; if they depend on parameters, those of the default ones."""
     if isinstance(op.inputs, tuple):
         return op.inputs
     return () if op.variadic else op.inputs({key: p.default for key, p in op.params.items()})

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from symgraph.core.errors import ConfigError, DTypeError, GraphError, RunError, ShapeError, nearest
 from symgraph.core.number_checks import require_numbers
 from symgraph.core.tags import lookup
-from symgraph.frontend.lr_scheduler import LRScheduler, based
+from symgraph.frontend.lr_scheduler import LRScheduler, with_base_lr
 
 # Elements worked on at a time: operands stay in the cache, scratch is small. `sum_of_squares`
 # also fixes its order of addition by it.
@@ -60,7 +60,9 @@ class Optimizer(ABC):
         if self.learning_rate is not None:
             self._check("learning_rate", self.learning_rate, math.inf)
         if self.lr_scheduler is not None:
-            object.__setattr__(self, "lr_scheduler", based(self.lr_scheduler, self.learning_rate))
+            object.__setattr__(
+                self, "lr_scheduler", with_base_lr(self.lr_scheduler, self.learning_rate)
+            )
 
     def state(self, name: str, weight: Array) -> dict[str, Array]:
         """What is remembered of a weight: zeros like it, by name; none for plain descent."""

@@ -326,7 +326,7 @@ def test_parameters_need_values_from_somewhere():
     module.bind([("data", (4, 4))])
     with pytest.raises(ConfigError, match="neither an initializer nor arg_params"):
         module.init_params(None)
-    with pytest.raises(GraphError, match="unknown initialiser 'xavir'"):
+    with pytest.raises(GraphError, match="unknown initializer 'xavir'"):
         module.init_params("xavir")
 
 

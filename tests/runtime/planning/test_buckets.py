@@ -72,7 +72,7 @@ def test_labels_are_not_taken_for_words():
     buckets = make_buckets(lstm(), batch(9), how)
     assert buckets.default.partition.rank_of == (0, 1)
     for length in (4, 6):
-        assert buckets.plan(length, batch(length).described).partition.rank_of == (0, 1)
+        assert buckets.plan(length, batch(length).descriptions).partition.rank_of == (0, 1)
     with ThreadCluster(2) as cluster:
         session, _ = start(buckets, cluster)
         assert session.step_batches([batch(9), batch(4)])["nll_count"] > 0
@@ -187,7 +187,7 @@ def test_a_parameter_that_a_bucket_lacks_is_named():
 
     buckets = make_buckets(sym_gen, batch(7), options(1, groups=None))
     with pytest.raises(GraphError, match=r"bucket 7 has a parameter 'lstm1_.*', which bucket 3"):
-        buckets.plan(3, batch(3).described)
+        buckets.plan(3, batch(3).descriptions)
 
 
 def test_a_name_that_the_batch_does_not_provide_is_named():
@@ -207,7 +207,7 @@ def test_a_parameter_stays_where_the_default_bucket_has_it():
         return sg.sym.Group([symbol, more]), *names
 
     buckets = make_buckets(sym_gen, batch(7), options(2))
-    plan = buckets.plan(3, batch(3).described)
+    plan = buckets.plan(3, batch(3).descriptions)
     assert plan.rank_of("extra") == buckets.default.rank_of("extra")
 
 
@@ -223,8 +223,8 @@ def test_random_numbers_do_not_depend_on_which_buckets_came_before():
     for first in ([], [batch(4)]):
         buckets = make_buckets(sym_gen, batch(7), options(1, groups=None))
         for given in first:
-            buckets.plan(4, given.described)
-        plan = buckets.plan(5, batch(5).described)
+            buckets.plan(4, given.descriptions)
+        plan = buckets.plan(5, batch(5).descriptions)
         found.append({n.attrs["stream"] for n in plan.network.first if n.op == "Dropout"})
     assert found[0] == found[1]
     assert len(found[0]) == 1
@@ -263,8 +263,8 @@ def test_a_step_of_several_batches_keeps_to_the_memory_limit():
 def test_the_order_of_backward_runs_is_not_for_scores():
     """`pipeline.order` was refused for the plan of the evaluation, so no run could have it."""
     buckets = make_buckets(lstm(), batch(5), options(2, "gpipe", order="forward"))
-    buckets.plan(3, batch(3).described)
+    buckets.plan(3, batch(3).descriptions)
     assert len(buckets.step([5, 3]).parts.mbs) == 4
     scoring = buckets.scoring()
-    scoring.plan(3, batch(3).described)
+    scoring.plan(3, batch(3).descriptions)
     assert len(scoring.step([5, 3]).parts.mbs) == 4

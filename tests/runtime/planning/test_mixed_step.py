@@ -22,7 +22,7 @@ from tests.helpers.buckets import batch, lstm, make_buckets, options
 def parts_of(*lengths, schedule="1f1b", devices=2, micro_batches=2, **more):
     made = options(devices, schedule, micro_batches, **more)
     buckets = make_buckets(lstm(), batch(max(lengths)), made)
-    return StepBatches(tuple([buckets.plan(n, batch(n).described) for n in lengths]))
+    return StepBatches(tuple([buckets.plan(n, batch(n).descriptions) for n in lengths]))
 
 
 def listing(schedule):

@@ -54,7 +54,7 @@ def test_a_name_without_a_rule_is_refused():
         init.Uniform()("data", (2, 3), "float32", 0)
 
 
-def test_the_variables_own_initialiser_comes_first():
+def test_the_variables_own_initializer_comes_first():
     attrs = {"__init__": init.Constant(2.5).dumps()}
     for name in ("fc1_bias", "fc1_weight", "state"):
         assert init.Uniform()(name, (2,), "float64", 0, attrs).tolist() == [2.5, 2.5]
@@ -123,7 +123,7 @@ def test_orthogonal(shape, kind):
     np.testing.assert_allclose(gram, 1.5**2 * np.eye(len(gram)), atol=1e-12)
 
 
-def test_matrix_initialisers_refuse_vectors():
+def test_matrix_initializers_refuse_vectors():
     for make in (init.Xavier(), init.MSRAPrelu(), init.Orthogonal()):
         with pytest.raises(ShapeError, match=r"needs two axes or more but parameter 'v_weight' ha"):
             make("v_weight", (5,), "float32", 0)
@@ -158,13 +158,13 @@ def test_create():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (3, "3 is no initialiser: give one like Xavier"),
-        (init.Xavier, "Xavier'> is no initialiser: give one like Xavier"),
+        (3, "3 is not an initializer: pass one such as Xavier"),
+        (init.Xavier, "Xavier'> is not an initializer: pass one such as Xavier"),
         ('["xavier", {"magnitude": "3"}]', "Xavier: magnitude is '3' but must be a finite number"),
         ('["xavier", {"magnitude": -3}]', "magnitude is -3 but must be 0 or more"),
-        ("xavir", "unknown initialiser 'xavir': did you mean 'xavier'"),
-        ('["uniform", {"sigma": 1}]', "initialiser 'uniform': .*unexpected keyword .*'sigma'"),
-        ('["constant", {}]', "initialiser 'constant': .*missing"),
+        ("xavir", "unknown initializer 'xavir': did you mean 'xavier'"),
+        ('["uniform", {"sigma": 1}]', "initializer 'uniform': .*unexpected keyword .*'sigma'"),
+        ('["constant", {}]', "initializer 'constant': .*missing"),
         ("[uniform", r"'\[uniform' is not JSON"),
         ('["uniform"]', "is not JSON of"),
         ('["xavier", {"rnd_type": "normal"}]', "Xavier: unknown rnd_type 'normal'"),
@@ -202,15 +202,15 @@ def test_mixed():
 
 
 def test_mixed_refuses():
-    with pytest.raises(GraphError, match=r"Mixed: '\*' is no pattern: nothing to repeat"):
+    with pytest.raises(GraphError, match=r"Mixed: '\*' is not a pattern: nothing to repeat"):
         init.Mixed(["*"], [init.Zero()])
-    with pytest.raises(GraphError, match="2 patterns, 1 initialisers"):
+    with pytest.raises(GraphError, match="2 patterns, 1 initializers"):
         init.Mixed(["a", "b"], [init.Zero()])
     with pytest.raises(GraphError, match=r"'c_weight' matches none of the patterns 'a', 'b': add"):
         init.Mixed(["a", "b"], [init.Zero()] * 2)("c_weight", (1,), "float32", 0)
 
 
-def test_register_makes_a_users_initialiser_known():
+def test_register_makes_a_users_initializer_known():
     class Ramp(init.Initializer):
         def fill(self, name, shape, dtype, seed):
             return np.arange(math.prod(shape), dtype=dtype).reshape(shape)
@@ -218,7 +218,7 @@ def test_register_makes_a_users_initialiser_known():
     try:
         init.register(Ramp)
         assert init.Zero()("x", (3,), "float32", 0, {"__init__": "ramp"}).tolist() == [0, 1, 2]
-        with pytest.raises(GraphError, match="there is an initialiser 'ramp' already"):
+        with pytest.raises(GraphError, match="initializer 'ramp' already exists"):
             init.register(Ramp)
     finally:
         init.INITIALIZERS.pop("ramp", None)

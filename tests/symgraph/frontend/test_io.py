@@ -95,22 +95,24 @@ def test_shuffling_is_by_seed_and_epoch():
 def test_mistakes():
     with pytest.raises(ConfigError, match="last_batch_handle='rollover'; did you mean 'roll_over'"):
         NDArrayIter(DATA, last_batch_handle="rollover")
-    with pytest.raises(ShapeError, match=r"one number of samples each, .* 'softmax_label': 9"):
+    with pytest.raises(ShapeError, match=r"the same number of samples, .* 'softmax_label': 9"):
         NDArrayIter(DATA, LABEL[:9])
-    with pytest.raises(ConfigError, match="no batch of 11 can be made of 10 samples"):
+    with pytest.raises(ConfigError, match="10 samples do not fill a batch of 11"):
         NDArrayIter(DATA, batch_size=11, last_batch_handle="discard")
     with pytest.raises(GraphError, match=r"data 'data' is complex128\[2\], not samples"):
         NDArrayIter(np.zeros(2, complex))
     for size in (0, -3, 2.0):  # 0 gave batches for ever
         with pytest.raises(ConfigError, match=f"batch_size is {size}, but must be a number of 1"):
             NDArrayIter(DATA, batch_size=size)
-    with pytest.raises(ConfigError, match="no batch of 2 can be made of 0 samples"):
+    with pytest.raises(ConfigError, match="0 samples do not fill a batch of 2"):
         NDArrayIter(DATA[:0], batch_size=2)
-    with pytest.raises(TypeError, match="data of a batch is a list of arrays, not ndarray"):
+    with pytest.raises(TypeError, match="data of a batch must be a list of arrays, not ndarray"):
         DataBatch(DATA)
-    with pytest.raises(TypeError, match="label of a batch is a list of arrays, not ndarray"):
+    with pytest.raises(TypeError, match="label of a batch must be a list of arrays, not ndarray"):
         DataBatch([DATA], LABEL)
-    with pytest.raises(TypeError, match="'data' describes no input: give a list of DataDescs"):
+    with pytest.raises(
+        TypeError, match="'data' does not describe an input: pass a list of DataDescs"
+    ):
         describe("data")
 
 

@@ -83,7 +83,7 @@ def test_rates_do_not_depend_on_what_was_asked_before(schedule):
 
 @pytest.mark.parametrize("schedule", EACH)
 def test_rebased_scales_the_whole_schedule(schedule):
-    assert schedule.rebased(1.6)(37) == pytest.approx(2 * schedule(37))
+    assert schedule.with_base_lr(1.6)(37) == pytest.approx(2 * schedule(37))
     assert schedule.base_lr == 0.8
 
 

@@ -107,7 +107,7 @@ def test_a_metric_that_adds_up_by_itself():
 
 
 def test_a_metric_without_a_measure_says_so():
-    with pytest.raises(NotImplementedError, match=r"'mine': EvalMetric has neither a method meas"):
+    with pytest.raises(NotImplementedError, match=r"'mine': EvalMetric implements neither measure"):
         EvalMetric("mine").update(np.zeros(1), np.zeros(1))
 
 
@@ -122,7 +122,7 @@ def test_a_composite_metric_grows_and_has_lists():
 
 @pytest.mark.parametrize("metric", [None, 3, MSE])
 def test_what_is_no_metric(metric):
-    with pytest.raises(GraphError, match="is no metric: give one like Accuracy"):
+    with pytest.raises(GraphError, match="is not a metric: pass one such as Accuracy"):
         create(metric)
 
 

@@ -167,7 +167,7 @@ def loaded(op, **attrs):
             {"kernal": "(2, 2)"},
             "Pooling 'here': no parameter 'kernal'; did you mean 'kern",
         ),
-        ("_zeros", {"shape": "(2,)"}, "_zeros 'here' takes 0 inputs, 1 are given"),
+        ("_zeros", {"shape": "(2,)"}, "_zeros 'here' takes 0 inputs, but 1 are given"),
     ],
 )
 def test_errors_name_the_operator_and_the_node(op, attrs, message):

@@ -61,7 +61,9 @@ def test_inputs_left_out_by_position_are_made():
     ]
     with pytest.raises(GraphError, match="'num_hidden' is given by position and by name"):
         sym.FullyConnected(DATA, None, None, 8, num_hidden=8)
-    with pytest.raises(TypeError, match="inputs are symbols, not int; parameters come after all"):
+    with pytest.raises(
+        TypeError, match="inputs are symbols, not int; parameters follow all inputs"
+    ):
         sym.SoftmaxOutput(DATA, 3)
     with pytest.raises(TypeError, match="inputs are symbols, not int"):
         sym.tanh(DATA, 1)

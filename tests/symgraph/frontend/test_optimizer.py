@@ -315,7 +315,7 @@ def test_create():
             lambda: SGD(lr_scheduler=0.5),
             "lr_scheduler must be one of symgraph.lr_scheduler, not 0.5",
         ),
-        (lambda: SGD(0.1, lr_scheduler=math.sqrt), "leave learning_rate out"),
+        (lambda: SGD(0.1, lr_scheduler=math.sqrt), "omit learning_rate"),
         (lambda: optimizer.create(3), "unknown optimizer 3: known: 'adam'"),
     ],
 )

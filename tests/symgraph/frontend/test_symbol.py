@@ -189,7 +189,7 @@ def test_several_outputs_are_numbered():
         (
             lambda x: sym.FullyConnected(x, x, x, x, num_hidden=1, name="f"),
             GraphError,
-            "takes 3 inputs, 4 are given",
+            "takes 3 inputs, but 4 are given",
         ),
         (
             lambda x: sym.FullyConnected(x, wieght=x, num_hidden=1, name="f"),
@@ -220,7 +220,7 @@ def test_several_outputs_are_numbered():
         (
             lambda x: sym.Concat(dim=1, name="all"),
             GraphError,
-            "Concat 'all' takes one input or more, none is given",
+            "Concat 'all' takes one or more inputs, but none is given",
         ),
         (
             lambda x: sym.tanh(sym.Group([x, x]), name="t"),
