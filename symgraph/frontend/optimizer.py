@@ -1,12 +1,12 @@
-"""Optimizers: how a weight changes by its gradient, and the norm that gradients are clipped by.
+"""Optimizers: update rules of weights, and clipping of gradients by their global norm.
 
-The equations, arguments and defaults are MXNet 1.9's. An optimizer holds settings only. What it
-remembers of a weight is a dict of named arrays, made by `state` and passed to `update`, so that a
-checkpoint can hold it and any rank can own it.
+The equations, arguments and defaults are MXNet 1.9's. An optimizer holds settings only. Its state
+of a weight is a dict of named arrays, made by `state` and passed to `update`, so a checkpoint can
+hold it and any rank can own it.
 
-In the equations w is the weight, g = scale * rescale_grad * grad, lr and wd the learning rate
+In the equations, w is the weight, g = scale * rescale_grad * grad, lr and wd are the learning rate
 and the weight decay after their multipliers, and clip(x) limits x to [-clip_gradient,
-clip_gradient] when that is given.
+clip_gradient] if clip_gradient is set.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from symgraph.core.number_checks import require_numbers
 from symgraph.core.tags import lookup
 from symgraph.frontend.lr_scheduler import LRScheduler, with_base_lr
 
-# Elements worked on at a time: operands stay in the cache, scratch is small. `sum_of_squares`
-# also fixes its order of addition by it.
+# Elements processed at a time: operands stay in the cache, and scratch arrays are small. It also
+# fixes the order of addition of `sum_of_squares`.
 BLOCK = 1 << 16
 
 Array = npt.NDArray[Any]
@@ -36,20 +36,24 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Settings shared by all optimizers (`mx.optimizer.Optimizer`).
+    """Base class of optimizers, with the settings common to all (`mx.optimizer.Optimizer`).
 
-    `learning_rate` replaces the `base_lr` of `lr_scheduler` when both are given; with neither it
-    is the class's `DEFAULT_RATE`. `clip_gradient` limits each element; for the norm over all
-    parameters see `global_norm_scale`. Raises ConfigError for settings out of range.
+    Raises ConfigError for settings out of range.
     """
 
     DEFAULT_RATE: ClassVar[float] = 0.01
 
+    #: The learning rate; it replaces the `base_lr` of a scheduler. None: the scheduler's, or else
+    #: DEFAULT_RATE.
     learning_rate: float | None = None
     _: KW_ONLY
+    #: Weight decay.
     wd: float = 0.0
+    #: The learning rate as a function of the update's number.
     lr_scheduler: LRScheduler | None = None
+    #: Factor of all gradients.
     rescale_grad: float = 1.0
+    #: Limit of each element of a gradient; for the norm of all see `global_norm_scale`.
     clip_gradient: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +69,10 @@ class Optimizer(ABC):
             )
 
     def state(self, name: str, weight: Array) -> dict[str, Array]:
-        """What is remembered of a weight: zeros like it, by name; none for plain descent."""
+        """Return the first state of a weight: zeros like it, by slot; empty for plain descent.
+
+        Raises DTypeError unless the weight is a float array.
+        """
         if not np.issubdtype(weight.dtype, np.floating):
             raise DTypeError(f"parameter {name!r} is {weight.dtype}, but only floats are trained")
         zeros = {slot: weight.copy() for slot in self.slots()}
@@ -74,9 +81,9 @@ class Optimizer(ABC):
         return zeros
 
     def rates(self, name: str, update_count: int, attrs: Mapping[str, str]) -> tuple[float, float]:
-        """(learning rate, weight decay) of a parameter, with its `lr_mult` and `wd_mult`.
+        """Return (learning rate, weight decay) of a parameter, with its `lr_mult` and `wd_mult`.
 
-        Names that end in neither `_weight` nor `_gamma` have wd_mult 0 unless they say otherwise.
+        The default of wd_mult is 1 for names that end in `_weight` or `_gamma`, and 0 for others.
         """
         if self.lr_scheduler is not None:
             rate = self.lr_scheduler(update_count)
@@ -99,18 +106,30 @@ class Optimizer(ABC):
         scale: float = 1.0,
         attrs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Change a weight and its state in place; the gradient is left as it is.
+        """Update a weight and its state in place; the gradient does not change.
 
-        weight, grad and the arrays of state have one shape and dtype; weight and state are
-        C-contiguous (ShapeError, DTypeError, GraphError). update_count is 1 at the first update,
-        which is a real step. scale multiplies the gradient. attrs are the variable's attributes.
+        Args:
+            xp: numpy or CuPy.
+            name: the parameter's name.
+            weight: the weight, C-contiguous.
+            grad: its gradient.
+            state: its state, made by `state`; the arrays are C-contiguous.
+            update_count: number of the update, from 1.
+            scale: factor of the gradient, such as that of `global_norm_scale`.
+            attrs: the variable's attributes, with `lr_mult` and `wd_mult`.
+
+        Raises:
+            ShapeError, DTypeError: unless all arrays have one shape and dtype.
+            GraphError: if an array is not contiguous, or the state is another optimizer's.
         """
         self.check(name, weight, grad, state, update_count)
         lr, wd = self.step_rates(name, update_count, attrs)
-        factor = float(scale * self.rescale_grad)  # a numpy scalar could widen the arithmetic
+        factor = float(
+            scale * self.rescale_grad
+        )  # a numpy scalar could change the dtype of the product
         flat_weight, flat_grad = weight.reshape(-1), grad.reshape(-1)
         flat_state = {slot: array.reshape(-1) for slot, array in state.items()}
-        block = BLOCK if xp is np else max(1, weight.size)  # a GPU wants all at once
+        block = BLOCK if xp is np else max(1, weight.size)  # one call per operation on a GPU
         scratch = xp.empty((2, min(block, weight.size)), dtype=weight.dtype)
         for start in range(0, weight.size, block):
             part = slice(start, start + block)
@@ -123,11 +142,11 @@ class Optimizer(ABC):
     def check(
         self, name: str, weight: Array, grad: Array, state: Mapping[str, Array], update_count: int
     ) -> None:
-        """Refuse what `update` cannot be called with; see there."""
+        """Check the arguments of `update`; raise its errors."""
         if set(state) != set(self.slots()):
             raise GraphError(
                 f"the state of parameter {name!r} holds {sorted(state)} but {type(self).__name__} "
-                f"needs {sorted(self.slots())}: it was made under other settings"
+                f"needs {sorted(self.slots())}: it was made with other settings"
             )
         _check_arrays(name, weight, grad, state)
         if update_count < 1:
@@ -136,26 +155,26 @@ class Optimizer(ABC):
     def step_rates(
         self, name: str, update_count: int, attrs: Mapping[str, str]
     ) -> tuple[float, float]:
-        """`rates`, with what the learning rate is multiplied by at this update."""
+        """Return `rates`, with the learning rate corrected for this update (Adam's bias)."""
         rate, decay = self.rates(name, update_count, attrs)
         return rate * self._correction(update_count), decay
 
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """Names of the arrays in the state of each weight."""
+        """Return the names of the arrays in a weight's state."""
 
     @abstractmethod
     def _step(
         self, xp: ModuleType, w: Array, g: Array, s: dict[str, Array], lr: float, spare: Array
     ) -> None:
-        """Update a block of w and s in place; g (with decay in it) and spare may be used up."""
+        """Update a block of w and s in place; g (with the decay) and spare are scratch."""
 
     def _correction(self, update_count: int) -> float:
-        """A factor on the learning rate that depends on how far training is."""
+        """Return the factor of the learning rate at an update."""
         return 1.0
 
     def _decay_and_clip(self, xp: ModuleType, w: Array, g: Array, wd: float, spare: Array) -> None:
-        """g becomes clip(g + wd * w)."""
+        """Set g to clip(g + wd * w)."""
         _add_product(xp, g, w, wd, spare)
         self._clip(xp, g)
 
@@ -187,7 +206,7 @@ class SGD(Optimizer):
         return ("mom",) if self.momentum else ()
 
     def _decay_and_clip(self, xp: ModuleType, w: Array, g: Array, wd: float, spare: Array) -> None:
-        """g becomes clip(g) + wd * w."""
+        """Set g to clip(g) + wd * w."""
         self._clip(xp, g)
         _add_product(xp, g, w, wd, spare)
 
@@ -225,7 +244,7 @@ class NAG(SGD):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (`mx.optimizer.Adam`; Kingma and Ba, arXiv:1412.6980), at update number t:
+    """Adam (`mx.optimizer.Adam`; Kingma and Ba, arXiv:1412.6980); t is the number of the update.
 
     d = clip(g + wd * w);  mean = beta1 * mean + (1 - beta1) * d
     var = beta2 * var + (1 - beta2) * d**2
@@ -276,7 +295,7 @@ class RMSProp(Optimizer):
                delta = gamma2 * delta - lr * d / sqrt(max(n - mean**2, 0) + epsilon)
                w = w + delta                      (arXiv:1308.0850, equations 38 to 45)
 
-    MXNet has no max(): there a steady gradient rounds the variance below zero, and to nan.
+    Without the max(), as in MXNet, a steady gradient rounds the variance below zero: nan.
     """
 
     DEFAULT_RATE: ClassVar[float] = 0.001
@@ -329,21 +348,24 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "nag": NAG, "adam": Adam, 
 
 
 def create(name: str, **settings: Any) -> Optimizer:
-    """The optimizer of that name, in any case; ConfigError for an unknown name or setting."""
-    known = OPTIMIZERS.get(str(name).lower())
-    if known is None:
+    """Make an optimizer by its name in any case (`mx.optimizer.create`).
+
+    Raises ConfigError for an unknown name or setting.
+    """
+    rule = OPTIMIZERS.get(str(name).lower())
+    if rule is None:
         raise ConfigError(f"unknown optimizer {name!r}: {nearest(str(name).lower(), OPTIMIZERS)}")
-    accepted = signature(known).parameters
+    accepted = signature(rule).parameters
     for word in settings:
         if word not in accepted:
             raise ConfigError(
                 f"optimizer {name!r} has no setting {word!r}: {nearest(word, accepted)}"
             )
-    return known(**settings)
+    return rule(**settings)
 
 
 def sum_of_squares(xp: ModuleType, grad: Array) -> float:
-    """The squared norm of a gradient, added up in float64 and always in the same order."""
+    """Return the squared L2 norm of a gradient, added up in float64 in a fixed order."""
     flat = grad.reshape(-1)
     total = 0.0
     for start in range(0, flat.size, BLOCK):
@@ -354,11 +376,15 @@ def sum_of_squares(xp: ModuleType, grad: Array) -> float:
 
 
 def global_norm_scale(sum_of_squares: float, max_norm: float) -> float:
-    """What to scale all gradients by, so that their common norm is no more than max_norm.
+    """Return the factor of all gradients that limits their global L2 norm to max_norm.
 
-    sum_of_squares is over every parameter of every stage, each counted once; a norm within the
-    limit gives exactly 1. Raises RunError when the norm is not a finite number, and ConfigError
-    when max_norm is not above 0.
+    Args:
+        sum_of_squares: over all parameters of all stages, each counted once.
+        max_norm: the limit; a norm within it returns exactly 1.
+
+    Raises:
+        RunError: if the norm is not finite.
+        ConfigError: if max_norm is not above 0.
     """
     if not max_norm > 0:
         raise ConfigError(f"the limit of the global norm is {max_norm} but must be above 0")
@@ -372,7 +398,7 @@ def global_norm_scale(sum_of_squares: float, max_norm: float) -> float:
 
 
 def _add_product(xp: ModuleType, total: Array, array: Array, factor: float, spare: Array) -> None:
-    """total += factor * array, through spare, which may not be either of them."""
+    """Add factor * array to total; spare is scratch, other than both."""
     if factor:
         xp.multiply(array, factor, out=spare)
         total += spare

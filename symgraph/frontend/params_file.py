@@ -36,9 +36,10 @@ Tables = tuple[dict[str, Array], dict[str, Array]]
 def save_params(
     path: str | Path, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
 ) -> None:
-    """Write parameters and auxiliary states; the file gets its name when it is whole.
+    """Write parameters and auxiliary states, by name, to a `.params` file.
 
-    Raises ConfigError if it cannot be written or a dtype has no place in the format.
+    The file appears under its name only when it is complete. Raises ConfigError if it cannot be
+    written, or if the format has no number for a dtype.
     """
     tables = {"arg": arg_params, "aux": aux_params}
     arrays = {f"{k}:{n}": np.asarray(a) for k, table in tables.items() for n, a in table.items()}
@@ -128,7 +129,7 @@ def save_checkpoint(
 ) -> None:
     """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`).
 
-    The folder is made if it is not there. Raises ConfigError if they cannot be written.
+    A missing folder is created. Raises ConfigError if the files cannot be written.
     """
     try:
         Path(prefix).parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +141,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(prefix: str, epoch: int) -> tuple[Symbol, dict[str, Array], dict[str, Array]]:
-    """(symbol, parameters, auxiliary states) of a checkpoint (`mx.model.load_checkpoint`)."""
+    """Read (symbol, parameters, auxiliary states) of a checkpoint (`mx.model.load_checkpoint`).
+
+    Raises ConfigError for files that are missing or damaged.
+    """
     symbol = load(f"{prefix}-symbol.json")
     return symbol, *load_params(f"{prefix}-{epoch:04d}.params")

@@ -1,10 +1,11 @@
-"""The symbol namespace: variables, groups and every operator under MXNet's name.
+"""The symbol namespace `sg.sym`: variables, groups and every operator under its MXNet name.
 
-Operators are the entries of the registry: `sg.sym.FullyConnected(data, num_hidden=10, name="fc")`
-takes input symbols by position or name, parameters by name or behind the inputs, `name=` and
-`attr=`. An input that is not given becomes a variable `<name>_<input>`.
-`help(sg.sym.FullyConnected)` lists the parameters.
-`sg.sym.comm` holds the collectives between groups.
+    sg.sym.FullyConnected(data, num_hidden=10, name="fc")
+
+Operators are the entries of the registry. They take input symbols by position or name, parameters
+by name or after the inputs, and `name=` and `attr=`. A missing input becomes a variable
+`<name>_<input>`. `help(sg.sym.FullyConnected)` lists the parameters. `sg.sym.comm` holds the
+collectives between groups, `sg.sym.random` the random operators.
 """
 
 from __future__ import annotations
@@ -41,15 +42,26 @@ def Variable(
     stype: str = "default",
     **kwargs: str,
 ) -> Symbol:
-    """A named input or parameter (MXNet Variable).
+    """Make a named input or parameter (`mx.sym.Variable`).
 
-    shape may hold 0 for unknown dimensions; a shape given to `infer_shape` wins over it. dtype:
-    by name, numpy type or MXNet's number. init is an initializer or its name. stype: arrays are
-    dense, other than "default" raises ValueError. Further keywords are attributes and look like
-    `__key__`.
+    Args:
+        name: the variable's name.
+        attr: attributes by key.
+        shape: its shape, with 0 for unknown dimensions; shapes passed to `infer_shape` take
+            precedence.
+        lr_mult: factor of the learning rate.
+        wd_mult: factor of the weight decay.
+        dtype: its dtype, as a name, numpy type or MXNet number.
+        init: an initializer or its name.
+        stype: only "default" (dense); anything else raises ValueError.
+        **kwargs: further attributes, spelt `__key__`.
+
+    Raises:
+        GraphError: for an unknown dtype, or an attribute that is not a string.
+        TypeError, ValueError: for other wrong arguments.
     """
     if not isinstance(name, str):
-        raise TypeError(f"a variable's name is a string, not {type(name).__name__}")
+        raise TypeError(f"a variable's name must be a string, not {type(name).__name__}")
     if stype != "default":
         raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
     own: dict[str, str] = dict(attr or {})
@@ -60,7 +72,9 @@ def Variable(
         try:
             float(multiplier or 0.0)
         except (TypeError, ValueError):
-            raise TypeError(f"variable {name!r}: {key} is a number, not {multiplier!r}") from None
+            raise TypeError(
+                f"variable {name!r}: {key} must be a number, not {multiplier!r}"
+            ) from None
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
     own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:
@@ -81,10 +95,10 @@ random = sym_random
 
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:
-    """One symbol with all outputs of several."""
+    """Combine several symbols into one with all their outputs (`mx.sym.Group`)."""
     symbols = list(symbols)
     if not symbols:
-        raise TypeError("Group takes one symbol or more, not an empty list")
+        raise TypeError("Group takes one or more symbols, not an empty list")
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
             raise TypeError(f"Group takes symbols, not {type(symbol).__name__}")
@@ -96,9 +110,9 @@ load_json = from_json
 
 
 def load(path: str) -> Symbol:
-    """Read a symbol that `save` wrote, or a symbol file of MXNet 0.8 to 1.9.
+    """Read a symbol file, written by `Symbol.save` or MXNet 0.8 to 1.9 (`mx.sym.load`).
 
-    Raises ConfigError for a file that cannot be read, GraphError for one that is something else.
+    Raises ConfigError for a file that cannot be read, and GraphError for one that is not a symbol.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -119,12 +133,12 @@ def load(path: str) -> Symbol:
 
 
 def maximum(left: Any, right: Any) -> Symbol:
-    """The larger of both, element by element. MXNet sym.maximum."""
+    """Return the larger of both, element by element (`mx.sym.maximum`)."""
     return _either("_maximum", "_maximum_scalar", "_maximum_scalar", left, right)
 
 
 def minimum(left: Any, right: Any) -> Symbol:
-    """The smaller of both, element by element. MXNet sym.minimum."""
+    """Return the smaller of both, element by element (`mx.sym.minimum`)."""
     return _either("_minimum", "_minimum_scalar", "_minimum_scalar", left, right)
 
 

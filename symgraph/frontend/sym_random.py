@@ -1,4 +1,4 @@
-"""The namespace `sym.random`: values drawn at random in every step (MXNet's `mx.sym.random`)."""
+"""The namespace `sg.sym.random`: random values, drawn anew in every step (`mx.sym.random`)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ def uniform(
     attr: Mapping[str, str] | None = None,
     **attrs: str,
 ) -> Symbol:
-    """Numbers evenly spread over [low, high); shape None is (1,), and a 0 in it is the batch.
+    """Draw from the uniform distribution over [low, high) (`mx.sym.random.uniform`).
 
-    ctx is accepted and changes nothing. MXNet sym.random.uniform, for numbers `low` and `high`.
+    Args:
+        low: lower bound, a number.
+        high: upper bound, a number.
+        shape: shape of the result, with 0 for the batch axis; None: (1,).
+        dtype: dtype of the result.
+        ctx: ignored.
+        name: the node's name.
+        attr: attributes of the node.
+        **attrs: further attributes, spelt `__key__`.
     """
-    own = {**(attr or {}), **attrs}
-    return _draw("_random_uniform", {"low": low, "high": high}, shape, dtype, name, own)
+    attributes = {**(attr or {}), **attrs}
+    return _draw("_random_uniform", {"low": low, "high": high}, shape, dtype, name, attributes)
 
 
 def normal(
@@ -40,28 +48,36 @@ def normal(
     attr: Mapping[str, str] | None = None,
     **attrs: str,
 ) -> Symbol:
-    """Normal numbers of mean loc and deviation scale; shape None is (1,), a 0 in it the batch.
+    """Draw from a normal distribution (`mx.sym.random.normal`).
 
-    ctx is accepted and changes nothing. MXNet sym.random.normal, for numbers `loc` and `scale`.
+    Args:
+        loc: mean, a number.
+        scale: standard deviation, a number.
+        shape: shape of the result, with 0 for the batch axis; None: (1,).
+        dtype: dtype of the result.
+        ctx: ignored.
+        name: the node's name.
+        attr: attributes of the node.
+        **attrs: further attributes, spelt `__key__`.
     """
-    own = {**(attr or {}), **attrs}
-    return _draw("_random_normal", {"loc": loc, "scale": scale}, shape, dtype, name, own)
+    attributes = {**(attr or {}), **attrs}
+    return _draw("_random_normal", {"loc": loc, "scale": scale}, shape, dtype, name, attributes)
 
 
 def randn(
     *shape: int, loc: float = 0.0, scale: float = 1.0, dtype: Any = "float32", **kwargs: Any
 ) -> Symbol:
-    """`normal` of the shape given by position. MXNet sym.random.randn."""
+    """Call `normal` with the shape as positional arguments (`mx.sym.random.randn`)."""
     return normal(loc, scale, shape or None, dtype, **kwargs)
 
 
 def uniform_like(data: Symbol, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Symbol:
-    """`uniform` in the shape and dtype of data. MXNet sym.random.uniform_like."""
+    """Call `uniform` with the shape and dtype of data (`mx.sym.random.uniform_like`)."""
     return _like("uniform", data, {"low": low, "high": high}, **kwargs)
 
 
 def normal_like(data: Symbol, loc: float = 0.0, scale: float = 1.0, **kwargs: Any) -> Symbol:
-    """`normal` in the shape and dtype of data. MXNet sym.random.normal_like."""
+    """Call `normal` with the shape and dtype of data (`mx.sym.random.normal_like`)."""
     return _like("normal", data, {"loc": loc, "scale": scale}, **kwargs)
 
 
@@ -79,8 +95,8 @@ def _draw(
                 f"{op}: {key} is a symbol, but only numbers are supported; scale and "
                 "shift numbers of a standard distribution instead"
             )
-    given = {**numbers, "shape": (1,) if shape is None else shape, "dtype": dtype}
-    return Symbol(call(op, op, (), given, name, attr))
+    params = {**numbers, "shape": (1,) if shape is None else shape, "dtype": dtype}
+    return Symbol(call(op, op, (), params, name, attr))
 
 
 def _like(

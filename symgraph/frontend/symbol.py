@@ -1,8 +1,8 @@
 """Symbols: networks as users write them, before shapes are known (MXNet's Symbol).
 
 A Symbol is a tuple of outputs of an immutable graph of `SymNode`s. Operators are called through
-`symgraph.frontend.sym`; everything about shapes is in infer.py, JSON in json_format.py, and
-lowering to a typed Graph in lower.py.
+`sg.sym` (sym.py); shape inference is in infer.py, JSON in json_format.py, and lowering to a typed
+Graph in lower.py.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from symgraph.ops.elementwise import COMPARISONS
 
 
 class Symbol(Outputs):
-    """One or several outputs of a symbolic network.
+    """One or more outputs of a symbolic network (`mx.sym.Symbol`).
 
-    Calling a symbol composes it; indexing picks outputs by number, slice or output name;
-    arithmetic makes elementwise operators, and those of FLUENT are methods: `x.sum(axis=1)`.
-    Methods keep MXNet's names.
+    Calling a symbol composes it. Indexing selects outputs by number, slice or name. Arithmetic
+    makes element-wise operators. Many operators are methods too, as in MXNet: `x.sum(axis=1)`.
     """
 
     __slots__ = ()
-    __array_priority__ = 1000.0  # numpy scalars leave `2.0 * symbol` to us
+    __array_priority__ = 1000.0  # `2.0 * symbol` with a numpy scalar calls __rmul__
 
     def __repr__(self) -> str:
         return f"<Symbol {self.name or 'group [' + ', '.join(self.list_outputs()) + ']'}>"
 
     def __bool__(self) -> bool:
-        raise NotImplementedError("a symbol has no truth value: it has no numbers yet")
+        raise NotImplementedError("a symbol has no truth value, because it has no values yet")
 
     # -- structure ---------------------------------------------------------------------------
 
@@ -48,18 +47,18 @@ class Symbol(Outputs):
 
     def __getitem__(self, which: int | str | slice) -> Symbol:
         if isinstance(which, str):
-            found = [i for i, n in enumerate(self.list_outputs()) if n == which]
-            if len(found) > 1:
+            positions = [i for i, n in enumerate(self.list_outputs()) if n == which]
+            if len(positions) > 1:
                 raise ValueError(f"there are multiple outputs with name {which!r}")
-            if not found:
+            if not positions:
                 known = nearest(which, self.list_outputs())
                 raise ValueError(f"cannot find output that matches name {which!r}; {known}")
-            which = found[0]
+            which = positions[0]
         if isinstance(which, slice):
             return Symbol(self.entries[which])
         if not hasattr(which, "__index__"):
             raise TypeError(
-                f"outputs are picked by number, slice or name, not {type(which).__name__}"
+                f"outputs are selected by number, slice or name, not {type(which).__name__}"
             )
         if not -len(self.entries) <= which < len(self.entries):
             raise IndexError(f"output {which} of a symbol with {len(self.entries)} outputs")
@@ -73,24 +72,24 @@ class Symbol(Outputs):
         return [n.name for n in nodes if n.op is None and (n.name in states) == aux]
 
     def list_arguments(self) -> list[str]:
-        """Names of the inputs and parameters, in depth-first order; no auxiliary states."""
+        """List the names of inputs and parameters, depth-first, without auxiliary states."""
         return self._variables(aux=False)
 
     def list_auxiliary_states(self) -> list[str]:
-        """Names of states that training updates without gradients (BatchNorm's averages)."""
+        """List the names of states that training updates without gradients (in BatchNorm)."""
         return self._variables(aux=True)
 
     def list_inputs(self) -> list[str]:
-        """Arguments and auxiliary states, in depth-first order."""
+        """List the names of arguments and auxiliary states, in depth-first order."""
         return [n.name for n in walk(self.entries) if n.op is None]
 
     def get_internals(self) -> Symbol:
-        """A group of every output of every node, inputs first."""
+        """Return a group of every output of every node, inputs first."""
         nodes = walk(self.entries)
         return Symbol(Entry(n, i) for n in nodes for i in range(len(n.outputs)))
 
     def get_children(self) -> Symbol | None:
-        """A group of the direct inputs of this symbol's nodes; None for variables."""
+        """Return a group of the direct inputs of this symbol's nodes; None for variables."""
         nodes = list(dict.fromkeys(e.node for e in self.entries))
         inputs = [e for n in nodes for e in n.inputs]
         return Symbol(inputs) if inputs else None
@@ -98,7 +97,10 @@ class Symbol(Outputs):
     # -- composition -------------------------------------------------------------------------
 
     def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
-        """A copy with variables replaced, by position (as list_arguments) or by name."""
+        """Return a copy with variables replaced, by position (as `list_inputs`) or by name.
+
+        `name` renames the symbol's node. Raises GraphError for an unknown name.
+        """
         if args and kwargs:
             raise TypeError("compose takes positional or keyword symbols, not both")
         for value in (*args, *kwargs.values()):
@@ -117,50 +119,54 @@ class Symbol(Outputs):
     # -- attributes --------------------------------------------------------------------------
 
     def attr(self, key: str) -> str | None:
-        """One parameter or attribute of this symbol's node, by plain or hidden name."""
+        """Return a parameter or attribute of the node, by either spelling; None if missing."""
         return lookup(json_format.attr_strings(self.one("attr").node), key)
 
     def list_attr(self) -> dict[str, str]:
-        """Parameters and attributes of this symbol's node, hidden ones under both spellings."""
+        """Return the node's parameters and attributes, hidden ones in both spellings."""
         return both_spellings(json_format.attr_strings(self.one("list_attr").node))
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
-        """Node name -> what `list_attr` tells of it, for nodes that have any."""
-        found = {n.name: json_format.attr_strings(n) for n in walk(self.entries)}
-        return {name: both_spellings(attrs) for name, attrs in found.items() if attrs}
+        """Return `list_attr` of every node that has any, by node name."""
+        strings = {n.name: json_format.attr_strings(n) for n in walk(self.entries)}
+        return {name: both_spellings(attrs) for name, attrs in strings.items() if attrs}
 
     # -- inference ---------------------------------------------------------------------------
 
     def infer_shape(
         self, *args: Shape, **kwargs: Shape
     ) -> tuple[list[Shape], list[Shape], list[Shape]]:
-        """Shapes of (arguments, outputs, auxiliary states); 0 stands for an unknown dimension.
+        """Infer the shapes of (arguments, outputs, auxiliary states).
 
-        Inference goes both ways. Raises ShapeError on contradictions, and, unlike MXNet, when
-        shapes stay unknown: it names those arguments. `infer_shape_partial` returns what it can.
+        Shapes are given by position or name, with 0 for an unknown dimension. Inference goes both
+        ways. Raises ShapeError for contradictions and, unlike MXNet, if a shape stays unknown; see
+        `infer_shape_partial`.
         """
-        found = infer_shapes(self, self._named("infer_shape", args, kwargs))
-        found.require_complete()
-        arguments, outputs, states = self._sorted(found)
+        inferred = infer_shapes(self, self._by_name("infer_shape", args, kwargs))
+        inferred.require_complete()
+        arguments, outputs, states = self._by_kind(inferred)
         return arguments, outputs, states
 
     def infer_shape_partial(self, *args: Shape, **kwargs: Shape) -> tuple[list[Any], ...]:
-        """As `infer_shape`, with () for shapes of which nothing is known."""
-        found = infer_shapes(self, self._named("infer_shape_partial", args, kwargs))
-        return tuple([[s or () for s in group] for group in self._sorted(found)])
+        """Infer shapes as `infer_shape` does, with () for unknown ones."""
+        inferred = infer_shapes(self, self._by_name("infer_shape_partial", args, kwargs))
+        return tuple([[s or () for s in group] for group in self._by_kind(inferred)])
 
     def infer_type(self, *args: Any, **kwargs: Any) -> tuple[list[str], list[str], list[str]]:
-        """Dtype names of (arguments, outputs, auxiliary states); float32 where nothing is said."""
-        found = infer_dtypes(self, self._named("infer_type", args, kwargs))
-        arguments, outputs, states = self._sorted(found)
+        """Infer the dtypes of (arguments, outputs, auxiliary states), as names.
+
+        Anything that is not determined is float32. Raises DTypeError for contradictions.
+        """
+        inferred = infer_dtypes(self, self._by_name("infer_type", args, kwargs))
+        arguments, outputs, states = self._by_kind(inferred)
         return arguments, outputs, states
 
     def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[str | None], ...]:
-        """As `infer_type`, with None where nothing says the dtype."""
-        given = self._named("infer_type_partial", args, kwargs)
-        return self._sorted(infer_dtypes(self, given, partial=True))
+        """Infer dtypes as `infer_type` does, with None for those that are not determined."""
+        given = self._by_name("infer_type_partial", args, kwargs)
+        return self._by_kind(infer_dtypes(self, given, partial=True))
 
-    def _named(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _by_name(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args and kwargs:
             raise TypeError(f"{method} takes positional or keyword arguments, not both")
         names = self.list_arguments()
@@ -168,43 +174,47 @@ class Symbol(Outputs):
             raise GraphError(f"{method}: {len(args)} are given for {len(names)} arguments")
         return {k: v for k, v in zip(names, args, strict=False) if v is not None} | kwargs
 
-    def _sorted(self, found: Inferred) -> tuple[list[Any], list[Any], list[Any]]:
-        variable = found.variables
+    def _by_kind(self, inferred: Inferred) -> tuple[list[Any], list[Any], list[Any]]:
+        variable = inferred.variables
         return (
             [variable.get(n) for n in self.list_arguments()],
-            [found.values.get((id(e.node), e.port)) for e in self.entries],
+            [inferred.values.get((id(e.node), e.port)) for e in self.entries],
             [variable.get(n) for n in self.list_auxiliary_states()],
         )
 
     # -- text --------------------------------------------------------------------------------
 
     def tojson(self) -> str:
-        """MXNet's JSON layout, with all attributes; `sym.load_json` reads it back."""
+        """Write the symbol in MXNet's JSON layout; `sym.load_json` reads it."""
         return json_format.dumps(self)
 
     def save(self, path: str) -> None:
-        """Write `tojson` to a file."""
+        """Write `tojson` to a file; `sym.load` reads it."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.tojson())
 
     def debug_str(self) -> str:
-        """The nodes in order with inputs, parameters and attributes."""
+        """Describe the symbol with one line per node: inputs, parameters and attributes."""
         return json_format.listing(self)
 
     def __reduce__(self) -> tuple[Callable[[str], Symbol], tuple[str]]:
         return from_json, (self.tojson(),)
 
-    # -- execution: by the runtime, a layer above ------------------------------------------------
+    # -- execution, by the runtime ----------------------------------------------------------------
 
     def simple_bind(
         self, ctx: Any = None, grad_req: Any = "write", type_dict: Any = None, **kwargs: Any
     ) -> Any:
-        """An Executor with arrays allocated for every argument.
+        """Return an Executor with new arrays for every argument (`mx.sym.Symbol.simple_bind`).
 
-        See runtime.frontends.mxnet.executor.
+        Args:
+            ctx: the device of operators without a group; by default cpu(0).
+            grad_req: "write", "add" or "null", for all arguments or by name.
+            type_dict: dtypes of arguments by name; all others are inferred.
+            **kwargs: shapes of arguments by name, `group2ctx`, and further options of
+                runtime.frontends.mxnet.executor.simple_bind.
         """
-        given = (ctx, grad_req, type_dict)
-        return load("executor").simple_bind(self, *given, **kwargs)
+        return load("executor").simple_bind(self, ctx, grad_req, type_dict, **kwargs)
 
     def bind(
         self,
@@ -216,12 +226,23 @@ class Symbol(Outputs):
         group2ctx: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """An Executor on the caller's arrays; see runtime.frontends.mxnet.executor."""
-        given = (ctx, args, args_grad, grad_req, aux_states, group2ctx)
-        return load("executor").bind(self, *given, **kwargs)
+        """Return an Executor on the caller's arrays (`mx.sym.Symbol.bind`).
+
+        Args:
+            ctx: the device of operators without a group.
+            args: arrays of the arguments, as a list or by name.
+            args_grad: arrays that receive the gradients, as a list or by name.
+            grad_req: "write", "add" or "null", for all arguments or by name.
+            aux_states: arrays of the auxiliary states, as a list or by name.
+            group2ctx: devices by ctx_group.
+            **kwargs: further options of runtime.frontends.mxnet.executor.bind.
+        """
+        return load("executor").bind(
+            self, ctx, args, args_grad, grad_req, aux_states, group2ctx, **kwargs
+        )
 
     def eval(self, ctx: Any = None, **kwargs: Any) -> list[Any]:
-        """The outputs for these values of all arguments, as numpy arrays."""
+        """Compute the outputs, as numpy arrays, from arrays of all arguments by name."""
         with self.bind(ctx, kwargs) as executor:
             outputs: list[Any] = executor.forward()
         return outputs
@@ -292,7 +313,10 @@ class Symbol(Outputs):
 
 
 def from_json(text: str) -> Symbol:
-    """A symbol from the text of `tojson`, or of an MXNet 1.x symbol file."""
+    """Read a symbol from the text of `tojson` or of an MXNet symbol file (`mx.sym.load_json`).
+
+    Raises GraphError for any other text.
+    """
     return Symbol(json_format.loads(text))
 
 
@@ -300,9 +324,9 @@ COMPARED = {f"_{word}" for word in COMPARISONS}
 
 
 def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symbol:
-    """A call of `op` on two symbols, or of `scalar_op` on a symbol and a number.
+    """Call `op` on two symbols, or `scalar_op` on a symbol and a number.
 
-    Named from `hint` as MXNet does: `_plus0`, `_plusscalar0`, but `_greater_scalar0`.
+    The name derives from `hint` as in MXNet: `_plus0`, `_plusscalar0`, but `_greater_scalar0`.
     """
     if isinstance(right, Symbol):
         return Symbol(call(op, hint, (left, right), {}))
@@ -384,14 +408,14 @@ FLUENT = (
 
 
 def _fluent(op: str, method: str) -> Callable[..., Symbol]:
-    """`x.op(...)` for `sym.op(x, ...)`."""
+    """Return a method that calls `sym.op` on the symbol."""
 
     def operator(self: Symbol, *args: Any, **kwargs: Any) -> Symbol:
-        own = {key: kwargs.pop(key) for key in ("name", "attr") if key in kwargs}
-        return Symbol(call(op, op, (self, *args), kwargs, **own))
+        node = {key: kwargs.pop(key) for key in ("name", "attr") if key in kwargs}
+        return Symbol(call(op, op, (self, *args), kwargs, **node))
 
     operator.__name__ = operator.__qualname__ = method
-    operator.__doc__ = f"`sym.{op}` of this symbol."
+    operator.__doc__ = f"Call `sym.{op}` on this symbol."
     return operator
 
 
@@ -402,17 +426,17 @@ Symbol.astype = _fluent("cast", "astype")  # type: ignore[attr-defined]
 
 def _replace(symbol: Symbol, swap: Mapping[str, Entry], name: str | None) -> Symbol:
     heads = {id(e.node) for e in symbol.entries}
-    made: dict[int, SymNode | Entry] = {}
+    copies: dict[int, SymNode | Entry] = {}
 
-    def moved(entry: Entry) -> Entry:
-        new = made[id(entry.node)]
-        return new if isinstance(new, Entry) else Entry(new, entry.port)
+    def renewed(entry: Entry) -> Entry:
+        copy = copies[id(entry.node)]
+        return copy if isinstance(copy, Entry) else Entry(copy, entry.port)
 
     for node in walk(symbol.entries):
         if node.op is None and node.name in swap:
-            made[id(node)] = swap[node.name]
+            copies[id(node)] = swap[node.name]
         else:
             renamed = name if name and len(heads) == 1 and id(node) in heads else node.name
-            inputs = tuple(moved(e) for e in node.inputs)
-            made[id(node)] = SymNode(renamed, node.op, node.attrs, node.params, inputs)
-    return Symbol(moved(e) for e in symbol.entries)
+            inputs = tuple(renewed(e) for e in node.inputs)
+            copies[id(node)] = SymNode(renamed, node.op, node.attrs, node.params, inputs)
+    return Symbol(renewed(e) for e in symbol.entries)

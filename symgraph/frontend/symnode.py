@@ -21,24 +21,24 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class SymNode:
-    """One call of an operator, or a variable (op is None).
-
-    attrs: the user's attributes as MXNet stores them (`__ctx_group__`). params: parsed operator
-    parameters. inputs: aux states come last.
-    """
+    """One call of an operator, or a variable."""
 
     name: str
+    #: The operator; None for a variable.
     op: OpDef | None
+    #: The user's attributes, under the keys that MXNet stores (`__ctx_group__`).
     attrs: Mapping[str, str]
+    #: The operator's parsed parameters.
     params: Attrs = field(default_factory=dict)
+    #: Inputs, auxiliary states last.
     inputs: tuple[Entry, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<{self.op.name if self.op else 'variable'} {self.name}>"  # not all behind it
+        return f"<{self.op.name if self.op else 'variable'} {self.name}>"  # not the inputs
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs that users see."""
+        """Names of the visible outputs."""
         if self.op is None:
             return [self.name]
         names = self.op.output_names(self.params)[: self.op.visible]
@@ -50,7 +50,7 @@ class SymNode:
 
 
 def walk(entries: Iterable[Entry]) -> list[SymNode]:
-    """All nodes behind these entries, inputs first, in MXNet's depth-first post-order."""
+    """List all nodes that these entries depend on, in MXNet's depth-first post-order."""
     order: list[SymNode] = []
     seen: set[int] = set()
     stack: list[tuple[SymNode, bool]] = [(e.node, False) for e in reversed(list(entries))]
@@ -74,7 +74,7 @@ def require_unique_variables(nodes: Iterable[SymNode]) -> None:
 
 
 class Outputs:
-    """Some outputs of a graph of SymNodes, in order: what a Symbol is, without its methods."""
+    """An ordered tuple of outputs of SymNodes: the base class of Symbol."""
 
     __slots__ = ("entries",)
 
@@ -83,11 +83,12 @@ class Outputs:
 
     @property
     def name(self) -> str | None:
-        """The name of the node behind a single output; None for a group."""
+        """Name of the node if all outputs belong to one; None for a group."""
         nodes = {id(e.node) for e in self.entries}
         return self.entries[0].node.name if len(nodes) == 1 else None
 
     def one(self, what: str) -> Entry:
+        """Return the single output; GraphError, which begins with `what`, if there are several."""
         if len(self.entries) != 1:
             raise GraphError(
                 f"{what} takes one output, but {self!r} has {len(self.entries)} "
@@ -96,8 +97,9 @@ class Outputs:
         return self.entries[0]
 
     def list_outputs(self) -> list[str]:
+        """List the names of the outputs."""
         return [e.node.outputs[e.port] for e in self.entries]
 
     def each(self) -> list[Outputs]:
-        """Every output by itself."""
+        """Return every output separately."""
         return [Outputs([e]) for e in self.entries]

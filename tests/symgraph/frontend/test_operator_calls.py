@@ -132,7 +132,7 @@ def test_methods_are_the_operators(symbol, want):
 
 def test_every_method_is_there():
     for name in FLUENT:
-        assert getattr(sg.Symbol, name).__doc__ == f"`sym.{name}` of this symbol."
+        assert getattr(sg.Symbol, name).__doc__ == f"Call `sym.{name}` on this symbol."
         assert getattr(sym, name).__name__ == name
     assert DATA.astype("float64").infer_type(x="float32")[1] == ["float64"]
     named = DATA.sum(axis=1, name="total", attr={"__a__": "b"})

@@ -69,14 +69,14 @@ def test_shapes_of_all_kinds(shape):
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: sym.Variable(3), TypeError, "a variable's name is a string, not int"),
+        (lambda: sym.Variable(3), TypeError, "a variable's name must be a string, not int"),
         (lambda: sym.Variable("x", mood="so so"), ValueError, "must look like __mood__"),
         (lambda: sym.Variable("x", shape="2x3"), TypeError, "'x' is '2x3' .str.; dimensions are"),
         (lambda: sym.Variable("x", shape=(2, -1)), TypeError, "whole numbers, 0 for one that"),
         (lambda: sym.Variable("x", attr={"a": 1}), GraphError, "must be a string, not int"),
         (lambda: sym.Variable("x", init=3), TypeError, "init is an initializer or its name, not"),
         (lambda: sym.Group([sym.Variable("x"), 3]), TypeError, "Group takes symbols, not int"),
-        (lambda: sym.Group([]), TypeError, "Group takes one symbol or more, not an empty list"),
+        (lambda: sym.Group([]), TypeError, "Group takes one or more symbols, not an empty list"),
     ],
 )
 def test_wrong_variables_and_groups(make, error, words):
@@ -109,7 +109,7 @@ def test_wrong_indices():
     with pytest.raises(IndexError, match="output 3 of a symbol with 3 outputs"):
         group[3]
     for which in (None, 1.5, (0, 1)):
-        with pytest.raises(TypeError, match="outputs are picked by number, slice or name, not"):
+        with pytest.raises(TypeError, match="outputs are selected by number, slice or name, not"):
             group[which]
     with pytest.raises(IndexError):
         group[-4]

@@ -73,7 +73,7 @@ def test_shared_parameters_count_once(steps):
 
 def test_a_summary_without_shapes_says_what_it_lacks():
     text = summary(mlp())
-    assert "Total params: 11 and 3 inputs whose shapes are not known: give shape\n" in text
+    assert "Total params: 11 and 3 inputs of unknown shape: pass shape\n" in text
     with pytest.raises(GraphError, match="shape: no input 'dat'; known: data, fc1_weight"):
         summary(mlp(), {"dat": (4, 5)})
 
