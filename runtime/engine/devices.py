@@ -16,19 +16,19 @@ from symgraph.core.units import bytes_text
 
 def require_devices(plan: Plan) -> None:
     """PlacementError for the first of a plan's devices that this machine lacks."""
-    for context in plan.partition.placement.devices:
+    for context in plan.devices:
         require(context)
 
 
 def gpus(plan: Plan) -> list[Device]:
     """The GPUs of a plan, each once."""
-    devices = map(device, plan.partition.placement.devices)
+    devices = map(device, plan.devices)
     return [d for d in dict.fromkeys(devices) if not d.is_host]
 
 
 def device_of(plan: Plan, variable: str) -> Device:
     """The device of a forward variable."""
-    return device(plan.partition.placement.devices[plan.rank_of(variable)])
+    return device(plan.device_of(variable))
 
 
 class ArrayPlacement:
@@ -50,7 +50,7 @@ class ArrayPlacement:
     def _context(self, name: str) -> Context:
         if name not in self._unsplit:
             return self._default
-        return self._plan.partition.placement.devices[self._plan.rank_of(name)]
+        return self._plan.device_of(name)
 
     def zeros(self, types: Mapping[str, TensorType]) -> dict[str, Array]:
         """Make arrays of zeros, each on its device; LimitError if there is no room for them."""
@@ -86,7 +86,7 @@ def filling(plan: Plan, rank: int, target: Device | None = None) -> Iterator[Dev
     Raises:
         LimitError: The device is too small; the error shows what is planned.
     """
-    context = plan.partition.placement.devices[rank]
+    context = plan.devices[rank]
     target = device(context) if target is None else target
     try:
         with target.use():
@@ -98,7 +98,7 @@ def filling(plan: Plan, rank: int, target: Device | None = None) -> Iterator[Dev
 
 def no_memory(plan: Plan, rank: int, error: BaseException) -> LimitError:
     """The error for a device that is too small for its part of the plan."""
-    context, memory = plan.partition.placement.devices[rank], plan.memory[rank]
+    context, memory = plan.devices[rank], plan.memory[rank]
     return LimitError(
         f"{context} has no memory left ({error}); the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "

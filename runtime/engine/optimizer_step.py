@@ -185,7 +185,7 @@ class OptimizerStep:
 
     def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        stage_of = rank.plan.partition.placement.stage_of
+        stage_of = rank.plan.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
                 weight, parameter = rank.arrays[name], self._parameters[name]

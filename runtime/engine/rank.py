@@ -104,7 +104,7 @@ class Rank:
         self.wanted = frozenset(plan.outputs if wanted is None else wanted)
         self.resources = RankResources() if resources is None else resources
         self.stopwatch = stopwatch
-        self.device = device(plan.partition.placement.devices[rank])
+        self.device = device(plan.devices[rank])
         self.memory = HOST.bytes(0)  # of the arena
         self.outputs: dict[Value, list[Any]] = {}
         self.grads: dict[str, Array] = {}

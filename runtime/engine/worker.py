@@ -49,7 +49,7 @@ class Worker(Rank):
         super().__init__(
             plan, rank, arrays, wanted, parts=parts, resources=resources, stopwatch=stopwatch
         )
-        devices = plan.partition.placement.devices
+        devices = plan.devices
         self.timeline = Timeline((EMPTY,) * plan.partition.ranks, NANOSECOND)
         self.stamps = self.device.stamps()
         self.bound: list[BoundProgram] = []

@@ -47,7 +47,7 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
 
 def placement_of(plan: Plan) -> dict[str, str | list[str]]:
     """The device of each ctx_group, or the list of its devices."""
-    found = group_devices(plan.partition.graph, plan.partition.placement)
+    found = group_devices(plan.partition.graph, plan.placement)
     names = {group: [str(d) for d in devices] for group, devices in found.items() if group}
     return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
 

@@ -240,7 +240,7 @@ class Trainer:
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self.training, self.job.training)
-        ranks = job.training.partition.placement.ranks
+        ranks = job.training.placement.ranks
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
             "loss": loss,

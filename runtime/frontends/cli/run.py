@@ -280,7 +280,7 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
     from runtime.frontends.cli.plan_report import how
     from symgraph.core.units import count_text
 
-    placement = job.training.partition.placement
+    placement = job.training.placement
     devices = ", ".join(map(str, placement.devices))
     console.line(
         f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "

@@ -62,7 +62,7 @@ class Executor:
         self.plan, self._inference = plans
         self._homes, self._gpus = homes, gpus(self.plan)
         self._pieces: dict[str, Array] = {}  # on GPUs, of arguments that are whole on the host
-        self._cluster = ThreadCluster(len(self.plan.partition.placement.devices))
+        self._cluster = ThreadCluster(len(self.plan.devices))
         ranks = range(self._cluster.size)
         shared = {rank: RankResources() for rank in ranks}
         self._phases = Phases(self.plan, self._cluster, self._arrays(self.plan), shared)
@@ -373,7 +373,7 @@ def _plans(
     training = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
     if not wrt:
         return training, training
-    options = replace(options, placement=training.partition.placement)
+    options = replace(options, placement=training.placement)
     return training, plan(symbol, {}, options, **make)
 
 

@@ -83,7 +83,7 @@ def operators(mixtures: Sequence[Mixture], speeds: Mapping[str, Speed]) -> list[
     kinds: dict[str, list[_Timed]] = {}
     for mixture in mixtures:
         weight = mixture.weight
-        speed_of = [speeds[d.kind] for d in mixture.record.plan.partition.placement.devices]
+        speed_of = [speeds[d.kind] for d in mixture.record.plan.devices]
         for call in mixture.calls:
             best = speed_of[call.rank].roofline(call.flops, call.nbytes) if call.nbytes else 0.0
             timed = _Timed(weight, call.seconds, call.flops, call.nbytes, best)

@@ -83,7 +83,7 @@ def _exhibit(show: Show) -> dict[str, Any]:
             "bodies": _bodies(profile),
             "messages": _messages(profile),
             "memory": _memory(show),
-            "graph": svg(plan.network.first, plan.partition.placement),
+            "graph": svg(plan.network.first, plan.placement),
         }
     return found
 
@@ -109,7 +109,7 @@ def _values(profile: Profile) -> list[tuple[float, ...]]:
 
 
 def _bars(profile: Profile) -> list[dict[str, Any]]:
-    devices = profile.typical.record.plan.partition.placement.devices
+    devices = profile.typical.record.plan.devices
     return [
         {
             "name": f"rank {rank} {devices[rank]}",

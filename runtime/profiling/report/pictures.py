@@ -43,7 +43,7 @@ def timeline_png(profile: Profile, path: Path) -> None:
 def memory_png(profile: Profile, path: Path) -> None:
     """What each device holds during a typical step, as the plan accounts for it."""
     typical, timeline = profile.typical, profile.typical.measured
-    devices = typical.record.plan.partition.placement.devices
+    devices = typical.record.plan.devices
     with _figure(path, 1, 3.2) as (ax,):
         for rank, (track, memory) in enumerate(zip(timeline.tracks, typical.memory, strict=True)):
             at = (track.end - timeline.ticks[0]) * float(timeline.unit) * 1e3

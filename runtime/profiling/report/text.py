@@ -146,7 +146,7 @@ def parts_table(profile: Profile) -> str:
         "step",
     )
     rows: list[tuple[str, ...]] = [head]
-    devices = profile.typical.record.plan.partition.placement.devices
+    devices = profile.typical.record.plan.devices
     for rank, own in enumerate(profile.parts):
         t = own.time
         parts = (

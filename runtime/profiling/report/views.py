@@ -27,7 +27,7 @@ def exhibit(profile: Profile) -> dict[str, Any]:
     rank, time).
     """
     typical = profile.typical
-    devices = typical.record.plan.partition.placement.devices
+    devices = typical.record.plan.devices
     return {
         "ranks": [f"rank {rank} {device}" for rank, device in enumerate(devices)],
         "views": {

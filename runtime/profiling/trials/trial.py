@@ -126,7 +126,7 @@ class Trial:
         again: prices measured after them, for a prediction that is far off: was it the machine?
         """
         with limit_blas(self.threads):
-            devices = first_of_kinds(self.job.training.partition.placement.devices)
+            devices = first_of_kinds(self.job.training.devices)
             speeds: dict[str, Speed] = {c.kind: measure_speed(device(c)) for c in devices}
         records = self.recorder.records()
         prices = prices_of(self.planned, [record.step for record in records])
