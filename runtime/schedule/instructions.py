@@ -1,11 +1,11 @@
-"""Instructions: what a rank can be told to do, each with a short text form.
+"""Instructions of a rank, each with a short text form.
 
-2F0      run the forward body of stage 2 on micro-batch 0; phases are F, B, or I and W for a B in
-         two: first the gradients of inputs, later those of parameters
+2F0      run the forward body of stage 2 on micro-batch 0; the phases are F and B, or F, I and W:
+         I computes the gradients of inputs, W, later, those of parameters
 2F0.3    the same for time segment 3 (segment 0 is not written)
-S3.0     send edge 3's value of micro-batch 0; posts and never blocks
+S3.0     send edge 3's value of micro-batch 0; posts the message and never blocks
 R3.0     receive it
-D2F0.3   drop what that body and micro-batch was the last to need, once its sends are delivered
+D2F0.3   free what no body after 2F0.3 needs, once the messages of 2F0.3 are delivered
 C        reduce norms and losses over all ranks (C1: sum the gradients of replicas)
 U2       update the parameters of stage 2
 """
@@ -58,7 +58,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Drop the values that this body was the last of its stage to need; waits for its sends."""
+    """Free the values that no later body of the stage needs, once its messages are delivered."""
 
     stage: int
     phase: str
@@ -75,7 +75,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Sum norms and losses (tag 0) or replicas' gradients over ranks; every rank takes part."""
+    """Sum norms and losses (tag 0) or replicas' gradients (tag 1) over all ranks."""
 
     tag: int = 0
 
@@ -105,7 +105,7 @@ Row = tuple[int, int, int, int]  # code, stage or tag, micro-batch, segment
 
 
 def encode(instruction: Instruction) -> Row:
-    """The columns' entries for an instruction."""
+    """Return the columns' entries for an instruction."""
     match instruction:
         case Run(stage, phase, mb, segment):
             return RUN + PHASES.index(phase), stage, mb, segment
@@ -122,7 +122,7 @@ def encode(instruction: Instruction) -> Row:
 
 
 def decode(row: Row) -> Instruction:
-    """The instruction that `encode` gave these entries for."""
+    """Return the instruction of a row that `encode` made."""
     code, at, mb, segment = row
     if code < FREE:
         return Run(at, PHASES[code], mb, segment)

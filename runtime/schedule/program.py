@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -20,11 +21,15 @@ Column = npt.NDArray[Any]
 
 
 class Columns(NamedTuple):
-    """code: uint8, see instructions.encode. at: int32, stage or tag. mb: int32. segment: int32."""
+    """The instructions of a program, one array entry each."""
 
+    #: uint8, see instructions.encode.
     code: Column
+    #: int32: the stage or tag.
     at: Column
+    #: int32.
     mb: Column
+    #: int32.
     segment: Column
 
 
@@ -38,7 +43,7 @@ class Program(Sequence[Instruction]):
 
     @classmethod
     def of(cls, instructions: Iterable[Instruction]) -> Program:
-        """The program of these instructions; a program is returned as it is."""
+        """Return the program of these instructions; a program is returned as it is."""
         if isinstance(instructions, Program):
             return instructions
         rows = np.array([encode(i) for i in instructions], np.int32).reshape(-1, 4)
@@ -75,7 +80,7 @@ class Program(Sequence[Instruction]):
         return hash(self.tobytes())
 
     def tobytes(self) -> bytes:
-        """Everything in it, for digests."""
+        """Return all columns as bytes, for digests."""
         return b"".join(column.tobytes() for column in self.columns)
 
     def __str__(self) -> str:
@@ -97,3 +102,9 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(f"rank {r}: {p}" for r, p in enumerate(self.programs))
+
+
+def programs_of(columns: Columns, first: npt.NDArray[Any]) -> Iterator[Program]:
+    """Cut columns into programs: the i-th has the rows first[i] : first[i + 1]."""
+    for begin, end in pairwise(first):
+        yield Program(Columns(*(column[begin:end] for column in columns)))

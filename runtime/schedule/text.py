@@ -1,15 +1,14 @@
 """The text of programs, and PyTorch's CSV files of schedules: read and written.
 
-A program is one line, its instructions as they print themselves (runtime/schedule/instructions.py),
-with
-or without the rank before it:
+A program is one line, its instructions in the form of runtime/schedule/instructions.py, with or
+without the rank before it:
 
     # 1F1B of two stages and two micro-batches
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1B0 1F1 1B1
 
-Runs alone are compute lists, which `lower` makes programs of; with sends, receives or frees it is
-the whole program and stays as it is.
+Lines of runs alone are compute lists, from which `lower` makes programs; lines with sends, receives
+or frees are whole programs and stay as they are.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from runtime.schedule.instructions import (
 from runtime.schedule.program import Columns, Program, Schedule
 from symgraph.core.errors import ConfigError, ScheduleError
 
-FORMS = "runs look like 2F0 or 2F0.3 (phases F, B, I, W), the others like S3.0, R3.0, D2F0, C, U2"
+FORMS = "runs look like 2F0 or 2F0.3 (phases F, B, I, W), others like S3.0, R3.0, D2F0, C, U2"
 N = "[0-9]{1,9}"  # fits the columns' int32
 TOKEN = re.compile(
     rf"(?P<free>D?)(?P<stage>{N})(?P<phase>[FBIW])(?P<mb>{N})(?:\.(?P<segment>{N}))?"
@@ -54,15 +53,22 @@ OLD_BACKWARD = re.compile(rf"({N})BW({N})")
 
 
 def text(program: Iterable[Instruction]) -> str:
-    """The program as one line; `parse` reads it back."""
+    """Return the program as one line, which `parse` reads back."""
     return " ".join(map(str, program))
 
 
 def parse(lines: str | Iterable[str], *, file: str = "") -> Schedule:
-    """The programs that these lines say, one a line; blank lines and # comments are passed over.
+    """Read programs, one per line; blank lines and # comments are skipped.
 
-    Lines without "rank 2:" before them are of the next rank, so only a line with it can be empty.
-    ScheduleError names file, line, rank and token of what cannot be read.
+    A line without "rank 2:" before it belongs to the next rank, so only a line with it can be an
+    empty program.
+
+    Args:
+        lines: The text, or its lines.
+        file: A file name for error messages.
+
+    Raises:
+        ScheduleError: A line cannot be read; names file, line, rank and token.
     """
     programs: dict[int, Program] = {}
     rank = -1
@@ -74,7 +80,7 @@ def parse(lines: str | Iterable[str], *, file: str = "") -> Schedule:
         rank = int(prefix[1]) if prefix else rank + 1
         where = f"{file}, line {number}, rank {rank}" if file else f"line {number}, rank {rank}"
         if rank in programs:
-            raise ScheduleError(f"{where}: this rank has its program in a line before")
+            raise ScheduleError(f"{where}: an earlier line is this rank's program")
         tokens = line[prefix.end() :] if prefix else line
         programs[rank] = _program(_read(token, where) for token in tokens.split())
     missing = next((r for r in range(len(programs)) if r not in programs), None)
@@ -85,13 +91,17 @@ def parse(lines: str | Iterable[str], *, file: str = "") -> Schedule:
 
 
 def load_csv(path: str | Path) -> list[Program]:
-    """The compute lists in a file of PyTorch's `_dump_csv`: a row a rank, empty cells are idle.
+    """Read compute lists from a file of PyTorch's `_dump_csv`: a row per rank, empty cells idle.
 
-    Of an `OVERLAP_F_B` cell the parts run in order. Cells of PyTorch's own lowering (SEND_F,
-    RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are passed over: `lower` derives the
-    messages from the graph, and no parameters are sharded here. In older files, which know no I,
-    a B that has a W is the input gradients and BW is the whole backward; they are read as that.
+    The parts of an `OVERLAP_F_B` cell run in order. Cells of PyTorch's own lowering (SEND_F,
+    RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are skipped: `lower` derives the
+    messages from the graph, and no parameters are sharded here. In older files, which have no I,
+    a B that has a W means the input gradients and BW the whole backward; they are read that way.
     Our files may have time segments (2F0.3), which PyTorch cannot read.
+
+    Raises:
+        ScheduleError: A cell cannot be read, or there are no runs; names file, line and column.
+        ConfigError: The file cannot be opened or decoded.
     """
     ranks: list[list[_Cell]] = []
     with _opened(path) as file:
@@ -104,41 +114,49 @@ def load_csv(path: str | Path) -> list[Program]:
             if row:
                 ranks.append(cells)
     if not any(ranks):
-        raise ScheduleError(f"{path} holds no runs; a row a rank is expected: 0F0,0B0")
-    return [_program(rows) for rows in _in_todays_phases(ranks)]
+        raise ScheduleError(f"{path} holds no runs; expected a row per rank, such as 0F0,0B0")
+    return [_program(rows) for rows in _in_current_phases(ranks)]
 
 
 def dump_csv(lists: Iterable[Iterable[Instruction]], path: str | Path) -> None:
-    """Write compute lists so that PyTorch's `_load_csv` and `load_csv` read them back."""
+    """Write compute lists to a file that PyTorch's `_load_csv` and `load_csv` read."""
     with _opened(path, "w") as file:
         writer = csv.writer(file)
         for rank, runs in enumerate(lists):
             cells = []
             for run in runs:
                 if not isinstance(run, Run):
-                    raise ScheduleError(f"{path}: rank {rank} has {run}; the file holds runs only")
+                    raise ScheduleError(
+                        f"{path}: rank {rank} has {run}, but a CSV file holds only runs"
+                    )
                 cells.append(str(run))
             writer.writerow(cells or [""])  # a row of nothing would be a blank line
 
 
 def load_schedule_file(path: str | Path) -> list[Program] | Schedule:
-    """What a schedule file holds: compute lists, or the Schedule if there is more than runs.
+    """Read a schedule file: compute lists, or a Schedule if it holds more than runs.
 
-    A name that ends in .csv is read by `load_csv`, others by `parse`. Errors name the file.
+    A file whose name ends in .csv is read by `load_csv`, others by `parse`. Errors name the file.
     """
     if Path(path).suffix.lower() == ".csv":
         return load_csv(path)
     with _opened(path) as file:
         schedule = parse(file, file=str(path))
     if not any(len(p) for p in schedule.programs):
-        raise ScheduleError(f"{path} holds no instructions; a line a rank is expected: 0F0 0B0")
+        raise ScheduleError(
+            f"{path} holds no instructions; expected a line per rank, such as 0F0 0B0"
+        )
     if all((p.columns.code < FREE).all() for p in schedule.programs):
         return list(schedule.programs)
     return schedule
 
 
 def rank_of(lists: Sequence[Iterable[Instruction]]) -> tuple[int, ...]:
-    """Stage -> rank, as the runs of these lists or programs tell; a stage on two ranks raises."""
+    """Return the rank of every stage, as the runs of these compute lists or programs show.
+
+    Raises:
+        ScheduleError: A stage runs on two ranks or on none.
+    """
     ranks: dict[int, int] = {}
     for rank, runs in enumerate(lists):
         code, at, *_ = Program.of(runs).columns
@@ -146,7 +164,7 @@ def rank_of(lists: Sequence[Iterable[Instruction]]) -> tuple[int, ...]:
             if stage in ranks:
                 raise ScheduleError(
                     f"stage {stage} runs on rank {ranks[stage]} and on rank {rank}; "
-                    "all runs of a stage belong to one rank"
+                    "all runs of a stage must be on one rank"
                 )
             ranks[stage] = rank
     stages = 1 + max(ranks, default=-1)
@@ -164,7 +182,7 @@ def _program(rows: Iterable[Row]) -> Program:
 
 
 def _row(token: str) -> Row | None:
-    """The columns' entries that a token stands for."""
+    """Return the columns' entries that a token stands for, or None."""
     match = TOKEN.fullmatch(token)
     if match is None:
         return None
@@ -187,7 +205,7 @@ def _read(token: str, where: str) -> Row:
 
 
 def _hint(token: str) -> str:
-    """What may be meant: the valid form with the token's first letter and its numbers."""
+    """Suggest the valid form with the token's first letter and its numbers."""
     letters = "".join(re.findall("[A-Z]", token.upper()))
     first, second, *more = [*re.findall("[0-9]+", token), "0", "0"]
     segment = f".{more[0]}" if len(more) > 2 else ""
@@ -202,7 +220,7 @@ def _hint(token: str) -> str:
 
 
 class _Cell(NamedTuple):
-    """A run in a CSV file; phase as the file has it."""
+    """A run in a CSV file, with the phase as the file has it."""
 
     stage: int
     phase: str
@@ -211,7 +229,7 @@ class _Cell(NamedTuple):
 
 
 def _cell(cell: str, where: str) -> Iterator[_Cell]:
-    """The runs of a cell."""
+    """Yield the runs of a cell."""
     if composite := COMPOSITE.fullmatch(cell):
         for part in composite[1].split(";"):
             yield from _cell(part.strip(), where)
@@ -220,33 +238,33 @@ def _cell(cell: str, where: str) -> Iterator[_Cell]:
     elif cell and not DERIVED.fullmatch(cell):
         code, stage, mb, segment = _read(cell, where)
         if code >= FREE:
-            raise ScheduleError(f"{where}: {cell!r} is no run; a CSV file holds runs only")
+            raise ScheduleError(f"{where}: {cell!r} is not a run; a CSV file holds only runs")
         yield _Cell(stage, PHASES[code - RUN], mb, segment)
 
 
-def _in_todays_phases(ranks: list[list[_Cell]]) -> Iterator[list[Row]]:
-    """The rows of every rank; see `load_csv` on older files."""
-    have = {cell for cells in ranks for cell in cells}
+def _in_current_phases(ranks: list[list[_Cell]]) -> Iterator[list[Row]]:
+    """Yield the rows of every rank; see `load_csv` on older files."""
+    present = {cell for cells in ranks for cell in cells}
     old = any(
         phase == "BW"
         or (
             phase == WEIGHT
-            and (stage, BACKWARD, mb, segment) in have
-            and (stage, INPUT, mb, segment) not in have
+            and (stage, BACKWARD, mb, segment) in present
+            and (stage, INPUT, mb, segment) not in present
         )
-        for stage, phase, mb, segment in have
+        for stage, phase, mb, segment in present
     )
-    today = {"BW": BACKWARD, BACKWARD: INPUT} if old else {}
+    phase_of = {"BW": BACKWARD, BACKWARD: INPUT} if old else {}
     for cells in ranks:
         yield [
-            (RUN + PHASES.index(today.get(c.phase, c.phase)), c.stage, c.mb, c.segment)
+            (RUN + PHASES.index(phase_of.get(c.phase, c.phase)), c.stage, c.mb, c.segment)
             for c in cells
         ]
 
 
 @contextmanager
 def _opened(path: str | Path, mode: str = "r") -> Iterator[IO[Any]]:
-    """The open file; what the system or the encoding refuses becomes a ConfigError."""
+    """Open a file; errors of the system or of the encoding become a ConfigError."""
     encoding = "utf-8-sig" if mode == "r" else "utf-8"
     try:
         with open(path, mode, encoding=encoding, newline="") as file:

@@ -1,7 +1,7 @@
 """Timelines: when each rank did what, predicted or measured.
 
-Times are whole ticks, so a simulation with rational costs is exact; a measured run's tick is its
-clock's. Figures in seconds are rounded once, at the end.
+Times are whole ticks, so a simulation with rational costs is exact; the tick of a measured run is
+that of its clock. Figures in seconds are rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """What one rank did: start and end are int64 ticks, one entry an instruction.
+    """What one rank did.
 
-    Instructions do not overlap; what lies between two is the rank's own overhead.
+    Instructions do not overlap; the time between two of them is the rank's overhead.
     """
 
     program: Program
+    #: int64 ticks, one entry per instruction.
     start: Ticks
     end: Ticks
 
     @property
     def is_run(self) -> npt.NDArray[Any]:
-        """Which instructions run a body: bool, one entry an instruction."""
+        """The instructions that run a body: bool, one entry per instruction."""
         return self.program.columns.code < FREE
 
     def runs(self) -> Iterator[tuple[Run, int, int]]:
-        """Its runs of bodies, with start and end in ticks."""
+        """Yield its runs of bodies, with start and end in ticks."""
         for at in np.flatnonzero(self.is_run).tolist():
             run = self.program[at]
             assert isinstance(run, Run)
@@ -59,14 +60,13 @@ EMPTY = Track(Program.of(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """One step of all ranks; the same type for predicted and measured runs.
+    """One step of all ranks; the same type for predicted and measured runs."""
 
-    tracks: one a rank; that of a rank in another process is empty. unit: seconds of a tick.
-    origin: the tick at which the step began, if that is before the first instruction's start.
-    """
-
+    #: One per rank; empty for a rank in another process.
     tracks: tuple[Track, ...]
+    #: Seconds of a tick.
     unit: Fraction
+    #: The tick at which the step began, if that is before the first instruction's start.
     origin: int | None = None
 
     @property
@@ -94,11 +94,11 @@ class Timeline:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Every instruction, rank by rank; of large timelines rather read the tracks."""
+        """Every instruction, rank by rank; for large timelines, read the tracks instead."""
         return tuple(e for rank in range(self.ranks) for e in self._events(rank))
 
     def event(self, rank: int, step: int) -> Event:
-        """The instruction at one place of one rank's program."""
+        """Return the instruction at one step of a rank's program."""
         track = self.tracks[rank]
         start, end = int(track.start[step]), int(track.end[step])
         return Event(rank, track.program[step], self._at(start), self._at(end))
@@ -116,33 +116,33 @@ class Timeline:
         return [int((t.end - t.start)[t.is_run].sum()) for t in self.tracks]
 
     def busy(self) -> list[float]:
-        """Seconds that each rank ran bodies."""
+        """Return, by rank, the seconds in which bodies run."""
         return [float(ticks * self.unit) for ticks in self._busy()]
 
     def own_spans(self) -> list[float]:
-        """Seconds from each rank's first start of a run to its last end of one.
+        """Return, by rank, the seconds from the first start of a run to the last end of one.
 
-        The largest is what zero-bubble counts as the cost of a schedule.
+        The largest is what the zero-bubble papers count as the cost of a schedule.
         """
         runs = [(t.start[t.is_run], t.end[t.is_run]) for t in self.tracks]
         return [float(int(e[-1] - s[0]) * self.unit) if len(s) else 0.0 for s, e in runs]
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all ranks' time in which no body runs (GPipe; zero-bubble's bubble rate)."""
+        """The share of all ranks' time in which no body runs (GPipe, zero-bubble's bubble rate)."""
         begin, end = self.ticks
         total = (end - begin) * self.ranks
         return float(1 - Fraction(sum(self._busy()), total)) if total else 0.0
 
     @property
     def bubble_fraction_of_ideal(self) -> float:
-        """The time in which no body runs as a fraction of that in which one does (Megatron)."""
+        """The time in which no body runs, relative to that in which one does (Megatron-LM)."""
         begin, end = self.ticks
         busy = sum(self._busy())
         return float(Fraction((end - begin) * self.ranks, busy) - 1) if busy else 0.0
 
     def __str__(self) -> str:
-        """The events by their start, in seconds."""
+        """Return the events in the order of their starts, in seconds."""
         by_start = sorted(self.events, key=lambda e: (e.start, e.rank))
         return "\n".join(
             f"{e.start:10.6f} {e.end:10.6f}  rank {e.rank}  {e.instruction}" for e in by_start
@@ -150,10 +150,7 @@ class Timeline:
 
 
 def merge(timelines: Sequence[Timeline]) -> Timeline:
-    """One timeline from those of single ranks, whose clocks are one clock.
-
-    Each has one track that is not empty.
-    """
+    """Return one timeline of the timelines of single ranks, which share a clock."""
     unit = timelines[0].unit
     assert all(t.unit == unit for t in timelines)
     tracks = [EMPTY] * max(t.ranks for t in timelines)

@@ -57,6 +57,15 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{plural}"
 
 
+def but_only(count: int, noun: str) -> str:
+    """Say that there are only so many.
+
+    >>> but_only(1, "edge"), but_only(5, "edge")
+    ('but there is only 1 edge', 'but there are only 5 edges')
+    """
+    return f"but there {'is' if count == 1 else 'are'} only {count_text(count, noun)}"
+
+
 def bytes_text(count: float) -> str:
     """Bytes in binary units.
 

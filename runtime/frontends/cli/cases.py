@@ -1,7 +1,6 @@
-"""Cases: a schedule on a chain of stages at given costs, as command-line options say it.
+"""Cases for `python -m runtime simulate`: a schedule on a chain of stages, with costs.
 
-A chain has no network: each stage passes one message on to the next, and one back. The options are
-those of `python -m runtime simulate`.
+A chain has no network: each stage sends one message to the next, and one back.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from runtime.schedule.text import load_schedule_file, rank_of
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text
 
-AUTO = "auto"  # a schedule made to measure, with bodies like 1f1b's
+AUTO = "auto"  # the list scheduler's, with bodies like 1f1b's
 V_SHAPED = ("zb-v", "dualpipe-v")
-CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # made for several stages a rank
-LISTED = 24  # the most items of a list that are written out
-STAGES, MICRO_BATCHES, RUNS = 20_000, 200_000, 10_000_000  # the most: a minute or so
+CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # made for several stages per rank
+MAX_LISTED = 24  # items of a list that are written out
+MAX_STAGES, MAX_MICRO_BATCHES, MAX_RUNS = 20_000, 200_000, 10_000_000  # a minute or so
 
 
-class Given(NamedTuple):
-    """A schedule as a name or a file gives it: runs, or with `whole` all instructions."""
+class Loaded(NamedTuple):
+    """A schedule that a name or a file stands for."""
 
     programs: Sequence[Program]
     rank_of: tuple[int, ...]
     mbs: int
-    whole: bool = False
+    #: Whether the programs hold messages and frees as well, and not just runs.
+    complete: bool = False
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated.
-
-    segments: time segments of every stage. heading: what it is, in words. notes: how the options
-    were understood, where that is not plain.
-    """
+    """A schedule to simulate."""
 
     schedule: Schedule
     topology: Chain
     costs: Costs
     mbs: int
+    #: Time segments of every stage.
     segments: int
+    #: A line that describes the case.
     heading: str
+    #: How options were understood, where that is not plain.
     notes: tuple[str, ...]
 
     @property
@@ -68,50 +67,51 @@ class Case:
 
 
 def make_case(options: Namespace) -> Case:
-    """The schedule, its topology and its costs, as the options say.
+    """Return the schedule that the options describe, which is not checked yet, and its costs.
 
-    Raises ConfigError or ScheduleError for options that do not fit together and files that cannot
-    be read; the schedule itself is not checked.
+    Raises:
+        ConfigError: Options contradict each other, or a file cannot be read.
+        ScheduleError: A file is not a schedule.
     """
-    given = _from_file(options) if _is_file(options.schedule) else _from_name(options)
-    phases = _phases(given.programs)
+    loaded = _from_file(options) if _is_file(options.schedule) else _from_name(options)
+    phases = _phases(loaded.programs)
     train = not options.forward_only and phases != {FORWARD}
     split = train and (options.weight is not None or bool(phases & {INPUT, WEIGHT}))
     other = phases - {FORWARD} if not train else phases & {BACKWARD} if split else set()
-    if given.whole and other:
+    if loaded.complete and other:
         raise ConfigError(
             f"{options.schedule} holds messages, so --forward-only and --weight cannot change it"
         )
     if (options.bandwidth is None) != (options.message_bytes is None):
         raise ConfigError("--bandwidth and --message-bytes go together: give both or neither")
-    segments = _segments(options, given)
+    segments = _segments(options, loaded)
     topology = chain(
-        given.rank_of,
+        loaded.rank_of,
         split=split,
         segments=segments,
         nbytes=options.message_bytes or 0,
         train=train,
     )
-    costs, times, notes = _costs(options, given.rank_of, segments, split)
-    programs = given.programs
+    costs, times, notes = _costs(options, loaded.rank_of, segments, split)
+    programs = loaded.programs
     if options.schedule == AUTO:
-        found = list_schedule(topology, given.mbs, costs)
-        programs = lower(topology, found.compute).programs
-        end = ", and this one is not longer" if found.optimal else ""
-        notes.append(f"no order of these runs takes less than {figure(found.lower_bound)}{end}")
-    elif not given.whole:
+        listed = list_schedule(topology, loaded.mbs, costs)
+        programs = lower(topology, listed.compute).programs
+        end = ", and this one is not longer" if listed.optimal else ""
+        notes.append(f"no order of these runs takes less than {figure(listed.lower_bound)}{end}")
+    elif not loaded.complete:
         runs = programs if _has_segments(programs) else expand(programs, segments)
         programs = lower(topology, runs).programs
-    stages, ranks = len(given.rank_of), topology.ranks
+    stages, ranks = len(loaded.rank_of), topology.ranks
     heading = (
-        f"{options.schedule}: {count_text(given.mbs, 'micro-batch')}, "
+        f"{options.schedule}: {count_text(loaded.mbs, 'micro-batch')}, "
         f"{count_text(stages, 'stage')} on {count_text(ranks, 'rank')}"
         f"{f', {segments} time segments' * (segments > 1)}"
         f"{'' if train else ', forward only'}; {times}"
     )
     if stages > ranks:
-        notes.insert(0, "ranks of the stages: " + some(given.rank_of))
-    return Case(Schedule.of(programs), topology, costs, given.mbs, segments, heading, tuple(notes))
+        notes.insert(0, "ranks of the stages: " + some(loaded.rank_of))
+    return Case(Schedule.of(programs), topology, costs, loaded.mbs, segments, heading, tuple(notes))
 
 
 def _is_file(name: str) -> bool:
@@ -120,53 +120,53 @@ def _is_file(name: str) -> bool:
     return bool(Path(name).suffix) or Path(name).is_file() or len(Path(name).parts) > 1
 
 
-def _from_file(options: Namespace) -> Given:
-    loaded = load_schedule_file(options.schedule)
-    whole = isinstance(loaded, Schedule)
-    programs = loaded.programs if isinstance(loaded, Schedule) else loaded
+def _from_file(options: Namespace) -> Loaded:
+    content = load_schedule_file(options.schedule)
+    complete = isinstance(content, Schedule)
+    programs = content.programs if isinstance(content, Schedule) else content
     stages = rank_of(programs)
     mbs = 1 + max(int(p.columns.mb.max()) for p in programs if len(p))
     ranks = max(stages) + 1
-    told = {
+    facts = {
         "--stages": (options.stages, ranks, "ranks"),
         "--micro-batches": (options.micro_batches, mbs, "micro-batches"),
-        "--chunks": (options.chunks, Fraction(len(stages), ranks), "stages a rank"),
+        "--chunks": (options.chunks, Fraction(len(stages), ranks), "stages per rank"),
         "--placement": (options.placement, stages, "as the ranks of its stages"),
     }
-    for option, (said, found, what) in told.items():
-        if said not in (None, found):
+    for option, (value, fact, what) in facts.items():
+        if value not in (None, fact):
             raise ConfigError(
-                f"{option} {some(said)}, but {options.schedule} has "
-                f"{some(found)} {what}; leave the option out"
+                f"{option} {some(value)}, but {options.schedule} has "
+                f"{some(fact)} {what}; leave the option out"
             )
     if options.order:
-        raise ConfigError(f"--order is gpipe's; {options.schedule} has its own")
+        raise ConfigError(f"--order is for gpipe only; {options.schedule} has its own order")
     idle = len(programs) - ranks  # of the last ranks, which no stage is on
-    return Given(programs[: len(programs) - idle], stages, mbs, whole)
+    return Loaded(programs[: len(programs) - idle], stages, mbs, complete)
 
 
-def _from_name(options: Namespace) -> Given:
+def _from_name(options: Namespace) -> Loaded:
     make = find_schedule("1f1b" if options.schedule == AUTO else options.schedule)
     if options.micro_batches is None:
-        raise ConfigError("--micro-batches is missing: how many has a step?")
+        raise ConfigError("--micro-batches is missing: how many does a step have?")
     _check_size(options)
     stages, mbs = _place(options), options.micro_batches
     if options.order and options.schedule != "gpipe":
-        raise ConfigError(f"--order is gpipe's; {options.schedule} has none")
+        raise ConfigError(f"--order is for gpipe only, not for {options.schedule}")
     lists = gpipe(stages, mbs, order=options.order) if options.order else make(stages, mbs)
-    return Given([Program.of(runs) for runs in lists], stages, mbs)
+    return Loaded([Program.of(runs) for runs in lists], stages, mbs)
 
 
 def _check_size(options: Namespace) -> None:
-    """ConfigError for what takes minutes, before it is begun."""
+    """Raise ConfigError for cases that would take minutes."""
     chunks = options.chunks or (2 if options.schedule in CHUNKED else 1)
     stages = len(options.placement or ()) or (options.stages or 0) * chunks
     cuts = _segment_count(options)
-    parts = f", of {count_text(cuts, 'time segment')} each" if cuts > 1 else ""
+    parts = f" of {count_text(cuts, 'time segment')} each" if cuts > 1 else ""
     for count, most, what in (
-        (stages, STAGES, "stage"),
-        (options.micro_batches, MICRO_BATCHES, "micro-batch"),
-        (stages * options.micro_batches, RUNS, "forward run"),
+        (stages, MAX_STAGES, "stage"),
+        (options.micro_batches, MAX_MICRO_BATCHES, "micro-batch"),
+        (stages * options.micro_batches, MAX_RUNS, "forward run"),
     ):
         if count * cuts > most:
             raise ConfigError(
@@ -175,10 +175,10 @@ def _check_size(options: Namespace) -> None:
 
 
 def _place(options: Namespace) -> tuple[int, ...]:
-    """The rank of every stage of a schedule that a name gives."""
+    """Return the rank of every stage of a named schedule."""
     if options.placement is not None:
         if options.stages or options.chunks:
-            raise ConfigError("--placement tells all of --stages and --chunks; leave them out")
+            raise ConfigError("--placement already implies --stages and --chunks; leave them out")
         ranks = set(options.placement)
         idle = next((r for r in range(len(ranks)) if r not in ranks), None)
         if idle is not None:
@@ -203,23 +203,23 @@ def _has_segments(programs: Sequence[Program]) -> bool:
 
 
 def _segment_count(options: Namespace) -> int:
-    """The time segments that the options ask for."""
+    """Return the number of time segments that the options ask for."""
     steps, length = options.time_steps, options.time_segment
     return 1 if steps is None else ceil(steps / (length or steps))
 
 
-def _segments(options: Namespace, given: Given) -> int:
-    """How many time segments there are; ConfigError if options and file do not agree."""
+def _segments(options: Namespace, loaded: Loaded) -> int:
+    """Return the number of time segments; raise ConfigError if options and file do not agree."""
     steps, length = options.time_steps, options.time_segment
     if length is not None and (steps is None or length > steps):
         raise ConfigError(
-            f"--time-segment {length} is one of how many --time-steps? "
-            f"{'say it' if steps is None else f'{steps} are fewer'}"
+            f"--time-segment {length} needs --time-steps"
+            f"{'' if steps is None else f' of {length} or more, not {steps}'}"
         )
     wanted = _segment_count(options)
-    if not (given.whole or _has_segments(given.programs)):
+    if not (loaded.complete or _has_segments(loaded.programs)):
         return wanted
-    found = 1 + max(int(p.columns.segment.max(initial=0)) for p in given.programs)
+    found = 1 + max(int(p.columns.segment.max(initial=0)) for p in loaded.programs)
     if steps is not None and wanted != found:
         raise ConfigError(
             f"--time-steps {steps} with --time-segment {length or steps} makes "
@@ -231,7 +231,7 @@ def _segments(options: Namespace, given: Given) -> int:
 def _costs(
     options: Namespace, ranks: tuple[int, ...], segments: int, split: bool
 ) -> tuple[Costs, str, list[str]]:
-    """The costs, the times in words, and notes on what the options leave open."""
+    """Return the costs, the times in words, and notes on what the options leave open."""
     notes = []
     forward, backward, weight = options.forward, options.backward, options.weight
     if backward is None:
@@ -250,36 +250,36 @@ def _costs(
         shares = [Fraction(min(length, steps - k * length)) for k in range(segments)]
     else:
         shares = [Fraction(1, segments)] * segments
-    own: list[int] = np.bincount(ranks).tolist()
+    chunks: list[int] = np.bincount(ranks).tolist()  # by rank
     overhead: Fraction = options.overhead
 
     def run(key: BodyKey) -> Fraction:
-        share = shares[key.segment] / own[ranks[key.stage]]
+        share = shares[key.segment] / chunks[ranks[key.stage]]
         return seconds[key.phase] * share + overhead
 
     bandwidth = options.bandwidth or inf
     last = (INPUT, WEIGHT) if split else () if options.forward_only else (BACKWARD,)
-    said = [f"{phase} {figure(seconds[phase])}" for phase in (FORWARD, *last)]
+    words = [f"{phase} {figure(seconds[phase])}" for phase in (FORWARD, *last)]
     per = "time step and micro-batch" if steps else "micro-batch"
     extras = {"overhead": overhead, "latency": options.latency}
-    said += [f"{name} {figure(value)}" for name, value in extras.items() if value]
+    words += [f"{name} {figure(value)}" for name, value in extras.items() if value]
     fixed = overhead + options.latency
-    if steps and fixed and forward and len(own) > 1:
-        best = sqrt(steps * fixed / ((len(own) - 1) * forward))
+    if steps and fixed and forward and len(chunks) > 1:
+        best = sqrt(steps * fixed / ((len(chunks) - 1) * forward))
         notes.append(f"best for one pass: segments of sqrt(T a / ((p - 1) c)) = {best:.3g} steps")
-    return Costs(run, Link(options.latency, bandwidth)), f"a {per}: {', '.join(said)}", notes
+    return Costs(run, Link(options.latency, bandwidth)), f"per {per}: {', '.join(words)}", notes
 
 
 def figure(value: float | Fraction) -> str:
-    """A number to eight digits."""
+    """Return a number with eight digits."""
     return f"{float(value):.8g}"
 
 
 def some(value: object, comma: str = ", ") -> str:
-    """A value in words; of a long list, its ends."""
+    """Return a value as text; of a long list, only both ends."""
     if not isinstance(value, (list, tuple)):
         return str(value)
     items = [str(item) for item in value]
-    if len(items) > LISTED:
-        items = [*items[: LISTED // 2], "...", *items[-LISTED // 2 :]]
+    if len(items) > MAX_LISTED:
+        items = [*items[: MAX_LISTED // 2], "...", *items[-MAX_LISTED // 2 :]]
     return comma.join(items)

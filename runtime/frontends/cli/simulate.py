@@ -1,7 +1,6 @@
-"""Exploration: what a schedule on a chain of stages takes, in figures and pictures.
+"""The command `python -m runtime simulate`: figures and pictures of a schedule on a chain of stages.
 
-It is what `python -m runtime simulate` does: generate or read a schedule, prove it, simulate it,
-and say where the time goes.
+It generates or reads a schedule, proves it, simulates it, and says where the time goes.
 """
 
 from __future__ import annotations
@@ -27,19 +26,23 @@ from symgraph.app.command_line import require_writable
 from symgraph.core.errors import ConfigError, ScheduleError
 from symgraph.core.units import aligned_columns
 
-CHART_RANKS, CHART_RUNS, SVG_RUNS = 64, 50_000, 200_000  # the most that are drawn
-TABLE_RANKS = 16  # the most that a table lists
-FILES = ("svg", "trace", "csv", "dump")  # options that name one to write
+MAX_CHART_RANKS, MAX_CHART_RUNS, MAX_SVG_RUNS = 64, 50_000, 200_000
+MAX_TABLE_RANKS = 16
+FILES = ("svg", "trace", "csv", "dump")  # options that name a file to write
 
 
 def explore(options: Namespace) -> None:
-    """Do what the options of `python -m runtime simulate` say and print the result.
+    """Run `python -m runtime simulate` with these options and print the result.
 
-    Raises ConfigError or ScheduleError for options and schedules that are not valid.
+    Raises:
+        ConfigError: The options are not valid.
+        ScheduleError: The schedule is not valid.
     """
     case = make_case(options)
-    if options.svg and case.count > SVG_RUNS:
-        raise ConfigError(f"--svg: {case.count:,} runs are too many to draw (at most {SVG_RUNS:,})")
+    if options.svg and case.count > MAX_SVG_RUNS:
+        raise ConfigError(
+            f"--svg: {case.count:,} runs are too many to draw (at most {MAX_SVG_RUNS:,})"
+        )
     for name in FILES:
         if getattr(options, name) is not None:
             require_writable(getattr(options, name), f"cannot write --{name}")
@@ -68,7 +71,7 @@ def explore(options: Namespace) -> None:
 
 
 def prove(case: Case, capacity: int | None) -> str:
-    """Check the schedule with links that hold nothing; if that fails, with those asked for."""
+    """Check the schedule with links that buffer nothing; if that fails, with `capacity`."""
     try:
         check(case.schedule, case.topology, case.mbs)
     except ScheduleError:
@@ -80,10 +83,10 @@ def prove(case: Case, capacity: int | None) -> str:
 
 
 def make_figures(case: Case, timeline: Timeline, overhead: Fraction) -> dict[str, Any]:
-    """The figures, with the keys of `--json`.
+    """Return the figures, with the keys of `--json`.
 
     makespan, own_spans (from the first start of a run to the last end of one), busy and breakdown
-    are times; peak_in_flight counts micro-batches, of each stage of a rank by itself.
+    are times; peak_in_flight counts micro-batches, once for each stage of a rank.
     """
     ranks, busy, spans = timeline.ranks, timeline.busy(), timeline.own_spans()
     ideal, longest = sum(busy) / ranks, max(spans)
@@ -109,13 +112,13 @@ def make_figures(case: Case, timeline: Timeline, overhead: Fraction) -> dict[str
 
 
 def _dispatched(time: RankTime, overhead: Fraction) -> RankTime:
-    """With the overhead of its runs, which the simulation has in their times, as dispatch."""
+    """Count the overhead of runs, which the simulation includes in their times, as dispatch."""
     moved = float(overhead)
     return replace(time, compute=time.compute - moved, dispatch=time.dispatch + moved)
 
 
 def summary(figures: dict[str, Any]) -> str:
-    """The figures of the whole machine, each with what it means."""
+    """Return the figures of the whole machine as text, each with its meaning."""
     longest = max(figures["own_spans"])
     rows = (
         ("makespan", figure(figures["makespan"]), "from the first start to the last end"),
@@ -142,21 +145,21 @@ def summary(figures: dict[str, Any]) -> str:
 
 
 def rank_table(figures: dict[str, Any]) -> str:
-    """Where the time of each rank goes; of many ranks, the first and the last ones."""
+    """Return a table of where each rank's time goes; of many ranks, only the first and last."""
     times, peaks = figures["breakdown"], figures["peak_in_flight"]
     rows = [("rank", "in flight", *(name.replace("_", "-") for name in times[0]))]
     shown: Sequence[int] = range(len(times))
-    if len(times) > TABLE_RANKS:
-        shown = (*shown[: TABLE_RANKS // 2], *shown[-TABLE_RANKS // 2 :])
+    if len(times) > MAX_TABLE_RANKS:
+        shown = (*shown[: MAX_TABLE_RANKS // 2], *shown[-MAX_TABLE_RANKS // 2 :])
     rows += [(str(r), str(peaks[r]), *map(figure, times[r].values())) for r in shown]
     lines = aligned_columns(rows)
-    if len(times) > TABLE_RANKS:
-        lines.insert(1 + TABLE_RANKS // 2, f"... {len(times) - TABLE_RANKS} ranks more")
+    if len(times) > MAX_TABLE_RANKS:
+        lines.insert(1 + MAX_TABLE_RANKS // 2, f"... {len(times) - MAX_TABLE_RANKS} more ranks")
     return "\n".join(lines)
 
 
 def path_line(path: Sequence[Event]) -> str:
-    """The runs that the makespan comes from, and what the time between them is."""
+    """Return the runs that determine the makespan, and the time in and between them, as text."""
     ends = [0.0, *(event.end for event in path)]
     runs = waits = 0.0
     for event, before in zip(path, ends, strict=False):
@@ -172,11 +175,14 @@ def path_line(path: Sequence[Event]) -> str:
 
 
 def chart_text(case: Case, timeline: Timeline) -> str:
-    """The chart, with whole ticks a column or columns a tick if it can be; or why there is none."""
-    if timeline.ranks > CHART_RANKS or case.count > CHART_RUNS:
+    """Return the chart, or why there is none.
+
+    If possible, a column is a whole number of ticks, or a tick a whole number of columns.
+    """
+    if timeline.ranks > MAX_CHART_RANKS or case.count > MAX_CHART_RUNS:
         return (
             f"no chart of {timeline.ranks:,} ranks and {case.count:,} runs (at most "
-            f"{CHART_RANKS} and {CHART_RUNS:,}); --trace writes a file to look at"
+            f"{MAX_CHART_RANKS} and {MAX_CHART_RUNS:,}); --trace writes a file to look at"
         )
     ticks = max(1, timeline.ticks[1] - timeline.ticks[0])
     fits = (n for n in range(CHART, CHART // 2, -1) if n % ticks == 0 or ticks % n == 0)
@@ -184,7 +190,7 @@ def chart_text(case: Case, timeline: Timeline) -> str:
 
 
 def write_files(options: Namespace, case: Case, timeline: Timeline) -> None:
-    """Write what was asked for; ConfigError for a file that cannot be written."""
+    """Write the files that the options name; raise ConfigError if one cannot be written."""
     writers: tuple[Callable[[Path], object], ...] = (
         lambda path: path.write_text(svg(timeline, case.heading), encoding="utf-8"),
         lambda path: write_trace(timeline, path),
@@ -201,5 +207,5 @@ def write_files(options: Namespace, case: Case, timeline: Timeline) -> None:
 
 
 def _runs(program: Program) -> Program:
-    """The runs of a program, without messages."""
+    """Return the runs of a program."""
     return Program(Columns(*(c[program.columns.code < FREE] for c in program.columns)))

@@ -9,13 +9,12 @@ those in which no forward can because too much is held.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from runtime.schedule.generators.columns import Ints, own_stages
 from runtime.schedule.generators.greedy_walk import walk
-from runtime.schedule.program import Columns, Program
+from runtime.schedule.program import Columns, Program, programs_of
 
 
 def alternate(
@@ -43,6 +42,4 @@ def alternate(
     out = Columns(np.empty(ends[-1], np.uint8), *(np.zeros(ends[-1], np.int32) for _ in range(3)))
     limit = counts * mbs if held is None else held
     walk(start, np.concatenate(own), mbs, split, in_flight, limit, out)
-    return [
-        Program(Columns(*(column[begin:end] for column in out))) for begin, end in pairwise(ends)
-    ]
+    return list(programs_of(out, ends))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -12,23 +11,21 @@ from partitioner.base.types import PHASES, Topology
 from runtime.schedule.generators.table import ComputeLists
 from runtime.schedule.instructions import REPLICAS, Instruction, Run
 from runtime.schedule.lowering import lower_walk as walk
-from runtime.schedule.program import Columns, Program, Schedule
+from runtime.schedule.program import Columns, Program, Schedule, programs_of
 from runtime.schedule.replay.facts import Facts
 from symgraph.core.errors import ScheduleError
+from symgraph.core.units import but_only, count_text
 
 
 def lower(
     topology: Topology, compute_lists: ComputeLists, *, update: bool = False, replicas: bool = False
 ) -> Schedule:
-    """Wrap each run in the receives its body wants and the sends it feeds, and free what it leaves.
+    """Put each run between the receives that its body wants and the sends that it feeds.
 
     Runs of bodies that a stage does not have are left out; a B run of a stage whose backward is
     cut becomes I and W. Messages of one channel (a pair of ranks) are received in the order in
     which they are sent, because NCCL has no tags: when a body wants a message, those before it
-    on the channel are received first. With `update`, the programs end with the reductions (of
-    gradients of `replicas` first) and the parameter updates of a training step. ScheduleError names
-    a run of a stage that there is not or that is another rank's, and one of an impossible
-    micro-batch.
+    on the channel are received first.
 
     A free stands where its sends are known to be delivered: where the rank receives a message
     that the other one sent after taking its own; so a free never waits for a rank that waits for
@@ -36,56 +33,43 @@ def lower(
 
         rank 0   0F0 S0.0 0F1 S0.1 R1.0 D0F0 ...      R1.0 tells that S0.0 was taken
         rank 1   R0.0 1F0 1B0 S1.0 ...
+
+    Args:
+        update: Whether the programs end with the reductions and the parameter updates of a
+            training step.
+        replicas: Whether gradients of replicas are reduced first.
+
+    Raises:
+        ScheduleError: A run is of a stage that does not exist or of another rank's, or its
+            micro-batch is impossible.
     """
     facts = Facts.of(topology)
     mbs, start, runs = _numbered(facts, [Program.of(runs) for runs in compute_lists])
-    wires = _wires(facts)
-    bodies = walk.Bodies(
-        *np.array(
-            [(PHASES.index(key.phase), key.stage, key.segment) for key in facts.keys], np.int32
-        )
-        .reshape(-1, 3)
-        .T.copy()
-    )
+    wires, bodies = _wires(facts), _bodies(facts)
     queues = walk.queue_messages(runs, mbs, wires)
     ran, lengths = walk.place_runs(start, runs, mbs, wires, queues)
+    known = walk.known_delivered(wires, queues)
+    freed, first = np.zeros(len(facts.rank_of) * mbs, np.int32), _offsets(lengths)
     frees = walk.place_frees(
-        start,
-        runs,
-        ran,
-        mbs,
-        wires,
-        queues,
-        walk.known_delivered(wires, queues),
-        bodies.stage,
-        np.zeros(len(facts.rank_of) * mbs, np.int32),
-        _offsets(lengths),
+        start, runs, ran, mbs, wires, queues, known, bodies.stage, freed, first
     )
     ends = lengths + np.diff(start)
     reductions = np.array([REPLICAS, 0] if replicas else [0], np.int32)
     updates = np.bincount(facts.rank_of, minlength=facts.ranks)
-    tail = len(reductions) + updates if update else 0
-    base = _offsets(ends + tail)
+    base = _offsets(ends + (len(reductions) + updates if update else 0))
     out = Columns(np.empty(base[-1], np.uint8), *(np.empty(base[-1], np.int32) for _ in range(3)))
     walk.write_runs(start, runs, ran, mbs, frees, bodies, base, out)
     walk.write_messages(queues, mbs, facts.channel_src, facts.channel_dst, frees, base, out)
     if update:
         walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, reductions, out)
-    return Schedule(
-        tuple(
-            [
-                Program(Columns(*(column[begin:end] for column in out)))
-                for begin, end in pairwise(base)
-            ]
-        )
-    )
+    return Schedule(tuple(programs_of(out, base)))
 
 
 def _numbered(facts: Facts, lists: list[Program]) -> tuple[int, walk.Ints, walk.Ints]:
-    """How many micro-batches there are, rank -> its first run, and all runs as numbers."""
+    """Return the number of micro-batches, rank -> its first run, and all runs as numbers."""
     if len(lists) > facts.ranks:
         raise ScheduleError(f"{len(lists)} compute lists for {facts.ranks} ranks")
-    # No rank with runs has fewer of them than there are micro-batches.
+    # No rank with runs has fewer runs than there are micro-batches.
     limit = max(map(len, lists), default=0)
     mbs = 0
     for rank, program in enumerate(lists):
@@ -93,8 +77,8 @@ def _numbered(facts: Facts, lists: list[Program]) -> tuple[int, walk.Ints, walk.
         if batches.min(initial=0) < 0 or batches.max(initial=-1) >= limit:
             index = int(np.flatnonzero((batches < 0) | (batches >= limit))[0])
             raise ScheduleError(
-                f"rank {rank}, step {index}: {program[index]} is of micro-batch {batches[index]}, "
-                f"but no rank has more than {limit} runs"
+                f"rank {rank}, step {index}: {program[index]} belongs to micro-batch "
+                f"{batches[index]}, but no rank has more than {count_text(limit, 'run')}"
             )
         mbs = max(mbs, 1 + int(batches.max(initial=-1)))
     rank_of = np.array(facts.rank_of, np.int32)
@@ -110,14 +94,19 @@ def _numbered(facts: Facts, lists: list[Program]) -> tuple[int, walk.Ints, walk.
     return mbs, _offsets(counts), np.concatenate([np.empty(0, np.int32), *numbers])
 
 
-def _refuse(rank: int, step: int, now: Instruction, facts: Facts) -> NoReturn:
-    if not isinstance(now, Run):
-        why = "is no run: a compute list has nothing else"
-    elif not 0 <= now.stage < len(facts.rank_of):
-        why = f"names stage {now.stage}, which there is not (stages: {len(facts.rank_of)})"
+def _refuse(rank: int, step: int, instruction: Instruction, facts: Facts) -> NoReturn:
+    if not isinstance(instruction, Run):
+        why = "is not a run: a compute list holds nothing else"
+    elif not 0 <= instruction.stage < len(facts.rank_of):
+        why = f"refers to stage {instruction.stage}, {but_only(len(facts.rank_of), 'stage')}"
     else:
-        why = f"belongs to rank {facts.rank_of[now.stage]}"
-    raise ScheduleError(f"rank {rank}, step {step}: {now} {why}")
+        why = f"belongs to rank {facts.rank_of[instruction.stage]}"
+    raise ScheduleError(f"rank {rank}, step {step}: {instruction} {why}")
+
+
+def _bodies(facts: Facts) -> walk.Bodies:
+    rows = [(PHASES.index(key.phase), key.stage, key.segment) for key in facts.keys]
+    return walk.Bodies(*np.array(rows, np.int32).reshape(-1, 3).T.copy())
 
 
 def _wires(facts: Facts) -> walk.Wires:
@@ -138,5 +127,5 @@ def _wires(facts: Facts) -> walk.Wires:
 
 
 def _offsets(lengths: npt.ArrayLike) -> walk.Ints:
-    """Where each of these begins when they lie one after the other; one more at the end."""
+    """Return where each of these begins when they lie one after the other, and their end."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -31,7 +31,7 @@ from runtime.schedule.replay import tape, validation_walk
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.walk import DONE, Carriers, State, Ticks, start, walk
 from symgraph.core.errors import ScheduleError
-from symgraph.core.units import count_text
+from symgraph.core.units import but_only
 
 Ints = npt.NDArray[Any]
 
@@ -136,18 +136,18 @@ class _Check:
         assert not isinstance(instruction, Collective)
         if rule == tape.NO_MICRO_BATCH:
             assert not isinstance(instruction, Update)
-            return f"refers to micro-batch {instruction.mb}, {_only(self.mbs, 'micro-batch')}"
+            return f"refers to micro-batch {instruction.mb}, {but_only(self.mbs, 'micro-batch')}"
         if isinstance(instruction, (Send, Recv)):
             tag, side = instruction.tag, int(isinstance(instruction, Recv))
             if rule == tape.NO_EDGE:
-                return f"refers to edge {tag}, {_only(len(facts.edges), 'edge')}"
+                return f"refers to edge {tag}, {but_only(len(facts.edges), 'edge')}"
             owner = self._ends(tag)[side]
             if rule == tape.WITHIN_RANK:
                 return f"belongs to {self._edge(tag)}, whose ends are both on rank {owner}"
             return f"belongs to rank {owner}, where {self._edge(tag)} {('begins', 'ends')[side]}"
         stage = instruction.stage
         if rule == tape.NO_STAGE:
-            return f"refers to stage {stage}, {_only(len(facts.rank_of), 'stage')}"
+            return f"refers to stage {stage}, {but_only(len(facts.rank_of), 'stage')}"
         if rule == tape.NO_BODY:
             assert isinstance(instruction, (Run, Free))
             bodies = ", ".join(str(key) for key in facts.keys if key.stage == stage)
@@ -357,10 +357,6 @@ class _Check:
             if self.facts.edge_channel[tag] >= 0
             and self.steps.send[tag, receive.mb] >= steps[self._ends(tag)[0]]
         ]
-
-
-def _only(count: int, what: str) -> str:
-    return f"but there {'is' if count == 1 else 'are'} only {count_text(count, what)}"
 
 
 def _first_missing(table: Ints) -> int:

@@ -221,7 +221,7 @@ def test_report(capsys):
     assert main(shlex.split("simulate --schedule zb-h1 --stages 2 --micro-batches 4")) == 0
     report = capsys.readouterr().out
     for line in (
-        "zb-h1: 4 micro-batches, 2 stages on 2 ranks; a micro-batch: F 1, I 1, W 1",
+        "zb-h1: 4 micro-batches, 2 stages on 2 ranks; per micro-batch: F 1, I 1, W 1",
         "without --weight, I and W take half of the backward each",
         "proved: complete and in order; cannot hang, even with links that hold no message",
         "makespan 13 from the first start to the last end",
@@ -238,7 +238,7 @@ def test_no_chart_of_many_ranks_or_when_told(capsys):
     assert main(shlex.split("simulate --stages 65 --micro-batches 2")) == 0
     out = capsys.readouterr().out
     assert "no chart of 65 ranks and 260 runs" in out
-    assert "... 49 ranks more" in out
+    assert "... 49 more ranks" in out
     assert main(shlex.split("simulate --stages 2 --micro-batches 2 --no-chart")) == 0
     assert "rank 0" not in capsys.readouterr().out
 
@@ -313,34 +313,37 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
         ("--schedule a/b", "cannot read 'a/b': No such file"),
         ("--stages 2", "--micro-batches is missing"),
         ("--micro-batches 2", "--stages is missing"),
-        ("--stages 0", "argument --stages: '0' is no whole number from 1 on"),
-        ("--stages 2 --latency -1", "argument --latency: -1 is negative"),
-        ("--stages 2 --forward 1/0", "argument --forward: '1/0' is no number; write it like 2,"),
-        ("--stages 2 --bandwidth 0", "argument --bandwidth: 0 is not more than 0"),
+        ("--stages 0", "argument --stages: '0' is not a whole number of 1 or more"),
+        ("--stages 2 --latency -1", "argument --latency: -1 must not be negative"),
+        ("--stages 2 --forward 1/0", "argument --forward: '1/0' is not a number; write it like 2"),
+        ("--stages 2 --bandwidth 0", "argument --bandwidth: 0 must be more than 0"),
         ("--stages 2 --micro-batches 2 --bandwidth 9", "--bandwidth and --message-bytes go"),
-        ("--capacity all", "argument --capacity: 'all' is no whole number"),
-        ("--placement 0,x", "argument --placement: '0,x' is no list of ranks"),
+        ("--capacity all", "argument --capacity: 'all' is not a whole number"),
+        ("--placement 0,x", "argument --placement: '0,x' is not a list of ranks"),
         ("--placement 0,2 --micro-batches 2", "rank 1 has no stage, but rank 2 has"),
-        ("--placement 0,1 --stages 2 --micro-batches 2", "--placement tells all of --stages"),
-        ("--stages 2 --micro-batches 2 --order forward", "--order is gpipe's; 1f1b has none"),
-        ("--stages 2 --micro-batches 2 --time-segment 2", "--time-segment 2 is one of how many"),
-        ("--stages 2 --micro-batches 2 --time-steps 1 --time-segment 2", "1 are fewer"),
+        ("--placement 0,1 --stages 2 --micro-batches 2", "--placement already implies --stages"),
+        ("--stages 2 --micro-batches 2 --order forward", "--order is for gpipe only, not for 1f1b"),
+        ("--stages 2 --micro-batches 2 --time-segment 2", "--time-segment 2 needs --time-steps"),
+        (
+            "--stages 2 --micro-batches 2 --time-steps 1 --time-segment 2",
+            "--time-segment 2 needs --time-steps of 2 or more, not 1",
+        ),
         (
             "--stages 2 --micro-batches 2 --svg no/a.svg",
             "cannot write --svg no/a.svg: No such",
         ),
         ("--stages 2 --micro-batches 60000 --svg a.svg", "240,000 runs are too many to draw"),
         ("--bogus", "unrecognized arguments: --bogus"),
-        ("--stages 2 --forward 1e400", "--forward: 1e400 is not between 1e-30 and 1e30; take"),
+        ("--stages 2 --forward 1e400", "--forward: 1e400 is not between 1e-30 and 1e30; choose"),
         ("--stages 2 --latency 1e-999999999999", "--latency: 1e-999999999999 is not between"),
-        (f"--stages 2 --forward 1/{10**40}", "is not between 1e-30 and 1e30; take another unit"),
+        (f"--stages 2 --forward 1/{10**40}", "is not between 1e-30 and 1e30; choose another unit"),
         ("--stages 1000000 --micro-batches 2", "1,000,000 stages: too many to simulate (at most"),
         ("--stages 2000000000 --chunks 2 --micro-batches 2", "4,000,000,000 stages: too many"),
         ("--stages 2 --micro-batches 2000000000", "2,000,000,000 micro-batches: too many"),
         ("--stages 9999 --micro-batches 9999", "99,980,001 forward runs: too many to simulate"),
         (
             "--stages 2 --micro-batches 2 --time-steps 1000000 --time-segment 2",
-            "2 stages, of 500,000 time segments each: too many to simulate (at most 20,000)",
+            "2 stages of 500,000 time segments each: too many to simulate (at most 20,000)",
         ),
     ],
 )
@@ -355,9 +358,9 @@ def test_bad_input_is_one_line(refused, line, why):
     [
         ("--stages 3", "--stages 3, but FILE has 2 ranks; leave the option out"),
         ("--micro-batches 1", "--micro-batches 1, but FILE has 2 micro-batches"),
-        ("--chunks 2", "--chunks 2, but FILE has 1 stages a rank"),
+        ("--chunks 2", "--chunks 2, but FILE has 1 stages per rank"),
         ("--placement 1,0", "--placement 1, 0, but FILE has 0, 1 as the ranks of its stages"),
-        ("--order reverse", "--order is gpipe's; FILE has its own"),
+        ("--order reverse", "--order is for gpipe only; FILE has its own order"),
         ("--forward-only", "FILE holds messages, so --forward-only and --weight cannot change it"),
         ("--weight 1", "FILE holds messages, so --forward-only and --weight cannot change it"),
         ("--time-steps 4 --time-segment 2", "makes 2 segments, but FILE has 1"),

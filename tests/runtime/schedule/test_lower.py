@@ -169,19 +169,19 @@ def test_frees_of_a_stage_keep_the_order_of_its_runs():
     ("compute", "why"),
     [
         ("0F0\n1F0\n1B0", "3 compute lists for 2 ranks"),
-        ("0F0 2F0\n1F0", r"rank 0, step 1: 2F0 names stage 2, which there is not \(stages: 2\)"),
+        ("0F0 2F0\n1F0", r"rank 0, step 1: 2F0 refers to stage 2, but there are only 2 stages"),
         ("0F0\n1F0 0B0", "rank 1, step 1: 0B0 belongs to rank 0"),
-        ("0F0 S0.0\n1F0", "rank 0, step 1: S0.0 is no run: a compute list has nothing else"),
+        ("0F0 S0.0\n1F0", "rank 0, step 1: S0.0 is not a run: a compute list holds nothing else"),
         (
             "0F0 0B9\n1F0 1B0",
-            "rank 0, step 1: 0B9 is of micro-batch 9, but no rank has more than 2 runs",
+            "rank 0, step 1: 0B9 belongs to micro-batch 9, but no rank has more than 2 runs",
         ),
     ],
 )
 def test_lists_that_cannot_be_lowered(compute, why):
     with pytest.raises(ScheduleError, match=why):
         lower(chain([0, 1]), lists(compute))
-    with pytest.raises(ScheduleError, match="0F-1 is of micro-batch -1"):
+    with pytest.raises(ScheduleError, match="0F-1 belongs to micro-batch -1"):
         lower(chain([0, 1]), [[Run(0, "F", -1)]])
 
 

@@ -64,7 +64,9 @@ def test_schedules_both_ways():
 
 def test_comments_blank_lines_and_ranks_in_any_order():
     lines = ["# two ranks", "", "rank 1: 1F0  # the last", "   ", "Rank 0 : 0F0 S0.0", "2F0 # 1?"]
-    with pytest.raises(ScheduleError, match="line 6, rank 1: this rank has its program in a line"):
+    with pytest.raises(
+        ScheduleError, match="line 6, rank 1: an earlier line is this rank's program"
+    ):
         parse(lines)
     assert parse(lines[:-1]) == parse(["0F0 S0.0", "1F0"])
 
@@ -172,7 +174,7 @@ def test_csv_both_ways(tmp_path):
         ),
         ("(0F0;0G0)OVERLAP_F_B\n", "line 1, column 1, rank 0: unknown instruction '0G0'; runs"),
         ("(0F0;0B0)OVERLAP_B_F\n", "unknown instruction '(0F0;0B0)OVERLAP_B_F'"),
-        ("0F0,S0.0\n", "line 1, column 2, rank 0: 'S0.0' is no run"),
+        ("0F0,S0.0\n", "line 1, column 2, rank 0: 'S0.0' is not a run"),
         ("\n,,\n", "holds no runs"),
         ("", "holds no runs"),
     ],
@@ -185,7 +187,7 @@ def test_csv_files_that_cannot_be_read(tmp_path, content, why):
 
 
 def test_csv_files_hold_runs_only(tmp_path):
-    with pytest.raises(ScheduleError, match=r"rank 1 has S0\.0; the file holds runs only"):
+    with pytest.raises(ScheduleError, match=r"rank 1 has S0\.0, but a CSV file holds only runs"):
         dump_csv([[Run(0, "F", 0)], [Send(0, 0)]], tmp_path / "a.csv")
 
 
