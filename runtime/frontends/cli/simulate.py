@@ -1,4 +1,4 @@
-"""The command `python -m runtime simulate`: figures and pictures of a schedule on a chain of stages.
+"""The command `python -m runtime simulate`: figures and pictures of a schedule on a chain.
 
 It generates or reads a schedule, proves it, simulates it, and says where the time goes.
 """
