@@ -1,5 +1,4 @@
-"""The application: config files, command-line parsing, text corpora, console output and logs.
+"""The application: config files, command lines, text corpora, console output and step logs.
 
-May import everything in symgraph.
-Start reading: config.py.
+May import everything in symgraph. Start reading with config.py.
 """

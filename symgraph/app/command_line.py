@@ -17,19 +17,19 @@ OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are one line, like all others of bad input."""
+    """An argument parser that raises ConfigError instead of printing its usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} ({self.prog} --help tells more)")
+        raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
 def status_of(work: Callable[[], int], *, with_traceback: bool = False) -> int:
-    """Do a command's work, which gives its exit status; tell what ended it in one line."""
+    """Run a command and return its exit status; report an error in one line on stderr."""
     try:
         status = work()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough
-        _let_go_of_stdout()
+    except BrokenPipeError:  # the reader has closed the pipe
+        _discard_stdout()
         return OK
     except (Exception, KeyboardInterrupt) as error:
         return report(error, with_traceback=with_traceback)
@@ -37,9 +37,9 @@ def status_of(work: Callable[[], int], *, with_traceback: bool = False) -> int:
 
 
 def report(error: BaseException, *, with_traceback: bool = False) -> int:
-    """Say what ended a command, in one line; its exit status.
+    """Report an error in one line on stderr; return its exit status.
 
-    A traceback comes before it if that is wanted, or if nobody foresaw the error.
+    A traceback precedes it if it is requested, or if the error is unexpected.
     """
     if isinstance(error, KeyboardInterrupt):
         say("interrupted")
@@ -47,8 +47,8 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
     if with_traceback or not isinstance(error, SymgraphError | OSError):
         traceback.print_exception(error)
     text = str(error)
-    if isinstance(error, OSError):  # a full disk, a file that is gone, a reader that is
-        _let_go_of_stdout()
+    if isinstance(error, OSError):  # a full disk, a missing file, a closed pipe
+        _discard_stdout()
         where = "" if error.filename is None else f": {error.filename}"
         text = f"{error.strerror}{where}" if error.strerror else text
     say(f"error: {text}")
@@ -56,7 +56,7 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
 
 
 def exit_status(error: BaseException) -> int:
-    """What a run that an error ended exits with; the same on all ranks, as launchers mix them."""
+    """Return the exit status for an error; it is the same on all ranks, as launchers mix them."""
     if isinstance(error, PeerFailed):
         return error.status
     if isinstance(error, KeyboardInterrupt):
@@ -68,7 +68,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def require_folder(path: str, doing: str) -> None:
-    """Make a folder; ConfigError unless files can be written there, as of require_writable."""
+    """Create a folder; raise ConfigError, as `require_writable` does, if it is not writable."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -83,9 +83,9 @@ def require_folder(path: str, doing: str) -> None:
 
 
 def require_writable(path: str, doing: str) -> None:
-    """ConfigError if no file can be written there: better before the work than after it.
+    """Raise ConfigError if a file cannot be written, before any work is done.
 
-    doing: the first words of the message, such as "cannot write the trace".
+    doing: the beginning of the message, such as "cannot write the trace".
     """
     at = Path(path)
     near = at if at.exists() else at.parent
@@ -103,22 +103,22 @@ def require_writable(path: str, doing: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr, in one piece, since several ranks may share it."""
+    """Write one line to stderr with a single call, because ranks may share the stream."""
     sys.stderr.write(f"symgraph: {text}\n")
     sys.stderr.flush()
 
 
-def _let_go_of_stdout() -> None:
-    """If it takes no more: Python would try again at its end, and complain."""
+def _discard_stdout() -> None:
+    """Redirect a broken stdout to nowhere, or Python reports it again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# at most one of them; none: train
+# at most one of these; without one: train
 MODES = ("plan", "profile", "compare", "search", "measure_machine")
-NEEDS: dict[str, tuple[str, ...]] = {  # what goes with some modes only
+NEEDS: dict[str, tuple[str, ...]] = {  # options that apply to some modes only
     "steps": ("profile", "compare", "search"),
     "winner": ("search",),
     "trace": ("profile",),
@@ -128,12 +128,12 @@ NEEDS: dict[str, tuple[str, ...]] = {  # what goes with some modes only
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Build the argument parser of `python -m symgraph.run`."""
     parser = Parser(
         prog="python -m symgraph.run",
         description="Train the network of a config file as a pipeline over its devices.",
         epilog="exit status: 0 done, 1 a failure while running, 2 bad input, 3 no placement or "
-        "schedule keeps to the memory limit, 130 interrupted",
+        "schedule fits the memory limit, 130 interrupted",
     )
     parser.add_argument("config", nargs="?", help="config file (YAML), e.g. examples/lstm_lm.yaml")
     parser.add_argument(

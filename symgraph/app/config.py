@@ -1,7 +1,7 @@
-"""The config file: its keys as pydantic models, how it is read and overridden, and its checks.
+"""Config files: their keys as pydantic models, reading, overrides and checks.
 
 `load_config` reports one mistake at a time, the first of the file, in one line that names the file,
-the line, the key and what would be right. A mistake on the command line names the override.
+the line, the key and the remedy. For a mistake on the command line it names the override.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def _devices(value: object) -> object:
         return tuple(_device(d) for d in value)
     if isinstance(value, str):
         return _device(value)
-    raise ValueError(
-        f"expected a device, or a list of devices, one for each shard, got {shown(value)}"
-    )
+    raise ValueError(f"expected a device, or a list of devices, one per shard, got {shown(value)}")
 
 
 def _pieces(value: object) -> object:
@@ -110,30 +108,30 @@ ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
 
 
 class DataConfig(Section):
-    """What to train on."""
+    """The data to train on."""
 
     kind: str = "stdlib_text"
-    """Corpus: stdlib_text, the source code of Python's standard library, or text, a file."""
+    """Corpus: stdlib_text (the source code of Python's standard library) or text (a file)."""
     path: str | None = None
     """Training text of kind text: a UTF-8 file."""
     valid_path: str | None = None
     """Held-out text of kind text; null: the last 5 % of the lines of path."""
     batch_size: Count
-    """Sequences a step, all micro-batches together."""
+    """Sequences per step, over all micro-batches."""
     sequence_length: Count | None = None
-    """Time steps a sequence is unrolled for; the text is one stream, and states go on."""
+    """Time steps to unroll for; the text is one stream, and batches hand on their states."""
     buckets: Annotated[tuple[Count, ...], ListOf] | None = None
-    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: lines of the text are
-    sentences of their own, padded to the next length. The model gets sequence_length, a length of
-    these, and ignore_label, the label of pads."""
+    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: each line of the text
+    is a sentence, padded to the next length. The model's arguments are then sequence_length, one of
+    these lengths, and ignore_label, the label of padding."""
     batches_per_step: Count = 1
-    """Batches of a step, which may be of different buckets."""
+    """Batches per step, which may be of different buckets."""
     vocab: Annotated[int, Field(ge=3)] = 10_000
     """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 
 
 class PipelineConfig(Section):
-    """How a batch flows through the stages."""
+    """How a batch passes through the stages."""
 
     schedule: str = "1f1b"
     """Order of the runs: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, dualpipe-v,
@@ -141,64 +139,64 @@ class PipelineConfig(Section):
     order: Literal["reverse", "forward"] | None = None
     """Order of gpipe's backward micro-batches; null: reverse."""
     micro_batches: Count = 1
-    """Parts that a batch is cut into."""
+    """Number of parts that a batch is split into."""
     time_segment: Annotated[int | str | None, PlainValidator(_steps)] = None
-    """Time steps of an unrolled network that a stage runs at once, while its neighbour works on
-    the ones before; auto: the shortest predicted step; null: all of them."""
+    """Time steps of an unrolled network that a stage runs at once, while the next stage works on
+    earlier ones; auto: the shortest predicted step; null: all time steps."""
     recompute: Annotated[
         str | tuple[int, ...], PlainValidator(_stages), PlainSerializer(_listed)
     ] = "none"
     """Stages that run forward again in the backward phase instead of keeping activations: none,
-    all, auto (those that partition.memory wants), or a list such as [0, 1]."""
+    all, auto (as many as partition.memory requires), or a list such as [0, 1]."""
 
 
 class PartitionConfig(Section):
-    """What the partition must keep to."""
+    """How the network is placed on devices."""
 
     strategy: str | None = None
-    """Who places the network: uniform, parameters, chain, optimal, noncontiguous, refine, or auto
-    (the shortest predicted step of all); groups of group2ctx stay where they are put. null: all by
-    group2ctx."""
+    """Strategy that places the network: uniform, parameters, chain, optimal, noncontiguous, refine,
+    or auto (the shortest predicted step of all); groups of group2ctx keep their devices. null:
+    group2ctx places everything."""
     keep_groups: bool = False
     """Whether a strategy keeps the nodes of one ctx_group together."""
     objective: Literal["step", "throughput", "latency"] = "step"
-    """What strategy auto makes small: the step of all micro-batches, the load of the slowest device
-    (as in a pipeline that never ends), or the time of one micro-batch alone."""
+    """The quantity that strategy auto minimizes: the time of a step with all micro-batches, the
+    load of the slowest device (as in an endless pipeline), or the time of one micro-batch alone."""
     split_tied: bool = False
-    """Whether a strategy may send a parameter to other devices than its own."""
+    """Whether a strategy may send a parameter to devices other than its own."""
     split: Literal["auto", "none"] = "auto"
-    """Whether strategy auto may put a heavy group that group2ctx does not name on several devices,
-    its operators in shards or the whole replicated."""
+    """Whether strategy auto may put a heavy group that is not in group2ctx on several devices, with
+    its operators in shards or the whole group replicated."""
     shards: Mapping[str, Pieces] = {}
-    """ctx_group -> pieces that its operators are split in along classes, words or filters: a
-    number, a proportion such as "54:46", or "devices" for one each device of group2ctx."""
+    """ctx_group -> pieces that its operators are split into, along classes, words or filters: a
+    number, a proportion such as "54:46", or "devices" for one piece per device of group2ctx."""
     replicas: Mapping[str, Pieces] = {}
-    """ctx_group -> copies that each run a share of the samples: a number, or "devices"."""
+    """ctx_group -> copies, each of which runs a share of the samples: a number, or "devices"."""
     data_axis: Count = 1
-    """Rows of a grid of the devices, each of which runs its share of the samples: the network is
-    placed on the first row, its copies on the others."""
+    """Rows of the grid of devices, each of which runs its share of the samples: the network is
+    placed on the first row, copies of it on the others."""
     model_axis: Count | None = None
     """Devices of a row; null: all devices divided by data_axis."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
-    """Bytes that each device may hold, such as 4GiB; a schedule that needs more is refused."""
+    """Bytes that each device may hold, such as 4GiB; a schedule that needs more is an error."""
     costs: str | None = None
-    """File of measured kernel times that --save-costs wrote, to plan with; null: they are measured
-    when they are wanted."""
+    """File of measured kernel times, written by --save-costs, to plan with; null: they are measured
+    when they are needed."""
 
 
 class Warmup(Section):
-    """Keys of every learning-rate schedule; they and their kinds' own are MXNet's."""
+    """Keys common to all learning-rate schedules; all keys are MXNet's."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps that lead up to the learning rate."""
+    """Steps of the warm-up."""
     warmup_begin_lr: NotNegative = 0.0
     """Learning rate at the start of the warm-up."""
     warmup_mode: Literal["linear", "constant"] = "linear"
-    """Rise to the learning rate, or stay at warmup_begin_lr until the warm-up ends."""
+    """linear: rise to the learning rate; constant: stay at warmup_begin_lr during the warm-up."""
 
 
 class FactorSchedule(Warmup):
-    """The rate times a factor every so many steps."""
+    """Multiply the learning rate by a factor every `step` steps."""
 
     kind: Literal["factor"]
     step: Count
@@ -206,21 +204,21 @@ class FactorSchedule(Warmup):
     factor: Annotated[Positive, Field(le=1)]
     """Multiplier of each change."""
     stop_factor_lr: NotNegative = 1e-8
-    """The rate never falls below this."""
+    """Lower bound of the learning rate."""
 
 
 class MultiFactorSchedule(Warmup):
-    """The rate times a factor at each listed step."""
+    """Multiply the learning rate by a factor at each listed step."""
 
     kind: Literal["multi_factor"]
     step: Annotated[tuple[Count, ...], ListOf]
-    """The steps of the changes, rising."""
+    """Steps of the changes, in rising order."""
     factor: Annotated[Positive, Field(le=1)]
     """Multiplier of each change."""
 
 
 class PolySchedule(Warmup):
-    """From the learning rate to a final one along a power of the steps left."""
+    """Descend to a final learning rate along a power of the share of steps left."""
 
     kind: Literal["poly"]
     max_update: Count
@@ -232,7 +230,7 @@ class PolySchedule(Warmup):
 
 
 class CosineSchedule(Warmup):
-    """From the learning rate to a final one along half a cosine."""
+    """Descend to a final learning rate along half a cosine."""
 
     kind: Literal["cosine"]
     max_update: Count
@@ -248,12 +246,12 @@ LrSchedule = Annotated[
 
 
 class TrainConfig(Section):
-    """How the weights are updated, and for how long: to the first of the limits that is reached."""
+    """How the weights are updated, and for how long: until the first limit is reached."""
 
     optimizer: str = "sgd"
     """Update rule: sgd, nag, adam or rmsprop."""
     learning_rate: Positive | None = None
-    """Step size, before any lr_schedule; null: the optimizer's usual one."""
+    """Learning rate, before any lr_schedule; null: the optimizer's default."""
     momentum: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd and nag."""
     weight_decay: NotNegative = 0.0
@@ -264,80 +262,80 @@ class TrainConfig(Section):
     clip_global_norm: Positive | None = None
     """Largest L2 norm of the gradients of all stages together; null: no clipping."""
     epochs: Count | None = None
-    """End after so many passes over the data; 1 if there is no other limit."""
+    """Limit: passes over the data; 1 if there is no other limit."""
     steps: Count | None = None
-    """End after so many steps."""
+    """Limit: steps."""
     seconds: Positive | None = None
-    """End with the step during which so many seconds have passed."""
+    """Limit: seconds; the step that is running then is completed."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initial weights and dropout."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and activations."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Type of activations in products, and of messages; weights stay float32, as do losses, norms
-    and long sums. float32: as dtype says."""
+    """Type of activations in products, and of messages; weights, losses, norms and long sums stay
+    float32. float32: the type of `dtype`."""
     loss_scale: Annotated[float | str, PlainValidator(_auto_or_positive)] = "auto"
-    """What gradients are multiplied by until the update, so that float16 holds small ones; auto: as
-    much as does not overflow with float16 (steps that do are left out), else 1."""
+    """Factor of gradients until the update, so that float16 can represent small ones; auto: for
+    float16 the largest that does not overflow (steps that do are skipped), otherwise 1."""
     init_scale: Positive = 0.1
-    """Weights without an initializer of their own start uniform between minus and plus this."""
+    """Weights without an initializer start uniform between minus and plus this value."""
 
     @property
     def epoch_limit(self) -> int | None:
-        """Epochs after which to end: one if the file sets no limit at all."""
+        """The limit in epochs: one if the file sets no limit at all."""
         unlimited = self.epochs is None and self.steps is None and self.seconds is None
         return 1 if unlimited else self.epochs
 
     @property
     def base_rate(self) -> float:
-        """The learning rate, from the file or the optimizer's default."""
+        """The learning rate of the file, or the optimizer's default."""
         return self.learning_rate or OPTIMIZERS[self.optimizer].DEFAULT_RATE
 
 
 class EvaluateConfig(Section):
-    """When to measure on held-out text; it is always done at the end."""
+    """When to measure on held-out text; the end of training always is."""
 
     every: Count | None = None
     """Steps between two evaluations; null: only at the end."""
     tokens: Count | None = None
-    """Held-out tokens to use at most; null: all."""
+    """Largest number of held-out tokens to use; null: all."""
 
 
 class CheckpointConfig(Section):
-    """When to save all that is needed to go on, and whether to go on from there."""
+    """When to save checkpoints, and whether to resume from one."""
 
     directory: str
-    """Folder of the checkpoints; ranks of an MPI run share it."""
+    """Folder of the checkpoints; all ranks of an MPI run share it."""
     every: Count | None = None
     """Steps between two checkpoints; null: only at the end."""
     keep: Count = 2
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints to keep."""
     resume: Literal["auto", "never"] = "auto"
-    """auto: go on from the newest checkpoint of the folder, if there is one."""
+    """auto: resume from the newest checkpoint of the folder, if there is one."""
 
 
 class Config(Section):
-    """A whole run. File names are relative to the current folder."""
+    """A training run. File names are relative to the current folder."""
 
     model: Annotated[str, AfterValidator(_model)]
     """Python function that builds the network: package.module:function."""
     args: Mapping[str, Any] = {}
     """Keyword arguments of that function."""
     data: DataConfig
-    """What to train on."""
+    """The data to train on."""
     devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
-    """Devices to use, such as [cpu(0), cpu(1)]; with MPI one a rank. If there is no such key, those
-    that group2ctx names."""
+    """Devices to use, such as [cpu(0), cpu(1)]; with MPI, one per rank. Without this key: the
+    devices of group2ctx."""
     machine: str | None = None
-    """File with the devices' speeds and links to plan for, such as --measure-machine writes; null:
-    this machine's, as measured."""
+    """File with speeds and links of the devices to plan for, as --measure-machine writes it; null:
+    this machine, as measured."""
     group2ctx: Mapping[str, Devices] = {}
-    """Device of each ctx_group of the network; a list of them for one that is in shards, or else is
-    replicated."""
+    """Device of each ctx_group of the network; a list of devices for a group in shards or
+    replicas."""
     partition: PartitionConfig = PartitionConfig()
-    """What the partition must keep to."""
+    """How the network is placed on devices."""
     pipeline: PipelineConfig = PipelineConfig()
-    """How a batch flows through the stages."""
+    """How a batch passes through the stages."""
     train: TrainConfig = TrainConfig()
     """How the weights are updated, and for how long."""
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -348,15 +346,15 @@ class Config(Section):
     """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
     transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
-    values go from GPU to GPU, each rank with a card of its own."""
+    with messages from GPU to GPU, one GPU per rank."""
     blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
-    """Threads of one matrix product; auto: the cores shared out among the devices."""
+    """Threads of a matrix product; auto: the cores divided by the number of devices."""
     timeout: Positive = 300.0
     """Seconds to wait for another device before giving up."""
 
     @property
     def groups(self) -> dict[str, Context | tuple[Context, ...]]:
-        """group2ctx as devices."""
+        """The devices of group2ctx."""
         return {
             group: Context.parse(given)
             if isinstance(given, str)
@@ -365,12 +363,12 @@ class Config(Section):
         }
 
     def to_yaml(self) -> str:
-        """The config with all defaults written out; `load_config` reads back an equal one."""
+        """Write the config as YAML, with all defaults; `load_config` reads an equal one."""
         return written(self.model_dump(mode="json"))
 
 
 def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(key, default, meaning) of every key that a config file may have, for --help."""
+    """Yield (key, default, meaning) of every key of a config file, for `--keys`."""
     for name, info in model.model_fields.items():
         inner = sections(info.annotation)
         if "" in inner:
@@ -381,7 +379,7 @@ def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[
 
 
 def _flow(value: object) -> str:
-    """A default as YAML on one line."""
+    """Format a default as YAML on one line."""
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True).removesuffix("...\n").strip()
 
@@ -395,9 +393,14 @@ def load_config(
 ) -> Config:
     """Read a config file, apply `key.path=value` overrides, and check it.
 
-    `schedules` and `strategies` are the known names of pipeline.schedule and partition.strategy,
-    besides auto; None accepts any. Raises ConfigError, one line, for the first mistake; keys that
-    are missing come after mistakes in those that are there.
+    Args:
+        path: the YAML file.
+        overrides: changes of keys, such as "pipeline.micro_batches=8".
+        schedules: known names of pipeline.schedule besides auto; None accepts any.
+        strategies: known names of partition.strategy besides auto; None accepts any.
+
+    Raises:
+        ConfigError: one line for the first mistake; missing keys are reported last.
     """
     document = read(path)
     for override in overrides:
@@ -414,16 +417,16 @@ def load_config(
 
 
 def _named_devices(data: Mapping[str, Any]) -> list[str]:
-    """The devices that group2ctx names, in order, or the default."""
-    named = sorted({device for _, device in _placed(data)})
-    return [repr(device) for device in named] or list(Config.model_fields["devices"].default)
+    """List the devices of group2ctx in order; without any, the default."""
+    devices = sorted({device for _, device in _placed(data)})
+    return [repr(device) for device in devices] or list(Config.model_fields["devices"].default)
 
 
 def _placed(data: Mapping[str, Any]) -> Iterator[tuple[str, Context]]:
-    """Each group of group2ctx with each device that it is on."""
+    """Yield each group of group2ctx with each of its devices."""
     groups = data.get("group2ctx")
-    for group, given in groups.items() if isinstance(groups, dict) else ():
-        for text in given if isinstance(given, list) else [given]:
+    for group, devices in groups.items() if isinstance(groups, dict) else ():
+        for text in devices if isinstance(devices, list) else [devices]:
             if (device := _context(text)) is not None:
                 yield group, device
 
@@ -436,7 +439,7 @@ def _contradictions(
     schedules: Collection[str] | None,
     strategies: Collection[str] | None,
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Mistakes that no key's type shows. Works on unchecked data: other keys may be wrong too."""
+    """Yield mistakes that types do not show, from unchecked data with possibly more mistakes."""
     corpus, pipeline, train, partition = (
         section if isinstance(section := data.get(name), dict) else {}
         for name in ("data", "pipeline", "train", "partition")
@@ -447,7 +450,9 @@ def _contradictions(
         yield from _file_mistakes(("machine",), machine)
     if isinstance(costs := partition.get("costs"), str):
         if machine is not None:
-            message = "are this machine's, but `machine` describes another; leave out one of them"
+            message = (
+                "are this machine's, but `machine` describes another one; remove one of the keys"
+            )
             yield ("partition", "costs"), message
         yield from _file_mistakes(("partition", "costs"), costs)
     yield from _schedule_name_mistakes(pipeline, schedules)
@@ -476,7 +481,10 @@ def _schedule_name_mistakes(
     elif name != "auto":
         yield from _unknown(("pipeline", "schedule"), pipeline, schedules)
     if pipeline.get("order") is not None and name != "gpipe":
-        yield ("pipeline", "order"), f"is for the schedule gpipe, not for {name}; remove this key"
+        yield (
+            ("pipeline", "order"),
+            f"applies to the schedule gpipe, not to {name}; remove this key",
+        )
 
 
 def _unknown(
@@ -492,13 +500,13 @@ def _data_mistakes(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     kind = corpus.get("kind", DataConfig.model_fields["kind"].default)
     if kind == "text" and corpus.get("path") is None:
         yield ("data", "kind"), "kind text needs the key data.path: a UTF-8 file to train on"
-    lengths = [key for key in ("sequence_length", "buckets") if corpus.get(key) is not None]
-    if len(lengths) == 2:
-        yield ("data", "buckets"), "stands beside data.sequence_length; remove one of them"
-    if not lengths and corpus:
+    length_keys = [key for key in ("sequence_length", "buckets") if corpus.get(key) is not None]
+    if len(length_keys) == 2:
+        yield ("data", "buckets"), "excludes data.sequence_length; remove one of them"
+    if not length_keys and corpus:
         yield ("data",), "sequence_length or buckets is missing: the time steps to unroll for"
-    if "buckets" not in lengths and corpus.get("batches_per_step", 1) != 1:
-        yield ("data", "batches_per_step"), "is for data.buckets; remove this key"
+    if "buckets" not in length_keys and corpus.get("batches_per_step", 1) != 1:
+        yield ("data", "batches_per_step"), "applies to data.buckets; remove this key"
     for key in ("path", "valid_path"):
         path = corpus.get(key)
         if not isinstance(path, str):
@@ -517,14 +525,14 @@ def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """A device listed twice, or a group on a device that is not listed."""
+    """Yield devices listed twice, and groups on devices that are not listed."""
     listed = data["devices"]
     devices = [_context(text) for text in listed] if isinstance(listed, list) else []
     known = [device for device in devices if device is not None]
     for i, device in enumerate(devices):
         if device is not None and device in devices[:i]:
             yield ("devices", i), f"{device} is listed twice"
-    if not known or len(set(known)) < len(devices):  # wrong themselves, and reported as that
+    if not known or len(set(known)) < len(devices):  # these mistakes are already reported
         return
     for group, device in _placed(data):
         if device not in known:
@@ -533,7 +541,7 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _context(text: object) -> Context | None:
-    """None if it is no device."""
+    """Parse a device; None if it is not one."""
     try:
         return Context.parse(text) if isinstance(text, str) else None
     except ConfigError:
@@ -541,7 +549,7 @@ def _context(text: object) -> Context | None:
 
 
 def _schedule_mistake(config: Config | None) -> Iterator[tuple[KeyPath, str]]:
-    """Arguments of train.lr_schedule that are right one by one but make no schedule."""
+    """Yield the mistake of train.lr_schedule if its keys contradict each other."""
     if config is None or config.train.lr_schedule is None:
         return
     try:

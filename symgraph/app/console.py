@@ -1,7 +1,7 @@
-"""What a run shows its user: lines, tables, and a progress bar where there is a terminal.
+"""Console output of a run: lines, tables, and a progress bar on a terminal.
 
-Anywhere else (a pipe, a log file, CI) the same facts come as plain lines, one now and then, with no
-control codes. A run that prints its result on stdout hands in stderr here.
+Elsewhere (a pipe, a log file, CI) progress is written as plain lines at intervals, without control
+codes. A run that prints its result on stdout passes stderr here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,25 @@ from rich.text import Text
 from symgraph.core.units import seconds_text, value_text
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
-REDRAW_EVERY = 0.25  # seconds between two drawings of the bar; drawn by update(), no thread does it
-WINDOW = 20.0  # seconds that rates and losses are taken over
+REDRAW_EVERY = 0.25  # seconds between two drawings of the bar, by update() and not by a thread
+WINDOW = 20.0  # seconds over which rates and losses are averaged
 
 
 class _Rich(RichConsole):
-    """rich ends the process if the reader has gone; other ranks would not be told of that."""
+    """A rich console that raises BrokenPipeError instead of exiting, so other ranks are told."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class Console:
-    """Writes all that a run says to one stream; `quiet` says nothing (ranks other than 0)."""
+    """All output of a run, on one stream.
+
+    Args:
+        stream: where to write.
+        quiet: write nothing (ranks other than 0).
+        clock: returns the time in seconds.
+    """
 
     def __init__(
         self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
@@ -53,15 +59,15 @@ class Console:
             markup=False,
             highlight=False,
             emoji=False,
-            width=None if self.is_terminal else 10_000,  # in a file nothing is cut off or wrapped
+            width=None if self.is_terminal else 10_000,  # never cut off or wrap lines in a file
         )
 
     def line(self, text: str = "") -> None:
-        """Write one line; above the progress bar if there is one."""
+        """Write one line, above any progress bar."""
         self.rich.print(text, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Write rows below column names; columns of figures are right-justified."""
+        """Write a table; columns of figures are right-justified."""
         cells = [[value_text(cell) for cell in row] for row in rows]
         assert all(len(row) == len(columns) for row in cells), "a cell for each column"
         style = box.SIMPLE_HEAD if self.is_terminal else box.MARKDOWN
@@ -75,7 +81,7 @@ class Console:
         self.rich.print(table)
 
     def summary(self, rows: Mapping[str, object]) -> None:
-        """Write the figures of a finished run, a name and a value a row."""
+        """Write the figures of a finished run, one name and value per row."""
         self.table("summary", ("", ""), list(rows.items()))
 
     def progress(
@@ -86,9 +92,13 @@ class Console:
         step: int = 0,
         tokens: int = 0,
     ) -> Progress:
-        """Progress of a run limited to so many steps or seconds, as a context manager.
+        """Return the progress display of a run, a context manager.
 
-        step, tokens: what was done before, by a run that this one goes on from.
+        Args:
+            steps: limit of steps; None: no limit.
+            seconds: limit of seconds; None: no limit.
+            step: steps done before, by the run that this one resumes.
+            tokens: tokens processed before.
         """
         return Progress(self, steps, seconds, step, tokens)
 
@@ -101,7 +111,7 @@ class _Sample(NamedTuple):
 
 
 class Progress:
-    """Steps, loss, perplexity, tokens a second and time left, over the last `WINDOW` seconds."""
+    """Steps, loss, perplexity, tokens per second and time left, averaged over `WINDOW` seconds."""
 
     def __init__(
         self, console: Console, steps: int | None, seconds: float | None, step: int, tokens: int
@@ -140,7 +150,13 @@ class Progress:
             self._write()
 
     def update(self, step: int, tokens: int, loss: float) -> None:
-        """Say that `step` steps are done, with `tokens` in all; loss: mean NLL of the last one."""
+        """Report the state after a step.
+
+        Args:
+            step: steps done.
+            tokens: tokens processed in all of them.
+            loss: mean negative log-likelihood per token of the last step.
+        """
         now, samples = self.console.clock(), self._samples
         nll = loss * (tokens - samples[-1].tokens)
         samples.append(_Sample(now, step, tokens, nll))
@@ -154,14 +170,14 @@ class Progress:
                 self._write()
 
     def evaluation(self, step: int, perplexity: float) -> None:
-        """Write the held-out perplexity after a step; the time it took is in no rate."""
+        """Write the held-out perplexity after a step; rates exclude the time of the evaluation."""
         self._write()
         self.console.line(f"step {step:,}  held-out perplexity {value_text(perplexity)}")
         self._shown_at = self.console.clock()
         self._samples = deque([self._samples[-1]._replace(time=self._shown_at)])
 
     def status(self) -> str:
-        """The progress line, such as `step 120/500  loss 5.12  perplexity 167  1,234 tokens/s`."""
+        """Return the line, such as `step 120/500  loss 5.12  perplexity 167  1,234 tokens/s`."""
         first, last = self._samples[0], self._samples[-1]
         parts = [f"step {last.step:,}" + (f"/{self.steps:,}" if self.steps else "")]
         tokens, elapsed = last.tokens - first.tokens, last.time - first.time
@@ -179,23 +195,23 @@ class Progress:
     def _seconds_left(self, first: _Sample, last: _Sample) -> float | None:
         limits = []
         if self.steps and last.step > first.step:
-            a_step = (last.time - first.time) / (last.step - first.step)
-            limits.append((self.steps - last.step) * a_step)
+            seconds_per_step = (last.time - first.time) / (last.step - first.step)
+            limits.append((self.steps - last.step) * seconds_per_step)
         if self.seconds:
             limits.append(self.seconds - (last.time - self._start))
         return max(0.0, min(limits)) if limits else None
 
     def _write(self) -> None:
-        """Write the progress line, unless this step has its line already."""
+        """Write the progress line, unless it has been written for this step."""
         if self._written_step < self._samples[-1].step:
             self._written_step = self._samples[-1].step
             self.console.line(self.status())
 
     def _draw(self) -> None:
         last = self._samples[-1]
-        of_steps = last.step / self.steps if self.steps else 0.0
-        of_time = (last.time - self._start) / self.seconds if self.seconds else 0.0
+        step_share = last.step / self.steps if self.steps else 0.0
+        time_share = (last.time - self._start) / self.seconds if self.seconds else 0.0
         self._bar.update(
-            self._task, completed=min(1.0, max(of_steps, of_time)), description=self.status()
+            self._task, completed=min(1.0, max(step_share, time_share)), description=self.status()
         )
         self._bar.refresh()

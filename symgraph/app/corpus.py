@@ -1,7 +1,7 @@
-"""Text corpora: a vocabulary, the word ids of a training and a held-out part, and their batches.
+"""Text corpora: a vocabulary, word ids of a training and a held-out part, and batches of them.
 
-Language models here are trained on one long stream of word ids. Every corpus reserves two ids: 0 is
-`<unk>`, any word outside the vocabulary, and 1 is `<eos>`, the end of a line.
+A language model is trained on one long stream of word ids. Every corpus reserves two ids: 0 is
+`<unk>` (any word outside the vocabulary), and 1 is `<eos>` (the end of a line).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Ids = npt.NDArray[np.int32]
 UNKNOWN, EOS = 0, 1
 RESERVED = ("<unk>", "<eos>")
 
-HELD_OUT = 0.05  # share of files (stdlib_text) or lines (text) kept for validation
-LINES_AT_ONCE = 10_000  # bounds the Python strings alive at a time; the ids are 4 bytes each
+HELD_OUT = 0.05  # share of files (stdlib_text) or lines (text) held out for validation
+LINES_AT_ONCE = 10_000  # lines encoded at a time, which bounds the memory of Python strings
 
-# Installed packages and tests are not the standard library; encodings/ and pydoc_data/ are
-# generated tables, so regular that they would make any model look good.
+# Installed packages and tests are not part of the standard library. encodings/ and pydoc_data/ are
+# generated tables, so regular that any model would look good on them.
 SKIPPED = frozenset(
     (
         "site-packages",
@@ -55,7 +55,7 @@ CODE_TOKEN = re.compile(
     | \"{3} | '{3}
     | \*\*=? | //=? | <<=? | >>=? | -> | \.\.\.
     | [-+*/%@&|^=!<>:]=
-    | [^\w\s]                               # any other sign; blanks and indentation vanish
+    | [^\w\s]                               # any other sign; blanks and indentation are dropped
     """,
     re.VERBOSE,
 )
@@ -63,22 +63,23 @@ CODE_TOKEN = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Word ids of a training and a held-out part over one vocabulary.
-
-    `vocabulary[i]` is the token of id i. `train` and `valid` are int32 vectors. `counts` (int64)
-    says how often each id occurs in `train`.
-    """
+    """Word ids of a training and a held-out part over one vocabulary."""
 
     name: str
+    #: The token of each id.
     vocabulary: tuple[str, ...]
+    #: Word ids to train on.
     train: Ids
+    #: Held-out word ids.
     valid: Ids
+    #: How often each id occurs in `train`.
     counts: npt.NDArray[np.int64]
+    #: The id of words outside the vocabulary.
     unknown: int = UNKNOWN
 
     @property
     def digest(self) -> str:
-        """Hex digest of everything in it; ranks that read different text differ here."""
+        """Hex digest of the whole corpus; it differs between ranks that read different text."""
         h = hashlib.blake2b("\n".join(self.vocabulary).encode())
         for ids in (self.train, self.valid):
             h.update(len(ids).to_bytes(8, "little"))
@@ -87,13 +88,14 @@ class Corpus:
 
     @property
     def vocabulary_digest(self) -> str:
-        """Hex digest of which word each id stands for."""
+        """Hex digest of the vocabulary."""
         return hashlib.blake2b("\n".join(self.vocabulary).encode()).hexdigest()[:32]
 
     def unigram_perplexity(self) -> float:
-        """Held-out perplexity of word frequencies alone, which a model that learns order beats.
+        """Return the held-out perplexity of word frequencies, a baseline that ignores word order.
 
-        exp(-mean log p(w)) over `valid`, p(w) = (count + 1) / (tokens + vocabulary size).
+        It is exp(-mean log p(w)) over `valid`, with p(w) = (count + 1) / (tokens + vocabulary
+        size).
         """
         log_p = np.log((self.counts + 1) / (self.counts.sum() + len(self.counts)))
         return math.exp(-float(log_p[self.valid].mean()))
@@ -102,15 +104,21 @@ class Corpus:
 def stdlib_text(
     vocab: int = 10_000, max_train_tokens: int | None = None, *, root: str | None = None
 ) -> Corpus:
-    """The source code of the running interpreter's standard library, as a corpus.
+    """Read the source code of the running interpreter's standard library as a corpus.
 
-    Real text that every machine has. Tokens are names, numbers, operators, string escapes and the
-    words of strings and comments (`CODE_TOKEN`); indentation is dropped; a line end is `<eos>`, and
-    blank lines add none. A file is held out if the hash of its path says so (about 1 in 20, the
-    same ones everywhere), and files follow each other in the order of that hash, so the stream
-    mixes modules. The text changes with the Python version, which `name` carries.
-    `max_train_tokens` keeps the first so many tokens; the vocabulary counts only those. `root`
-    replaces the library's folder.
+    It is real text that every machine has. Tokens are names, numbers, operators, string escapes and
+    the words of strings and comments (`CODE_TOKEN`); indentation is dropped; a line end is `<eos>`,
+    and blank lines add none. The hash of a file's path decides whether it is held out (about 1 in
+    20, the same files everywhere) and orders the files, so the stream mixes modules. The text
+    depends on the Python version, which is part of the corpus's name.
+
+    Args:
+        vocab: size of the vocabulary, with both reserved ids.
+        max_train_tokens: use only the first tokens, for the vocabulary too; None: all.
+        root: another folder instead of the library's.
+
+    Raises:
+        ConfigError: if the folder has no source files, or a file cannot be read.
     """
     folder = root or sysconfig.get_path("stdlib")
     files = sorted((_path_hash(path), path) for path in _source_files(folder))
@@ -135,17 +143,23 @@ def stdlib_text(
 
 
 def text(path: str, valid_path: str | None = None, vocab: int = 10_000) -> Corpus:
-    """A UTF-8 file as a corpus: tokens between blanks, `<eos>` at each line end (PTB, WikiText).
+    """Read a UTF-8 file (PTB, WikiText) as a corpus: tokens between blanks, `<eos>` at line ends.
 
-    Without `valid_path` the last 5 % of the lines are held out. `<unk>` in the file is id 0.
+    Args:
+        path: the text to train on; `<unk>` in it is id 0.
+        valid_path: the held-out text; None: the last 5 % of the lines of `path`.
+        vocab: size of the vocabulary, with both reserved ids.
+
+    Raises:
+        ConfigError: if a file cannot be read, is not UTF-8, or is too short.
     """
     lines = _read_lines(path)
     if valid_path is not None:
         held_out = _read_lines(valid_path)
     elif len(lines) < 2:
         raise ConfigError(
-            f"{path}: has {count_text(len(lines), 'line')}, at least 2 are needed to hold some out "
-            "for validation; or give valid_path"
+            f"{path}: has {count_text(len(lines), 'line')}, but at least 2 are needed to hold some "
+            "out for validation; or set valid_path"
         )
     else:
         at = len(lines) - max(1, round(HELD_OUT * len(lines)))
@@ -155,21 +169,23 @@ def text(path: str, valid_path: str | None = None, vocab: int = 10_000) -> Corpu
     return words.corpus(f"text ({path})", train, valid, vocab)
 
 
-# kind of data in a config -> function(vocab=..., **its own keys) -> Corpus
+# `data.kind` of a config -> function(vocab=..., **keys of this kind) -> Corpus
 CORPORA: dict[str, Callable[..., Corpus]] = {"stdlib_text": stdlib_text, "text": text}
 
 
 class TimeMajorBatches:
     """A stream of word ids as consecutive (data, label) batches, both int32 of shape (T, B).
 
-    The stream is cut into B parallel ones, and batch i holds steps i·T to (i+1)·T of each, so that
-    recurrent states carried from one batch to the next see continuous text; label: the next token.
+    The stream is split into B parallel ones. Batch i holds steps i·T to (i+1)·T of each, so
+    recurrent states that carry over between batches see continuous text. Labels are the next
+    tokens.
 
         ids 0 1 2 3 4 5 6 7 8, B=2, T=2    data   0 4 | 2 6     label  1 5 | 3 7
                                                   1 5 | 3 7            2 6 | 4 8
 
-    Arrays are read-only views. `tokens` labels are covered; `dropped` tokens of the stream are no
-    batch's label: its first, and those that fill no whole batch at the ends of the B streams.
+    Arrays are read-only views. `tokens` is the number of labels. `dropped` is the number of tokens
+    that are no batch's label: the first one, and those at the ends of the B streams that do not
+    fill a batch. Raises ConfigError for a stream that does not fill one batch.
     """
 
     def __init__(self, ids: Ids, batch_size: int, sequence_length: int) -> None:
@@ -195,7 +211,7 @@ class TimeMajorBatches:
         return map(self.batch, range(self._batches))
 
     def batch(self, i: int) -> tuple[Ids, Ids]:
-        """Batch i of the epoch, 0 <= i < len(self)."""
+        """Return batch i of the epoch, 0 <= i < len(self)."""
         if not 0 <= i < self._batches:
             raise IndexError(f"batch {i} of {self._batches}")
         rows = slice(i * self.sequence_length, (i + 1) * self.sequence_length)
@@ -203,7 +219,10 @@ class TimeMajorBatches:
 
 
 def sentences(ids: Ids) -> list[Ids]:
-    """The lines of a stream, each with its `<eos>`; what follows the last one is a line too."""
+    """Split a stream into lines, each with its `<eos>`.
+
+    The rest after the last one is a line too.
+    """
     ends = np.flatnonzero(ids == EOS) + 1
     return [line for line in np.split(ids, ends) if len(line)]
 
@@ -217,7 +236,7 @@ def _time_major(ids: Ids, batch_size: int) -> Ids:
 class _Words:
     """Provisional word ids in order of first use; `corpus` renumbers them by frequency.
 
-    So text is tokenised once, and no list of all its tokens ever exists.
+    This way the text is tokenized once, and its tokens are never all in memory as strings.
     """
 
     def __init__(self) -> None:
@@ -247,7 +266,7 @@ class _Words:
 
 
 def _source_files(folder: str) -> Iterable[str]:
-    """Paths of the library's .py files below folder, with / between the parts."""
+    """Yield the relative paths of the library's .py files below folder, with / as separator."""
     for parent, children, names in os.walk(folder):
         children[:] = [c for c in children if c not in SKIPPED]
         for name in names:
@@ -261,14 +280,14 @@ def _path_hash(path: str) -> int:
 
 
 def _encode_code(words: _Words, folder: str, path: str) -> Ids:
-    """Ids of one source file; none if it is not UTF-8."""
+    """Return the ids of a source file; empty if it is not UTF-8."""
     try:
         source = _read_bytes(os.path.join(folder, path)).decode()
     except UnicodeDecodeError:
         return np.empty(0, np.int32)
     ids = words.encode(CODE_TOKEN.findall(source + "\n"))
     line_end = ids == EOS
-    line_end[1:] &= line_end[:-1].copy()  # from here on: this line end follows another
+    line_end[1:] &= line_end[:-1].copy()  # now true only for a line end that follows another
     kept: Ids = ids[~line_end]
     return kept
 

@@ -66,9 +66,9 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ("buckets: [4], sequence_length: 5", "data.buckets: stands beside data.sequence_length"),
+        ("buckets: [4], sequence_length: 5", "data.buckets: excludes data.sequence_length"),
         ("valid_path: null", "data: sequence_length or buckets is missing"),
-        ("sequence_length: 5, batches_per_step: 2", "data.batches_per_step: is for data.buckets"),
+        ("sequence_length: 5, batches_per_step: 2", "data.batches_per_step: applies to data.buckets"),
         ("buckets: []", "data.buckets"),
         ("buckets: [4, 0]", "data.buckets"),
     ],

@@ -391,7 +391,7 @@ def test_lists_of_devices_in_a_config(tmp_path):
     assert load_config(str(text)) == config
     for wrong, message in (
         ("[cpu(1), cpu(7)]", r"group 'decode' is on cpu\(7\), which is not in devices"),
-        ("[]", "expected a device, or a list of devices, one for each shard, got "),
+        ("[]", "expected a device, or a list of devices, one per shard, got "),
         ("[cpu(1), 3]", "expected a device, or a list of devices"),
         ("[cpu(1), cup(0)]", r"'cup\(0\)' is not a device"),
     ):

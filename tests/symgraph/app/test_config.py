@@ -297,7 +297,7 @@ def test_a_schedule_in_a_file(load, tmp_path):
         (
             "gpipe,",
             "1f1b, order: forward,",
-            "run.yaml:12: pipeline.order: is for the schedule gpip",
+            "run.yaml:12: pipeline.order: applies to the schedule gpip",
         ),
         ("gpipe,", "zb-9,", "run.yaml:12: pipeline.schedule: unknown value 'zb-9': "),
         ("gpipe,", "a.csv,", "run.yaml:12: pipeline.schedule: no such file: a.csv"),
@@ -436,7 +436,7 @@ def test_mistakes_in_a_learning_rate_schedule(load, schedule, message):
             "model: examples.lstm_lm:build\n",
             "run.yaml:1: model: required key is missing: Python func",
         ),
-        ("  batch_size: 64\n", "run.yaml:4: data.batch_size: required key is missing: Sequences a"),
+        ("  batch_size: 64\n", "run.yaml:4: data.batch_size: required key is missing: Sequences p"),
     ],
 )
 def test_missing_key(load, line, message):

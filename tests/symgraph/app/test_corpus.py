@@ -163,7 +163,7 @@ def test_text_that_is_missing_or_not_utf8(write, tmp_path):
 
 
 def test_text_too_short_to_hold_anything_out(write):
-    with pytest.raises(ConfigError, match="has 1 line, at least 2"):
+    with pytest.raises(ConfigError, match="has 1 line, but at least 2"):
         text(write("one line\n"))
 
 
