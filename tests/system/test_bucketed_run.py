@@ -68,7 +68,10 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
     [
         ("buckets: [4], sequence_length: 5", "data.buckets: excludes data.sequence_length"),
         ("valid_path: null", "data: sequence_length or buckets is missing"),
-        ("sequence_length: 5, batches_per_step: 2", "data.batches_per_step: applies to data.buckets"),
+        (
+            "sequence_length: 5, batches_per_step: 2",
+            "data.batches_per_step: applies to data.buckets",
+        ),
         ("buckets: []", "data.buckets"),
         ("buckets: [4, 0]", "data.buckets"),
     ],
