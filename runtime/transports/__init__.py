@@ -14,6 +14,8 @@ from runtime.transports.base import (
     launched_by_mpi,
     wrong_size,
 )
+from runtime.transports.mpi.cluster import MpiCluster
+from runtime.transports.nccl.cluster import NcclCluster
 from runtime.transports.threads.cluster import ThreadCluster
 from symgraph.core.context import Context, gpu
 from symgraph.core.errors import ConfigError, nearest
@@ -37,8 +39,6 @@ def _threads(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
 
 
 def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    from runtime.transports.mpi.cluster import MpiCluster  # on demand: mpi4py is optional
-
     cluster = MpiCluster(timeout)
     if cluster.size != size:
         started = cluster.size
@@ -48,10 +48,6 @@ def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
 
 
 def _nccl(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    from runtime.transports.nccl.cluster import (
-        NcclCluster,  # on demand: mpi4py and cupy are optional
-    )
-
     return NcclCluster(timeout, devices or [gpu(i) for i in range(size)])
 
 
@@ -69,9 +65,16 @@ def make_cluster(
     timeout: float = TIMEOUT_SECONDS,
     devices: Sequence[Context] = (),
 ) -> Cluster:
-    """Make the cluster of `size` ranks that transport `name` joins; `ConfigError` if unknown.
+    """Make a cluster of `size` ranks over the transport of this name.
 
-    devices: of the ranks, for a transport between cards; by default gpu(0), gpu(1), ...
+    Args:
+        name: A key of `TRANSPORTS`.
+        size: The number of ranks.
+        timeout: Seconds that a single wait may take.
+        devices: The ranks' devices, for a transport between GPUs; by default gpu(0), gpu(1), ...
+
+    Raises:
+        ConfigError: The name is unknown, or the transport cannot join so many ranks.
     """
     if name not in TRANSPORTS:
         raise ConfigError(f"transport {name!r} is unknown: {nearest(name, TRANSPORTS)}")

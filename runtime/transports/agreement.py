@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from runtime.transports import Transport
+from runtime.transports.base import Transport
 from symgraph.core.errors import PeerFailed, RunError
 
 

@@ -28,7 +28,7 @@ def heard(number: int) -> dict[str, object]:
     program, error = wrong_program(number), None
     begin = time.monotonic()
     with MpiCluster(PATIENT) as cluster:
-        rank, group = cluster.rank, MpiGroup(cluster.line())
+        rank, group = cluster.rank, MpiGroup(cluster.context())
         try:
             cluster.run(lambda end: program.work(end, Communicator("naive", group, "node")))
         except SymgraphError as caught:

@@ -1,9 +1,10 @@
-"""ChainerMN's names: communicators, chain lists, links and the data side of a program a rank."""
+"""ChainerMN's names: communicators, chain lists, links, and data for one program per rank."""
 
 from __future__ import annotations
 
 from runtime.frontends.chainermn.checkpointer import create_multi_node_checkpointer
-from runtime.frontends.chainermn.communicator import Communicator, create_communicator, join_ranks
+from runtime.frontends.chainermn.communicator import Communicator, join_ranks
+from runtime.frontends.chainermn.create import create_communicator
 from runtime.frontends.chainermn.data import (
     create_empty_dataset,
     create_multi_node_iterator,

@@ -9,25 +9,20 @@ order sent; a tag is a check. Arrays are never pickled, in objects either.
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime.backends.device.arrays import module_of, require
-from runtime.frontends.chainermn.group import COLLECTIVE, Group, PeerGroup, summed_as
+from runtime.backends.device.arrays import module_of
+from runtime.frontends.chainermn.group import COLLECTIVE, Group, summed_as
 from runtime.frontends.chainermn.means import MEANS, Groups, mean
 from runtime.frontends.chainermn.messages import Message, pickled, unpickled
-from runtime.transports import TIMEOUT_SECONDS
 from symgraph.chainermn.rank_view import join
-from symgraph.core.context import gpu
-from symgraph.core.errors import ConfigError, GraphError, RunError, SymgraphError, nearest
+from symgraph.core.errors import ConfigError, GraphError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend.symbol import Symbol, from_json
-
-NAMES = (*MEANS, "pure_nccl")
 
 
 class Communicator:
@@ -279,68 +274,10 @@ def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:
     return join([from_json(text) for text in comm.allgather_obj(symbol.tojson())])
 
 
-def create_communicator(
-    name: str = "flat",
-    mpi_comm: Any = None,
-    *,
-    node: str | None = None,
-    timeout: float = TIMEOUT_SECONDS,
-) -> Communicator:
-    """A communicator of all ranks (chainermn.create_communicator).
-
-    name: how gradients are summed: `naive` (one by one), `flat` (in large messages),
-    `hierarchical` (on each node, between nodes, on each node), `two_dimensional` (the same, each
-    rank a part), `pure_nccl` (as flat, but arrays of GPUs by NCCL: see nccl.py). mpi_comm: an
-    mpi4py communicator, or a rank's endpoint in ThreadCluster.run; by default all processes that
-    mpiexec started, of which none outlives another's failure (see `hook`). node: the machine's
-    name, for intra_rank and inter_rank. timeout: seconds a single wait may take. ConfigError:
-    unknown name, or `pure_nccl` without what it needs.
-    """
-    if name not in NAMES:
-        raise ConfigError(f"no communicator {name!r}; {nearest(name, NAMES)}")
-    if name == "pure_nccl":
-        return _of_cards(mpi_comm, node or socket.gethostname(), timeout)
-    return Communicator(name, _group(mpi_comm, timeout), node or socket.gethostname())
-
-
-def _group(mpi_comm: Any, timeout: float) -> Group:
-    if mpi_comm is not None and not hasattr(mpi_comm, "Get_rank"):
-        return PeerGroup(mpi_comm)
-    from runtime.frontends.chainermn.mpi_group import MpiGroup  # on demand: mpi4py is optional
-
-    if mpi_comm is None:
-        from runtime.frontends.chainermn.hook import world_line
-
-        return MpiGroup(world_line(timeout))
-    from runtime.transports.mpi.cluster import line_of
-
-    return MpiGroup(line_of(mpi_comm, timeout))
-
-
 def _writable(out: Array | None) -> Array | None:
     if out is not None and not (out.flags.c_contiguous and out.flags.writeable):
         raise RunError("`out` must be C-contiguous and writeable: use a fresh array and copy")
     return out
-
-
-def _of_cards(mpi_comm: Any, node: str, timeout: float) -> Communicator:
-    """The one of NCCL. MPI starts before CUDA, for what CUDA holds does not outlive a fork."""
-    from runtime.transports.nccl.communicators import (
-        load_nccl,  # on demand, as the rest: cupy is optional
-    )
-
-    try:
-        load_nccl()
-        from runtime.frontends.chainermn.nccl import NcclCommunicator
-
-        made = NcclCommunicator(_group(mpi_comm, timeout), node)
-        require(gpu(0))
-        return made
-    except SymgraphError as error:
-        raise ConfigError(
-            f"communicator 'pure_nccl' needs GPUs and the gpu extra: {error}; or use one of "
-            f"{', '.join(MEANS)}"
-        ) from None
 
 
 def _zeros_like(array: Array) -> Array:

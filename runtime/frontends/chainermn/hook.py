@@ -17,13 +17,13 @@ from symgraph.core.errors import PeerFailed
 _worlds: list[MpiContext] = []
 
 
-def world_line(timeout: float) -> MpiContext:
+def world_context(timeout: float) -> MpiContext:
     """All MPI processes, watched; made once, by every process alike, with the first timeout."""
     if not _worlds:
         cluster = MpiCluster(timeout)
         _set_hook(cluster)
         atexit.register(cluster.close)
-        _worlds.append(cluster.line())
+        _worlds.append(cluster.context())
     return _worlds[0]
 
 
@@ -33,7 +33,7 @@ def _set_hook(cluster: MpiCluster) -> None:
     def end_all(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        where = cluster.line().waiter.what
+        where = cluster.context().waiter.what
         if isinstance(error, PeerFailed):
             print(error, file=sys.stderr)
         else:

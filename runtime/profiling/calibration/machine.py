@@ -26,6 +26,7 @@ from runtime.profiling.calibration.cpu_kernels import describe_machine
 from runtime.profiling.calibration.gpu_kernels import describe_card
 from runtime.profiling.calibration.rates import ON_CARD, addition, call_seconds, product, repeated
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
+from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError
 
@@ -62,8 +63,6 @@ def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | No
         return ThreadCluster(core_count() if contexts is None else len(contexts))
     if contexts is not None:
         return make_cluster("mpi", len(contexts))
-    from runtime.transports.mpi.cluster import MpiCluster  # on demand: mpi4py is optional
-
     return MpiCluster()
 
 

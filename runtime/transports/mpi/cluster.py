@@ -64,7 +64,7 @@ class MpiContext(NamedTuple):
     sent: deque[tuple[MPI.Request, Any]]
 
 
-def line_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> MpiContext:
+def context_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> MpiContext:
     """A line over a communicator of the caller's, who sees to it that failures end all ranks."""
     mpi = sys.modules["mpi4py.MPI"]
     waiter = Waiter(mpi, comm.rank, timeout)
@@ -103,7 +103,7 @@ class MpiCluster(Cluster):
         """See `Cluster.ranks`."""
         return (self.rank,)
 
-    def line(self) -> MpiContext:
+    def context(self) -> MpiContext:
         """For programs that call MPI themselves, beside or instead of `run`."""
         ranks = tuple(range(self.size))
         return MpiContext(self._mpi, self._comm, self._waiter, ranks, "world", self._sent)
