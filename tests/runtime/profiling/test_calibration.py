@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,20 @@ def bodies_of(graph: Graph) -> list[Body]:
     return list(cut(graph, group2ctx(graph, None, cpu(0))).bodies.values())
 
 
-@pytest.mark.slow
-def test_a_known_time_is_found(register_work):
-    register_work(lambda: time.sleep(0.002))
+def test_a_known_time_is_found(register_work, monkeypatch):
+    """By a clock that only the operator moves, by 2 ms a call, and each look at it, by 100 ns."""
+    clock = SimpleNamespace(now=0.0)
+
+    def move(seconds: float) -> float:
+        clock.now += seconds
+        return clock.now
+
+    monkeypatch.setattr(time, "perf_counter", lambda: move(1e-7))
+    register_work(lambda: move(0.002))
     graph = chain([0.0, 0.0, 1.0])
     costs = measure([graph], seconds=3)
     for name in ("n0", "n2"):
-        assert 0.002 <= costs.seconds_of(graph[name], graph) < 0.0024
+        assert costs.seconds_of(graph[name], graph) == pytest.approx(0.002, rel=1e-3)
     assert costs.seconds_of(graph["y"], graph) < 0.001
     (body,) = bodies_of(graph)
     assert costs.seconds(body) == sum(costs.seconds_of(n, graph) for n in graph)
