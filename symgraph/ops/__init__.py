@@ -10,7 +10,6 @@ from symgraph.ops import crop as crop
 from symgraph.ops import cross_entropy as cross_entropy
 from symgraph.ops import draws as draws
 from symgraph.ops import elementwise as elementwise
-from symgraph.ops import functions as functions
 from symgraph.ops import gates as gates
 from symgraph.ops import index as index
 from symgraph.ops import joins as joins

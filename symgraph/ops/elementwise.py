@@ -1,12 +1,13 @@
 """Arithmetic and comparison, element by element: of two values, of a value and a number, of many.
 
-One row of a table is one function. Each row of BINARY makes two operators, for equal shapes and
-for shapes that broadcast; each row of SCALAR makes one.
+A row of a table is a function; see formulas.py. Each row of BINARY makes two operators, for equal
+shapes and for shapes that broadcast; each row of SCALAR makes one.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from symgraph.core.registry import (
 )
 from symgraph.core.shapes import broadcast, same
 from symgraph.core.types import Array, Types, is_float
+from symgraph.ops.formulas import FORMULAS, Formula
 
 DTypes = tuple[list[str | None], list[str]]
 
@@ -73,7 +75,13 @@ def numbers_with(*names: str) -> DTypeRule:
     return rule
 
 
-Function = Callable[[Any, Any, Any], Any]  # (array module, left, right) -> result
+def formula_doc(formula: Formula, **names: str) -> str:
+    """The formula for a docstring, with the inputs' names."""
+    return re.sub(r"\b[xy]\b", lambda found: names[found[0]], formula.text)
+
+
+# -- two values --------------------------------------------------------------------------------
+
 Apply = Callable[[str, Ref, Ref], Ref]  # a row of BINARY for the shapes at hand
 PairRule = Callable[[Call, Apply], tuple[Ref, Ref]]
 
@@ -81,8 +89,7 @@ PairRule = Callable[[Call, Apply], tuple[Ref, Ref]]
 class Binary(NamedTuple):
     """A function of two values; grad gives both gradients in the shape of the output."""
 
-    formula: str
-    compute: Function
+    text: str
     grad: PairRule | None = None
     batch: BatchRule = elementwise
     dtype: DTypeRule = numbers
@@ -104,6 +111,18 @@ def power_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
     return of_lhs, f("mul", f("mul", c.gy, c.y[0]), apply("log", x))
 
 
+def hypot_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
+    x, y = c.x
+    return f("mul", c.gy, f("div", x, not_zero(c.y[0]))), f(
+        "mul", c.gy, f("div", y, not_zero(c.y[0]))
+    )
+
+
+def not_zero(value: Ref) -> Ref:
+    """1 where the value is 0: at (0, 0) hypot's gradient is 0, as PyTorch's is."""
+    return value + apply("_equal_scalar", value, scalar=0.0)
+
+
 def chosen_grad(lhs_wins: str, rhs_wins: str) -> PairRule:
     """The gradient goes to the input that was chosen."""
 
@@ -113,58 +132,34 @@ def chosen_grad(lhs_wins: str, rhs_wins: str) -> PairRule:
     return grad
 
 
-COMPARISONS: Mapping[str, tuple[str, Function]] = {
-    "equal": ("==", lambda xp, x, y: x == y),
-    "not_equal": ("!=", lambda xp, x, y: x != y),
-    "greater": (">", lambda xp, x, y: x > y),
-    "greater_equal": (">=", lambda xp, x, y: x >= y),
-    "lesser": ("<", lambda xp, x, y: x < y),
-    "lesser_equal": ("<=", lambda xp, x, y: x <= y),
+COMPARISONS = {
+    "equal": "==",
+    "not_equal": "!=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "lesser": "<",
+    "lesser_equal": "<=",
 }
-
 BINARY: Mapping[str, Binary] = {
-    "add": Binary(
-        "lhs + rhs", lambda xp, x, y: x + y, lambda c, f: (c.gy, c.gy), linear, in_place=EITHER
-    ),
-    "sub": Binary("lhs - rhs", lambda xp, x, y: x - y, lambda c, f: (c.gy, -c.gy), linear),
+    "add": Binary("x + y", lambda c, f: (c.gy, c.gy), linear, in_place=EITHER),
+    "sub": Binary("x - y", lambda c, f: (c.gy, -c.gy), linear),
     "mul": Binary(
-        "lhs * rhs",
-        lambda xp, x, y: x * y,
+        "x * y",
         lambda c, f: (f("mul", c.gy, c.x[1]), f("mul", c.gy, c.x[0])),
         bilinear,
         in_place=EITHER,
     ),
-    "div": Binary("lhs / rhs", lambda xp, x, y: x / y, div_grad, quotient, floats),
-    "power": Binary("lhs ** rhs", lambda xp, x, y: x**y, power_grad, elementwise, floats, FULL),
-    "maximum": Binary(
-        "max(lhs, rhs)",
-        lambda xp, x, y: xp.maximum(x, y),
-        chosen_grad("greater_equal", "lesser"),
-    ),
-    "minimum": Binary(
-        "min(lhs, rhs)",
-        lambda xp, x, y: xp.minimum(x, y),
-        chosen_grad("lesser_equal", "greater"),
-    ),
+    "div": Binary("x / y", div_grad, quotient, floats),
+    "power": Binary("x ** y", power_grad, elementwise, floats, FULL),
+    "maximum": Binary("maximum(x, y)", chosen_grad("greater_equal", "lesser")),
+    "minimum": Binary("minimum(x, y)", chosen_grad("lesser_equal", "greater")),
     "mod": Binary(
-        "the rest of lhs / rhs, with the sign of rhs,",
-        lambda xp, x, y: xp.mod(x, y),
+        "x % y",
         lambda c, f: (c.gy, -f("mul", c.gy, apply("floor", f("div", *c.x)))),
         dtype=floats,
     ),
-    "hypot": Binary(
-        "sqrt(lhs ** 2 + rhs ** 2)",
-        lambda xp, x, y: xp.hypot(x, y),
-        lambda c, f: (
-            f("mul", c.gy, f("div", c.x[0], c.y[0])),
-            f("mul", c.gy, f("div", c.x[1], c.y[0])),
-        ),
-        dtype=floats,
-    ),
-    **{
-        key: Binary(f"1 where lhs {sign} rhs, else 0, in the inputs' dtype,", f, dtype=same_dtype)
-        for key, (sign, f) in COMPARISONS.items()
-    },
+    "hypot": Binary("hypot(x, y)", hypot_grad, dtype=floats),
+    **{key: Binary(f"x {sign} y", dtype=same_dtype) for key, sign in COMPARISONS.items()},
 }
 
 PLAIN = ("add", "sub", "mul", "div")  # MXNet calls these elemwise_*, the others _*
@@ -185,12 +180,11 @@ def older_names(key: str) -> Names:
     return tuple(name for name in names if name != SAME[key])
 
 
-def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) -> None:
-    """One operator; with the shape rule `broadcast`, gradients are summed to the inputs' shapes."""
+def register_binary(
+    name: str, row: Binary, formula: Formula, shape: ShapeRule, aliases: Names
+) -> None:
+    """Register a pair; with the shape rule `broadcast`, gradients are summed to inputs' shapes."""
     names = BROADCAST if shape is broadcast else SAME
-
-    def compute(env: Env, a: Attrs, x: Array, y: Array) -> Any:
-        return row.compute(env.xp, x, y).astype(x.dtype, copy=False)
 
     def grad(c: Call) -> Sequence[Ref]:
         assert row.grad is not None
@@ -200,25 +194,31 @@ def register_binary(name: str, row: Binary, shape: ShapeRule, aliases: Names) ->
         return [apply("_sum_to", g, shape=x.shape) for g, x in zip(pair, c.x, strict=True)]
 
     shapes = "shapes broadcast" if shape is broadcast else "both of one shape"
+    FORMULAS[name] = formula
     register(
         name=name,
         inputs=("lhs", "rhs"),
         shape=shape,
-        compute=compute,
+        compute=formula.compute,
         grad=grad if row.grad else None,
         dtype=row.dtype,
         batch=row.batch,
         aliases=aliases,
         precision=row.precision,
         in_place=row.in_place if shape is same else (),
-        doc=f"{row.formula} element by element; {shapes}. MXNet {name}.",
+        doc=f"{formula_doc(formula, x='lhs', y='rhs')} element by element, in the inputs' dtype; "
+        f"{shapes}. MXNet {name}.",
     )
 
 
+PAIRS = {key: Formula(key, row.text) for key, row in BINARY.items()}
 for key, row in BINARY.items():
-    register_binary(SAME[key], row, same, older_names(key))
+    register_binary(SAME[key], row, PAIRS[key], same, older_names(key))
     long = (f"broadcast_{LONG[key]}",) if key in LONG else ()
-    register_binary(BROADCAST[key], row, broadcast, long)
+    register_binary(BROADCAST[key], row, PAIRS[key], broadcast, long)
+
+
+# -- a value and a number ----------------------------------------------------------------------
 
 
 def shifted(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -229,14 +229,11 @@ def shifted(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
 
 
 class Scalar(NamedTuple):
-    """A function of a value and the number in parameter `scalar`; grad(call, number)."""
+    """A row of BINARY with the number in parameter `scalar`; grad(call, number)."""
 
-    formula: str
-    compute: Function
     grad: Callable[[Call, float], Ref | None] | None
     batch: BatchRule = elementwise
-    dtype: DTypeRule = numbers_with("scalar")
-    convert: bool = True  # compute with the number in the data's dtype
+    dtype: DTypeRule = floats
     precision: str = FOLLOWS
     neutral: float | None = None  # the number with which the data stays as it is
 
@@ -254,101 +251,65 @@ def rpower_scalar_grad(c: Call, s: float) -> Ref | None:
     return c.gy * c.y[0] * (math.log(s) if s > 0.0 else math.nan)
 
 
-SCALAR: Mapping[str, Scalar] = {
-    "plus": Scalar(
-        "data + scalar", lambda xp, x, s: x + s, lambda c, s: c.gy, shifted, neutral=0.0
-    ),
-    "minus": Scalar(
-        "data - scalar", lambda xp, x, s: x - s, lambda c, s: c.gy, shifted, neutral=0.0
-    ),
-    "rminus": Scalar("scalar - data", lambda xp, x, s: s - x, lambda c, s: -c.gy, shifted),
-    "mul": Scalar(
-        "data * scalar", lambda xp, x, s: x * s, lambda c, s: c.gy * s, linear, neutral=1.0
-    ),
-    "div": Scalar(
-        "data / scalar", lambda xp, x, s: x / s, lambda c, s: c.gy / s, linear, floats, neutral=1.0
-    ),
-    "rdiv": Scalar(
-        "scalar / data",
-        lambda xp, x, s: s / x,
-        lambda c, s: -(c.gy * c.y[0] / c.x[0]),
-        dtype=floats,
-        precision=FULL,
-    ),
-    "power": Scalar(
-        "data ** scalar",
-        lambda xp, x, s: x**s,
-        power_scalar_grad,
-        dtype=floats,
-        precision=FULL,
-        neutral=1.0,
-    ),
-    "rpower": Scalar(
-        "scalar ** data", lambda xp, x, s: s**x, rpower_scalar_grad, dtype=floats, precision=FULL
-    ),
-    "mod": Scalar("data % scalar", lambda xp, x, s: xp.mod(x, s), lambda c, s: c.gy, dtype=floats),
+WHOLE_SCALAR = numbers_with("scalar")
+SCALAR: Mapping[str, Scalar] = {  # "r": the number comes first
+    "plus": Scalar(lambda c, s: c.gy, shifted, WHOLE_SCALAR, neutral=0.0),
+    "minus": Scalar(lambda c, s: c.gy, shifted, WHOLE_SCALAR, neutral=0.0),
+    "rminus": Scalar(lambda c, s: -c.gy, shifted, WHOLE_SCALAR),
+    "mul": Scalar(lambda c, s: c.gy * s, linear, WHOLE_SCALAR, neutral=1.0),
+    "div": Scalar(lambda c, s: c.gy / s, linear, neutral=1.0),
+    "rdiv": Scalar(lambda c, s: -(c.gy * c.y[0] / c.x[0]), precision=FULL),
+    "power": Scalar(power_scalar_grad, precision=FULL, neutral=1.0),
+    "rpower": Scalar(rpower_scalar_grad, precision=FULL),
+    "mod": Scalar(lambda c, s: c.gy),
     "rmod": Scalar(
-        "scalar % data",
-        lambda xp, x, s: xp.mod(s, x),
         lambda c, s: -(c.gy * apply("floor", apply("_rdiv_scalar", c.x[0], scalar=s))),
-        dtype=floats,
     ),
-    "hypot": Scalar(
-        "sqrt(data ** 2 + scalar ** 2)",
-        lambda xp, x, s: xp.hypot(x, s),
-        lambda c, s: c.gy * c.x[0] / c.y[0],
-        dtype=floats,
-    ),
+    "hypot": Scalar(lambda c, s: c.gy * c.x[0] / not_zero(c.y[0])),
     "maximum": Scalar(
-        "max(data, scalar)",
-        lambda xp, x, s: xp.maximum(x, s),
-        lambda c, s: c.gy * apply("_greater_equal_scalar", c.x[0], scalar=s),
+        lambda c, s: c.gy * apply("_greater_equal_scalar", c.x[0], scalar=s), dtype=WHOLE_SCALAR
     ),
     "minimum": Scalar(
-        "min(data, scalar)",
-        lambda xp, x, s: xp.minimum(x, s),
-        lambda c, s: c.gy * apply("_lesser_equal_scalar", c.x[0], scalar=s),
+        lambda c, s: c.gy * apply("_lesser_equal_scalar", c.x[0], scalar=s), dtype=WHOLE_SCALAR
     ),
-    **{
-        key: Scalar(
-            f"1 where data {sign} scalar, else 0, in the data's dtype,",
-            f,
-            None,
-            dtype=same_dtype,
-            convert=False,
-        )
-        for key, (sign, f) in COMPARISONS.items()
-    },
+    **{key: Scalar(None, dtype=same_dtype) for key in COMPARISONS},
 }
+SHORT = {long: key for key, long in LONG.items()}
 
 
 def register_scalar(key: str, row: Scalar) -> None:
-    rule = row.grad
-
-    def compute(env: Env, a: Attrs, x: Array) -> Any:
-        number = x.dtype.type(a["scalar"]) if row.convert else a["scalar"]
-        return row.compute(env.xp, x, number).astype(x.dtype, copy=False)
-
+    name, rule = f"_{key}_scalar", row.grad
     reverse = key in ("rminus", "rdiv", "rpower", "rmod")
-    word = capitals(key[1:] if reverse else key)
+    word = key[1:] if reverse else key
+    pair = PAIRS[SHORT.get(word, word)]
+    formula = FORMULAS[name] = pair.with_number(name, "x" if reverse else "y", "scalar")
+
+    def compare(env: Env, a: Attrs, x: Array) -> Any:
+        """Compare with the number as it is, which integers are not."""
+        return formula(env.xp, (x,), a).astype(x.dtype, copy=False)
+
     register(
-        name=f"_{key}_scalar",
+        name=name,
         inputs=("data",),
         shape=same,
-        compute=compute,
+        compute=compare if key in COMPARISONS else formula.compute,
         grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
         dtype=row.dtype,
         batch=row.batch,
         params={"scalar": params.number(), "is_int": params.ignored()},
-        aliases=(f"_{'R' * reverse}{word.replace('_', '')}Scalar",),
+        aliases=(f"_{'R' * reverse}{capitals(word).replace('_', '')}Scalar",),
         precision=row.precision,
         identity=lambda a: a["scalar"] == row.neutral,
-        doc=f"{row.formula} element by element. MXNet _{key}_scalar.",
+        doc=f"{formula_doc(formula, x='data')} element by element, in the data's dtype. "
+        f"MXNet {name}.",
     )
 
 
-for name, scalar_row in SCALAR.items():
-    register_scalar(name, scalar_row)
+for key, scalar_row in SCALAR.items():
+    register_scalar(key, scalar_row)
+
+
+# -- many values -------------------------------------------------------------------------------
 
 
 def arg_names(attrs: Attrs) -> Names:

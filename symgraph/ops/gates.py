@@ -37,7 +37,7 @@ from symgraph.core.registry import (
 from symgraph.core.shapes import expect
 from symgraph.core.types import Array, Types, is_float, wide
 from symgraph.ops.elementwise import floats
-from symgraph.ops.unary import sigmoid
+from symgraph.ops.formulas import sigmoid
 
 
 def blocks(counts: Mapping[str, int]) -> ShapeRule:

@@ -1,10 +1,10 @@
-"""LeakyReLU and its family: leaky, prelu, elu, selu, gelu; and erf, which gelu needs."""
+"""LeakyReLU and its family: leaky, prelu, elu, selu and gelu."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, bilinear, elementwise, refuse_mixing
@@ -14,48 +14,24 @@ from symgraph.core.registry import Call, Env, Names, Shapes, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array, Types
 from symgraph.ops.elementwise import floats
-from symgraph.ops.special import special_functions
+from symgraph.ops.formulas import FORMULAS, Formula
 
 SELU_ALPHA = 1.6732632423543772  # Klambauer et al. 2017: mean 0 and variance 1 stay
 SELU_SCALE = 1.0507009873554805
 
 
-def erf(env: Env, a: Attrs, x: Array) -> Any:
-    return special_functions(x).erf(x).astype(x.dtype, copy=False)
-
-
-register(
-    name="erf",
-    inputs=("data",),
-    shape=same,
-    compute=erf,
-    grad=lambda c: (c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),),
-    dtype=floats,
-    doc="The error function, element by element. MXNet erf.",
-)
-
+FORMULAS["_leaky_relu_grad"] = Formula("_leaky_relu_grad", "where(y > 0, x, x * slope)")
 register(
     name="_leaky_relu_grad",
     inputs=("grad", "data"),
     shape=same,
-    compute=lambda env, a, g, x: env.xp.where(x > 0, g, g * a["slope"]),
+    compute=FORMULAS["_leaky_relu_grad"].compute,
     grad=lambda c: (apply("_leaky_relu_grad", c.gy, c.x[1], slope=c.attrs["slope"]), None),
     dtype=floats,
     batch=bilinear,
     params={"slope": params.number()},
     doc="Gradient of leaky: grad where data > 0, else slope * grad.",
 )
-
-
-class Kind(NamedTuple):
-    """One act_type; compute(array module, data, slope) and the gradient of its data."""
-
-    compute: Callable[[Any, Array, float], Any]
-    grad: Callable[[Call], Ref]
-
-
-def elu(xp: Any, x: Array, slope: float) -> Any:
-    return xp.where(x > 0, x, slope * xp.expm1(xp.minimum(x, 0)))
 
 
 def elu_grad(c: Call, slope: float, scale: float) -> Ref:
@@ -65,10 +41,6 @@ def elu_grad(c: Call, slope: float, scale: float) -> Ref:
     return c.gy * (left + positive * scale)
 
 
-def normal_cdf(env: Env, x: Array) -> Any:
-    return 0.5 * (1 + erf(env, {}, x * math.sqrt(0.5)))
-
-
 def gelu_grad(c: Call) -> Ref:
     x = c.x[0]
     cdf = (apply("erf", x * math.sqrt(0.5)) + 1.0) * 0.5
@@ -76,17 +48,22 @@ def gelu_grad(c: Call) -> Ref:
     return c.gy * (cdf + x * density)
 
 
-KINDS: Mapping[str, Kind] = {
-    "leaky": Kind(
-        lambda xp, x, slope: xp.where(x > 0, x, slope * x),
-        lambda c: apply("_leaky_relu_grad", c.gy, c.x[0], slope=c.attrs["slope"]),
-    ),
-    "elu": Kind(elu, lambda c: elu_grad(c, c.attrs["slope"], 1.0)),
-    "selu": Kind(
-        lambda xp, x, slope: SELU_SCALE * elu(xp, x, SELU_ALPHA),
-        lambda c: elu_grad(c, SELU_ALPHA, SELU_SCALE),
-    ),
-    "gelu": Kind(lambda xp, x, slope: x * normal_cdf(Env(xp), x), gelu_grad),
+GRADIENTS: Mapping[str, Callable[[Call], Ref]] = {  # of the data, by act_type
+    "leaky": lambda c: apply("_leaky_relu_grad", c.gy, c.x[0], slope=c.attrs["slope"]),
+    "elu": lambda c: elu_grad(c, c.attrs["slope"], 1.0),
+    "selu": lambda c: elu_grad(c, SELU_ALPHA, SELU_SCALE),
+    "gelu": gelu_grad,
+}
+ELU = "where(x > 0, x, {slope} * expm1(minimum(x, 0)))"
+KINDS: Mapping[str, Formula] = {  # by act_type
+    name: Formula(name, text)
+    for name, text in {
+        "leaky": "where(x > 0, x, slope * x)",
+        "elu": ELU.format(slope="slope"),
+        "selu": f"{SELU_SCALE} * {ELU.format(slope=SELU_ALPHA)}",
+        "gelu": f"x * (0.5 * (1 + erf(x * {math.sqrt(0.5)!r})))",
+        "prelu": "where(x > 0, x, x * y)",
+    }.items()
 }
 
 
@@ -109,10 +86,9 @@ def leaky_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [data, expect(site, "gamma", ins[1], each, f"(data of shape {data})")], outs
 
 
-def leaky(env: Env, a: Attrs, x: Array, gamma: Array | None = None) -> Any:
-    if gamma is None:
-        return KINDS[a["act_type"]].compute(env.xp, x, a["slope"])
-    return env.xp.where(x > 0, x, x * gamma.reshape(channels(gamma.shape, x.ndim)))
+def leaky(env: Env, a: Attrs, x: Array, *gamma: Array) -> Any:
+    slopes = [g.reshape(channels(g.shape, x.ndim)) for g in gamma]
+    return KINDS[a["act_type"]].compute(env, a, x, *slopes)
 
 
 def prelu_grad(c: Call) -> Sequence[Ref]:
@@ -128,7 +104,7 @@ def prelu_grad(c: Call) -> Sequence[Ref]:
 
 def leaky_grad(c: Call) -> Sequence[Ref]:
     kind = c.attrs["act_type"]
-    return prelu_grad(c) if kind == "prelu" else (KINDS[kind].grad(c),)
+    return prelu_grad(c) if kind == "prelu" else (GRADIENTS[kind](c),)
 
 
 def leaky_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -149,7 +125,7 @@ register(
     dtype=floats,
     batch=leaky_batch,
     params={
-        "act_type": params.choice(*KINDS, "prelu", default="leaky"),
+        "act_type": params.choice(*KINDS, default="leaky"),
         "slope": params.number(0.25),
         "lower_bound": params.number(0.125),
         "upper_bound": params.number(0.334),

@@ -25,9 +25,9 @@ from symgraph.core.registry import (
 from symgraph.core.shapes import expect, same, unify
 from symgraph.core.types import Array, Shape, Types, is_float
 from symgraph.ops.elementwise import DTypes, floats
+from symgraph.ops.formulas import sigmoid
 from symgraph.ops.index import checked
 from symgraph.ops.softmax import flops_per_element, softmax
-from symgraph.ops.unary import sigmoid
 
 NORMALIZATION = params.choice("null", "batch", "valid", default="null")
 IGNORE = {"ignore_label": params.number(-1.0), "use_ignore": params.boolean(False)}

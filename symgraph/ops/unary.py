@@ -1,204 +1,197 @@
-"""Functions of one value, element by element: exp, tanh, clip, Cast, Activation and the like."""
+"""Functions of one value, element by element: exp, tanh, clip, Cast, Activation and the like.
+
+A row of a table is a function; see formulas.py.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from symgraph.core import params
 from symgraph.core.batch_layout import BatchRule, Layouts, bilinear, elementwise, linear
-from symgraph.core.params import Site
+from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import (
     FOLLOWS,
     FULL,
     Call,
     DTypeRule,
-    Names,
-    ViewRule,
+    Env,
     if_unchanged,
+    output_size,
     register,
-    same_dtype,
     same_memory,
 )
 from symgraph.core.shapes import same
 from symgraph.core.types import Array, Types, is_float
-from symgraph.ops.elementwise import floats, numbers, numbers_with
-
-
-def sigmoid(xp: Any, x: Array) -> Any:
-    """1 / (1 + exp(-x)); where exp overflows, the 0 that follows is right."""
-    y = xp.negative(x)
-    with np.errstate(over="ignore"):
-        xp.exp(y, out=y)
-    y += 1
-    return xp.reciprocal(y, out=y)
+from symgraph.ops.elementwise import floats, formula_doc, numbers, numbers_with
+from symgraph.ops.formulas import FORMULAS, Formula
 
 
 class Unary(NamedTuple):
     """A function of one value; grad gives the gradient of its input."""
 
-    formula: str
-    compute: Callable[[Any, Array], Any]  # (array module, data)
+    text: str
     grad: Callable[[Call], Ref] | None
+    precision: str = FOLLOWS
     dtype: DTypeRule = floats
     batch: BatchRule = elementwise
-    aliases: Names = ()
-    precision: str = FOLLOWS
-    view: ViewRule | None = None
+    doc: str = ""
+
+
+def inverse_root(x: Ref, sign: float, constant: float) -> Ref:
+    """1 / sqrt(sign * x * x + constant)."""
+    return apply("rsqrt", apply("square", x) * sign + constant)
+
+
+def root_grad(c: Call, sign: float, constant: float) -> Ref:
+    return c.gy * inverse_root(c.x[0], sign, constant)
 
 
 UNARY: Mapping[str, Unary] = {
-    "negative": Unary("-data", lambda xp, x: -x, lambda c: -c.gy, numbers, linear),
-    "abs": Unary(
-        "|data|", lambda xp, x: xp.abs(x), lambda c: c.gy * apply("sign", c.x[0]), numbers
+    "negative": Unary("-x", lambda c: -c.gy, dtype=numbers, batch=linear),
+    "abs": Unary("abs(x)", lambda c: c.gy * apply("sign", c.x[0]), dtype=numbers),
+    "sign": Unary("sign(x)", None, dtype=numbers, doc="-1, 0 or 1"),
+    "square": Unary("square(x)", lambda c: c.gy * c.x[0] * 2.0, FULL, numbers),
+    "reciprocal": Unary("reciprocal(x)", lambda c: -(c.gy * apply("square", c.y[0])), FULL),
+    "sqrt": Unary("sqrt(x)", lambda c: c.gy / c.y[0] * 0.5),
+    "rsqrt": Unary("1 / sqrt(x)", lambda c: c.gy * c.y[0] / c.x[0] * -0.5, FULL),
+    "cbrt": Unary("cbrt(x)", lambda c: c.gy / apply("square", c.y[0]) * (1 / 3), FULL),
+    "rcbrt": Unary("1 / cbrt(x)", lambda c: c.gy * c.y[0] / c.x[0] * (-1 / 3), FULL),
+    "exp": Unary("exp(x)", lambda c: c.gy * c.y[0], FULL),
+    "expm1": Unary("expm1(x)", lambda c: c.gy * (c.y[0] + 1.0), FULL, doc="exp(data) - 1"),
+    "log": Unary("log(x)", lambda c: c.gy / c.x[0], FULL, doc="the natural logarithm"),
+    "log2": Unary("log2(x)", lambda c: c.gy / c.x[0] * (1 / math.log(2)), FULL),
+    "log10": Unary("log10(x)", lambda c: c.gy / c.x[0] * (1 / math.log(10)), FULL),
+    "log1p": Unary("log1p(x)", lambda c: c.gy / (c.x[0] + 1.0), FULL, doc="log(1 + data)"),
+    "erf": Unary(
+        "erf(x)",
+        lambda c: c.gy * apply("exp", -apply("square", c.x[0])) * (2 / math.sqrt(math.pi)),
+        doc="the error function",
     ),
-    "sign": Unary("-1, 0 or 1", lambda xp, x: xp.sign(x), None, numbers),
-    "exp": Unary("e ** data", lambda xp, x: xp.exp(x), lambda c: c.gy * c.y[0], precision=FULL),
-    "log": Unary(
-        "the natural logarithm", lambda xp, x: xp.log(x), lambda c: c.gy / c.x[0], precision=FULL
+    "sin": Unary("sin(x)", lambda c: c.gy * apply("cos", c.x[0])),
+    "cos": Unary("cos(x)", lambda c: -(c.gy * apply("sin", c.x[0]))),
+    "tan": Unary("tan(x)", lambda c: c.gy * (apply("square", c.y[0]) + 1.0), FULL),
+    "arcsin": Unary("arcsin(x)", lambda c: root_grad(c, -1.0, 1.0), FULL),
+    "arccos": Unary("arccos(x)", lambda c: -root_grad(c, -1.0, 1.0), FULL),
+    "arctan": Unary("arctan(x)", lambda c: c.gy / (apply("square", c.x[0]) + 1.0), FULL),
+    "sinh": Unary("sinh(x)", lambda c: c.gy * apply("cosh", c.x[0]), FULL),
+    "cosh": Unary("cosh(x)", lambda c: c.gy * apply("sinh", c.x[0]), FULL),
+    "tanh": Unary("tanh(x)", lambda c: apply("_tanh_grad", c.gy, c.y[0])),
+    "arcsinh": Unary("arcsinh(x)", lambda c: root_grad(c, 1.0, 1.0), FULL),
+    "arccosh": Unary("arccosh(x)", lambda c: root_grad(c, 1.0, -1.0), FULL),
+    "arctanh": Unary("arctanh(x)", lambda c: c.gy / (1.0 - apply("square", c.x[0])), FULL),
+    "degrees": Unary(
+        f"x * {180 / math.pi!r}", lambda c: c.gy * (180 / math.pi), FULL, floats, linear
     ),
-    "sqrt": Unary("the square root", lambda xp, x: xp.sqrt(x), lambda c: c.gy / c.y[0] * 0.5),
-    "rsqrt": Unary(
-        "1 / sqrt(data)",
-        lambda xp, x: 1 / xp.sqrt(x),
-        lambda c: c.gy * c.y[0] / c.x[0] * -0.5,
-        precision=FULL,
+    "radians": Unary(
+        f"x * {math.pi / 180!r}", lambda c: c.gy * (math.pi / 180), FULL, floats, linear
     ),
-    "square": Unary(
-        "data * data",
-        lambda xp, x: x * x,
-        lambda c: c.gy * c.x[0] * 2.0,
-        numbers,
-        precision=FULL,
-    ),
-    "reciprocal": Unary(
-        "1 / data",
-        lambda xp, x: 1 / x,
-        lambda c: -(c.gy * apply("square", c.y[0])),
-        precision=FULL,
-    ),
-    "sin": Unary("the sine", lambda xp, x: xp.sin(x), lambda c: c.gy * apply("cos", c.x[0])),
-    "cos": Unary("the cosine", lambda xp, x: xp.cos(x), lambda c: -(c.gy * apply("sin", c.x[0]))),
-    "tanh": Unary(
-        "the hyperbolic tangent",
-        lambda xp, x: xp.tanh(x),
-        lambda c: apply("_tanh_grad", c.gy, c.y[0]),
-    ),
+    "logical_not": Unary("x == 0", None, FULL, numbers),
     "sigmoid": Unary(
-        "1 / (1 + e ** -data)", sigmoid, lambda c: apply("_sigmoid_grad", c.gy, c.y[0])
+        "sigmoid(x)", lambda c: apply("_sigmoid_grad", c.gy, c.y[0]), doc="1 / (1 + exp(-data))"
     ),
     "relu": Unary(
-        "max(data, 0)",
-        lambda xp, x: xp.maximum(x, 0),
+        "where(x <= 0, 0, x)",
         lambda c: apply("_relu_grad", c.gy, c.y[0]),
-        numbers,
+        dtype=numbers,
+        doc="max(data, 0)",
     ),
     "softsign": Unary(
-        "data / (1 + |data|)",
-        lambda xp, x: x / (1 + xp.abs(x)),
-        lambda c: c.gy * apply("square", 1.0 - apply("abs", c.y[0])),
+        "x / (1 + abs(x))", lambda c: c.gy * apply("square", 1.0 - apply("abs", c.y[0]))
     ),
-    "identity": Unary(
-        "the same value",
-        lambda xp, x: x,
-        lambda c: c.gy,
-        same_dtype,
-        linear,
-        ("_copy",),
-        view=same_memory,
-    ),
-    "BlockGrad": Unary(
-        "the same value, through which no gradient flows",
-        lambda xp, x: x,
-        None,
-        same_dtype,
-        linear,
-        ("stop_gradient",),
-        view=same_memory,
-    ),
+}
+STEPS: Mapping[str, tuple[str, str]] = {  # no gradient flows through them; integers stay
+    "floor": ("floor(x)", "the largest whole number that is not above data"),
+    "ceil": ("ceil(x)", "the smallest whole number that is not below data"),
+    "trunc": ("trunc(x)", "the whole number next to data on zero's side"),
+    "fix": ("trunc(x)", "the whole number next to data on zero's side"),
+    "round": ("sign(x) * floor(abs(x) + 0.5)", "the nearest whole number, halves away from zero"),
+    "rint": ("ceil(x - 0.5)", "the nearest whole number, halves down"),
 }
 
 
-def register_unary(name: str, row: Unary) -> None:
+def register_unary(name: str, row: Unary, *, step: bool = False) -> None:
+    formula = FORMULAS[name] = Formula(name, row.text)
     rule = row.grad
+
+    def rounded(env: Env, a: Attrs, x: Array) -> Any:
+        return formula.compute(env, a, x) if x.dtype.kind == "f" else x
+
     register(
         name=name,
         inputs=("data",),
         shape=same,
-        compute=lambda env, a, x: row.compute(env.xp, x),
+        compute=rounded if step else formula.compute,
         grad=None if rule is None else lambda c: (rule(c),),
         dtype=row.dtype,
         batch=row.batch,
-        aliases=row.aliases,
         precision=row.precision,
-        view=row.view,
-        doc=f"{row.formula}, element by element. MXNet {name}.",
+        doc=f"{row.doc or formula_doc(formula, x='data')}, element by element. MXNet {name}.",
     )
 
 
 for key, unary_row in UNARY.items():
     register_unary(key, unary_row)
+for key, (text, doc) in STEPS.items():
+    register_unary(key, Unary(text, None, FULL, numbers, doc=doc), step=True)
+
+for key, alias, passes in (("identity", "_copy", True), ("BlockGrad", "stop_gradient", False)):
+    register(
+        name=key,
+        inputs=("data",),
+        shape=same,
+        compute=lambda env, a, x: x,
+        grad=(lambda c: (c.gy,)) if passes else None,
+        batch=linear,
+        aliases=(alias,),
+        view=same_memory,
+        doc=f"The same value{'' if passes else ', through which no gradient flows'}. MXNet {key}.",
+    )
 
 
-# One node instead of three for the gradients that unrolled networks hold thousands of.
+# -- gradients of one node instead of three, of which unrolled networks hold thousands --------
 
-register(
-    name="_tanh_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: g * (1 - y * y),
-    grad=lambda c: (
-        apply("_tanh_grad", c.gy, c.x[1]),
-        c.gy * c.x[0] * c.x[1] * -2.0,
-    ),
-    flops=lambda attrs, ins, outs: 3 * outs[0].size,
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of tanh from its output y: grad * (1 - y^2).",
-)
-
-register(
-    name="_sigmoid_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: g * y * (1 - y),
-    grad=lambda c: (
-        apply("_sigmoid_grad", c.gy, c.x[1]),
-        c.gy * c.x[0] * (1.0 - c.x[1] * 2.0),
-    ),
-    flops=lambda attrs, ins, outs: 3 * outs[0].size,
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of sigmoid from its output y: grad * y * (1 - y).",
-)
-
-register(
-    name="_relu_grad",
-    inputs=("grad", "output"),
-    shape=same,
-    compute=lambda env, a, g, y: env.xp.where(y > 0, g, 0),
-    grad=lambda c: (apply("_relu_grad", c.gy, c.x[1]), None),
-    dtype=floats,
-    batch=bilinear,
-    doc="Gradient of relu from its output y: grad where y > 0, else 0.",
-)
+SECOND: Mapping[str, tuple[str, Callable[[Call], Ref | None]]] = {
+    "_tanh_grad": ("x * (1 - y * y)", lambda c: c.gy * c.x[0] * c.x[1] * -2.0),
+    "_sigmoid_grad": ("x * y * (1 - y)", lambda c: c.gy * c.x[0] * (1.0 - c.x[1] * 2.0)),
+    "_relu_grad": ("where(y > 0, x, 0)", lambda c: None),
+}
 
 
-ACTIVATIONS: Mapping[str, Unary] = {
-    **{name: UNARY[name] for name in ("relu", "sigmoid", "tanh", "softsign")},
-    "softrelu": Unary(
-        "log(1 + e ** data)",
-        lambda xp, x: xp.logaddexp(x, 0),
-        lambda c: c.gy * apply("sigmoid", c.x[0]),
-    ),
+def register_grad(name: str, text: str, of_output: Callable[[Call], Ref | None]) -> None:
+    """Register the gradient of an activation from its gradient x and its output y."""
+    formula = FORMULAS[name] = Formula(name, text)
+    register(
+        name=name,
+        inputs=("grad", "output"),
+        shape=same,
+        compute=formula.compute,
+        grad=lambda c: (apply(name, c.gy, c.x[1]), of_output(c)),
+        flops=output_size if name == "_relu_grad" else lambda attrs, ins, outs: 3 * outs[0].size,
+        dtype=floats,
+        batch=bilinear,
+        doc=f"{formula_doc(formula, x='grad', y='output')}, element by element.",
+    )
+
+
+for key, (text, of_output) in SECOND.items():
+    register_grad(key, text, of_output)
+
+
+# -- with parameters ---------------------------------------------------------------------------
+
+SOFTRELU = Formula("softrelu", "softrelu(x)")  # log(1 + exp(x))
+ACTIVATIONS: Mapping[str, tuple[Formula, Callable[[Call], Ref] | None]] = {
+    **{key: (FORMULAS[key], UNARY[key].grad) for key in ("relu", "sigmoid", "tanh", "softsign")},
+    "softrelu": (SOFTRELU, lambda c: c.gy * apply("sigmoid", c.x[0])),
 }
 
 
 def activation_grad(c: Call) -> Sequence[Ref]:
-    rule = ACTIVATIONS[c.attrs["act_type"]].grad
+    _, rule = ACTIVATIONS[c.attrs["act_type"]]
     assert rule is not None
     return (rule(c),)
 
@@ -207,7 +200,7 @@ register(
     name="Activation",
     inputs=("data",),
     shape=same,
-    compute=lambda env, a, x: ACTIVATIONS[a["act_type"]].compute(env.xp, x),
+    compute=lambda env, a, x: ACTIVATIONS[a["act_type"]][0].compute(env, a, x),
     grad=activation_grad,
     dtype=floats,
     params={"act_type": params.choice(*ACTIVATIONS)},
@@ -223,17 +216,58 @@ def clip_grad(c: Call) -> Sequence[Ref]:
     return (c.gy * inside,)
 
 
+FORMULAS["clip"] = Formula("clip", "clip(x, a_min, a_max)")
 register(
     name="clip",
     inputs=("data",),
     shape=same,
-    compute=lambda env, a, x: env.xp.clip(x, x.dtype.type(a["a_min"]), x.dtype.type(a["a_max"])),
+    compute=FORMULAS["clip"].compute,
     grad=clip_grad,
     dtype=numbers_with("a_min", "a_max"),
     params={"a_min": params.number(), "a_max": params.number()},
     doc="Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders "
     "included. MXNet clip.",
 )
+
+
+def hard_sigmoid_grad(c: Call) -> tuple[Ref]:
+    y = c.y[0]
+    rising = apply("_greater_scalar", y, scalar=0.0) * apply("_lesser_scalar", y, scalar=1.0)
+    return (c.gy * rising * c.attrs["alpha"],)
+
+
+FORMULAS["hard_sigmoid"] = Formula("hard_sigmoid", "clip(x * alpha + beta, 0, 1)")
+register(
+    name="hard_sigmoid",
+    inputs=("data",),
+    shape=same,
+    compute=FORMULAS["hard_sigmoid"].compute,
+    grad=hard_sigmoid_grad,
+    dtype=floats,
+    params={"alpha": params.number(0.2), "beta": params.number(0.5)},
+    doc="alpha * data + beta limited to [0, 1], element by element. MXNet hard_sigmoid.",
+)
+
+FORMULAS["smooth_l1"] = Formula(
+    "smooth_l1",
+    "where(abs(x) < edge, x * x / (2 * edge), abs(x) - edge / 2)",
+    edge=lambda attrs: 1 / attrs["scalar"] ** 2,
+)
+register(
+    name="smooth_l1",
+    inputs=("data",),
+    shape=same,
+    compute=FORMULAS["smooth_l1"].compute,
+    grad=lambda c: (c.gy * apply("clip", c.x[0] * c.attrs["scalar"] ** 2, a_min=-1.0, a_max=1.0),),
+    dtype=floats,
+    params={"scalar": params.number(1.0), "is_int": params.ignored()},
+    precision=FULL,
+    doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** 2 "
+    "beyond. MXNet smooth_l1.",
+)
+
+
+# -- Cast --------------------------------------------------------------------------------------
 
 
 def cast_dtype(site: Site, ins: Sequence[str | None]) -> tuple[Sequence[str | None], Sequence[str]]:

@@ -12,7 +12,6 @@ from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
     gates,
     gemm,
     labels,
-    leaky_relu,
     normalize,
     pool,
     rows,

@@ -1,29 +1,23 @@
 """Flat kernels: element by element over whole arrays.
 
 Where numpy makes one pass it is as fast as a compiled loop, so its functions are called as they
-are, with the output as last argument. Compiled are exp, sigmoid, tanh and erf, which are faster
-than numpy's and scipy's, and formulas of several steps. An output may be an input: where it is
-worth it the loop stands twice, since of a loop over an array and itself the compiler's vector form
-is not used.
+are. Compiled are exp, sigmoid, tanh and erf, which are faster than numpy's and scipy's, and hot
+formulas of several steps. An output may be an input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
 from runtime.backends.cpu.chains import blocked
+from runtime.backends.cpu.formulas import Function, loop, numpy_call
 from runtime.backends.cpu.rows import FLOATS, copies
 from runtime.backends.cpu.table import kernel
-from runtime.backends.cpu.vector import erf, exp, sigmoid, tanh
-from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, wide
-from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
-
-Function = Callable[..., Any]
+from symgraph.ops.formulas import FORMULAS, Formula
+from symgraph.ops.leaky_relu import KINDS
+from symgraph.ops.unary import ACTIVATIONS
 
 FLOAT_TYPES = {np.dtype(name) for name in FLOATS}
 
@@ -35,7 +29,7 @@ def floating(*values: Array) -> bool:
 
 
 def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall:
-    """A call of a function of numpy's, which has floats of 16 bits in float32."""
+    """Call a function of numpy's, which gets floats of 16 bits as float32."""
 
     def run() -> None:
         out[...] = function(
@@ -50,98 +44,80 @@ def _widened(array: Array) -> Array:
     return wider
 
 
-# -- numpy's own -------------------------------------------------------------------------------
+# -- formulas ----------------------------------------------------------------------------------
 
-
-def maximum(x: Array, y: Array, out: Array) -> None:
-    np.maximum(x, y, out=out)  # numpy wants this output by name
-
-
-def minimum(x: Array, y: Array, out: Array) -> None:
-    np.minimum(x, y, out=out)
-
-
-PAIRS: dict[str, Function] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "power": np.power,
-    "maximum": maximum,
-    "minimum": minimum,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "lesser": np.less,
-    "lesser_equal": np.less_equal,
-    "mod": np.mod,
-    "hypot": np.hypot,
+# Of an operator or of a kind; a compiled loop is faster than numpy or scipy for them.
+LOOPS: dict[str, Function] = {
+    formula.name: loop(formula)
+    for formula in (
+        *[FORMULAS[op] for op in ("exp", "sigmoid", "tanh", "erf", "relu")],
+        *[FORMULAS[op] for op in ("_sigmoid_grad", "_tanh_grad", "_relu_grad", "_leaky_relu_grad")],
+        *[KINDS[kind] for kind in ("leaky", "elu", "selu", "gelu")],
+    )
 }
-OF_SCALAR = {"plus": "add", "minus": "sub"}  # where SCALAR's word is not BINARY's
-UNARY: dict[str, Function] = {
-    "negative": np.negative,
-    "abs": np.absolute,
-    "sign": np.sign,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "reciprocal": np.reciprocal,
-    "sin": np.sin,
-    "cos": np.cos,
-}
+CALLS = {op: found for op in FORMULAS.keys() - LOOPS if (found := numpy_call(FORMULAS[op]))}
+# What takes any part of its arrays by itself, the output being the last argument; see chains.py.
+BY_ELEMENT = frozenset(
+    [
+        *[LOOPS[f] for f in LOOPS if f not in ("leaky", "elu", "_leaky_relu_grad")],
+        *[function for function, _ in CALLS.values()],
+    ]
+)
 
 
-def register(names: Sequence[str], function: Function) -> None:
-    @kernel(*names)
-    def on_arrays(task: KernelCall) -> BoundCall | None:
-        arrays = (*task.ins, *task.outs)
-        return BoundCall(function, arrays) if floating(*arrays) else None
+def by_loop(formula: Formula, call: KernelCall) -> BoundCall | None:
+    arrays = (*call.ins, *call.outs)
+    if formula.name not in LOOPS or not floating(*arrays):
+        return None
+    numbers = map(arrays[0].dtype.type, formula.values(call.attrs))
+    return BoundCall(LOOPS[formula.name], (*[x.reshape(-1) for x in arrays], *numbers))
 
 
-def of_pair(key: str) -> tuple[str, bool]:
-    """The row of BINARY that a row of SCALAR is with a number, and whether the number is first."""
-    turned = key in ("rminus", "rdiv", "rpower", "rmod")
-    word = key[1:] if turned else key
-    return OF_SCALAR.get(word, word), turned
-
-
-def register_scalar(key: str) -> None:
+def by_ufunc(op: str, call: KernelCall) -> BoundCall | None:
     """A number is an array without axes: numpy takes it twice as fast as a Python number."""
-    word, turned = of_pair(key)
-    function = PAIRS[word]
-
-    @kernel(f"_{key}_scalar")
-    def with_number(task: KernelCall) -> BoundCall | None:
-        (x,), (out,) = task.ins, task.outs
-        if not floating(x, out):
-            return None
-        number = np.array(task.attrs["scalar"], x.dtype)
-        if key == "power" and number == 2:
-            return BoundCall(np.square, (x, out))
-        return BoundCall(function, (number, x, out) if turned else (x, number, out))
+    (out,), formula, (function, names) = call.outs, FORMULAS[op], CALLS[op]
+    if not floating(*call.ins, out):
+        return None
+    if op == "_power_scalar" and call.attrs["scalar"] == 2:
+        return BoundCall(np.square, (*call.ins, out))
+    numbers = [np.array(value, out.dtype) for value in formula.values(call.attrs)]
+    given = dict(zip((*formula.arrays, *formula.numbers), (*call.ins, *numbers), strict=True))
+    return BoundCall(function, (*[given[name] for name in names], out))
 
 
-for word, function in PAIRS.items():
-    register((SAME[word], BROADCAST[word]), function)
-for word in SCALAR:
-    register_scalar(word)
-for word, function in UNARY.items():
-    register((word,), function)
+def register(op: str, formula: Formula) -> None:
+    if op in CALLS:
+        kernel(op)(lambda call: by_ufunc(op, call))
+    elif op in LOOPS:
+        kernel(op)(lambda call: by_loop(formula, call))
+
+
+for op, formula in FORMULAS.items():
+    register(op, formula)
+
+
+@kernel("Activation")
+def activation(call: KernelCall) -> BoundCall | None:
+    return by_loop(ACTIVATIONS[call.attrs["act_type"]][0], call)
+
+
+@kernel("LeakyReLU")
+def leaky_relu(call: KernelCall) -> BoundCall | None:
+    return by_loop(KINDS[call.attrs["act_type"]], call)
 
 
 @kernel("add_n")
-def add_n(task: KernelCall) -> BoundCall | None:
+def add_n(call: KernelCall) -> BoundCall | None:
     """Block by block, so that a partial sum is still in the cache when the next term comes."""
-    (out,), first = task.outs, task.ins[0]
-    if not floating(*task.ins, out):
+    (out,), first = call.outs, call.ins[0]
+    if not floating(*call.ins, out):
         return None
-    if len(task.ins) == 1:
+    if len(call.ins) == 1:
         return copies([(out, first)])
-    if any(x.ctypes.data == out.ctypes.data for x in task.ins[2:]):
+    if any(x.ctypes.data == out.ctypes.data for x in call.ins[2:]):
         return None
-    sums = [BoundCall(np.add, (first, task.ins[1], out))]
-    sums += [BoundCall(np.add, (out, x, out)) for x in task.ins[2:]]
+    sums = [BoundCall(np.add, (first, call.ins[1], out))]
+    sums += [BoundCall(np.add, (out, x, out)) for x in call.ins[2:]]
     return blocked(sums)
 
 
@@ -160,150 +136,26 @@ def add_n(task: KernelCall) -> BoundCall | None:
     "MAERegressionOutput",
     "_CrossDeviceCopy",
 )
-def copy(task: KernelCall) -> BoundCall:
-    return copies([(task.outs[0], task.ins[0].reshape(task.outs[0].shape))])
+def copy(call: KernelCall) -> BoundCall:
+    return copies([(call.outs[0], call.ins[0].reshape(call.outs[0].shape))])
 
 
 @kernel("Cast")
-def cast(task: KernelCall) -> BoundCall:
-    (x,), (out,) = task.ins, task.outs
+def cast(call: KernelCall) -> BoundCall:
+    (x,), (out,) = call.ins, call.outs
     return copies([(out, x)]) if x.dtype == out.dtype else BoundCall(np.copyto, (out, x, "unsafe"))
 
 
 @kernel("_zeros", "zeros_like")
-def zeros(task: KernelCall) -> BoundCall:
-    return BoundCall(task.outs[0].fill, (0,))
+def zeros(call: KernelCall) -> BoundCall:
+    return BoundCall(call.outs[0].fill, (0,))
 
 
 @kernel("_ones", "ones_like")
-def ones(task: KernelCall) -> BoundCall:
-    return BoundCall(task.outs[0].fill, (1,))
+def ones(call: KernelCall) -> BoundCall:
+    return BoundCall(call.outs[0].fill, (1,))
 
 
 @kernel("_full")
-def full(task: KernelCall) -> BoundCall:
-    return BoundCall(task.outs[0].fill, (task.attrs["value"],))
-
-
-# -- compiled functions ------------------------------------------------------------------------
-
-
-@jit
-def exp_flat(x: Array, y: Array) -> None:
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = exp(x[j])
-    else:
-        for j in range(len(y)):
-            y[j] = exp(y[j])
-
-
-@jit
-def sigmoid_flat(x: Array, y: Array) -> None:
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = sigmoid(x[j])
-    else:
-        for j in range(len(y)):
-            y[j] = sigmoid(y[j])
-
-
-@jit
-def tanh_flat(x: Array, y: Array) -> None:
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = tanh(x[j])
-    else:
-        for j in range(len(y)):
-            y[j] = tanh(y[j])
-
-
-@jit
-def erf_flat(x: Array, y: Array) -> None:
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = erf(x[j])
-    else:
-        for j in range(len(y)):
-            y[j] = erf(y[j])
-
-
-@jit
-def relu_flat(x: Array, y: Array) -> None:
-    zero = y.dtype.type(0)
-    if x.ctypes.data != y.ctypes.data:
-        for j in range(len(y)):
-            y[j] = zero if x[j] <= zero else x[j]
-    else:
-        for j in range(len(y)):
-            y[j] = zero if y[j] <= zero else y[j]
-
-
-@jit
-def sigmoid_grad_flat(g: Array, y: Array, out: Array) -> None:
-    one = out.dtype.type(1)
-    if g.ctypes.data != out.ctypes.data:
-        for j in range(len(out)):
-            out[j] = g[j] * y[j] * (one - y[j])
-    else:
-        for j in range(len(out)):
-            out[j] = out[j] * y[j] * (one - y[j])
-
-
-@jit
-def tanh_grad_flat(g: Array, y: Array, out: Array) -> None:
-    one = out.dtype.type(1)
-    if g.ctypes.data != out.ctypes.data:
-        for j in range(len(out)):
-            out[j] = g[j] * (one - y[j] * y[j])
-    else:
-        for j in range(len(out)):
-            out[j] = out[j] * (one - y[j] * y[j])
-
-
-@jit
-def relu_grad_flat(g: Array, y: Array, out: Array) -> None:
-    zero = out.dtype.type(0)
-    if g.ctypes.data != out.ctypes.data:
-        for j in range(len(out)):
-            out[j] = g[j] if y[j] > zero else zero
-    else:
-        for j in range(len(out)):
-            out[j] = out[j] if y[j] > zero else zero
-
-
-COMPILED: dict[str, Function] = {
-    "exp": exp_flat,
-    "sigmoid": sigmoid_flat,
-    "tanh": tanh_flat,
-    "erf": erf_flat,
-    "relu": relu_flat,
-    "_sigmoid_grad": sigmoid_grad_flat,
-    "_tanh_grad": tanh_grad_flat,
-    "_relu_grad": relu_grad_flat,
-}
-
-
-# What takes any part of its arrays by itself; see chains.py.
-BY_ELEMENT = frozenset({*PAIRS.values(), *UNARY.values(), *COMPILED.values()})
-
-
-def on_flat(function: Function, task: KernelCall) -> BoundCall | None:
-    arrays = (*task.ins, *task.outs)
-    return (
-        BoundCall(function, tuple([x.reshape(-1) for x in arrays])) if floating(*arrays) else None
-    )
-
-
-def register_compiled(name: str, function: Function) -> None:
-    kernel(name)(lambda task: on_flat(function, task))
-
-
-for word, loop in COMPILED.items():
-    register_compiled(word, loop)
-
-
-@kernel("Activation")
-def activation(task: KernelCall) -> BoundCall | None:
-    function = COMPILED.get(task.attrs["act_type"])
-    return on_flat(function, task) if function else None
+def full(call: KernelCall) -> BoundCall:
+    return BoundCall(call.outs[0].fill, (call.attrs["value"],))

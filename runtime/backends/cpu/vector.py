@@ -201,3 +201,24 @@ def _offer(function: Function, index: int) -> None:
 
 for at, offered in enumerate((exp, sigmoid, tanh, expm1, erf)):
     _offer(offered, at)
+
+
+# -- choices -----------------------------------------------------------------------------------
+
+
+def where(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` or `no`, both of which are computed: so a loop over an array becomes vector code."""
+    return yes if condition else no
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """The smaller one; NaN if x is."""
+    return x if x <= y or x != x else y
+
+
+def _inline(function: Callable[..., Any]) -> None:
+    overload(function, jit_options=OPTIONS, strict=False)(lambda *kinds: function)
+
+
+_inline(where)
+_inline(minimum)

@@ -1,4 +1,4 @@
-// What the formulas of formulas.py call. Their kernels are written behind this.
+// Functions that formulas call and C does not have. Their kernels are written behind this.
 
 __device__ inline calc maximum(calc x, calc y) {  // NaN if one is
     return x >= y || x != x ? x : y;
@@ -17,8 +17,20 @@ __device__ inline calc modulo(calc x, calc y) {  // with the sign of y
     return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
 }
 
-__device__ inline calc elu(calc x, calc slope) {
-    return x > 0 ? x : slope * expm1(x);
+__device__ inline calc clip(calc x, calc least, calc most) {
+    return minimum(maximum(x, least), most);
+}
+
+__device__ inline calc square(calc x) {
+    return x * x;
+}
+
+__device__ inline calc reciprocal(calc x) {
+    return 1 / x;
+}
+
+__device__ inline calc softrelu(calc x) {  // log(1 + exp(x))
+    return maximum(x, 0) + log1p(exp(-fabs(x)));
 }
 
 // Four axes of an output and, of its inputs, the steps along them: 0 along one that is repeated.

@@ -7,8 +7,9 @@ first. For 16 bits all of a formula is computed in float and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from runtime.backends.cuda.base import (
     PACK,
@@ -23,21 +24,12 @@ from runtime.backends.cuda.base import (
     module,
     packed,
 )
-from runtime.backends.cuda.formulas import (
-    BY_PACKS,
-    GRADIENTS,
-    LIMIT,
-    MOST,
-    PAIRS,
-    UNARY,
-    added,
-    kernels,
-)
+from runtime.backends.cuda.formulas import BY_PACKS, FORMULAS, LIMIT, MOST, added, kernels
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.registry import OPS
 from symgraph.core.shapes import reduced_shape
 from symgraph.core.types import HALVES, Array, Shape
-from symgraph.ops.elementwise import BROADCAST, SAME, SCALAR
+from symgraph.ops.formulas import FORMULAS as OPERATORS
+from symgraph.ops.formulas import Formula
 from symgraph.ops.leaky_relu import channels
 
 WRITTEN["flat"] = "".join(kernels())
@@ -46,8 +38,8 @@ ROWS = 1 << 31  # a kernel counts them in 32 bits, for the sake of its divisions
 
 
 @kernel("Cast")
-def cast(task: KernelCall) -> BoundCall:
-    (x,), (out,) = task.ins, task.outs
+def cast(call: KernelCall) -> BoundCall:
+    (x,), (out,) = call.ins, call.outs
     kinds = {x.dtype.name, out.dtype.name}
     if "float32" not in kinds or not kinds.intersection(HALVES):
         return BoundCall(module().copyto, (out, x, "unsafe"))
@@ -59,15 +51,18 @@ def cast(task: KernelCall) -> BoundCall:
 # -- launches ----------------------------------------------------------------------------------
 
 
-def by_element(name: str, ins: Sequence[Array], out: Array, *numbers: float) -> BoundCall | None:
-    """The formula `name` of arrays that broadcast to the output, and of its numbers."""
+def by_element(
+    name: str, ins: Sequence[Array], out: Array, attrs: Mapping[str, Any] | None = None
+) -> BoundCall | None:
+    """The formula `name` of arrays that broadcast to the output, with an operator's parameters."""
     if not floating(*ins, out):
         return None
     if all(x.shape == out.shape for x in ins):
         by_packs = name in BY_PACKS and packed(*ins, out)
         kind, count = ("packs", out.size // PACK) if by_packs else ("flat", out.size)
         run = function("flat", f"{kind}_{name}", real=out.dtype.name)
-        return launch(run, *each(count), *ins, out, count, *map(float, numbers))
+        numbers = map(float, FORMULAS[name].values(attrs or {}))
+        return launch(run, *each(count), *ins, out, count, *numbers)
     found = merged(out.shape, [x.shape for x in ins])
     if found is None or math.prod(found[0][:-1]) > ROWS:
         return None
@@ -112,63 +107,45 @@ def steps_of(lengths: Sequence[int], kept: Sequence[bool]) -> list[int]:
 
 # -- operators ---------------------------------------------------------------------------------
 
-ATTRS = {  # of those that a formula takes as its numbers
-    "clip": ("a_min", "a_max"),
-    "hard_sigmoid": ("alpha", "beta"),
-    "_leaky_relu_grad": ("slope",),
-    **{f"_{key}_scalar": ("scalar",) for key in SCALAR},
-}
-OPERATORS: dict[str, str] = {  # by operator: its formula
-    **{name: name for name in (*UNARY, *GRADIENTS, *ATTRS) if name in OPS},
-    **{SAME[key]: key for key in PAIRS},
-    **{BROADCAST[key]: key for key in PAIRS},
-}
 REPEATS = ("broadcast_to", "broadcast_axis", "broadcast_like", "_broadcast_rows")
 
 
-def register(op: str, formula: str) -> None:
+def register(op: str, formula: Formula) -> None:
     @kernel(op)
-    def on_arrays(task: KernelCall) -> BoundCall | None:
-        numbers = [task.attrs[name] for name in ATTRS.get(op, ())]
-        if op == "_power_scalar" and numbers == [2]:
-            return by_element("square", task.ins, task.outs[0])
-        return by_element(formula, task.ins, task.outs[0], *numbers)
+    def on_arrays(call: KernelCall) -> BoundCall | None:
+        squared = op == "_power_scalar" and call.attrs["scalar"] == 2
+        name = "square" if squared else formula.name
+        return by_element(name, call.ins, call.outs[0], call.attrs)
 
 
-for name, formula in OPERATORS.items():
-    register(name, formula)
+for op, formula in OPERATORS.items():
+    register(op, formula)
 
 
 @kernel("Activation")
-def activation(task: KernelCall) -> BoundCall | None:
-    return by_element(task.attrs["act_type"], task.ins, task.outs[0])
+def activation(call: KernelCall) -> BoundCall | None:
+    return by_element(call.attrs["act_type"], call.ins, call.outs[0])
 
 
 @kernel("LeakyReLU")
-def leaky_relu(task: KernelCall) -> BoundCall | None:
-    (x, *gamma), a = task.ins, task.attrs
+def leaky_relu(call: KernelCall) -> BoundCall | None:
+    (x, *gamma), a = call.ins, call.attrs
     slopes = [g.reshape(channels(g.shape, x.ndim)) for g in gamma]
-    numbers = [a["slope"]] if a["act_type"] in ("leaky", "elu") else []
-    return by_element(a["act_type"], [x, *slopes], task.outs[0], *numbers)
-
-
-@kernel("smooth_l1")
-def smooth_l1(task: KernelCall) -> BoundCall | None:
-    return by_element("smooth_l1", task.ins, task.outs[0], 1 / task.attrs["scalar"] ** 2)
+    return by_element(a["act_type"], [x, *slopes], call.outs[0], a)
 
 
 @kernel("LogisticRegressionOutput")
-def logistic(task: KernelCall) -> BoundCall | None:
-    return by_element("sigmoid", task.ins[:1], task.outs[0])
+def logistic(call: KernelCall) -> BoundCall | None:
+    return by_element("sigmoid", call.ins[:1], call.outs[0])
 
 
 @kernel("where")
-def where(task: KernelCall) -> BoundCall | None:
-    condition, x, y = task.ins
+def where(call: KernelCall) -> BoundCall | None:
+    condition, x, y = call.ins
     if condition.dtype != x.dtype:
-        return choose(condition, x, y, task.outs[0])
+        return choose(condition, x, y, call.outs[0])
     rows = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-    return by_element("where", [rows, x, y], task.outs[0])
+    return by_element("where", [rows, x, y], call.outs[0])
 
 
 def choose(condition: Array, x: Array, y: Array, out: Array) -> BoundCall | None:
@@ -184,42 +161,42 @@ def choose(condition: Array, x: Array, y: Array, out: Array) -> BoundCall | None
 
 
 @kernel("add_n")
-def add_n(task: KernelCall) -> BoundCall | None:
+def add_n(call: KernelCall) -> BoundCall | None:
     """More terms than usual have a source for their number, which is compiled when it is met."""
-    terms, (out,) = len(task.ins), task.outs
+    terms, (out,) = len(call.ins), call.outs
     if terms <= MOST:
         name = {1: "copy", 2: "add"}.get(terms, f"add_{terms}")
-        return by_element(name, task.ins, out)
-    if terms > LIMIT or not floating(*task.ins, out):
+        return by_element(name, call.ins, out)
+    if terms > LIMIT or not floating(*call.ins, out):
         return None
     source = f"add_{terms}"
     WRITTEN.setdefault(source, added(terms))
     run = function(source, f"flat_{source}", real=out.dtype.name)
-    return launch(run, *each(out.size), *task.ins, out, out.size)
+    return launch(run, *each(out.size), *call.ins, out, out.size)
 
 
 @kernel(*REPEATS)
-def repeat(task: KernelCall) -> BoundCall | None:
-    return by_element("copy", task.ins[:1], task.outs[0])
+def repeat(call: KernelCall) -> BoundCall | None:
+    return by_element("copy", call.ins[:1], call.outs[0])
 
 
 @kernel("_broadcast_axes")
-def repeat_reduced(task: KernelCall) -> BoundCall | None:
-    a = task.attrs
-    small = task.ins[0].reshape(reduced_shape(a["shape"], a["axes"], True))
-    return by_element("copy", [small], task.outs[0])
+def repeat_reduced(call: KernelCall) -> BoundCall | None:
+    a = call.attrs
+    small = call.ins[0].reshape(reduced_shape(a["shape"], a["axes"], True))
+    return by_element("copy", [small], call.outs[0])
 
 
 @kernel("_zeros", "zeros_like")
-def zeros(task: KernelCall) -> BoundCall | None:
-    return by_element("full", [], task.outs[0], 0.0)
+def zeros(call: KernelCall) -> BoundCall | None:
+    return by_element("full", [], call.outs[0], {"value": 0.0})
 
 
 @kernel("_ones", "ones_like")
-def ones(task: KernelCall) -> BoundCall | None:
-    return by_element("full", [], task.outs[0], 1.0)
+def ones(call: KernelCall) -> BoundCall | None:
+    return by_element("full", [], call.outs[0], {"value": 1.0})
 
 
 @kernel("_full")
-def full(task: KernelCall) -> BoundCall | None:
-    return by_element("full", [], task.outs[0], task.attrs["value"])
+def full(call: KernelCall) -> BoundCall | None:
+    return by_element("full", [], call.outs[0], call.attrs)
