@@ -7,6 +7,9 @@ formulas of several steps. An output may be an input.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from runtime.backends.cpu.chains import blocked

@@ -7,9 +7,8 @@ first. For 16 bits all of a formula is computed in float and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from runtime.backends.cuda.base import (
     PACK,
@@ -51,18 +50,15 @@ def cast(call: KernelCall) -> BoundCall:
 # -- launches ----------------------------------------------------------------------------------
 
 
-def by_element(
-    name: str, ins: Sequence[Array], out: Array, attrs: Mapping[str, Any] | None = None
-) -> BoundCall | None:
-    """The formula `name` of arrays that broadcast to the output, with an operator's parameters."""
+def by_element(name: str, ins: Sequence[Array], out: Array, *numbers: float) -> BoundCall | None:
+    """Launch the formula `name` on arrays that broadcast to the output, with its numbers."""
     if not floating(*ins, out):
         return None
     if all(x.shape == out.shape for x in ins):
         by_packs = name in BY_PACKS and packed(*ins, out)
         kind, count = ("packs", out.size // PACK) if by_packs else ("flat", out.size)
         run = function("flat", f"{kind}_{name}", real=out.dtype.name)
-        numbers = map(float, FORMULAS[name].values(attrs or {}))
-        return launch(run, *each(count), *ins, out, count, *numbers)
+        return launch(run, *each(count), *ins, out, count, *map(float, numbers))
     found = merged(out.shape, [x.shape for x in ins])
     if found is None or math.prod(found[0][:-1]) > ROWS:
         return None
@@ -113,9 +109,10 @@ REPEATS = ("broadcast_to", "broadcast_axis", "broadcast_like", "_broadcast_rows"
 def register(op: str, formula: Formula) -> None:
     @kernel(op)
     def on_arrays(call: KernelCall) -> BoundCall | None:
-        squared = op == "_power_scalar" and call.attrs["scalar"] == 2
-        name = "square" if squared else formula.name
-        return by_element(name, call.ins, call.outs[0], call.attrs)
+        numbers = formula.values(call.attrs)
+        if op == "_power_scalar" and numbers == [2]:
+            return by_element("square", call.ins, call.outs[0])
+        return by_element(formula.name, call.ins, call.outs[0], *numbers)
 
 
 for op, formula in OPERATORS.items():
@@ -131,7 +128,8 @@ def activation(call: KernelCall) -> BoundCall | None:
 def leaky_relu(call: KernelCall) -> BoundCall | None:
     (x, *gamma), a = call.ins, call.attrs
     slopes = [g.reshape(channels(g.shape, x.ndim)) for g in gamma]
-    return by_element(a["act_type"], [x, *slopes], call.outs[0], a)
+    numbers = FORMULAS[a["act_type"]].values(a)
+    return by_element(a["act_type"], [x, *slopes], call.outs[0], *numbers)
 
 
 @kernel("LogisticRegressionOutput")
@@ -189,14 +187,14 @@ def repeat_reduced(call: KernelCall) -> BoundCall | None:
 
 @kernel("_zeros", "zeros_like")
 def zeros(call: KernelCall) -> BoundCall | None:
-    return by_element("full", [], call.outs[0], {"value": 0.0})
+    return by_element("full", [], call.outs[0], 0.0)
 
 
 @kernel("_ones", "ones_like")
 def ones(call: KernelCall) -> BoundCall | None:
-    return by_element("full", [], call.outs[0], {"value": 1.0})
+    return by_element("full", [], call.outs[0], 1.0)
 
 
 @kernel("_full")
 def full(call: KernelCall) -> BoundCall | None:
-    return by_element("full", [], call.outs[0], call.attrs)
+    return by_element("full", [], call.outs[0], call.attrs["value"])

@@ -1,6 +1,8 @@
-"""Functions of one value."""
+"""Functions of one value, against numpy."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from symgraph.core.errors import DTypeError, GraphError, MicroBatchError
 from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
 from symgraph.core.registry import ALIASES, OPS, find
-from symgraph.ops import functions
+from symgraph.ops import unary
+from symgraph.ops.unary import UNARY
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_op, op_graph, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout
@@ -18,29 +21,62 @@ FUNCTIONS = {
     "negative": np.negative,
     "abs": np.abs,
     "sign": np.sign,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: x**-0.5,
     "square": np.square,
     "reciprocal": lambda x: 1 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: x**-0.5,
+    "cbrt": np.cbrt,
+    "rcbrt": lambda x: 1 / np.cbrt(x),
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "erf": np.vectorize(math.erf),
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "arcsin": np.arcsin,
+    "arccos": np.arccos,
+    "arctan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "tanh": np.tanh,
+    "arcsinh": np.arcsinh,
+    "arccosh": np.arccosh,
+    "arctanh": np.arctanh,
+    "degrees": np.degrees,
+    "radians": np.radians,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "relu": lambda x: np.maximum(x, 0),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "identity": lambda x: x,
     "BlockGrad": lambda x: x,
 }
-FOR_POSITIVE = {"log", "sqrt", "rsqrt"}
+NUMBERS = np.array([-2.5, -1.7, -1.5, -0.5, -0.2, 0.0, 0.5, 0.7, 1.5, 2.5])
+STEPS = {  # of NUMBERS
+    "floor": np.floor(NUMBERS),
+    "ceil": np.ceil(NUMBERS),
+    "trunc": np.trunc(NUMBERS),
+    "fix": np.fix(NUMBERS),
+    "round": [-3, -2, -2, -1, 0, 0, 1, 1, 2, 3],
+    "rint": [-3, -2, -2, -1, 0, 0, 0, 1, 1, 2],
+    "logical_not": NUMBERS == 0,
+}
+DOMAINS = {  # of those that are not checked on both sides of 0
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "sqrt", "rsqrt"), (0.3, 2.0)),
+    **dict.fromkeys(("arcsin", "arccos", "arctanh"), (0.1, 0.8)),
+    "arccosh": (1.1, 1.5),
+    "tan": (0.2, 1.4),
+}
 NO_GRADIENT = {"sign", "BlockGrad"}
 ACTIVATIONS = {
     **{name: FUNCTIONS[name] for name in ("relu", "sigmoid", "tanh", "softsign")},
     "softrelu": lambda x: np.log1p(np.exp(x)),
 }
 INNER = {"_tanh_grad", "_sigmoid_grad", "_relu_grad"}
-LINEAR = {"negative", "identity", "BlockGrad"}
+LINEAR = {"negative", "identity", "BlockGrad", "degrees", "radians"}
 
 
 @pytest.fixture
@@ -49,14 +85,15 @@ def rng():
 
 
 def data_for(name, rng, *shape):
-    """Away from kinks and poles; positive where the function needs it."""
-    x = rng.uniform(0.3, 2.0, shape)
-    return x if name in FOR_POSITIVE else x * rng.choice([-1.0, 1.0], shape)
+    """Away from kinks and poles, and inside the function's domain."""
+    x = rng.uniform(*DOMAINS.get(name, (0.3, 2.0)), shape)
+    return x if name in DOMAINS else x * rng.choice([-1.0, 1.0], shape)
 
 
-def test_every_operator_of_the_file_is_checked_here():
-    here = {op.name for op in OPS.values() if op.compute.__module__.endswith(".unary")}
-    assert here - set(functions.FUNCTIONS) == {*FUNCTIONS, *INNER, "Activation", "clip", "Cast"}
+def test_every_operator_of_the_tables_is_checked_here():
+    assert {*UNARY, "identity", "BlockGrad"} - {"logical_not"} == set(FUNCTIONS)
+    assert {*unary.STEPS, "logical_not"} == set(STEPS)
+    assert set(unary.SECOND) == INNER
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -67,6 +104,18 @@ def test_values(name, dtype, rng):
     assert got.dtype == dtype
     rtol = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(got, FUNCTIONS[name](x.astype("float64")), rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", STEPS)
+def test_steps(name, dtype):
+    got = run_op(name, NUMBERS.astype(dtype))
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, STEPS[name])
+    assert OPS[name].grad is None
+    whole = np.array([-3, 0, 2], "int32")
+    want = whole == 0 if name == "logical_not" else whole
+    np.testing.assert_array_equal(run_op(name, whole), want)
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - NO_GRADIENT))
@@ -139,6 +188,23 @@ def test_clip_keeps_integers():
         run_op("clip", np.ones(2), a_min=0)
 
 
+def test_hard_sigmoid():
+    x = np.array([-4.0, -2.0, 0.3, 1.7, 2.9])
+    np.testing.assert_allclose(run_op("hard_sigmoid", x), [0, 0.1, 0.56, 0.84, 1])
+    np.testing.assert_allclose(run_op("hard_sigmoid", x, alpha=0.5, beta=0), [0, 0, 0.15, 0.85, 1])
+    check_op("hard_sigmoid", x)
+    assert run_op("hard_sigmoid", x.astype("float16")).dtype == "float16"
+
+
+@pytest.mark.parametrize("scalar", [1.0, 2.0])
+def test_smooth_l1(scalar):
+    x = np.array([-3.0, -0.6, -0.1, 0.2, 0.9, 4.0])
+    inside = abs(x) < 1 / scalar**2
+    want = np.where(inside, (scalar * x) ** 2 / 2, abs(x) - 0.5 / scalar**2)
+    np.testing.assert_allclose(run_op("smooth_l1", x, scalar=scalar), want)
+    check_op("smooth_l1", x, scalar=scalar)
+
+
 def test_cast():
     x = np.array([[1.75, -2.5]])
     for dtype in ("float16", "float32", "int32", "bool"):
@@ -207,7 +273,10 @@ def test_mxnet_names(alias, name):
 # -- layouts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+EVERY = [*FUNCTIONS, *STEPS, "hard_sigmoid", "smooth_l1"]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_samples_stay_where_they_are(name, rng):
     merged = Split(0, outer=3, inner=2)
     x = data_for(name, rng, 3 * 5 * 2, 4)
@@ -215,7 +284,7 @@ def test_samples_stay_where_they_are(name, rng):
     assert check_layout(name, [x], [WHOLE], 5, (2, 3)) == [WHOLE]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", EVERY)
 def test_only_linear_functions_take_sums_over_the_batch(name, rng):
     x = [data_for(name, rng, 3, 4)]
     if name in LINEAR:

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.backends.bodies import Call, chained
 from runtime.backends.cpu.chains import BLOCK, in_blocks
-from runtime.backends.cpu.flat import tanh_flat
+from runtime.backends.cpu.flat import LOOPS
 
 SIZE = 3 * BLOCK + 17
 
@@ -28,7 +28,7 @@ def test_neighbours_become_one_call_with_the_same_bits():
 
     def network():
         a, b = np.empty(SIZE), np.empty(SIZE)
-        calls = [(np.multiply, (x, number, a)), (np.add, (a, y, b)), (tanh_flat, (b, b))]
+        calls = [(np.multiply, (x, number, a)), (np.add, (a, y, b)), (LOOPS["tanh"], (b, b))]
         return steps_of(*calls), b
 
     (apart, wanted), (steps, found) = network(), network()
