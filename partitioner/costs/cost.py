@@ -27,7 +27,7 @@ SCHEMA = 3  # of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
 # what the types say already, where a slice of that size lies, numbers to divide by.
-UNTIMED = {"stream", "shape", "begin", "end", "count", "share"}
+UNTIMED = {"stream", "shape", "begin", "end", "count", "share", "classes"}
 
 LARGE = 1 << 15  # bytes of a parameter for which it matters where it lies
 

@@ -39,6 +39,22 @@ def bounded(ids: Array, count: int, mode: str) -> Array:
     return found
 
 
+# Ids [begin, begin + a number of them) of `classes`, which a shard has; 0: all ids.
+SHARD = {"begin": params.integer(0), "classes": params.integer(0)}
+
+
+def inside(xp: Any, a: Attrs, ids: Array, count: int) -> tuple[tuple[Array, ...], Array]:
+    """The places whose id is one of a shard's `count`, and its number in the shard."""
+    at = ids.astype("int64") - a["begin"]
+    places = xp.nonzero((at >= 0) & (at < count))
+    return places, at[places]
+
+
+def id_count(attrs: Attrs, ins: Types) -> int:
+    """The number of ids of the whole Embedding."""
+    return int(attrs["classes"] or attrs["input_dim"])
+
+
 def scatter_rows(xp: Any, ids: Array, rows: Array, count: int) -> Array:
     """(count, ...) zeros, to which row i of `rows` is added at ids[i].
 
@@ -47,6 +63,8 @@ def scatter_rows(xp: Any, ids: Array, rows: Array, count: int) -> Array:
     and rows of 200 floats this takes 0.5 to 1.3 ms, `np.add.at` 2.3 ms.
     """
     out: Array = xp.zeros((count, *rows.shape[1:]), rows.dtype)
+    if not ids.size:
+        return out
     order = xp.argsort(ids, kind="stable")
     ordered = ids[order]
     starts = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), ordered[1:] != ordered[:-1]]))
@@ -83,15 +101,26 @@ def embedding_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> L
     return [ins[0]]
 
 
+def embedding(env: Env, a: Attrs, ids: Array, w: Array) -> Array:
+    ids = checked(ids, id_count(a, ()))
+    if not a["classes"]:
+        return w[ids]
+    rows: Array = env.xp.zeros((*ids.shape, w.shape[1]), w.dtype)
+    places, at = inside(env.xp, a, ids, len(w))
+    rows[places] = w[at]
+    return rows
+
+
 def embedding_grad(c: Call) -> Sequence[Ref | None]:
-    return None, apply("_embedding_grad", c.x[0], c.gy, input_dim=c.attrs["input_dim"])
+    attrs = {key: c.attrs[key] for key in ("input_dim", *SHARD)}
+    return None, apply("_embedding_grad", c.x[0], c.gy, **attrs)
 
 
 register(
     name="Embedding",
     inputs=("data", "weight"),
     shape=embedding_shape,
-    compute=lambda env, a, ids, w: w[checked(ids, a["input_dim"])],
+    compute=embedding,
     grad=embedding_grad,
     flops=no_flops,
     dtype=ids_first_dtype,
@@ -101,15 +130,18 @@ register(
         "output_dim": params.count(),
         "dtype": params.dtype("float32"),
         "sparse_grad": params.boolean(False),
+        **SHARD,
     },
     precision=INSIDE,
     reads_on_host=True,
-    ids={"data": lambda attrs, ins: attrs["input_dim"]},
+    ids={"data": id_count},
     reads_part=True,
-    rowwise=(0,),
+    rowwise=lambda attrs: () if attrs["classes"] else (0,),
     doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints or "
     "floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the weight's, "
-    "where nothing else says it. sparse_grad is accepted and changes nothing. MXNet Embedding.",
+    "where nothing else says it. sparse_grad is accepted and changes nothing. begin, classes: of a "
+    "shard, whose weight has the rows from `begin` on of `classes`; for other ids it gives zeros. "
+    "MXNet Embedding.",
 )
 
 
@@ -121,8 +153,11 @@ def embedding_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes,
 
 
 def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
-    ids = checked(ids, a["input_dim"]).reshape(-1)
-    return scatter_rows(env.xp, ids, g.reshape(ids.size, -1), a["input_dim"])
+    ids, rows = checked(ids, id_count(a, ())).reshape(-1), g.reshape(ids.size, -1)
+    if a["classes"]:
+        (places,), ids = inside(env.xp, a, ids, a["input_dim"])
+        rows = rows[places]
+    return scatter_rows(env.xp, ids, rows, a["input_dim"])
 
 
 register(
@@ -132,14 +167,14 @@ register(
     compute=embedding_grad_compute,
     grad=lambda c: (
         None,
-        apply("Embedding", c.x[0], c.gy, input_dim=c.gy.shape[0], output_dim=c.gy.shape[1]),
+        apply("Embedding", c.x[0], c.gy, output_dim=c.gy.shape[1], **c.attrs),
     ),
     flops=lambda attrs, ins, outs: ins[1].size,
     dtype=ids_first_dtype,
-    params={"input_dim": params.integer()},
+    params={"input_dim": params.integer(), **SHARD},
     reads_on_host=True,
-    ids={"data": lambda attrs, ins: attrs["input_dim"]},
-    row_sums=(0, 1),
+    ids={"data": id_count},
+    row_sums=lambda attrs: () if attrs["classes"] else (0, 1),
     doc="Gradient of Embedding's weight: the rows of grad, added up by id in a fixed order.",
 )
 

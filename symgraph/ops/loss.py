@@ -23,10 +23,10 @@ from symgraph.core.registry import (
     same_memory,
 )
 from symgraph.core.shapes import expect, same, unify
-from symgraph.core.types import Array, Shape, Types, is_float
+from symgraph.core.types import Array, Shape, TensorType, Types, is_float
 from symgraph.ops.elementwise import DTypes, floats
 from symgraph.ops.formulas import sigmoid
-from symgraph.ops.index import checked
+from symgraph.ops.index import SHARD, checked, inside
 from symgraph.ops.softmax import flops_per_element, softmax
 
 NORMALIZATION = params.choice("null", "batch", "valid", default="null")
@@ -102,7 +102,7 @@ def class_axis(a: Attrs) -> int:
 
 def classes_of(attrs: Attrs, ins: Types) -> int:
     """The number of classes that a label may name."""
-    return ins[0].shape[class_axis(attrs)]
+    return int(attrs.get("classes") or ins[0].shape[class_axis(attrs)])
 
 
 def without_classes(a: Attrs, data: Shape) -> Shape:
@@ -152,8 +152,10 @@ def check_flat_label(site: Site, data: Shape, label: Shape) -> None:
 
 
 def head_grad(c: Call) -> Sequence[Ref | None]:
-    label, *valid = c.x[1:]
+    """The gradient of SoftmaxOutput, whole or in a shard."""
+    label, *more = c.x[1:]
     attrs = dict(c.attrs)
+    valid = more[1:] if "begin" in attrs else more  # a shard has figures before it
     if attrs.pop("out_grad") and c.g[0] is None:
         raise GraphError(
             f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
@@ -236,13 +238,12 @@ def softmax_output_grad(
 ) -> Array:
     xp, grad = env.xp, prob.copy()
     rows = xp.moveaxis(grad, class_axis(a), -1)  # a view: the classes of each label
-    classes, label = rows.shape[-1], label.reshape(rows.shape[:-1])
+    classes, label = classes_of(a, [TensorType(prob.shape)]), label.reshape(rows.shape[:-1])
     others = a["smooth_alpha"] / max(1, classes - 1)
     if others:
         rows -= others
-    rows[(*xp.indices(label.shape), targets(xp, a, label, classes))] -= (
-        1 - a["smooth_alpha"] - others
-    )
+    places, at = inside(xp, a, targets(xp, a, label, classes), rows.shape[-1])
+    rows[(*places, at)] -= 1 - a["smooth_alpha"] - others
     if a["use_ignore"]:
         rows[ignored(a, label)] = 0
     if valid is not None:
@@ -260,7 +261,7 @@ register(
     shape=head_shape,
     compute=softmax_output_grad,
     dtype=labelled_dtype,
-    params={**HEAD, **SMOOTH},
+    params={**HEAD, **SMOOTH, **SHARD},
     reads_on_host=True,
     in_place=((0, 0),),
     ids={"label": classes_of},
@@ -268,7 +269,8 @@ register(
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
     "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
     "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
-    "classes. A label that is neither a class nor ignored raises IndexError.",
+    "classes. A label that is neither a class nor ignored raises IndexError. begin, classes: of a "
+    "shard, which has the classes from `begin` on of `classes`; 0: of all.",
 )
 
 

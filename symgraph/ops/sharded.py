@@ -9,40 +9,21 @@ value add up to, with their gradients, is what the operator on the whole gives, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import WHOLE, Layouts, Split, kept, refuse_mixing
-from symgraph.core.errors import GraphError
 from symgraph.core.params import Attrs, Site
-from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FULL, Call, Count, Env, Shapes, no_flops, register
+from symgraph.core.ref import Ref
+from symgraph.core.registry import FULL, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import DTypes, arg_names, floats
+from symgraph.ops.index import SHARD, inside
 from symgraph.ops.joins import concat_grad, concat_shape
-from symgraph.ops.loss import (
-    HEAD,
-    SMOOTH,
-    head_divisor,
-    ignored,
-    labelled,
-    labelled_dtype,
-    targets,
-)
+from symgraph.ops.loss import HEAD, SMOOTH, classes_of, head_grad, labelled, targets
 from symgraph.ops.softmax import flops_per_element
-
-SHARD = {"begin": params.integer(), "classes": params.integer()}
-LABEL_OF_ALL: Mapping[str, Count] = {"label": lambda attrs, ins: int(attrs["classes"])}
-BLOCK = 1 << 16  # elements whose exponentials are made at a time, so that they stay in cache
-
-
-def inside(xp: Any, a: Attrs, ids: Array, count: int) -> tuple[tuple[Array, ...], Array]:
-    """The places whose id is one of this shard's `count`, and its number here."""
-    at = ids.astype("int64") - a["begin"]
-    places = xp.nonzero((at >= 0) & (at < count))
-    return places, at[places]
 
 
 def own(xp: Any, a: Attrs, label: Array, count: int) -> tuple[tuple[Array, ...], Array]:
@@ -72,17 +53,11 @@ def row_figures_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) ->
 
 
 def row_figures(env: Env, a: Attrs, x: Array) -> Array:
-    xp, rows = env.xp, x.reshape(-1, x.shape[-1])
-    found: Array = xp.empty((2, len(rows)), wide(x.dtype))
-    step = max(1, BLOCK // rows.shape[1])
-    for start in range(0, len(rows), step):
-        part = rows[start : start + step]
-        top = xp.maximum(part.max(axis=1), xp.finfo(x.dtype).min)  # of a row of -inf: finite
-        scaled = part - top[:, None]
-        xp.exp(scaled, out=scaled)
-        found[0, start : start + step] = top
-        found[1, start : start + step] = scaled.sum(axis=1, dtype=found.dtype)
-    return found.reshape(2, *x.shape[:-1])
+    xp, dtype = env.xp, wide(x.dtype)
+    top = xp.maximum(x.max(axis=-1), xp.finfo(x.dtype).min)  # of a row of -inf: finite
+    total = xp.exp(x - top[..., None]).sum(axis=-1, dtype=dtype)
+    figures: Array = xp.stack([top.astype(dtype), total])
+    return figures
 
 
 register(
@@ -160,20 +135,6 @@ def probabilities(xp: Any, x: Array, figures: Array) -> Array:
 # -- SoftmaxOutput -----------------------------------------------------------------------------
 
 
-def head_grad(c: Call) -> Sequence[Ref | None]:
-    label, _, *valid = c.x[1:]
-    attrs = dict(c.attrs)
-    if attrs.pop("out_grad") and c.g[0] is None:
-        raise GraphError(
-            f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
-            "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
-        )
-    grad = apply("_shard_softmax_output_grad", c.y[0], label, *valid, **attrs)
-    if c.attrs["out_grad"]:
-        grad = grad * c.gy
-    return [grad, *[None] * (len(c.x) - 1)]
-
-
 def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     split = with_figures_batch(site, ins)
     if split and site.attrs["normalization"] == "valid" and ins[3:] != [WHOLE]:
@@ -195,43 +156,9 @@ register(
     loss=True,
     precision=FULL,
     in_place=((0, 0),),
-    ids=LABEL_OF_ALL,
+    ids={"label": classes_of},
     doc="One shard of SoftmaxOutput over the last axis, a head of the backward pass by itself. A "
     "fourth input holds the count of valid labels.",
-)
-
-
-def head_grad_compute(
-    env: Env, a: Attrs, prob: Array, label: Array, valid: Array | None = None
-) -> Array:
-    grad = prob.copy()
-    others = a["smooth_alpha"] / max(1, a["classes"] - 1)
-    if others:
-        grad -= others
-    places, at = own(env.xp, a, label, prob.shape[-1])
-    grad[(*places, at)] -= 1 - a["smooth_alpha"] - others
-    if a["use_ignore"]:
-        grad[ignored(a, label)] = 0
-    scale: Any = a["grad_scale"] / (head_divisor(a, label) if valid is None else valid)
-    grad *= env.xp.asarray(scale).astype(grad.dtype)
-    return grad
-
-
-def head_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    return ins, [ins[0]]
-
-
-register(
-    name="_shard_softmax_output_grad",
-    inputs=("prob", "label"),
-    shape=head_grad_shape,
-    compute=head_grad_compute,
-    dtype=labelled_dtype,
-    params={**HEAD, **SMOOTH, **SHARD},
-    reads_on_host=True,
-    in_place=((0, 0),),
-    ids=LABEL_OF_ALL,
-    doc="The shard's part of `_softmax_output_grad`.",
 )
 
 

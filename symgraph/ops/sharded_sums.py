@@ -1,24 +1,20 @@
-"""Operators on shards of the class axis that are summed: cross entropy, perplexity, look-ups."""
+"""Operators on shards of the class axis that are summed: cross entropy and perplexity."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from symgraph.core import params
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, refuse_mixing
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FULL, INSIDE, Call, Env, Shapes, no_flops, register
+from symgraph.core.registry import FULL, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.cross_entropy import figures_batch, picked_nll
-from symgraph.ops.index import checked, embedding_batch, ids_first_dtype, scatter_rows
-from symgraph.ops.loss import IGNORE, labelled, labelled_dtype
+from symgraph.ops.index import SHARD
+from symgraph.ops.loss import IGNORE, classes_of, labelled, labelled_dtype
 from symgraph.ops.sharded import (
-    LABEL_OF_ALL,
-    SHARD,
-    inside,
     own,
     probabilities,
     with_figures_batch,
@@ -60,7 +56,7 @@ register(
     params={**IGNORE, **SHARD},
     precision=FULL,
     reads_on_host=True,
-    ids=LABEL_OF_ALL,
+    ids={"label": classes_of},
     doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in it. "
     "Its gradient is that of the sum over all shards.",
 )
@@ -82,7 +78,7 @@ register(
     dtype=with_figures_dtype,
     params={**IGNORE, **SHARD},
     reads_on_host=True,
-    ids=LABEL_OF_ALL,
+    ids={"label": classes_of},
     doc="softmax(data) - onehot(label): the shard's part of them.",
 )
 
@@ -119,7 +115,7 @@ register(
     params={**IGNORE, **SHARD},
     precision=FULL,
     reads_on_host=True,
-    ids=LABEL_OF_ALL,
+    ids={"label": classes_of},
     reads_part=True,
     doc="The probability of each label that is in the shard, 0 for the others: the sum over "
     "shards is the probability of the label.",
@@ -142,73 +138,4 @@ register(
     params=IGNORE,
     precision=FULL,
     doc="nll_stats of probabilities that are picked already.",
-)
-
-
-# -- Embedding ---------------------------------------------------------------------------------
-
-
-def embedding_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    ids, weight = ins
-    return ins, [None if ids is None or weight is None else (*ids, weight[-1])]
-
-
-def embedding(env: Env, a: Attrs, ids: Array, w: Array) -> Array:
-    found: Array = env.xp.zeros((*ids.shape, w.shape[1]), w.dtype)
-    places, at = inside(env.xp, a, checked(ids, a["classes"]), len(w))
-    found[places] = w[at]
-    return found
-
-
-def embedding_grad(c: Call) -> Sequence[Ref | None]:
-    rows = c.x[1].shape[0]
-    return None, apply("_shard_embedding_grad", c.x[0], c.gy, rows=rows, **c.attrs)
-
-
-register(
-    name="_shard_embedding",
-    inputs=("data", "weight"),
-    shape=embedding_shape,
-    compute=embedding,
-    grad=embedding_grad,
-    flops=no_flops,
-    dtype=ids_first_dtype,
-    batch=embedding_batch,
-    params=SHARD,
-    precision=INSIDE,
-    reads_on_host=True,
-    ids={"data": lambda attrs, ins: attrs["classes"]},
-    reads_part=True,
-    doc="Embedding's rows for the ids that are in the shard, zeros for the others.",
-)
-
-
-def embedding_grad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    grad = ins[1]
-    return ins, [None if grad is None else (site.attrs["rows"], grad[-1])]
-
-
-def embedding_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Array:
-    places, at = inside(env.xp, a, checked(ids, a["classes"]), a["rows"])
-    if not at.size:
-        none: Array = env.xp.zeros((a["rows"], g.shape[-1]), g.dtype)
-        return none
-    return scatter_rows(env.xp, at, g[places], a["rows"])
-
-
-register(
-    name="_shard_embedding_grad",
-    inputs=("data", "grad"),
-    shape=embedding_grad_shape,
-    compute=embedding_grad_compute,
-    grad=lambda c: (
-        None,
-        apply("_shard_embedding", c.x[0], c.gy, **{k: c.attrs[k] for k in SHARD}),
-    ),
-    flops=lambda attrs, ins, outs: ins[1].size,
-    dtype=ids_first_dtype,
-    params={"rows": params.integer(), **SHARD},
-    reads_on_host=True,
-    ids={"data": lambda attrs, ins: attrs["classes"]},
-    doc="Gradient of `_shard_embedding`'s weight of that many rows.",
 )

@@ -306,7 +306,8 @@ def _embedding(graph: _Rewriter, node: Node) -> bool:
     rows = node.attrs["input_dim"]
     bounds = graph.bounds_of(node, rows)
     inputs = [(ids, w) for w in graph.rows_of(weight, bounds)]
-    pieces = graph.piece_of(node, bounds, "_shard_embedding", inputs, begin=_begin, classes=rows)
+    shard = {"input_dim": lambda start, stop: stop - start, "begin": _begin, "classes": rows}
+    pieces = graph.piece_of(node, bounds, node.op, inputs, **{**node.attrs, **shard})
     graph.call(node.name, "add_n", pieces, node.tags)
     return True
 

@@ -70,16 +70,15 @@ def head_grad(
     head_grad_rows(prob, labels.ids, begin, grad_scale, divisor, out)
 
 
-@kernel("_softmax_output_grad", "_shard_softmax_output_grad")
+@kernel("_softmax_output_grad")
 def softmax_output_grad(call: KernelCall) -> BoundCall | None:
     (prob, label, *valid), (out,), a = call.ins, call.outs, call.attrs
     if a["multi_output"] or a["smooth_alpha"] or not has_labels(label, prob):
         return None
-    labels = Labels(a, label, a.get("classes", prob.shape[-1]))
+    labels = Labels(a, label, a["classes"] or prob.shape[-1])
     divisor = valid[0] if valid else np.array([head_divisor(a, label)], "float64")
     rows = by_row(prob, label.size), by_row(out, label.size)
-    begin = a.get("begin", 0)
-    return BoundCall(head_grad, (labels, rows[0], begin, a["grad_scale"], divisor, rows[1]))
+    return BoundCall(head_grad, (labels, rows[0], a["begin"], a["grad_scale"], divisor, rows[1]))
 
 
 # -- cross entropy -----------------------------------------------------------------------------

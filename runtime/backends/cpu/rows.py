@@ -204,22 +204,22 @@ def by_row(x: Array, rows: int) -> Array:
     return x.reshape(rows, -1)
 
 
-@kernel("Embedding", "_shard_embedding")
+@kernel("Embedding")
 def embedding(call: KernelCall) -> BoundCall | None:
     (ids, weight), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, weight):
         return None
-    count, begin = a.get("classes") or a["input_dim"], a.get("begin", 0)
+    count, begin = a["classes"] or a["input_dim"], a["begin"]
     raw, rows = ids.reshape(-1), by_row(out, ids.size)
     return BoundCall(look_up, (raw, count, spare_ids(ids), begin, weight, rows))
 
 
-@kernel("_embedding_grad", "_shard_embedding_grad")
+@kernel("_embedding_grad")
 def embedding_grad(call: KernelCall) -> BoundCall | None:
     (ids, grad), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, grad):
         return None
-    count, begin = a.get("classes") or a["input_dim"], a.get("begin", 0)
+    count, begin = a["classes"] or a["input_dim"], a["begin"]
     raw, rows = ids.reshape(-1), by_row(grad, ids.size)
     return BoundCall(add_up, (raw, count, spare_ids(ids), begin, rows, out))
 

@@ -46,7 +46,7 @@ def checked(
     """The call of a kernel for `given`: values (..., columns), their labels and maybe figures."""
     values, label, a = given[0], given[1], call.attrs
     columns = values.shape[-1]
-    classes = a.get("classes", columns)
+    classes = a.get("classes") or columns
     wrong = error_place(call.context, "label", classes)
     sizes = label.size, columns, a.get("begin", 0), classes
     compiled = run(name, values, label)
@@ -56,7 +56,7 @@ def checked(
 # -- heads -------------------------------------------------------------------------------------
 
 
-@kernel("_softmax_output_grad", "_shard_softmax_output_grad")
+@kernel("_softmax_output_grad")
 def softmax_output_grad(call: KernelCall) -> BoundCall | None:
     (prob, label, *valid), (out,), a = call.ins, call.outs, call.attrs
     if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):

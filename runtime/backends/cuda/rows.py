@@ -89,20 +89,20 @@ def add_up(
     return in_turn(BoundCall(out.fill, (0,)), sort, add)
 
 
-@kernel("Embedding", "_shard_embedding")
+@kernel("Embedding")
 def embedding(call: KernelCall) -> BoundCall | None:
     (ids, weight), a = call.ins, call.attrs
-    return look_up(call, ids, weight, a.get("begin", 0), classes_of(call), clip=False)
+    return look_up(call, ids, weight, a["begin"], classes_of(call), clip=False)
 
 
-@kernel("_embedding_grad", "_shard_embedding_grad")
+@kernel("_embedding_grad")
 def embedding_grad(call: KernelCall) -> BoundCall | None:
     (ids, grad), a = call.ins, call.attrs
-    return add_up(call, ids, grad, a.get("begin", 0), classes_of(call), clip=False)
+    return add_up(call, ids, grad, a["begin"], classes_of(call), clip=False)
 
 
 def classes_of(call: KernelCall) -> int:
-    return int(call.attrs.get("classes") or call.attrs["input_dim"])
+    return int(call.attrs["classes"] or call.attrs["input_dim"])
 
 
 @kernel("take")

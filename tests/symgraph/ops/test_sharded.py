@@ -102,7 +102,7 @@ def test_pieces_of_the_gradient_of_softmax_output(attrs):
     label[:2] = attrs.get("ignore_label", 0)
     want = run_op("_softmax_output_grad", prob, label, **attrs)
     got = [
-        run_op("_shard_softmax_output_grad", part, label, **attrs, **place(start))
+        run_op("_softmax_output_grad", part, label, **attrs, **place(start))
         for part, (start, _) in zip(pieces(prob), ENDS, strict=True)
     ]
     np.testing.assert_allclose(np.concatenate(got, -1), want, rtol=1e-14, atol=1e-16)
@@ -114,7 +114,7 @@ def test_the_gradient_divides_by_valid_labels():
     valid = np.array([4.0])
     want = run_op("_softmax_output_grad", prob, label, valid, **attrs)
     got = [
-        run_op("_shard_softmax_output_grad", part, label, valid, **attrs, **place(start))
+        run_op("_softmax_output_grad", part, label, valid, **attrs, **place(start))
         for part, (start, _) in zip(pieces(prob), ENDS, strict=True)
     ]
     np.testing.assert_allclose(np.concatenate(got, -1), want, rtol=1e-14)
@@ -150,14 +150,14 @@ def test_pieces_of_embedding(dtype):
     weight, ids = normal(CLASSES, 4), labels(3, 5).astype(dtype)
     shards = [weight[start:stop] for start, stop in ENDS]
     found = [
-        run_op("_shard_embedding", ids, w, **place(start))
+        run_op("Embedding", ids, w, input_dim=len(w), output_dim=4, **place(start))
         for w, (start, _) in zip(shards, ENDS, strict=True)
     ]
     np.testing.assert_array_equal(sum(found), weight[ids.astype(int)])
     grad = normal(3, 5, 4)
     want = run_op("_embedding_grad", ids, grad, input_dim=CLASSES)
     got = [
-        run_op("_shard_embedding_grad", ids, grad, rows=stop - start, **place(start))
+        run_op("_embedding_grad", ids, grad, input_dim=stop - start, **place(start))
         for start, stop in ENDS
     ]
     np.testing.assert_array_equal(np.concatenate(got), want)
@@ -165,8 +165,8 @@ def test_pieces_of_embedding(dtype):
 
 def test_gradients_of_embedding_in_a_shard():
     ids = np.array([[0, 3], [2, 6]])
-    check_op("_shard_embedding", ids, normal(3, 4), **place(2))
-    none = run_op("_shard_embedding_grad", ids, normal(2, 2, 3), rows=1, **place(5))
+    check_op("Embedding", ids, normal(3, 4), input_dim=3, output_dim=4, **place(2))
+    none = run_op("_embedding_grad", ids, normal(2, 2, 3), input_dim=1, **place(5))
     assert none.tolist() == [[0, 0, 0]]
 
 
@@ -174,14 +174,14 @@ def test_labels_and_ids_outside_of_all_shards():
     prob, figures = normal(2, 3), np.ones((2, 2))
     for op, ins in (
         ("_shard_pick", (prob,)),
-        ("_shard_softmax_output_grad", (prob,)),
+        ("_softmax_output_grad", (prob,)),
     ):
         with pytest.raises(IndexError, match=r"label 7 is outside 0\.\.6"):
             run_op(op, *ins, np.array([0, 7]), **place(0))
     with pytest.raises(IndexError, match=r"label -1 is outside"):
         run_op("_shard_cross_entropy", prob, np.array([0, -1]), figures, **place(0))
     with pytest.raises(IndexError, match=r"id 7 is outside 0\.\.6"):
-        run_op("_shard_embedding", np.array([7]), prob, **place(0))
+        run_op("Embedding", np.array([7]), prob, input_dim=2, output_dim=3, **place(0))
 
 
 def test_shapes_that_do_not_fit():
@@ -214,7 +214,8 @@ def test_layouts():
     picked = [np.abs(part[..., 0]), label]
     assert check_layout("_picked_nll", picked, [rows] * 2, 3, sizes) == [PARTIAL] * 2
     weight = normal(3, 2)
-    found = check_layout("_shard_embedding", [label, weight], [rows, WHOLE], 3, sizes, **place(0))
+    table = {"input_dim": 3, "output_dim": 2, **place(0)}
+    found = check_layout("Embedding", [label, weight], [rows, WHOLE], 3, sizes, **table)
     assert found == [rows]
     joined = check_layout("_shard_join", pieces(x), [rows] * 3, 3, sizes, num_args=3, dim=2)
     assert joined == [rows]
@@ -251,4 +252,4 @@ def test_flops_of_the_pieces_are_those_of_the_whole():
         flops("_shard_softmax_output", part, label, figures, **place(0)) for part in pieces(x)
     )
     assert rows == heads == 3 * x.size  # subtract, exp, add; subtract, exp, divide
-    assert flops("_shard_embedding", label, x, **place(0)) == 0
+    assert flops("Embedding", label, x, input_dim=6, output_dim=CLASSES, **place(0)) == 0

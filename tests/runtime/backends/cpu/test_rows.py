@@ -123,17 +123,18 @@ def test_gradients_of_one_id_are_added_in_order():
     ("ids", "wrong"),
     [([0, 11], "11"), ([3, -1], "-1"), ([0.0, np.nan], "nan"), ([-0.5, 2.0], "-0.5")],
 )
-@pytest.mark.parametrize("name", ["Embedding", "_embedding_grad", "_shard_embedding", "take"])
+@pytest.mark.parametrize("name", ["Embedding", "_embedding_grad", "shard", "take"])
 def test_bad_ids(name, ids, wrong):
     ids = np.array(ids, "float32" if isinstance(ids[0], float) else "int32")
     good, table = np.zeros_like(ids), numbers((11, 4))
+    shard = {"begin": 4, "classes": 11}
     ins, given = {
         "Embedding": ((good, table), {"input_dim": 11, "output_dim": 4}),
         "_embedding_grad": ((good, table[:2]), {"input_dim": 11}),
-        "_shard_embedding": ((good, table), {"begin": 0, "classes": 11}),
+        "shard": ((good, table[4:6]), {"input_dim": 2, "output_dim": 4, **shard}),
         "take": ((table, good), {"mode": "raise"}),
     }[name]
-    bound, *_ = bind(name, ins, **given)
+    bound, *_ = bind("Embedding" if name == "shard" else name, ins, **given)
     bound.args[0][:] = ids
     with pytest.raises(IndexError, match=rf"id {wrong} is outside 0\.\.10"):
         bound.function(*bound.args)
@@ -143,10 +144,10 @@ def test_bad_ids(name, ids, wrong):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shards_of_embeddings(dtype, begin):
     ids, shard = some_ids((5, 3), 20), {"begin": begin, "classes": 20}
-    agree("_shard_embedding", ids, numbers((6, 9), dtype), tolerance=0, **shard)
+    agree("Embedding", ids, numbers((6, 9), dtype), tolerance=0, input_dim=6, output_dim=9, **shard)
     grad = numbers((5, 3, 9), dtype)
-    agree("_shard_embedding_grad", ids, grad, near=NEAR[dtype], rows=6, **shard)
-    agree("_shard_embedding_grad", ids * 0 + 19, grad, near=NEAR[dtype], rows=6, **shard)
+    agree("_embedding_grad", ids, grad, near=NEAR[dtype], input_dim=6, **shard)
+    agree("_embedding_grad", ids * 0 + 19, grad, near=NEAR[dtype], input_dim=6, **shard)
 
 
 @pytest.mark.parametrize("mode", ["clip", "raise"])

@@ -137,7 +137,7 @@ def test_head_gradient(settings, dtype, label_dtype):
         agree("_softmax_output_grad", prob, label, over=over, **settings)
         for begin in (0, 20):
             shard = {"begin": begin, "classes": 53}
-            agree("_shard_softmax_output_grad", prob, label, over=over, **settings, **shard)
+            agree("_softmax_output_grad", prob, label, over=over, **settings, **shard)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,7 +146,7 @@ def test_head_gradient_by_the_count_of_valid_labels(dtype):
     label[2] = -1
     settings = {"normalization": "valid", "use_ignore": True, "grad_scale": 0.7}
     agree("_softmax_output_grad", prob, label, valid, **settings)
-    agree("_shard_softmax_output_grad", prob, label, valid, begin=8, classes=50, **settings)
+    agree("_softmax_output_grad", prob, label, valid, begin=8, classes=50, **settings)
 
 
 def test_head_gradient_with_more_axes():

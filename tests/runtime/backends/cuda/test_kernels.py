@@ -194,7 +194,7 @@ def test_shards(dtype, begin):
     (figures,) = agree("_shard_row_figures", whole, near=1e-5)
     agree("_shard_row_figures", x)
     (prob,) = agree("_shard_softmax_output", x, label, figures, **of_shard)
-    agree("_shard_softmax_output_grad", prob, label, **of_shard)
+    agree("_softmax_output_grad", prob, label, **of_shard)
     agree("_shard_residual", x, label, figures, **of_shard)
     agree("_shard_cross_entropy", x, label, figures, near=1e-5, **of_shard)
     agree("_shard_pick", prob, label, **of_shard)
@@ -216,8 +216,8 @@ def test_figures_of_two_shards(dtype):
 def test_look_ups(ids, dtype, columns):
     weight, at = numbers((11, columns), dtype), some_labels((5, 6), 11, ids)
     agree("Embedding", at, weight, input_dim=11, output_dim=columns)
-    shard = {"begin": 4, "classes": 11}
-    agree("_shard_embedding", at, weight[4:8].copy(), **shard)
+    shard = {"begin": 4, "classes": 11, "input_dim": len(weight[4:8]), "output_dim": columns}
+    agree("Embedding", at, weight[4:8].copy(), **shard)
     agree("take", weight, at - 3)
 
 
@@ -227,7 +227,7 @@ def test_gradients_of_look_ups(ids, dtype, count, columns):
     at, grad = some_labels(count, 11, ids), numbers((count, columns), dtype)
     near = near_of(dtype, 3e-5, 1e-12)  # the operator sums in another order
     agree("_embedding_grad", at, grad, input_dim=11, near=near)
-    agree("_shard_embedding_grad", at, grad, begin=4, classes=11, rows=5, near=near)
+    agree("_embedding_grad", at, grad, begin=4, classes=11, input_dim=5, near=near)
     agree("_take_grad", at - 3, grad, axis=0, size=7, near=near)
     agree("_take_grad", at, grad, axis=0, size=11, mode="raise", near=near)
 
