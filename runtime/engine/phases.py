@@ -25,28 +25,40 @@ from symgraph.core.types import Array
 
 
 class Phases:
-    """A training plan on a cluster whose ranks are all local, one phase per call."""
+    """A plan on a cluster whose ranks are all local, one phase per call."""
 
     def __init__(
-        self, plan: Plan, cluster: Cluster, arrays: Arrays, resources: Mapping[int, RankResources]
+        self,
+        plan: Plan,
+        schedules: Sequence[Schedule],
+        cluster: Cluster,
+        arrays: Arrays,
+        resources: Mapping[int, RankResources],
     ) -> None:
-        """Start a worker for each rank; arrays, resources: as a Session's."""
+        """Start a worker for each rank.
+
+        Args:
+            plan: The plan.
+            schedules: Those of `split_phases`, or the plan's own if it has no gradients.
+            cluster: The ranks.
+            arrays: As a Session's.
+            resources: As a Session's.
+        """
         self.plan = plan
         self.cluster = cluster
-        phases = split_phases(plan)
         self.workers = [
-            Worker(plan, r, arrays[r], schedules=phases, resources=resources[r])
+            Worker(plan, r, arrays[r], schedules=schedules, resources=resources[r])
             for r in cluster.ranks
         ]
         self._feeds: dict[str, Array] = {}
 
-    def forward(self, feeds: Mapping[str, Array], *, seed: int, step: int) -> None:
+    def forward(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:
         """Compute the outputs."""
         self._feeds = dict(feeds)
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
-            worker.begin(feeds, train=True, seed=seed, step=step)
+            worker.begin(feeds, train=train, seed=seed, step=step)
             with overflowing(self.plan):
                 worker.run(transport, worker.bound[0])
 
@@ -55,6 +67,17 @@ class Phases:
     def outputs(self) -> list[Array]:
         """Assemble the outputs of the last forward for the whole batch, in order."""
         return whole_outputs(self.plan, self.workers)
+
+    def device_outputs(self) -> list[Array]:
+        """Copy the outputs of the last forward of one micro-batch, each on its device."""
+        worker_of = {value: worker for worker in self.workers for value in worker.outputs}
+        outputs = []
+        for value in self.plan.outputs:
+            worker = worker_of[value]
+            with worker.device.use():
+                outputs.append(worker.outputs[value][0].copy())
+                worker.device.finish()
+        return outputs
 
     def backward(self, heads: Mapping[str, Array]) -> None:
         """Compute the gradients of the last forward.

@@ -5,17 +5,26 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from symgraph.core.errors import ConfigError, GraphError, nearest
 from symgraph.frontend.callback import BatchEndParam
+from symgraph.frontend.name import NameManager
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed
 
-__all__ = ["BatchEndParam", "Model", "load_checkpoint", "load_model", "save_checkpoint"]
+__all__ = [
+    "BatchEndParam",
+    "Model",
+    "SymGen",
+    "bucket_network",
+    "load_checkpoint",
+    "load_model",
+    "save_checkpoint",
+]
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,26 @@ class Model:
     def data(self) -> list[str]:
         """The fed variables that are not states."""
         return [name for name in self.feeds if name not in self.states]
+
+
+# (symbol, data_names, label_names)
+SymbolInputs = tuple[Symbol, Sequence[str], Sequence[str] | None]
+# Bucket key -> its network, as for MXNet's BucketingModule.
+SymGen = Callable[[Any], SymbolInputs]
+
+
+def bucket_network(sym_gen: SymGen, key: Any) -> SymbolInputs:
+    """Generate the network of a bucket; TypeError for anything else.
+
+    Automatic names begin anew, so that they do not depend on which buckets were generated before.
+    """
+    with NameManager():
+        network = sym_gen(key)
+    if not isinstance(network, tuple | list) or len(network) != 3:
+        raise TypeError(
+            f"sym_gen({key!r}) gives {network!r}, but must give (symbol, data_names, label_names)"
+        )
+    return network
 
 
 def load_model(path: str, **kwargs: Any) -> Model:

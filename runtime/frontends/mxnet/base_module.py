@@ -102,7 +102,7 @@ class BaseModule(ABC):
 
     @abstractmethod
     def backward(self, out_grads: Any = None) -> None:
-        """Compute the gradients; out_grads: one array an output that is no loss."""
+        """Compute the gradients; out_grads: one array per output that is no loss."""
 
     @abstractmethod
     def update(self) -> None:

@@ -1,101 +1,133 @@
 """The bound network: a symbol with shapes, on a store's parameters and devices.
 
 It is planned when it is bound; what it takes to train, to evaluate or to go phase by phase is made
-when it is first asked for.
+when it is first asked for. Executors and modules run it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from runtime.backends.device.arrays import HOST, Device, beside, copy, on_host, typed
 from runtime.engine.devices import ArrayPlacement, device_of, gpus
 from runtime.engine.optimizer_step import OptimizerStep, overflowing, scale_feeds
-from runtime.engine.phases import Phases, head_gradients
+from runtime.engine.phases import Phases, head_gradients, split_phases
 from runtime.engine.session import Session
-from runtime.frontends.mxnet.parameter_store import Store
+from runtime.frontends.mxnet.parameter_store import ParameterStore
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
+from runtime.schedule.program import Schedule
 from symgraph.core.batch_layout import WHOLE, Layout, Split
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError
-from symgraph.core.types import Array, TensorType
+from symgraph.core.types import Array, Shape, TensorType
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed
+from symgraph.passes.shards import parameter_of, piece_of
 
 
 @dataclass(frozen=True)
 class BindRequest:
-    """What a network is bound for: see Module.bind. requests: parameter or input -> grad_req."""
+    """What a network is bound for."""
 
-    feeds: Mapping[str, Feed]
-    labels: frozenset[str]
+    #: Parameter or input -> what to do with its gradient: null, write or add.
     requests: Mapping[str, str]
+    #: Whether gradients are computed.
     trains: bool
+    #: The inputs that each pass is fed.
+    feeds: Mapping[str, Feed] = field(default_factory=dict)
+    #: The inputs among them that are labels.
+    labels: frozenset[str] = frozenset()
+    #: The shapes of other variables, where they do not follow.
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    #: The dtypes of other variables, where they do not follow.
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
-class BoundNetwork:
-    """A symbol for one set of shapes, on a store's parameters."""
+class PlannedNetwork:
+    """A symbol with its plans: with gradients, and without at the same places."""
 
-    def __init__(self, symbol: Symbol, wanted: BindRequest, options: Options, store: Store) -> None:
-        self.symbol, self.wanted, self.store = symbol, wanted, store
-        fed = [name for name in wanted.requests if name in wanted.feeds]
+    def __init__(self, symbol: Symbol, request: BindRequest, options: Options) -> None:
+        self.symbol, self.request = symbol, request
+        fed = [name for name in request.requests if name in request.feeds]
         if fed and options.micro_batches > 1:
             raise ConfigError(
                 f"the gradient of input {fed[0]!r} is wanted, which needs micro_batches=1"
             )
-        wrt = [n for n in symbol.list_arguments() if wanted.requests.get(n, "null") != "null"]
-        self._dtypes = {n: str(a.dtype) for n, a in store.arrays.items()}
-        self.plan = plan(
-            symbol,
-            wanted.feeds,
-            replace(options, update=wanted.trains),
-            wrt=wrt if wanted.trains else (),
-            heads=wanted.trains,
-            dtypes=self._dtypes,
-        )
-        self._homes, self._gpus = ArrayPlacement(self.plan, options.default), gpus(self.plan)
-        self.input_grads: dict[str, Array] = {}
-        self._last: Session | Phases | None = None
-        self._ready = False  # a training forward has run whose gradients were not computed yet
-        self._trainer: tuple[Optimizer, Session] | None = None
-        self._finisher: tuple[Optimizer, dict[int, OptimizerStep]] | None = None
+        wrt = [n for n in symbol.list_arguments() if request.requests.get(n, "null") != "null"]
+        self.training = self._plan(options, wrt if request.trains else (), heads=request.trains)
+        self.placement = ArrayPlacement(self.training, options.default)
 
     @cached_property
     def evaluation(self) -> Plan:
         """The plan without backward phase, at the same places."""
-        if not self.wanted.trains:
-            return self.plan
-        options = self.plan.evaluating()
-        return plan(self.symbol, self.wanted.feeds, options, dtypes=self._dtypes)
+        training = self.training
+        if not training.grads and not training.options.update:
+            return training
+        return self._plan(training.evaluating())
 
-    @cached_property
-    def _reader(self) -> Session:
-        made, store = self.evaluation, self.store
-        return Session(
-            made, store.cluster, store.of(made), resources=store.shared, keep_outputs=True
+    def _plan(self, options: Options, wrt: Sequence[str] = (), *, heads: bool = False) -> Plan:
+        request = self.request
+        return plan(
+            self.symbol,
+            request.feeds,
+            options,
+            wrt=wrt,
+            heads=heads,
+            shapes=request.shapes,
+            dtypes=request.dtypes,
         )
 
+
+class BoundNetwork:
+    """A planned network on the arrays of a store."""
+
+    def __init__(self, network: PlannedNetwork, store: ParameterStore) -> None:
+        self.network, self.plan, self.store = network, network.training, store
+        self.symbol, self._request = network.symbol, network.request
+        self.input_grads: dict[str, Array] = {}
+        self._gpus = gpus(self.plan)
+        self._last: Session | Phases | None = None
+        self._in_phases = False  # the last pass was a training forward
+        self._ready = False  # and its gradients were not computed yet
+        self._reads = 0  # passes that do not train
+        self._trainer: tuple[Optimizer, Session] | None = None
+        self._updaters: tuple[Optimizer, dict[int, OptimizerStep]] | None = None
+
     @cached_property
-    def _phases(self) -> Phases:
+    def reader(self) -> Phases:
+        """The passes that do not train: the evaluation plan in one phase."""
+        return self._phases_of(self.network.evaluation, self.network.evaluation.schedule)
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The training plan, phase by phase."""
+        return self._phases_of(self.plan, *split_phases(self.plan))
+
+    def _phases_of(self, plan: Plan, *schedules: Schedule) -> Phases:
         store = self.store
-        return Phases(self.plan, store.cluster, store.of(self.plan), store.shared)
+        return Phases(plan, schedules, store.cluster, store.rank_arrays(plan), store.resources)
+
+    def prepare(self) -> None:
+        """Make ready to train phase by phase and to evaluate, so that no first pass has to."""
+        _ = self.phases, self.reader
 
     # -- running -----------------------------------------------------------------------------
 
     def train(self, feeds: Mapping[str, Array]) -> None:
-        """One training step: all phases as one pipeline."""
-        if not self.wanted.trains:
+        """Run one training step: all phases as one pipeline."""
+        if not self._request.trains:
             raise RunError(
                 "the module is not bound for training: bind it with for_training=True and "
                 "force_rebind=True"
             )
-        added = [name for name, request in self.wanted.requests.items() if request == "add"]
+        added = [name for name, request in self._request.requests.items() if request == "add"]
         if added:
             raise ConfigError(
                 f"grad_req of {added[0]!r} is 'add', but a whole step has gradients of its own; "
@@ -109,63 +141,66 @@ class BoundNetwork:
             )
         store, session = self.store, self._session()
         session.steps = store.steps
-        with store.cores.limit():
+        with store.cores():
             session.step(self._values(feeds, train=True))
-        store.steps += 1
         store.take_back(session.updaters)
-        self._last = store.ran = session
+        self._passed(session, trained=True)
+        self._in_phases = False
 
     def _session(self) -> Session:
         """The training session; a new one if the store has another optimizer now."""
-        optimizer = self.store.wanted_optimizer
+        store = self.store
+        optimizer = store.wanted_optimizer
         if self._trainer is None or self._trainer[0] is not optimizer:
             session = Session(
                 self.plan,
-                self.store.cluster,
-                self.store.of(self.plan),
+                store.cluster,
+                store.rank_arrays(self.plan),
                 optimizer=optimizer,
-                seed=self.store.seed,
-                resources=self.store.shared,
+                seed=store.seed,
+                resources=store.resources,
                 keep_outputs=True,
             )
             self._trainer = optimizer, session
-        self.store.lend(self._trainer[1].updaters)
+        store.lend(self._trainer[1].updaters)
         return self._trainer[1]
 
-    def _updaters(self) -> dict[int, OptimizerStep]:
+    def _optimizer_steps(self) -> dict[int, OptimizerStep]:
         """The ends of training steps that go phase by phase, likewise."""
         optimizer = self.store.wanted_optimizer
-        if self._finisher is None or self._finisher[0] is not optimizer:
+        if self._updaters is None or self._updaters[0] is not optimizer:
             ranks = self.store.cluster.ranks
-            self._finisher = (
-                optimizer,
-                {r: OptimizerStep(self.plan, optimizer, None) for r in ranks},
-            )
-        self.store.lend(self._finisher[1])
-        return self._finisher[1]
+            steps = {rank: OptimizerStep(self.plan, optimizer, None) for rank in ranks}
+            self._updaters = optimizer, steps
+        self.store.lend(self._updaters[1])
+        return self._updaters[1]
+
+    def _passed(self, run: Session | Phases, *, trained: bool) -> None:
+        self._last = run
+        self.store.passed(run, trained=trained)
 
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
+        store, run = self.store, self.phases if train else self.reader
         self._ready = False
-        if not train:
-            with self.store.cores.limit():
-                self._reader.step(self._values(feeds, train=False))
-            self._reader.collect()
-            self._last = self.store.ran = self._reader
-            return
-        store = self.store
-        values = self._values(feeds, train=True)
-        with store.cores.limit():
-            self._phases.forward(values, seed=store.seed, step=store.steps)
-        store.steps += 1
-        self._last = store.ran = self._phases
-        self._ready = True
+        values = self._values(feeds, train=train)
+        seed, step = (store.seed, store.steps) if train else (0, self._reads)
+        with store.cores():
+            run.forward(values, train=train, seed=seed, step=step)
+        self._reads += not train
+        self._passed(run, trained=train)
+        self._in_phases = self._ready = train
 
     def outputs(self) -> list[Array]:
-        """The outputs of the last pass, for the whole batch."""
+        """The outputs of the last pass, for the whole batch, on the host."""
         if self._last is None:
             raise RunError("there are no outputs yet: call forward")
         return self._last.outputs()
+
+    def device_outputs(self) -> list[Array]:
+        """The outputs of the last pass of one micro-batch, each on its device."""
+        assert isinstance(self._last, Phases)
+        return self._last.device_outputs()
 
     def gradients_of(self, inputs: Sequence[str]) -> list[Array]:
         """The gradients of those inputs that have any, in this order."""
@@ -173,99 +208,107 @@ class BoundNetwork:
             raise RunError("no gradients of inputs: bind with inputs_need_grad, call backward")
         return [self.input_grads[name] for name in inputs if name in self.input_grads]
 
-    def backward(self, out_grads: Sequence[Array | None]) -> None:
-        """Compute gradients, into the store or `input_grads`; out_grads: one an output.
+    def backward(self, out_grads: Any) -> None:
+        """Compute gradients, without the loss scale, into the store or `input_grads`.
 
-        What is kept is without the loss scale.
+        Args:
+            out_grads: One array per output, or one array for a single output; those of losses are
+                ignored and may be None. None: no head gradients.
         """
         self._require_phases("backward")
         if not self._ready:
             raise RunError("backward needs a forward(is_train=True) before it")
         heads = self._heads(out_grads)
         self._ready = False
-        with self.store.cores.limit():
-            self._phases.backward(heads)
-        self._catch_up()
-        written, scale = set[str](), self.store.loss_scale
+        with self.store.cores():
+            self.phases.backward(heads)
+        self.catch_up()
+        scale, shards = self.store.loss_scale, self.plan.shards
         for variable in self.plan.grads:
-            shard = self.plan.shards.get(variable)
-            name = shard.parameter if shard else variable
-            here, whole = self._home(name), self._gradient(name)
-            part, gradient = shard.of(whole) if shard else whole, self._phases.gradient(variable)
-            with here.use(), overflowing(self.plan):
-                if self.wanted.requests[name] == "write" and name not in written:
-                    whole[...] = 0
-                    written.add(name)
-                own = on_host(gradient) if here.is_host else gradient
-                part += own / scale.value if scale.scales else own
+            name = parameter_of(shards, variable)
+            device, whole = self._gradient_device(name), self._gradient(name)
+            rows, gradient = piece_of(shards, variable, whole), self.phases.gradient(variable)
+            is_copy = variable in shards and shards[variable].copy > 0
+            with device.use(), overflowing(self.plan):
+                if scale.scales:
+                    gradient = _on(device, gradient) / scale.value
+                if self._request.requests[name] == "add" or is_copy:
+                    rows += _on(device, gradient)
+                else:
+                    copy(rows, gradient)
         for gpu in self._gpus:
             gpu.finish()
 
     def update(self) -> None:
         """Change the parameters by the gradients in the store."""
         self._require_phases("update")
-        self._catch_up()
-        updaters, scale = self._updaters(), self.store.loss_scale
+        self.catch_up()
+        steps, scale, shards = self._optimizer_steps(), self.store.loss_scale, self.plan.shards
         for variable in self.plan.grads:
-            shard = self.plan.shards.get(variable)
-            own, name = self._phases.gradient(variable), shard.parameter if shard else variable
-            whole = self._gradient(name)
+            gradient = self.phases.gradient(variable)
+            whole = self._gradient(parameter_of(shards, variable))
             with device_of(self.plan, variable).use(), overflowing(self.plan):
-                if shard and shard.copy:
-                    own[...] = 0  # copies' gradients are summed: the first one has it all
+                if variable in shards and shards[variable].copy:
+                    gradient[...] = 0  # copies' gradients are summed: the first one has it all
                 else:
-                    copy(own, shard.of(whole) if shard else whole)
+                    copy(gradient, piece_of(shards, variable, whole))
                     if scale.scales:
-                        own *= scale.value
-        self._phases.update(updaters)
-        self.store.take_back(updaters)
+                        gradient *= scale.value
+        self.phases.update(steps)
+        self.store.take_back(steps)
 
-    def _catch_up(self) -> None:
-        """Wait for what the caller does to gradients on GPUs."""
+    def catch_up(self) -> None:
+        """Wait for what the caller does to arrays on GPUs."""
         for gpu in self._gpus:
             gpu.catch_up()
 
     def _require_phases(self, what: str) -> None:
-        if not isinstance(self._last, Phases):
+        if not self._in_phases:
             raise RunError(f"{what} needs a forward(is_train=True) before it")
-        if self.store.ran is not self._last:
+        if not self.store.has_results_of(self._last):
             raise RunError(
                 f"{what}: another network of the same parameters has run since this one's forward; "
                 "call forward again"
             )
 
-    def _home(self, name: str) -> Device:
+    def _gradient_device(self, name: str) -> Device:
         """Where the gradient of a parameter or an input is kept."""
-        return HOST if name in self.wanted.feeds else self._homes.of(name)
+        return HOST if name in self._request.feeds else self.network.placement.of(name)
 
     def _gradient(self, name: str) -> Array:
         """The whole gradient of a parameter or an input; zeros if there is none yet."""
-        if name in self.wanted.feeds:
-            shape, dtype = self.wanted.feeds[name].type
+        if name in self._request.feeds:
+            shape, dtype = self._request.feeds[name].type
             return self.input_grads.setdefault(name, np.zeros(shape, dtype))
-        if name not in self.store.grads:
+        grads = self.store.grads
+        if name not in grads:
             like = self.store.arrays[name]
-            self.store.grads |= self._homes.zeros({name: TensorType(like.shape, like.dtype.name)})
-        return self.store.grads[name]
+            type_ = TensorType(like.shape, like.dtype.name)
+            grads |= self.network.placement.zeros({name: type_})
+        return grads[name]
 
     def _values(self, given: Mapping[str, Array], *, train: bool) -> dict[str, Array]:
         """The fed arrays in their types; labels that are not given are 0 unless it trains."""
         values = {}
-        for name, feed in self.wanted.feeds.items():
+        for name, feed in self._request.feeds.items():
             shape, dtype = feed.type
             if name in given:
                 values[name] = np.asarray(on_host(given[name]), dtype, order="C")
                 if values[name].shape != shape:
-                    found = values[name].shape
-                    raise ShapeError(f"{name!r} has shape {found}, but {shape} is bound")
-            elif name in self.wanted.labels and not train:
+                    actual = values[name].shape
+                    raise ShapeError(f"{name!r} has shape {actual}, but {shape} is bound")
+            elif name in self._request.labels and not train:
                 values[name] = np.zeros(shape, dtype)
         return values
 
-    def _heads(self, out_grads: Sequence[Array | None]) -> dict[str, Array]:
-        """What the backward phase is fed: head gradients times the loss scale, and the scale."""
+    def _heads(self, out_grads: Any) -> dict[str, Array]:
+        """The values of the backward phase: head gradients times the loss scale, and the scale."""
         if self.plan.heads and len(self.plan.sizes) > 1:
             raise ConfigError("backward with head gradients needs micro_batches=1")
+        if out_grads is None:
+            out_grads = []
+        elif not isinstance(out_grads, (list, tuple)):
+            out_grads = [out_grads]
         scale = self.store.loss_scale
         heads = head_gradients(self.plan, self.symbol.list_outputs(), out_grads)
         if scale.scales:
@@ -275,18 +318,29 @@ class BoundNetwork:
     def samples(
         self, first: str, labels: Sequence[str]
     ) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """The batch's size, by its input `first`; where it lies in each output, and in labels.
+        """Tell where the samples of a batch lie.
 
-        None: in no axis, of labels that the network does not read.
+        Args:
+            first: The input that tells the batch's size.
+            labels: The names of labels.
+
+        Returns:
+            The batch's size; its layout in each output; its axis in each label, None for a label
+            that the network does not read.
         """
-        made, feeds = self.plan, self.wanted.feeds
+        plan, feeds = self.plan, self._request.feeds
         (shape, _), axis = feeds[first]
-        layouts = [made.layouts[v] for v in made.outputs]
-        types = made.partition.graph.types_of(made.outputs)
+        layouts = [plan.layouts[v] for v in plan.outputs]
+        types = plan.partition.graph.types_of(plan.outputs)
         for i, type_ in enumerate(types):  # what mixes samples may have them along its rows
             if layouts[i] is WHOLE and type_.shape[:1] == (shape[axis],):
                 layouts[i] = Split(0)
         return shape[axis], layouts, {n: feeds[n].axis if n in feeds else None for n in labels}
+
+
+def _on(device: Device, array: Array) -> Array:
+    """An array as this device can add it: on the host, or as it is."""
+    return on_host(array) if device.is_host else array
 
 
 def _times(head: Array, scale: float) -> Array:

@@ -1,28 +1,24 @@
 """The executor: MXNet's forward/backward interface on the cut, scheduled, worker-run graph.
 
-An Executor runs one micro-batch over one thread a device. `forward` and `backward` are two halves
+An Executor runs one micro-batch over one thread per device. `forward` and `backward` are two halves
 of the same checked schedule: each half sends and receives all messages whose senders are in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from partitioner.placement.group2ctx import Groups
-from runtime.backends.device.arrays import copy, fill, is_on_gpu, on_host
-from runtime.engine.devices import ArrayPlacement, device_of, filling, gpus
-from runtime.engine.phases import Phases, head_gradients
-from runtime.engine.rank import RankResources
-from runtime.engine.worker import Worker
-from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, host_array, requests_of
+from runtime.backends.device.arrays import fill, is_on_gpu
+from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, grad_requests, host_array
+from runtime.frontends.mxnet.bound_network import BindRequest, BoundNetwork, PlannedNetwork
+from runtime.frontends.mxnet.parameter_store import ParameterStore
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
-from runtime.planning.planner import plan
-from runtime.transports import ThreadCluster, Transport
+from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, cpu, require_context
 from symgraph.core.errors import GraphError, RunError, nearest
 from symgraph.core.types import Array, TensorType, is_float
@@ -35,69 +31,47 @@ Types = dict[str, TensorType]
 class Executor:
     """A bound symbol: arrays for every argument, and the machinery to run it (MXNet Executor).
 
-    arg_dict, grad_dict, aux_dict, output_dict: name -> array, of numpy on a CPU, of CuPy on a GPU:
-    each lies on the device on which its variable or output is placed, but the array of a parameter
-    in shards is whole, on the host. Assign to arguments in place:
-    `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and CuPy's arrays, while
-    `forward`, `backward` and `copy_params_from` take any. grad_dict has no entry for arguments
-    whose grad_req is null. Use it as a context manager, or call `close`, to end its threads at
-    once.
+    The arrays are of numpy on a CPU, of CuPy on a GPU: each lies on the device on which its
+    variable or output is placed, but the array of a parameter in shards is whole, on the host.
+    Assign to arguments in place: `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and
+    CuPy's arrays, while `forward`, `backward` and `copy_params_from` take any. Use it as a context
+    manager, or call `close`, to end its threads at once.
     """
+
+    #: Argument -> array.
+    arg_dict: dict[str, Array]
+    #: Argument -> array of its gradient, if its grad_req is not null.
+    grad_dict: dict[str, Array]
+    #: Auxiliary state -> array.
+    aux_dict: dict[str, Array]
+    #: Argument -> what `backward` does with its gradient: null, write or add.
+    grad_req: dict[str, str]
+    #: The outputs of the last forward.
+    outputs: list[Array]
 
     def __init__(
         self,
-        symbol: Symbol,
-        plans: tuple[Plan, Plan],
-        homes: ArrayPlacement,
+        network: PlannedNetwork,
         args: dict[str, Array],
         grads: dict[str, Array],
-        requests: dict[str, str],
         aux: dict[str, Array],
     ) -> None:
-        """plans: with gradients and without."""
-        self.symbol = symbol
+        """Start the threads; arrays: used and not copied."""
+        self.symbol = network.symbol
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
-        self.grad_req = requests
-        self.outputs: list[Array] = []
-        self.plan, self._inference = plans
-        self._homes, self._gpus = homes, gpus(self.plan)
-        self._pieces: dict[str, Array] = {}  # on GPUs, of arguments that are whole on the host
-        self._cluster = ThreadCluster(len(self.plan.devices))
-        ranks = range(self._cluster.size)
-        shared = {rank: RankResources() for rank in ranks}
-        self._phases = Phases(self.plan, self._cluster, self._arrays(self.plan), shared)
-        arrays = self._arrays(self._inference)
-        self._readers = [Worker(self._inference, r, arrays[r]) for r in ranks]
-        self._ready = False  # a training forward has run, so backward may
-        self._steps = self._reads = 0  # forwards in training and others: each draws its own numbers
+        self.grad_req = dict(network.request.requests)
+        self.outputs = []
+        self._placement = network.placement
+        ranks = len(network.training.devices)
+        self._store = ParameterStore(ThreadCluster(ranks), trains=False)
+        self._store.use(args | aux, grads)
+        self._network = BoundNetwork(network, self._store)
+        self._network.prepare()
 
-    def _arrays(self, made: Plan) -> dict[int, dict[str, Array]]:
-        """What each rank works on: the arguments and states themselves, or views of their rows.
-
-        Only what is in pieces and on GPUs is copied, before every forward.
-        """
-        tables = self.arg_dict | self.aux_dict
-        found: dict[int, dict[str, Array]] = {rank: {} for rank in range(self._cluster.size)}
-        for name in made.parameters:
-            shard, here = made.shards.get(name), device_of(made, name)
-            array = tables[shard.parameter if shard else name]
-            if shard:
-                array = shard.of(array)  # a view: what is assigned to the argument is its
-            if not here.holds(array):
-                if name not in self._pieces:
-                    with filling(made, made.rank_of(name)):
-                        self._pieces[name] = here.put(array)
-                array = self._pieces[name]
-            found[made.rank_of(name)][name] = array
-        return found
-
-    def _begin(self) -> None:
-        """Let what the caller has done to arguments be done, and pieces on GPUs have it."""
-        for gpu in self._gpus:
-            gpu.catch_up()
-        for name, piece in self._pieces.items():
-            shard = self.plan.shards[name]
-            fill(device_of(self.plan, name), piece, shard.of(self.arg_dict[shard.parameter]))
+    @property
+    def plan(self) -> Plan:
+        """The plan with gradients: placement, schedule, memory."""
+        return self._network.plan
 
     # -- running -----------------------------------------------------------------------------
 
@@ -108,61 +82,19 @@ class Executor:
                 known = nearest(name, self.arg_dict)
                 raise GraphError(f"forward: no argument {name!r}; {known}")
             self._assign("forward", self.arg_dict, name, value)
-        self._ready = False
-        self._begin()
-        if is_train:
-            step = self._steps
-            self._steps += 1
-            self._phases.forward({}, seed=0, step=step)
-            self.outputs = _copies(self.plan, self._phases.workers)
-            self._ready = True
-        else:
-            self.outputs = self._read()
+        self._network.catch_up()
+        self._store.refresh()
+        self._network.forward({}, is_train)
+        self.outputs = self._network.device_outputs()
         return self.outputs
-
-    def _read(self) -> list[Array]:
-        """The outputs of a pass that does not train."""
-        step = self._reads
-        self._reads += 1
-
-        def work(transport: Transport) -> None:
-            self._readers[transport.rank].step(transport, {}, train=False, step=step)
-
-        self._cluster.run(work)
-        return _copies(self._inference, self._readers)
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last `forward(is_train=True)`.
 
-        out_grads: one array an output that is no loss, as a list in the order of all outputs (or
+        out_grads: one array per output that is no loss, as a list in the order of all outputs (or
         an array, for one output); entries for losses are ignored and may be None.
         """
-        if not self._ready:
-            raise RunError("backward needs a forward(is_train=True) before it")
-        self._phases.backward(self._heads(out_grads))
-        self._ready = False
-        for gpu in self._gpus:
-            gpu.catch_up()
-        for name in self.plan.grads:
-            shard = self.plan.shards.get(name)
-            argument = shard.parameter if shard else name
-            here, whole = self._homes.of(argument), self.grad_dict[argument]
-            out, gradient = shard.of(whole) if shard else whole, self._phases.gradient(name)
-            with here.use():
-                if self.grad_req[argument] == "add" or (shard and shard.copy):
-                    out += on_host(gradient) if here.is_host else gradient
-                else:
-                    copy(out, gradient)
-        for gpu in self._gpus:
-            gpu.finish()
-
-    def _heads(self, out_grads: Any) -> dict[str, Array]:
-        names = self.symbol.list_outputs()
-        if out_grads is None:
-            out_grads = []
-        elif not isinstance(out_grads, (list, tuple)):
-            out_grads = [out_grads]
-        return head_gradients(self.plan, names, out_grads)
+        self._network.backward(out_grads)
 
     def _assign(self, what: str, table: dict[str, Array], name: str, value: Any) -> None:
         """Give an array of a table new values; GraphError if they do not fit."""
@@ -170,7 +102,7 @@ class Executor:
             value = host_array(what, name, value)
         if value.shape != table[name].shape:
             raise GraphError(f"{what}: {name!r} has shape {value.shape}, not {table[name].shape}")
-        fill(self._homes.of(name), table[name], value)
+        fill(self._placement.of(name), table[name], value)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -223,7 +155,7 @@ class Executor:
         def kept(table: dict[str, Array]) -> dict[str, Array]:
             types = {n: TensorType(new[n], a.dtype.name) for n, a in table.items()}
             other = {n: t for n, t in types.items() if t.shape != table[n].shape}
-            return table | self._homes.zeros(other)
+            return table | self._placement.zeros(other)
 
         options = self.plan.options
         return bind(
@@ -267,7 +199,7 @@ class Executor:
 
     def close(self) -> None:
         """End the executor's threads; it cannot run afterwards."""
-        self._cluster.close()
+        self._store.cluster.close()
 
     def __enter__(self) -> Executor:
         return self
@@ -302,20 +234,15 @@ def simple_bind(
     inputs = {n: s for n, s in shapes.items() if s is not None}
     arg_shapes, _, aux_shapes = symbol.infer_shape(**inputs)
     arg_types, _, aux_types = symbol.infer_type(**(type_dict or {}))
-    names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
-    args = _types(names, arg_shapes, arg_types)
-    aux = _types(states, aux_shapes, aux_types)
-    requests = requests_of(grad_req, args)
-    for name, type_ in args.items():
-        if not is_float(type_.dtype):
-            requests[name] = "null"
+    args = _types(symbol.list_arguments(), arg_shapes, arg_types)
+    aux = _types(symbol.list_auxiliary_states(), aux_shapes, aux_types)
+    requests = grad_requests(grad_req, args)
+    requests |= {n: "null" for n, type_ in args.items() if not is_float(type_.dtype)}
     options = Options(groups=group2ctx, default=ctx, precision=precision)
-    plans = _plans(symbol, options, args | aux, requests)
-    homes = ArrayPlacement(plans[0], options.default)
+    network = _network(symbol, options, args | aux, requests)
     trained = {n: t for n, t in args.items() if requests[n] != "null"}
-    return Executor(
-        symbol, plans, homes, homes.zeros(args), homes.zeros(trained), requests, homes.zeros(aux)
-    )
+    zeros = network.placement.zeros
+    return Executor(network, zeros(args), zeros(trained), zeros(aux))
 
 
 def bind(
@@ -340,7 +267,7 @@ def bind(
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = arrays_by_name("args", args, names)
     aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
-    requests = requests_of(grad_req, arrays)
+    requests = grad_requests(grad_req, arrays)
     given = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
     requests = {n: r if n in given else "null" for n, r in requests.items()}
     grads = {n: g for n, g in given.items() if requests[n] != "null"}
@@ -354,40 +281,25 @@ def bind(
             raise GraphError(f"bind: the gradient array of {name!r} is read-only")
     types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
     options = Options(groups=group2ctx, default=ctx, precision=precision)
-    plans = _plans(symbol, options, types, requests)
-    homes = ArrayPlacement(plans[0], options.default)
+    network = _network(symbol, options, types, requests)
     for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
-        homes.require(f"bind: `{what}`", table)
-    return Executor(symbol, plans, homes, arrays, grads, requests, aux)
+        network.placement.require(f"bind: `{what}`", table)
+    return Executor(network, arrays, grads, aux)
 
 
-def _plans(
+def _network(
     symbol: Symbol, options: Options, types: Types, requests: Mapping[str, str]
-) -> tuple[Plan, Plan]:
-    """With gradients and without, at the same places. types: of arguments and states."""
-    wrt = [n for n in symbol.list_arguments() if requests[n] != "null"]
-    make: dict[str, Any] = {
-        "shapes": {name: shape for name, (shape, _) in types.items()},
-        "dtypes": {name: dtype for name, (_, dtype) in types.items()},
-    }
-    training = plan(symbol, {}, options, wrt=wrt, heads=True, **make)
-    if not wrt:
-        return training, training
-    options = replace(options, placement=training.placement)
-    return training, plan(symbol, {}, options, **make)
+) -> PlannedNetwork:
+    """Plan a network; types: of arguments and states."""
+    request = BindRequest(
+        requests,
+        trains=True,
+        shapes={name: shape for name, (shape, _) in types.items()},
+        dtypes={name: dtype for name, (_, dtype) in types.items()},
+    )
+    return PlannedNetwork(symbol, request, options)
 
 
 def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[str]) -> Types:
     pairs = zip(shapes, dtypes, strict=True)
     return {n: TensorType(*pair) for n, pair in zip(names, pairs, strict=True)}
-
-
-def _copies(made: Plan, workers: Iterable[Worker]) -> list[Array]:
-    """The outputs that these workers kept of their one micro-batch, each where it was made."""
-    of = {value: worker for worker in workers for value in worker.outputs}
-    found = []
-    for value in made.outputs:
-        with of[value].device.use():
-            found.append(of[value].outputs[value][0].copy())
-            of[value].device.finish()
-    return found

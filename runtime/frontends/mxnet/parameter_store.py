@@ -1,4 +1,4 @@
-"""The store: parameters under their names, and what training remembers of them.
+"""The parameter store: arrays under their names, and all that training remembers of them.
 
 Every network that is bound to a store (of another bucket, or for another batch size) works on the
 same arrays, so a parameter is one array whatever uses it.
@@ -6,8 +6,8 @@ same arrays, so a parameter is one array whatever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,67 +26,92 @@ from symgraph.frontend.init import Initializer, Mixed
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import load_params, save_params
 from symgraph.passes.loss_scale import UNSCALED, LossScale
-from symgraph.passes.shards import Shard, join
+from symgraph.passes.shards import Shard, join, parameter_of, piece_of
 
-UPDATES = "updates"  # in an optimizer's file: how many updates and training passes there were
+UPDATES = "updates"  # in an optimizer's file: the numbers of updates and training passes
 
 
 class DeviceCopy(NamedTuple):
-    """A variable's array that is no part of its parameter's whole one.
-
-    shard: None if it is all of the parameter.
-    """
+    """The array that a variable's rank works on, where that is no view of the parameter's."""
 
     parameter: str
+    #: The rows of the parameter; None: all.
     shard: Shard | None
     device: Device
     array: Array
 
-    def of(self, whole: Array) -> Array:
+    def rows(self, whole: Array) -> Array:
         """Its rows of an array like the parameter's."""
         return whole if self.shard is None else self.shard.of(whole)
 
 
-@dataclass
-class Store:
-    """What networks share.
+class FirstValues(NamedTuple):
+    """Names of parameters or states, with the values that a user gives for some of them."""
 
-    arrays: parameters and auxiliary states, whole, on the host. apart: by variable, what networks
-    work on instead: further copies of what has replicas, and all that lies on GPUs; see `copies`.
-    grads: what a backward pass computed, whole. states: the optimizer's arrays, by variable, where
-    it is. ready: whether parameters have values. updates: of parameters so far. steps: training
-    passes so far, the key of random numbers. first_scale, loss_scale: of gradients, at first and in
-    the next pass. shared: by rank, what workers that take turns have together. cores: for the
-    matrix products of one rank. ran: the session or phases that ran last, whose results are in the
-    shared memory.
-    """
+    names: list[str]
+    values: Mapping[str, Any] | None
 
-    cluster: Cluster
-    seed: int = 0
-    first_scale: LossScale = UNSCALED
-    arrays: dict[str, Array] = field(default_factory=dict)
-    apart: dict[str, DeviceCopy] = field(default_factory=dict)
-    grads: dict[str, Array] = field(default_factory=dict)
-    states: dict[str, dict[str, Array]] = field(default_factory=dict)
-    ready: bool = False
-    optimizer: Optimizer | None = None
-    updates: int = 0
-    steps: int = 0
-    loss_scale: LossScale = field(init=False)
-    shared: dict[int, RankResources] = field(init=False)
-    cores: SharedCores = field(init=False)
-    ran: object = None
 
-    def __post_init__(self) -> None:
-        self.loss_scale = self.first_scale
-        self.cores = SharedCores(self.cluster.size)
-        self.shared = {rank: RankResources() for rank in self.cluster.ranks}
+class ParameterStore:
+    """The arrays that networks share, and the state of their training."""
+
+    #: Parameters and auxiliary states, whole.
+    arrays: dict[str, Array]
+    #: Gradients of the last backward pass, whole.
+    grads: dict[str, Array]
+    #: What networks work on instead of rows of `arrays`, by variable.
+    device_copies: dict[str, DeviceCopy]
+    #: The optimizer's arrays: variable -> slot -> array.
+    states: dict[str, dict[str, Array]]
+    #: Updates of parameters so far.
+    updates: int
+    #: Training passes so far: the key of random numbers.
+    steps: int
+    #: The scale of gradients in the next pass.
+    loss_scale: LossScale
+    #: By rank, what workers share that never run at the same time.
+    resources: dict[int, RankResources]
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        seed: int = 0,
+        loss_scale: LossScale = UNSCALED,
+        trains: bool = True,
+    ) -> None:
+        """Make a store without parameters.
+
+        Args:
+            cluster: The ranks that run the networks; all are local.
+            seed: The key of first values and random numbers.
+            loss_scale: The first loss scale.
+            trains: Whether networks change parameters: then each replica has an array of its own,
+                and matrix products share the cores out among ranks.
+        """
+        self.cluster, self.seed = cluster, seed
+        self.arrays, self.grads, self.device_copies, self.states = {}, {}, {}, {}
+        self.ready = False  # whether parameters have values
+        self.optimizer: Optimizer | None = None
+        self.updates = self.steps = 0
+        self._first_scale = self.loss_scale = loss_scale
+        self.resources = {rank: RankResources() for rank in cluster.ranks}
+        self._trains = trains
+        self._cores = SharedCores(cluster.size) if trains else None
+        self._last_run: object = None
+
+    # -- arrays ------------------------------------------------------------------------------
+
+    def use(self, arrays: dict[str, Array], grads: dict[str, Array]) -> None:
+        """Work on these arrays, wherever they lie, from now on."""
+        self.arrays, self.grads = arrays, grads
 
     def allocate(self, types: Mapping[str, TensorType]) -> None:
-        """Zeros for the parameters and states that are new.
+        """Make zeros for the parameters and states that are new.
 
-        Raises ShapeError for one that is there with another shape, GraphError for a new one where
-        parameters have values already: nobody would give it any.
+        Raises:
+            ShapeError: One exists with another shape.
+            GraphError: One is new, but parameters have values already: nobody would set it.
         """
         for name, (shape, dtype) in types.items():
             if name not in self.arrays and self.ready:
@@ -100,30 +125,32 @@ class Store:
                     f"parameter {name!r} has shape {array.shape}, but these inputs make it {shape}"
                 )
 
-    def of(self, made: Plan) -> Arrays:
-        """The arrays that each rank of a plan works on: these, views of their rows, or apart."""
-        found: Arrays = {rank: {} for rank in self.cluster.ranks}
-        for name in made.parameters:
-            shard, rank, here = made.shards.get(name), made.rank_of(name), device_of(made, name)
-            parameter = shard.parameter if shard else name
-            array = self.arrays[parameter]
-            if shard:
-                array = shard.of(array)
-            if (shard and shard.copy) or not here.is_host:
-                if name not in self.apart:
-                    with filling(made, rank):
-                        self.apart[name] = DeviceCopy(parameter, shard, here, here.put(array))
-                array = self.apart[name].array
-            found[rank][name] = array
-        return found
+    def rank_arrays(self, plan: Plan) -> Arrays:
+        """The arrays that each rank of a plan works on: views of rows, or device copies."""
+        arrays: Arrays = {rank: {} for rank in self.cluster.ranks}
+        for name in plan.parameters:
+            shard, rank, target = plan.shards.get(name), plan.rank_of(name), device_of(plan, name)
+            parameter = parameter_of(plan.shards, name)
+            array = piece_of(plan.shards, name, self.arrays[parameter])
+            if (self._trains and shard and shard.copy) or not target.holds(array):
+                if name not in self.device_copies:
+                    with filling(plan, rank):
+                        piece = DeviceCopy(parameter, shard, target, target.put(array))
+                    self.device_copies[name] = piece
+                array = self.device_copies[name].array
+            arrays[rank][name] = array
+        return arrays
 
     def assign(self, name: str, value: Any) -> None:
         """Give a parameter or state new values, wherever it is; ShapeError if they do not fit."""
-        whole = self.arrays[name]
-        whole[...] = self._fitting(name, value)
-        for piece in self.apart.values():
-            if piece.parameter == name:
-                fill(piece.device, piece.array, piece.of(whole))
+        self.arrays[name][...] = self._fitting(name, value)
+        self.refresh(name)
+
+    def refresh(self, parameter: str | None = None) -> None:
+        """Copy a parameter's array, or every one, to its device copies."""
+        for piece in self.device_copies.values():
+            if parameter in (None, piece.parameter):
+                fill(piece.device, piece.array, piece.rows(self.arrays[piece.parameter]))
 
     def _fitting(self, name: str, value: Any) -> Array:
         array: Array = on_host(value)
@@ -134,119 +161,80 @@ class Store:
 
     def initialize(
         self,
-        names: Collection[str],
-        given: Mapping[str, Any] | None,
+        tables: Iterable[FirstValues],
         initializer: Initializer | Mixed | None,
         attrs: Mapping[str, Mapping[str, str]],
         *,
         allow_missing: bool,
     ) -> None:
-        """First values: those given, and for the rest, if allowed, the initializer's.
+        """Set first values: the given ones, and the initializer's for the rest.
 
-        attrs: of variables. GraphError for one that is missing among those given, ShapeError for
-        one that does not fit; then nothing has changed.
+        Args:
+            tables: The parameters and the auxiliary states.
+            initializer: Sets the values that are not given.
+            attrs: The attributes of variables.
+            allow_missing: Whether some of the names may be missing among the given values.
+
+        Raises:
+            GraphError: A value is missing; nothing has changed.
+            ShapeError: A value has another shape; nothing has changed.
         """
-        own = {} if given is None else {n: given[n] for n in names if n in given}
-        values = {name: self._fitting(name, value) for name, value in own.items()}
-        for name in names:
-            if given is not None and name not in values and not allow_missing:
-                raise GraphError(f"parameter {name!r} is missing among those given")
-        for name in names:
+        tables = list(tables)
+        values: dict[str, Array] = {}
+        for names, given in tables:
+            for name in names:
+                if given is not None and name in given:
+                    values[name] = self._fitting(name, given[name])
+                elif given is not None and not allow_missing:
+                    raise GraphError(f"parameter {name!r} is missing among those given")
+        for name in [name for names, _ in tables for name in names]:
             array = self.arrays[name]
             if name in values:
                 self.assign(name, values[name])
             elif initializer is not None:
                 tags = attrs.get(name)
                 self.assign(name, initializer(name, array.shape, array.dtype, self.seed, tags))
+        self.ready = True
 
-    def copies(self, names: Collection[str]) -> dict[str, Array]:
-        """These parameters and states as they are now, on the host."""
+    def copies(self, names: Iterable[str]) -> dict[str, Array]:
+        """Copies of these parameters and states on the host."""
+        names = list(names)
         self._fetch(names)
         return {name: self.arrays[name].copy() for name in names}
 
-    def _fetch(self, names: Collection[str]) -> None:
-        """Let `arrays` have what is apart."""
-        for piece in self.apart.values():
-            if piece.parameter in names and (piece.shard is None or not piece.shard.copy):
-                copy(piece.of(self.arrays[piece.parameter]), piece.array)
+    def _fetch(self, names: Iterable[str]) -> None:
+        """Copy the values of device copies back to `arrays`."""
+        wanted = {*names}
+        for piece in self.device_copies.values():
+            if piece.parameter in wanted and (piece.shard is None or not piece.shard.copy):
+                copy(piece.rows(self.arrays[piece.parameter]), piece.array)
 
-    def placed_anew(self, before: Plan, made: Plan) -> None:
-        """Bring everything to where another placement of the network wants it."""
-        if _places(before) == _places(made):
+    def move(self, before: Plan, after: Plan) -> None:
+        """Move all arrays from where one plan of a network has them to where another does."""
+        if _places(before) == _places(after):
             return
         self._fetch(self.arrays)
         states = self._whole_states(before) if self.states else {}
-        for table in (self.apart, self.grads, self.states):
+        for table in (self.device_copies, self.grads, self.states):
             table.clear()
-        self._set_states(made, states)
+        self._set_states(after, states)
+
+    # -- passes ------------------------------------------------------------------------------
+
+    def cores(self) -> AbstractContextManager[object]:
+        """Limit matrix products to this process's cores shared out among ranks."""
+        return nullcontext() if self._cores is None else self._cores.limit()
+
+    def passed(self, run: object, *, trained: bool) -> None:
+        """Note the session or phases that ran last; their results are in the shared memory."""
+        self._last_run = run
+        self.steps += trained
+
+    def has_results_of(self, run: object) -> bool:
+        """Whether a session or phases ran last."""
+        return self._last_run is run
 
     # -- the optimizer -----------------------------------------------------------------------
-
-    def begin(self, optimizer: Optimizer) -> None:
-        """Train with an optimizer, which remembers nothing yet."""
-        self.optimizer = optimizer
-        self.states.clear()
-        self.updates, self.loss_scale = 0, self.first_scale
-
-    def lend(self, updaters: Mapping[int, OptimizerStep]) -> None:
-        """Have the ends of a training step, by rank, go on from where this is."""
-        for updater in updaters.values():
-            updater.continue_from(self.states, self.updates, self.loss_scale)
-
-    def take_back(self, updaters: Mapping[int, OptimizerStep]) -> None:
-        """Be where updaters are after the step, the same on all ranks."""
-        first = next(iter(updaters.values()))
-        self.updates, self.loss_scale = first.updates, first.loss_scale
-
-    def save_states(self, path: str, made: Plan) -> None:
-        """Write the optimizer's arrays, whole, by parameter and slot, the counts and the scale."""
-        counts = {UPDATES: np.array([self.updates, self.steps])}
-        scale = {name: np.array(number) for name, number in self.loss_scale.progress.items()}
-        save_params(path, self._whole_states(made), counts | scale)
-
-    def load_states(self, path: str, made: Plan) -> None:
-        """Go on with what `save_states` wrote; ConfigError if it lacks something or cannot fit."""
-        arrays, counts = load_params(path)
-        if UPDATES not in counts:
-            raise ConfigError(f"{path} holds no optimizer's states")
-        updates, steps = map(int, counts[UPDATES])
-        trained = [name for name in made.grads if name not in made.feeds]
-        for name in trained if updates else ():
-            for slot in self.wanted_optimizer.slots():
-                key = _key(made, name, slot)
-                if key not in arrays:
-                    raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
-                own, found = self.arrays[key.rpartition("/")[0]], arrays[key]
-                if (found.shape, found.dtype) != (own.shape, own.dtype):
-                    raise ConfigError(
-                        f"{path}: {key!r} is {found.dtype}{list(found.shape)}, but the parameter "
-                        f"is {own.dtype}{list(own.shape)}"
-                    )
-        self.states.clear()
-        self._set_states(made, arrays if updates else {})
-        self.updates, self.steps = updates, steps
-        scale = {name: a.item() for name, a in counts.items() if name != UPDATES}
-        self.loss_scale = self.loss_scale.resumed(scale)
-
-    def _whole_states(self, made: Plan) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        for slot in self.wanted_optimizer.slots():
-            own = {name: on_host(state[slot]) for name, state in self.states.items()}
-            found |= {f"{name}/{slot}": array for name, array in join(made.shards, own).items()}
-        return found
-
-    def _set_states(self, made: Plan, arrays: Mapping[str, Array]) -> None:
-        """Let variables have their rows of these arrays, if they are there, on their devices."""
-        for name in made.parameters if arrays else ():
-            shard, here = made.shards.get(name), device_of(made, name)
-            keys = {slot: _key(made, name, slot) for slot in self.wanted_optimizer.slots()}
-            if arrays.keys() >= {*keys.values()}:
-                wholes = {slot: arrays[key] for slot, key in keys.items()}
-                with filling(made, made.rank_of(name)):
-                    self.states[name] = {
-                        slot: here.put(shard.of(whole) if shard else whole)
-                        for slot, whole in wholes.items()
-                    }
 
     @property
     def wanted_optimizer(self) -> Optimizer:
@@ -255,13 +243,75 @@ class Store:
             raise RunError("there is no optimizer yet: call init_optimizer")
         return self.optimizer
 
+    def begin(self, optimizer: Optimizer) -> None:
+        """Train with an optimizer from now on, whose states are zero."""
+        self.optimizer = optimizer
+        self.states.clear()
+        self.updates, self.loss_scale = 0, self._first_scale
 
-def _places(made: Plan) -> dict[str, tuple[Device, Shard | None]]:
-    """Where the parameters are, in what pieces."""
-    return {name: (device_of(made, name), made.shards.get(name)) for name in made.parameters}
+    def lend(self, steps: Mapping[int, OptimizerStep]) -> None:
+        """Let the optimizer steps of all ranks continue on this store's states."""
+        for step in steps.values():
+            step.continue_from(self.states, self.updates, self.loss_scale)
+
+    def take_back(self, steps: Mapping[int, OptimizerStep]) -> None:
+        """Take over the counts and the loss scale of optimizer steps, equal on all ranks."""
+        first = next(iter(steps.values()))
+        self.updates, self.loss_scale = first.updates, first.loss_scale
+
+    def save_states(self, path: str, plan: Plan) -> None:
+        """Write the optimizer's arrays, whole, by parameter and slot, the counts and the scale."""
+        counts = {UPDATES: np.array([self.updates, self.steps])}
+        scale = {name: np.array(number) for name, number in self.loss_scale.progress.items()}
+        save_params(path, self._whole_states(plan), counts | scale)
+
+    def load_states(self, path: str, plan: Plan) -> None:
+        """Read what `save_states` wrote; ConfigError if an array is missing or does not fit."""
+        arrays, counts = load_params(path)
+        if UPDATES not in counts:
+            raise ConfigError(f"{path} holds no optimizer's states")
+        updates, steps = map(int, counts[UPDATES])
+        trained = [name for name in plan.grads if name not in plan.feeds]
+        for name in trained if updates else ():
+            parameter = parameter_of(plan.shards, name)
+            for key in self._keys(parameter).values():
+                if key not in arrays:
+                    raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
+                own, stored = self.arrays[parameter], arrays[key]
+                if (stored.shape, stored.dtype) != (own.shape, own.dtype):
+                    raise ConfigError(
+                        f"{path}: {key!r} is {stored.dtype}{list(stored.shape)}, but the "
+                        f"parameter is {own.dtype}{list(own.shape)}"
+                    )
+        self.states.clear()
+        self._set_states(plan, arrays if updates else {})
+        self.updates, self.steps = updates, steps
+        scale = {name: a.item() for name, a in counts.items() if name != UPDATES}
+        self.loss_scale = self.loss_scale.resumed(scale)
+
+    def _keys(self, parameter: str) -> dict[str, str]:
+        """Slot -> the name of the optimizer's array of a parameter in files."""
+        return {slot: f"{parameter}/{slot}" for slot in self.wanted_optimizer.slots()}
+
+    def _whole_states(self, plan: Plan) -> dict[str, Array]:
+        wholes: dict[str, Array] = {}
+        for slot in self.wanted_optimizer.slots():
+            pieces = {name: on_host(state[slot]) for name, state in self.states.items()}
+            wholes |= {f"{name}/{slot}": a for name, a in join(plan.shards, pieces).items()}
+        return wholes
+
+    def _set_states(self, plan: Plan, arrays: Mapping[str, Array]) -> None:
+        """Put the rows of these arrays, where they are given, on their variables' devices."""
+        for name in plan.parameters if arrays else ():
+            keys = self._keys(parameter_of(plan.shards, name))
+            if arrays.keys() >= {*keys.values()}:
+                with filling(plan, plan.rank_of(name)) as target:
+                    self.states[name] = {
+                        slot: target.put(piece_of(plan.shards, name, arrays[key]))
+                        for slot, key in keys.items()
+                    }
 
 
-def _key(made: Plan, variable: str, slot: str) -> str:
-    """What an optimizer's array is called in files."""
-    shard = made.shards.get(variable)
-    return f"{shard.parameter if shard else variable}/{slot}"
+def _places(plan: Plan) -> dict[str, tuple[Device, Shard | None]]:
+    """The device and rows of each parameter's variables."""
+    return {name: (device_of(plan, name), plan.shards.get(name)) for name in plan.parameters}

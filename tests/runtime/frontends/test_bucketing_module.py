@@ -272,7 +272,7 @@ def test_buckets_share_memory_and_places():
     """
 
     def held(module: Any) -> list[int]:
-        return [shared.pool.memory.nbytes for shared in module._default._store.shared.values()]
+        return [r.pool.memory.nbytes for r in module._store.resources.values()]
 
     found = []
     for lengths in ([8, 3, 5], [3, 8, 5]):
@@ -293,14 +293,14 @@ def test_buckets_share_memory_and_places():
 
 def test_gradients_of_a_network_are_gone_when_another_one_has_run():
     with bound() as module:
-        first, second = module._default, None
-        first.forward(batch(8), is_train=True)
+        module.forward(batch(8), is_train=True)
         module.forward(batch(3), is_train=True)
-        second = module._now
+        module.switch_bucket(8, [])
         with pytest.raises(RunError, match="backward: another network of the same parameters has"):
-            first.backward()
-        second.backward()
-        second.update()
+            module.backward()
+        module.switch_bucket(3, [])
+        module.backward()
+        module.update()
 
 
 @pytest.mark.parametrize("fused", [False, True])
