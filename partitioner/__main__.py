@@ -1,7 +1,7 @@
 """The command line of the partitioner: `python -m partitioner solve FILE`.
 
-Exit status: 0 done, 2 bad input, 3 no placement keeps the limits, 130 interrupted; each but the
-first with one clear line and no traceback.
+Exit status: 0 done, 2 bad input, 3 no placement keeps the limits, 130 interrupted. Every status
+but 0 comes with one line on stderr and no traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INFEASIBLE = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return the exit status."""
     parser = Parser(prog="python -m partitioner", description="Place networks on devices.")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     add_solve(commands.add_parser)

@@ -56,15 +56,22 @@ __all__ = [
 def solve(
     problem: Problem, strategy: str = "downsets", *, time_limit: float = math.inf
 ) -> Solution:
-    """Place a problem's nodes so that the slowest device is as fast as can be.
+    """Place a problem's nodes so that the slowest device is as fast as possible.
 
-    time_limit: seconds, roughly; then the best placement so far comes with the bound so far.
-    Raises InfeasibleError where no placement keeps the limits, PlacementError for an unknown
-    strategy.
+    Args:
+        problem: the nodes, values and devices.
+        strategy: a name in STRATEGIES.
+        time_limit: about how many seconds to search; after that, the best placement so far is
+            returned with the bound so far.
+
+    Raises:
+        InfeasibleError: where no placement keeps the limits.
+        PlacementError: for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise PlacementError(f"no strategy {strategy!r}; {nearest(strategy, STRATEGIES)}")
-    found = STRATEGIES[strategy](problem, Budget(seconds=time_limit)) if problem.devices else None
-    if found is None:
+    search = STRATEGIES[strategy]
+    best = search(problem, Budget(seconds=time_limit)) if problem.devices else None
+    if best is None:
         raise infeasible(problem, contiguous=strategy != "noncontiguous")
-    return found
+    return best

@@ -12,36 +12,31 @@ import numpy as np
 
 from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements
-from partitioner.solve.problem import Array
+from symgraph.core.types import Array
 
-HOT, COLD = 0.03, 1e-5  # of the energy
+START_HEAT, END_HEAT = 0.03, 1e-5  # shares of the energy
 
 
 def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
-    """The best element -> device found from a feasible start, never worse than it."""
-    held: list[list[int]] = [[] for _ in range(len(core))]
-    for e, (_, members) in enumerate(core.nets):
-        for v in members:
-            held[v].append(e)
-    kinds = np.repeat(np.arange(len(core.kinds)), [kind.count for kind in core.kinds])
+    """Return the best element -> device met from a feasible start, never worse than it."""
     costs = np.array([costs for costs, _ in core.nets], dtype=np.float64)
-    found: Array = _anneal(
+    best: Array = _anneal(
         devices.astype(np.int64),
-        core.times[kinds].T.copy(),
+        core.times[core.kind_of].T.copy(),
         core.memory,
-        core.limits[kinds],
-        rows(held),
+        core.limits[core.kind_of],
+        rows(core.nets_of),
         rows([members for _, members in core.nets]),
-        costs.reshape(-1, len(core.kinds))[:, kinds].copy(),
+        costs.reshape(-1, len(core.kinds))[:, core.kind_of].copy(),
         steps,
         np.uint64(seed + 1),
     )
-    return found
+    return best
 
 
 @numba.njit(cache=True)
 def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
-    """The next of xorshift64*: the same on every machine. A number in [0, 1)."""
+    """Draw a number in [0, 1) by xorshift64*: the same on every machine."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -52,7 +47,7 @@ def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
 
 @numba.njit(cache=True)
 def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  # type: ignore[no-untyped-def]
-    """Move v to device b and keep the loads. (numba infers the types.)"""
+    """Move v to device b and keep the loads up to date. (numba infers the types.)"""
     a = home[v]
     if a == b:
         return
@@ -74,7 +69,7 @@ def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  #
 
 @numba.njit(cache=True)
 def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
-    """The 16-norm of the loads."""
+    """Return the 16-norm of the loads."""
     total = 0.0
     for x in load:
         y = (x / scale) ** 2
@@ -86,7 +81,7 @@ def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
 
 @numba.njit(cache=True)
 def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyped-def]
-    """Draw a step into moved and to; how many elements it moves. (numba infers the types.)"""
+    """Draw a step into `moved` and `to`; return how many elements it moves."""
     n, nets = home.shape[0], members[0].shape[0] - 1
     kind = _draw(state)
     if kind < 0.2 and nets > 0:
@@ -110,7 +105,7 @@ def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyp
 
 @numba.njit(cache=True)
 def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-untyped-def]
-    """Of a placement: elements of each net on each device, loads, memory."""
+    """Count elements of each net on each device; add up the devices' loads and memory."""
     n, devices = times.shape
     count = np.zeros((costs.shape[0], devices), dtype=np.int64)
     load, used = np.zeros(devices), np.zeros(devices)
@@ -128,7 +123,7 @@ def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-unty
 
 @numba.njit(cache=True)
 def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  # type: ignore[no-untyped-def]
-    """The best placement met. (numba infers the types.)"""
+    """Return the best placement met. (numba infers the types.)"""
     n, devices = times.shape
     state = np.full(1, seed, dtype=np.uint64)
     home = start.copy()
@@ -137,8 +132,8 @@ def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  #
     back = np.zeros(n + 2, dtype=np.int64)
     best, least, scale = home.copy(), load.max(), load.max()
     energy = _energy(load, scale)
-    cooling = (COLD / HOT) ** (1 / steps)
-    heat = HOT
+    cooling = (END_HEAT / START_HEAT) ** (1 / steps)
+    heat = START_HEAT
     for _ in range(steps):
         heat *= cooling
         size = _propose(state, home, devices, members, moved, to)

@@ -13,9 +13,9 @@ from partitioner.solve.problem import Problem
 
 
 def lower_bound(problem: Problem) -> float:
-    """What no placement is below, contiguous or not.
+    """Bound the largest load of any placement, contiguous or not.
 
-    The larger of: the costliest colour class on its best device; all work spread perfectly.
+    It is the larger of the costliest colour class on its best device and all work spread perfectly.
     """
     core = elements(problem, contiguous=False)
     if not core.kinds:
@@ -29,10 +29,12 @@ def lower_bound(problem: Problem) -> float:
 
 
 def memory_problem(problem: Problem, *, shares: bool = False) -> Problem:
-    """The same with memory for time: its smallest largest load is the smallest memory limit.
+    """Put memory in the place of time: the least load is then the smallest memory limit.
 
-    Devices without a limit take what they can for nothing. shares: memory as a share of each
-    device's limit, so that up to a load of 1 there is a placement.
+    Args:
+        problem: the problem; on devices without a limit nodes take no time.
+        shares: whether to count memory as a share of each device's limit, so that a placement
+            keeps the limits if its load is at most 1.
     """
     kinds = []
     for kind in problem.kinds:

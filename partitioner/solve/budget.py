@@ -1,7 +1,7 @@
 """The budget of a search: seconds on the clock, and steps, which are the same on every machine.
 
-A search that steps alone end finds the same placement again, in another process too; one that
-the clock ends need not.
+A search that only steps limit finds the same placement every time, in another process too; one
+that the clock ends may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Left on the clock; inf where it does not count."""
+        """The seconds left on the clock; inf without a time limit."""
         return self._end - time.perf_counter()
 
     @property
@@ -31,11 +31,11 @@ class Budget:
         return self.steps <= 0 or self.seconds <= 0
 
     def take(self, steps: float) -> None:
-        """Count steps. Raises Stopped when there are no more, or no more time."""
+        """Spend steps. Raises Stopped when no steps or no seconds are left."""
         self.steps -= steps
         if self.spent:
             raise Stopped
 
     def part(self, share: float) -> Budget:
-        """A budget of its own with that share of what is left."""
+        """Make a separate budget with that share of what is left."""
         return Budget(seconds=self.seconds * share, steps=self.steps * share)

@@ -16,9 +16,10 @@ from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import prefixes
 from partitioner.solve.elements import Elements, elements, mirrored
 from partitioner.solve.orders import Near, neighbours, topological
-from partitioner.solve.problem import Array, Problem, Solution, solution
+from partitioner.solve.problem import Problem, Solution, solution
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
+from symgraph.core.types import Array
 
 RANDOM_ORDERS = 12
 
@@ -40,10 +41,7 @@ def orders(core: Elements) -> Iterator[list[int]]:
 def _narrow(core: Elements, before: Near, after: Near) -> list[int]:
     """Build the order that cuts as little as it can at every step."""
     waits = [len(sources) for sources in before]
-    held: list[list[int]] = [[] for _ in range(len(core))]
-    for e, (_, members) in enumerate(core.nets):
-        for v in members:
-            held[v].append(e)
+    held = core.nets_of
     inside, sizes = [0] * len(core.nets), [len(members) for _, members in core.nets]
     costs = [max(costs) for costs, _ in core.nets]
 
@@ -52,22 +50,22 @@ def _narrow(core: Elements, before: Near, after: Near) -> list[int]:
         closed = sum(costs[e] for e in held[v] if inside[e] + 1 == sizes[e])
         return opened - closed
 
-    now: dict[int, float] = {}  # what is ready, with its change
-    heap: list[tuple[float, int]] = []  # the same, and what changed since
+    changes: dict[int, float] = {}  # of the elements that are ready
+    heap: list[tuple[float, int]] = []  # the same, and entries that are out of date
 
     def weigh(some: Iterable[int]) -> None:
         for v in some:
-            now[v] = change(v)
-            heapq.heappush(heap, (now[v], v))
+            changes[v] = change(v)
+            heapq.heappush(heap, (changes[v], v))
 
     weigh(v for v in range(len(core)) if not waits[v])
-    found = []
+    order = []
     while heap:
         value, v = heapq.heappop(heap)
-        if now.get(v) != value:
+        if changes.get(v) != value:
             continue
-        del now[v]
-        found.append(v)
+        del changes[v]
+        order.append(v)
         near: set[int] = set()
         for e in held[v]:
             inside[e] += 1
@@ -75,40 +73,40 @@ def _narrow(core: Elements, before: Near, after: Near) -> list[int]:
                 near.update(core.nets[e][1])
         for b in after[v]:
             waits[b] -= 1
-        weigh(sorted(near & now.keys()))
+        weigh(sorted(near & changes.keys()))
         weigh(b for b in after[v] if not waits[b])
-    return found
+    return order
 
 
 def devices_of(core: Elements, pieces: Pieces) -> Array:
-    """The chain of pieces as element -> device; each kind is numbered along the chain."""
-    found = np.zeros(len(core), dtype=np.int64)
+    """Turn a chain of pieces into element -> device; each kind is numbered along the chain."""
+    devices = np.zeros(len(core), dtype=np.int64)
     kind_of = core.problem.kind_of
     following = [kind_of.index(g) for g in dict.fromkeys(kind_of)]
     for kind, members in pieces:
-        found[members] = following[kind]
+        devices[members] = following[kind]
         following[kind] += 1
-    return found
+    return devices
 
 
 def best_chain(core: Elements, bound: float) -> tuple[float, Array] | None:
-    """The best over all orders with a load below the bound: (load, node -> device)."""
+    """Find the best chain over all orders with a load below the bound: (load, node -> device)."""
     best = None
     costs = weights(core)
     for order in dict.fromkeys(map(tuple, orders(core))):
-        found = sweep(costs, prefixes(order), bound, Budget())
-        if found is not None:
-            bound = found[0]
-            best = bound, core.assignment(devices_of(core, found[1]))
+        chain = sweep(costs, prefixes(order), bound, Budget())
+        if chain is not None:
+            bound = chain[0]
+            best = bound, core.assignment(devices_of(core, chain[1]))
     return best
 
 
 def place_chain(problem: Problem, budget: Budget) -> Solution | None:
-    """The best contiguous placement over some topological orders, None if none is feasible.
+    """Find the best contiguous placement over some topological orders; None if none is feasible.
 
     It takes little time, so it does not look at the budget.
     """
-    found = best_chain(mirrored(elements(problem, contiguous=True)), float("inf"))
-    if found is None:
+    best = best_chain(mirrored(elements(problem, contiguous=True)), float("inf"))
+    if best is None:
         return None
-    return solution(problem, found[1], lower_bound(problem), "chain")
+    return solution(problem, best[1], lower_bound(problem), "chain")

@@ -1,12 +1,12 @@
 """The contiguous optimum on any DAG: the sweep over all down-sets of what cannot be split.
 
-A good placement found on some topological orders bounds the search: it glues what no better
-placement can cut, and it stops the walk from each down-set as soon as a piece is too heavy.
+A good placement found on some topological orders bounds the search: what no better placement can
+cut is joined, and the walk from each down-set stops as soon as a piece is too heavy.
 
-Elements without forward nodes (gradients that no colour binds) may go anywhere. They are
-set aside: the sweep has a cost for them that is never too high (see relax.py), which gives a lower
-bound, and the placement is finished by hand. Where bound and placement do not meet, the largest
-of them join the down-sets as elements without order, as many as the family allows.
+Elements without forward nodes (gradients that no colour binds) may go anywhere. They are set aside:
+the sweep charges a cost for them that is never too high (see relaxation.py), which gives a lower
+bound, and they are put where they cost least afterwards. Where bound and placement do not meet,
+the largest of them join the down-sets as elements without order, as many as the family allows.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import Elements, elements, mirrored, ordered
 from partitioner.solve.orders import neighbours, topological
 from partitioner.solve.prices import priced
-from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
+from partitioner.solve.problem import Problem, Solution, largest, solution, violations
 from partitioner.solve.reduction import join_uncuttable, reduced, timeless
 from partitioner.solve.relaxation import place_free, relaxed
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
+from symgraph.core.types import Array
 
-BAND_LIMIT = 60_000  # down-sets in a band
-HALVINGS, ENOUGH = 12, 1e-5  # of what is between a bound and a placement; not worth halving
-FREE_LIMIT = 8_000  # down-sets, where elements without order multiply them
-Found = tuple[float, Array]  # largest load, node -> device
+MAX_BAND_SETS = 60_000  # down-sets in a band
+BAND_WIDTHS = (24, 16, 12, 8, 5, 3)
+MAX_HALVINGS, SMALL_GAP = 12, 1e-5  # of the gap between a bound and a placement
+MAX_FREE_SETS = 8_000  # down-sets, where elements without order multiply them
+Best = tuple[float, Array]  # largest load, node -> device
 
 
 def place_downsets(problem: Problem, budget: Budget) -> Solution | None:
-    """The optimal contiguous placement; None where none is feasible.
+    """Find the optimal contiguous placement; None where none is feasible.
 
-    When the budget is spent, or on graphs too wide to enumerate: the best found, and a bound. A
-    step is a down-set that a walk comes to.
+    When the budget is spent, or on graphs too wide to enumerate, it is the best one met, with a
+    bound. A step of the budget is a down-set that a walk comes to.
     """
     core = elements(problem, contiguous=True)
     exact, rough = reduced(core), reduced(core, weigh=False)
@@ -48,7 +50,7 @@ def place_downsets(problem: Problem, budget: Budget) -> Solution | None:
         packed = place_downsets(memory_problem(problem, shares=True), budget)
         if packed is None or packed.lower_bound > 1 + 1e-9:
             return None
-        best = _found(problem, packed)
+        best = _if_feasible(problem, packed)
     try:
         if len(rough) < len(exact):
             best, _ = _exact(rough, best, floor, budget)
@@ -62,54 +64,54 @@ def place_downsets(problem: Problem, budget: Budget) -> Solution | None:
     return None if best is None else solution(problem, best[1], floor, "downsets")
 
 
-def _found(problem: Problem, packed: Solution) -> Found | None:
-    """A placement that keeps the memory limits, None if it does not."""
+def _if_feasible(problem: Problem, packed: Solution) -> Best | None:
+    """Return a placement with its load if it keeps the memory limits."""
     if violations(problem, packed.assignment, contiguous=True):
         return None
     return largest(problem, packed.assignment), np.array(packed.assignment)
 
 
-def _weightless(core: Elements, best: Found | None, floor: float, budget: Budget) -> float:
-    """A bound: the optimum if what takes no time took no memory either, and could be joined."""
+def _weightless(core: Elements, best: Best | None, floor: float, budget: Budget) -> float:
+    """Bound the load by the optimum if what takes no time took no memory, so it can be joined."""
     problem = core.problem
     memory = np.where(timeless(core)[core.of], 0.0, problem.memory)
     lighter = reduced(elements(replace(problem, memory=memory), contiguous=True))
     return _exact(lighter, best, floor, budget)[1]
 
 
-def _start(core: Elements) -> Found | None:
+def _start(core: Elements) -> Best | None:
     best = best_chain(mirrored(core), math.inf)
     return None if best is None else _finished(core, best[1])
 
 
-def _finished(core: Elements, nodes: Array) -> Found:
-    """A placement with its free elements where they are best; its load by the definition."""
+def _finished(core: Elements, nodes: Array) -> Best:
+    """Put free elements where they are best; return the load by the definition, and the nodes."""
     nodes = place_free(core, nodes)
     return largest(core.problem, nodes), nodes
 
 
 def _exact(
-    core: Elements, best: Found | None, floor: float, budget: Budget
-) -> tuple[Found | None, float]:
-    """The optimum and its bound. Raises TooMany or Stopped."""
+    core: Elements, best: Best | None, floor: float, budget: Budget
+) -> tuple[Best | None, float]:
+    """Find the optimum and its bound. Raises TooMany or Stopped."""
     bound = best[0] if best else _sum_of_all(core)
-    glued = reduced(join_uncuttable(core, bound))
-    if not glued.free.any():
-        best = _swept(glued, best, bound, budget)
+    core = reduced(join_uncuttable(core, bound))
+    if not core.free.any():
+        best = _swept(core, best, bound, budget)
         return best, best[0] if best else floor
-    for most in (1, FREE_LIMIT):
-        aside = _set_aside(glued, most)
+    for most in (1, MAX_FREE_SETS):
+        aside = _set_aside(core, most)
         if not aside.free.any():
             best = _swept(aside, best, best[0] if best else bound, budget)
             return best, best[0] if best else floor
-        best, floor = _around_free(glued, aside, best, floor, budget)
+        best, floor = _around_free(core, aside, best, floor, budget)
         if best is not None and floor >= best[0] * (1 - 1e-9):
             break
     return best, floor
 
 
 def _set_aside(core: Elements, most: int) -> Elements:
-    """The same with fewer called free: the largest are left to the down-sets, within a limit."""
+    """Call fewer elements free: the largest are left to the down-sets, within a limit."""
     free = np.flatnonzero(core.free)
     _, arcs, kept = relaxed(core)
     room = most // len(down_sets(len(kept), arcs))
@@ -122,23 +124,23 @@ def _set_aside(core: Elements, most: int) -> Elements:
 
 
 def _sum_of_all(core: Elements) -> float:
-    """More than any load."""
+    """Return more than any load."""
     times = core.times[np.isfinite(core.times)].sum()
     return float(times + sum(max(costs) for costs, _ in core.nets)) * 1.001 + 1.0
 
 
-def _swept(core: Elements, best: Found | None, bound: float, budget: Budget) -> Found | None:
-    """The best of all down-sets below the bound, else what there was."""
-    found = sweep(weights(core), down_sets(len(core), core.arcs), bound, budget)
-    if found is None:
+def _swept(core: Elements, best: Best | None, bound: float, budget: Budget) -> Best | None:
+    """Sweep all down-sets for a placement below the bound; else return the one at hand."""
+    chain = sweep(weights(core), down_sets(len(core), core.arcs), bound, budget)
+    if chain is None:
         return best
-    return _finished(core, core.assignment(devices_of(core, found[1])))
+    return _finished(core, core.assignment(devices_of(core, chain[1])))
 
 
 def _around_free(
-    core: Elements, aside: Elements, best: Found | None, floor: float, budget: Budget
-) -> tuple[Found | None, float]:
-    """Free elements bound to an order for the placement, and set aside for the bound."""
+    core: Elements, aside: Elements, best: Best | None, floor: float, budget: Budget
+) -> tuple[Best | None, float]:
+    """Bind free elements to an order for the placement, and set them aside for the bound."""
     best = _swept(mirrored(aside), best, best[0] if best else _sum_of_all(core), budget)
     high = best[0] if best else _sum_of_all(core)
     costs, arcs, kept = relaxed(aside)
@@ -150,9 +152,9 @@ def _around_free(
     # Is there room for what is set aside, too? If not, loads have to be larger.
     left_out = float(priced(core.times[:, aside.free], core.prices).sum())
     devices = float((np.array(costs.counts) * core.prices).sum())
-    for _ in range(HALVINGS):
+    for _ in range(MAX_HALVINGS):
         high = min(high, best[0] if best else high)
-        if low >= high * (1 - ENOUGH):
+        if low >= high * (1 - SMALL_GAP):
             break
         middle = (low + high) / 2
         found = sweep(costs, family, middle, budget, middle * devices - left_out)
@@ -163,8 +165,8 @@ def _around_free(
     return best, low
 
 
-def _best_of(core: Elements, best: Found | None, kept: Array, pieces: Pieces) -> Found | None:
-    """The better of a placement and of a chain of the elements that were kept."""
+def _best_of(core: Elements, best: Best | None, kept: Array, pieces: Pieces) -> Best | None:
+    """Return the better of a placement and a chain of the elements that were kept."""
     chain = [(kind, [int(kept[v]) for v in members]) for kind, members in pieces]
     other = _finished(core, core.assignment(devices_of(core, chain)))
     if best is not None and best[0] <= other[0]:
@@ -173,8 +175,8 @@ def _best_of(core: Elements, best: Found | None, kept: Array, pieces: Pieces) ->
 
 
 def _along(core: Elements, nodes: Array) -> list[int]:
-    """A topological order that goes through the devices of a placement one after another."""
-    devices = _of_first(core, nodes).tolist()
+    """Order the elements so that the devices of a placement follow one after another."""
+    devices = core.devices(nodes).tolist()
     arcs = {
         (devices[a], devices[b])
         for a, b in core.arcs
@@ -186,26 +188,19 @@ def _along(core: Elements, nodes: Array) -> list[int]:
     return topological(*near, lambda v, step: rank[devices[v]])
 
 
-def _of_first(core: Elements, nodes: Array) -> Array:
-    """node -> device as element -> device, by the first node of each element."""
-    devices = np.zeros(len(core), dtype=np.int64)
-    devices[core.of[::-1]] = nodes[::-1]
-    return devices
+def _banded(core: Elements, best: Best | None, budget: Budget) -> Best | None:
+    """Search near the best order so far, in bands as wide as can be enumerated.
 
-
-def _banded(core: Elements, best: Found | None, budget: Budget) -> Found | None:
-    """The best placement near the best order so far, in bands as wide as can be enumerated.
-
-    An element may come at most `width` places earlier than in the order of the placement.
+    In a band, an element may come at most `width` places earlier than in the placement's order.
     """
     core = mirrored(core)
     while best is not None and not budget.spent:
         order, found = _along(core, best[1]), None
-        for width in (24, 16, 12, 8, 5, 3):
+        for width in BAND_WIDTHS:
             band = frozenset((order[i], order[i + width]) for i in range(len(order) - width))
             narrowed = ordered(core, band)
             try:
-                family = down_sets(len(narrowed), narrowed.arcs, BAND_LIMIT)
+                family = down_sets(len(narrowed), narrowed.arcs, MAX_BAND_SETS)
                 found = sweep(weights(narrowed), family, best[0] * (1 - 1e-9), budget)
             except TooMany:
                 continue

@@ -1,7 +1,7 @@
-"""The family of down-sets: every set of elements that holds all that comes before its members.
+"""Down-sets of a DAG: the sets of elements that hold all that comes before their members.
 
-Each is a bit set; the one it grew from plus one element is a step. They come out by size, so
-that a dynamic programme may walk them in order.
+Each is a bit set; a step leads from one to another with one element more. They are listed by size,
+so that a dynamic programme can walk them in order.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from partitioner.solve.elements import Arcs
 from partitioner.solve.orders import neighbours
-from partitioner.solve.problem import Array
+from symgraph.core.types import Array
 
-BYTES, LARGEST = 700_000_000, 3_000_000  # what a family may take and hold
+MAX_BYTES, MAX_SETS = 700_000_000, 3_000_000  # that a family may take and hold
 
 
 class TooMany(Exception):
@@ -27,11 +27,11 @@ class TooMany(Exception):
 class Family:
     """Down-sets in order of size, the empty one first and the full one last.
 
-    bits: [down-sets, words]. starts, steps, added: compressed rows; down-set i with the element
-    added[k] is down-set steps[k], for k in starts[i] .. starts[i + 1] - 1.
+    Steps are compressed rows: down-set i with the element added[k] is down-set steps[k], for k in
+    starts[i] .. starts[i + 1] - 1.
     """
 
-    bits: Array
+    bits: Array  # [down-sets, words]
     starts: Array
     steps: Array
     added: Array
@@ -40,14 +40,14 @@ class Family:
         return len(self.bits)
 
     def difference(self, larger: int, smaller: int) -> list[int]:
-        """The elements of one down-set that are not in a smaller one."""
+        """List the elements of one down-set that are not in a smaller one."""
         words = self.bits[larger] & ~self.bits[smaller]
         octets = words.astype("<u8").view(np.uint8)
         return [int(v) for v in np.flatnonzero(np.unpackbits(octets, bitorder="little"))]
 
 
 def rows(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    """Lists of integers as compressed rows: (starts, values)."""
+    """Turn lists of integers into compressed rows: (starts, values)."""
     starts = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(x) for x in lists], out=starts[1:])
     flat = np.fromiter((v for x in lists for v in x), dtype=np.int32, count=int(starts[-1]))
@@ -55,7 +55,7 @@ def rows(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
 
 
 def prefixes(order: Sequence[int]) -> Family:
-    """The family of one topological order: its prefixes."""
+    """Make the family of one topological order: its prefixes."""
     n = len(order)
     bits = np.zeros((n + 1, (n + 63) // 64), dtype=np.uint64)
     for i, v in enumerate(order):
@@ -70,10 +70,10 @@ def prefixes(order: Sequence[int]) -> Family:
 
 
 def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
-    """All down-sets of a DAG of n elements. Raises TooMany beyond the limit, or beyond memory."""
+    """List all down-sets of a DAG of n elements. Raises TooMany beyond the limit, or memory."""
     starts, values = rows(neighbours(n, sorted(arcs))[0])
     words = (n + 63) // 64
-    most = min(BYTES // (8 * words + 8 * 8 + 8), limit or LARGEST)
+    most = min(MAX_BYTES // (8 * words + 8 * 8 + 8), limit or MAX_SETS)
     room = 1 << 12
     keys = np.random.default_rng(0).integers(1, 2**62, n).astype(np.uint64)
     while True:
@@ -82,12 +82,12 @@ def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
         edges = np.zeros((2, 8 * room), dtype=np.int32)
         edge_starts = np.zeros(room + 1, dtype=np.int64)
         table = np.full(1 << (2 * room - 1).bit_length(), -1, dtype=np.int32)
-        found = _enumerate(n, starts, values, keys, bits, edges, edge_starts, table)
-        if found >= 0:
-            used = int(edge_starts[found])
+        count = _enumerate(n, starts, values, keys, bits, edges, edge_starts, table)
+        if count >= 0:
+            used = int(edge_starts[count])
             return Family(
-                bits[:found].copy(),
-                edge_starts[: found + 1].copy(),
+                bits[:count].copy(),
+                edge_starts[: count + 1].copy(),
                 edges[0, :used].copy(),
                 edges[1, :used].copy(),
             )
@@ -100,7 +100,7 @@ def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
 def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
     n, starts, values, keys, bits, edges, edge_starts, table
 ):
-    """Fill the family breadth first; its length, or -1 where the room is too small."""
+    """Fill the family breadth first; return its length, or -1 where the arrays are too small."""
     hashes = np.zeros(bits.shape[0], dtype=np.uint64)
     table[0] = 0
     count, used, i = 1, 0, 0
@@ -138,7 +138,7 @@ def _holds(words, v):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _ready(words, before):  # type: ignore[no-untyped-def]
-    """Whether the bit set holds all of these."""
+    """Tell whether the bit set holds all of these."""
     for p in before:  # noqa: SIM110  (numba has no all())
         if not _holds(words, p):
             return False
@@ -147,7 +147,7 @@ def _ready(words, before):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _slot(table, hashes, bits, fresh, key):  # type: ignore[no-untyped-def]
-    """Where the hash table has the bit set, or where it has room for it."""
+    """Find the slot of the hash table that has the bit set, or that is free for it."""
     mask = table.shape[0] - 1
     slot = np.int64(key) & mask
     while table[slot] >= 0:

@@ -19,8 +19,9 @@ from functools import cached_property
 
 import numpy as np
 
-from partitioner.solve.problem import Array, Kind, Problem
+from partitioner.solve.problem import Kind, Problem
 from symgraph.core.connected import connected
+from symgraph.core.types import Array
 
 Arcs = frozenset[tuple[int, int]]
 Net = tuple[tuple[float, ...], tuple[int, ...]]  # cost on each kind, elements
@@ -28,20 +29,21 @@ Net = tuple[tuple[float, ...], tuple[int, ...]]  # cost on each kind, elements
 
 @dataclass(frozen=True)
 class Elements:
-    """What is placed as one. Numbered by the first node of each.
-
-    of: node -> element. times: [kinds, elements] of the kinds that there are devices of; inf
-    where too large for one's memory as well. free: elements without forward nodes, which no order
-    binds. nets: of two elements or more. arcs: (earlier, later); a DAG where the placement is
-    contiguous, none where it is not.
-    """
+    """Sets of nodes that are placed as one, numbered by the first node of each."""
 
     problem: Problem
+    #: Node -> element.
     of: Array
+    #: [kinds, elements], for the kinds that there are devices of; inf: it cannot run there, or is
+    #: too large for one device's memory.
     times: Array
+    #: Bytes of each element.
     memory: Array
+    #: Whether an element has no forward nodes, so that no order binds it.
     free: Array
+    #: The values that two elements or more make or read.
     nets: tuple[Net, ...]
+    #: (earlier, later): a DAG where the placement is contiguous, none where it is not.
     arcs: Arcs
     contiguous: bool
 
@@ -56,25 +58,50 @@ class Elements:
     @property
     def prices(self) -> Array:
         """The price of a second on each kind."""
-        used = [g for g, kind in enumerate(self.problem.kinds) if kind.count]
-        found: Array = self.problem.prices[used]
-        return found
+        prices: Array = self.problem.prices[_used_kinds(self.problem)]
+        return prices
+
+    @cached_property
+    def kind_of(self) -> Array:
+        """The number of each device's kind: a row of `times`."""
+        return np.repeat(np.arange(len(self.kinds)), [kind.count for kind in self.kinds])
+
+    @cached_property
+    def nets_of(self) -> list[list[int]]:
+        """The nets that each element is in."""
+        held: list[list[int]] = [[] for _ in range(len(self))]
+        for e, (_, members) in enumerate(self.nets):
+            for v in members:
+                held[v].append(e)
+        return held
 
     @cached_property
     def limits(self) -> Array:
-        """Each kind's memory limit; a hair less where sizes are not whole, so that no rounding
-        passes it."""
+        """The memory limit of each kind, a hair less where sizes are not whole numbers, so that no
+        rounding passes it."""
         whole = bool((self.problem.memory == np.floor(self.problem.memory)).all())
         return np.array([k.memory_limit * (1.0 if whole else 1 - 1e-12) for k in self.kinds])
 
     def assignment(self, devices: Array) -> Array:
-        """element -> device as node -> device."""
-        found: Array = devices[self.of]
-        return found
+        """Turn element -> device into node -> device."""
+        nodes: Array = devices[self.of]
+        return nodes
+
+    def devices(self, nodes: Array) -> Array:
+        """Turn node -> device into element -> device, by the first node of each element."""
+        devices = np.zeros(len(self), dtype=np.int64)
+        devices[self.of[::-1]] = nodes[::-1]
+        return devices
 
 
-def _numbered(labels: Array) -> Array:
-    """The same classes, numbered by their first member."""
+def _used_kinds(problem: Problem) -> list[int]:
+    """Number the kinds that there are devices of."""
+    return [g for g, kind in enumerate(problem.kinds) if kind.count]
+
+
+def _classes(n: int, pairs: Iterable[tuple[int, int]], *, strong: bool = False) -> Array:
+    """Find the (strongly) connected classes of 0 .. n-1, numbered by their first members."""
+    labels = connected(n, pairs, strong=strong)
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -82,13 +109,8 @@ def _numbered(labels: Array) -> Array:
     return numbered
 
 
-def _classes(n: int, pairs: Iterable[tuple[int, int]], *, strong: bool = False) -> Array:
-    """Classes of 0 .. n-1 under the (strong) connections."""
-    return _numbered(connected(n, pairs, strong=strong))
-
-
 def elements(problem: Problem, *, contiguous: bool) -> Elements:
-    """Colour classes as one element each; contiguous: with all between their members."""
+    """Make one element of each colour class; if contiguous, with all between its members."""
     first: dict[int, int] = {}
     pairs = [
         (first.setdefault(colour, v), v) for v, colour in enumerate(problem.colours) if colour >= 0
@@ -107,7 +129,7 @@ def _forward_arcs(problem: Problem, of: Array) -> set[tuple[int, int]]:
 
 
 def _build(problem: Problem, of: Array, more: Arcs, contiguous: bool) -> Elements:
-    """Elements of given classes of nodes. more: arcs between the classes besides the values'."""
+    """Make elements of classes of nodes; `more` are arcs between them besides the values'."""
     arcs: set[tuple[int, int]] = set()
     if contiguous:
         arcs = _forward_arcs(problem, of) | set(more)
@@ -116,7 +138,7 @@ def _build(problem: Problem, of: Array, more: Arcs, contiguous: bool) -> Element
         arcs = {(int(cycles[a]), int(cycles[b])) for a, b in arcs if cycles[a] != cycles[b]}
     count = int(of.max()) + 1
     size = np.bincount(of, problem.memory, count)
-    used = [g for g, kind in enumerate(problem.kinds) if kind.count]
+    used = _used_kinds(problem)
     times = np.zeros((len(used), count))
     for row, g in zip(times, used, strict=True):
         row[:] = np.bincount(of, problem.kinds[g].times, count)
@@ -129,7 +151,7 @@ def _build(problem: Problem, of: Array, more: Arcs, contiguous: bool) -> Element
 
 
 def _nets(problem: Problem, of: Array, kinds: list[int]) -> tuple[Net, ...]:
-    """The values that two elements or more make or read; those of the same elements as one."""
+    """Collect the values that several elements make or read; those of the same elements as one."""
     found: dict[tuple[int, ...], list[float]] = {}
     for i, t in enumerate(problem.transfers):
         held = {int(of[t.source]), *(int(of[v]) for v in t.targets)}
@@ -142,22 +164,22 @@ def _nets(problem: Problem, of: Array, kinds: list[int]) -> tuple[Net, ...]:
 
 
 def joined(core: Elements, pairs: Iterable[tuple[int, int]]) -> Elements:
-    """The same with each pair of elements in one."""
+    """Join each pair of elements into one."""
     merged = _classes(len(core), pairs)
     more = {(int(merged[a]), int(merged[b])) for a, b in core.arcs if merged[a] != merged[b]}
     return _build(core.problem, merged[core.of], frozenset(more), core.contiguous)
 
 
 def ordered(core: Elements, more: Arcs) -> Elements:
-    """The same with more arcs; cycles become one element."""
+    """Add arcs; cycles become one element."""
     return _build(core.problem, core.of, core.arcs | more, True)
 
 
 def mirrored(core: Elements) -> Elements:
-    """Free elements bound to an order: that of the forward pass, seen in the mirror.
+    """Bind free elements to an order: that of the forward pass, seen in the mirror.
 
-    A backward value that goes to or comes from a free element is an arc the other way round.
-    (Tarnawski et al. do the same.) Not all placements obey it, but the good ones mostly do.
+    A backward value that goes to or comes from a free element becomes an arc the other way round,
+    as in Tarnawski et al. Not all placements obey it, but the good ones mostly do.
     """
     problem, of = core.problem, core.of
     more = set()

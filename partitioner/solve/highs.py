@@ -1,4 +1,4 @@
-"""The mixed-integer solver HiGHS, from scipy, which is loaded when it is first asked.
+"""The mixed-integer solver HiGHS, from scipy, which is loaded when it is first used.
 
 A plan that needs no search starts a tenth of a second sooner without it.
 """
@@ -9,14 +9,13 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
+from symgraph.core.types import Array
 
-Array = npt.NDArray[Any]
-Row = tuple[Any, Any, Any]  # coefficients, lowest and highest value
+Row = tuple[Any, Any, Any]  # a constraint: coefficients, lowest and highest value
 
 
 def matrix(values: Array, rows: Array, columns: Array, shape: tuple[int, int]) -> Any:
-    """A sparse matrix of rows' coefficients; those at the same place are added."""
+    """Make a sparse matrix of coefficients; those at the same place are added."""
     sparse = importlib.import_module("scipy.sparse")
     return sparse.coo_matrix((values, (rows, columns)), shape=shape).tocsr()
 
@@ -29,7 +28,7 @@ def minimise(
     integrality: Array | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """scipy.optimize.milp's result for variables from 0 to `upper`."""
+    """Minimise over variables from 0 to `upper`; return the result of scipy.optimize.milp."""
     optimize = importlib.import_module("scipy.optimize")
     return optimize.milp(
         costs,

@@ -14,15 +14,13 @@ from partitioner.solve.elements import elements
 from partitioner.solve.noncontiguous import place_noncontiguous
 from partitioner.solve.problem import ACCELERATOR, CORE, InfeasibleError, Problem
 
-SECONDS = 60.0  # for the search of the smallest limit
-
-
-NAMES = {ACCELERATOR: "accelerators", CORE: "CPU cores"}
+SEARCH_SECONDS = 60.0  # for the smallest limit
+KIND_NAMES = {ACCELERATOR: "accelerators", CORE: "CPU cores"}
 
 
 def infeasible(problem: Problem, *, contiguous: bool) -> InfeasibleError:
-    """The error for a problem without a placement."""
-    devices = " and ".join(f"{k.count} {NAMES.get(k.name, k.name)}" for k in problem.kinds)
+    """Explain why a problem has no placement, with the smallest memory limit that works."""
+    devices = " and ".join(f"{k.count} {KIND_NAMES.get(k.name, k.name)}" for k in problem.kinds)
     if not problem.devices:
         return InfeasibleError(f"there is no device: {devices}")
     kinds = tuple(replace(kind, memory_limit=math.inf) for kind in problem.kinds)
@@ -32,20 +30,21 @@ def infeasible(problem: Problem, *, contiguous: bool) -> InfeasibleError:
         held = np.flatnonzero(unlimited.of == int(np.argmax(nowhere)))
         names = ", ".join(problem.names[v] for v in held[:3]) + (", ..." if len(held) > 3 else "")
         return InfeasibleError(
-            f"node {names} can run on none of {devices} (what must stay together counts as one)"
+            f"node {names} can run on none of {devices} (nodes that must stay together count as "
+            "one)"
         )
     search = place_downsets if contiguous else place_noncontiguous
-    found = search(memory_problem(problem), Budget(seconds=SECONDS))
-    if found is None:
+    smallest = search(memory_problem(problem), Budget(seconds=SEARCH_SECONDS))
+    if smallest is None:
         return InfeasibleError(
-            f"at no memory limit do {devices} suffice for the nodes that only one kind of device "
-            "can run; give it more devices"
+            f"{devices} do not suffice at any memory limit for the nodes that only one kind of "
+            "device can run; add devices"
         )
     whole = bool((problem.memory == np.floor(problem.memory)).all())
-    limit = math.ceil(found.max_load if whole else found.max_load * (1 + 1e-11))
+    limit = math.ceil(smallest.max_load if whole else smallest.max_load * (1 + 1e-11))
     given = min(kind.memory_limit for kind in problem.kinds if kind.count)
     return InfeasibleError(
-        f"a memory limit of {given:.0f} bytes an accelerator is too small for {devices}; "
-        f"{'the smallest limit that works is' if found.optimal else 'a limit that works is'} "
+        f"a memory limit of {given:.0f} bytes per accelerator is too small for {devices}; "
+        f"{'the smallest limit that works is' if smallest.optimal else 'a limit that works is'} "
         f"{limit} bytes"
     )

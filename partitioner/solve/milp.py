@@ -19,35 +19,40 @@ import numpy as np
 from partitioner.solve.budget import Budget
 from partitioner.solve.elements import Elements
 from partitioner.solve.highs import Row, matrix, minimise
-from partitioner.solve.problem import Array
+from symgraph.core.types import Array
 
-LARGEST = 12_000  # variables: beyond, nothing is proven in reasonable time
-STEPS = 1_000.0  # of a budget, that a variable of a node of the search counts as
-UNLIMITED = 1e9
+MAX_VARIABLES = 12_000  # beyond, nothing is proven in reasonable time
+STEPS_PER_VARIABLE = 1_000.0  # of the budget, for each node of the search
+NO_LIMIT = 1e9  # seconds or nodes
 
 
 def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Array | None] | None:
-    """(lower bound, element -> device where proven optimal), None where it is too large.
+    """Solve the programme, unless it is too large.
 
-    bound: a load that some placement has.
+    Args:
+        core: the elements.
+        bound: a load that some placement has.
+        budget: what the search may spend.
+
+    Returns:
+        A lower bound, and element -> device where that is proven optimal.
     """
     n, k, nets = len(core), core.problem.devices, len(core.nets)
-    kind_of = np.repeat(np.arange(len(core.kinds)), [kind.count for kind in core.kinds])
     count = n * k + nets * k + 1
-    nodes = budget.steps / (STEPS * count)
-    if count > LARGEST or budget.spent or nodes < 1:
+    nodes = budget.steps / (STEPS_PER_VARIABLE * count)
+    if count > MAX_VARIABLES or budget.spent or nodes < 1:
         return None
-    times = core.times[kind_of].T
+    times = core.times[core.kind_of].T
     top = _allowed(core, times <= bound)
     found = minimise(
         np.eye(1, count, count - 1)[0],
-        _constraints(core, np.where(np.isfinite(times), times, 0.0), kind_of, count),
+        _constraints(core, np.where(np.isfinite(times), times, 0.0), count),
         np.concatenate([top, np.ones(nets * k), [bound]]),
         integrality=np.repeat([1, 0], [n * k, count - n * k]),
         options={
             "mip_rel_gap": 1e-6,
-            "time_limit": min(budget.seconds, UNLIMITED),
-            "node_limit": int(min(nodes, UNLIMITED)),
+            "time_limit": min(budget.seconds, NO_LIMIT),
+            "node_limit": int(min(nodes, NO_LIMIT)),
         },
     )
     if found.status == 2:  # infeasible: nothing is below the bound
@@ -60,7 +65,7 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
 
 
 def _allowed(core: Elements, runs: Array) -> Array:
-    """Largest values of all x[v, d]: 1 where v may go to d."""
+    """Return the upper bounds of all x[v, d]: 1 where v may go to d."""
     top = runs.astype(np.float64)
     heavy = np.argsort(-core.times.min(axis=0), kind="stable")
     first = 0
@@ -71,8 +76,8 @@ def _allowed(core: Elements, runs: Array) -> Array:
     return top.ravel()
 
 
-def _constraints(core: Elements, times: Array, kind_of: Array, count: int) -> list[Row]:
-    n, k = len(core), core.problem.devices
+def _constraints(core: Elements, times: Array, count: int) -> list[Row]:
+    n, k, kind_of = len(core), core.problem.devices, core.kind_of
     once = [(v, v * k + d, 1.0) for v in range(n) for d in range(k)]
     load = [(d, v * k + d, times[v, d]) for v in range(n) for d in range(k)]
     load += [

@@ -18,16 +18,17 @@ from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.contiguous import place_downsets
 from partitioner.solve.elements import Elements, elements
 from partitioner.solve.milp import programme
-from partitioner.solve.problem import Array, Problem, Solution, largest, solution, violations
+from partitioner.solve.problem import Problem, Solution, largest, solution, violations
 from partitioner.solve.reduction import join_uncuttable, reduced
+from symgraph.core.types import Array
 
-ROUNDS, STEPS = 12, 1_500_000  # the steps of a round at most; small problems take fewer
-STEPS_EACH = 5_000  # for an element and a device
+ROUNDS = 12
+MAX_STEPS, STEPS_PER_PAIR = 1_500_000, 5_000  # of a round; for each element and device
 START_SHARE, SEARCH_SHARE = 0.25, 0.5  # of what is left of the budget
 
 
 def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
-    """The best placement found, with a proven lower bound; None where none is feasible."""
+    """Search for the best placement and a lower bound; None where no placement is feasible."""
     floor = lower_bound(problem)
     best = _start(problem, budget)
     if best is None:
@@ -38,26 +39,26 @@ def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
     load = largest(problem, best)
     if load > floor * (1 + 1e-9):
         core = reduced(join_uncuttable(core, load))
-        found = programme(core, load, budget)
-        if found is not None:
-            floor = max(floor, min(found[0], load))
-            if found[1] is not None:
-                best = _better(problem, best, core.assignment(found[1]))
+        proof = programme(core, load, budget)
+        if proof is not None:
+            floor = max(floor, min(proof[0], load))
+            if proof[1] is not None:
+                best = _better(problem, best, core.assignment(proof[1]))
     return solution(problem, best, floor, "noncontiguous")
 
 
 def _better(problem: Problem, nodes: Array, other: Array) -> Array:
-    """The other placement if it is feasible and has a smaller load."""
+    """Return the other placement if it is feasible and has a smaller load."""
     if violations(problem, other, contiguous=False):
         return nodes
     return other if largest(problem, other) < largest(problem, nodes) else nodes
 
 
 def _start(problem: Problem, budget: Budget) -> Array | None:
-    """A feasible placement: the contiguous one, else one of even loads or that packs the memory."""
-    found = place_downsets(problem, budget.part(START_SHARE))
-    if found is not None:
-        return np.array(found.assignment)
+    """Find a feasible start: the contiguous optimum, even loads, or one that packs the memory."""
+    row = place_downsets(problem, budget.part(START_SHARE))
+    if row is not None:
+        return np.array(row.assignment)
     even = _even(problem)
     if even is not None:
         return even
@@ -70,7 +71,7 @@ def _start(problem: Problem, budget: Budget) -> Array | None:
 
 
 def _even(problem: Problem) -> Array | None:
-    """Colour after colour on the device that is then loaded least, if that keeps all limits."""
+    """Put colour after colour on the device that is then loaded least, if that keeps all limits."""
     held: dict[int, list[int]] = {}
     for v, colour in enumerate(problem.colours):
         held.setdefault(colour if colour >= 0 else -2 - v, []).append(v)
@@ -86,11 +87,11 @@ def _even(problem: Problem) -> Array | None:
 
 
 def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array:
-    """Annealing from the best so far and, every second round, from the start."""
+    """Anneal from the best so far and, every second round, from the start."""
     problem = core.problem
-    first = _of_elements(core, nodes)
+    first = core.devices(nodes)
     best, least = first, largest(problem, core.assignment(first))
-    steps = min(STEPS, STEPS_EACH * len(core) * problem.devices)
+    steps = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices)
     for seed in range(ROUNDS):
         if budget.spent or least <= floor * (1 + 1e-9):
             break
@@ -103,10 +104,3 @@ def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array
         except Stopped:
             break
     return _better(problem, nodes, core.assignment(best))
-
-
-def _of_elements(core: Elements, nodes: Array) -> Array:
-    """node -> device as element -> device. What was joined may have been apart: the first rules."""
-    devices = np.zeros(len(core), dtype=np.int64)
-    devices[core.of[::-1]] = nodes[::-1]
-    return devices

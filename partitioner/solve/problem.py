@@ -16,16 +16,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from partitioner.solve.orders import find_cycle
 from partitioner.solve.prices import best_prices
 from symgraph.core.errors import PlacementError
+from symgraph.core.types import Array
 
-Array = npt.NDArray[Any]
 Devices = Sequence[int] | Array  # node -> device
 ACCELERATOR, CORE = "acc", "cpu"
 
@@ -36,46 +34,38 @@ class InfeasibleError(PlacementError):
 
 @dataclass(frozen=True)
 class Transfer:
-    """One value: the node that makes it, the nodes that read it, the time to move it once.
+    """One value that moves. A node may make several; a dependency without data costs 0."""
 
-    A node may make several values. A dependency without data is a transfer of cost 0.
-    """
-
-    source: int
-    targets: tuple[int, ...]
-    cost: float
+    source: int  #: the node that makes it
+    targets: tuple[int, ...]  #: the nodes that read it
+    cost: float  #: the time to move it once
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Devices that are alike.
+    """Devices that are alike."""
 
-    name: `acc`, `cpu`, ...; a device's is `acc:0`. times: of each node there; inf: it cannot run.
-    moves: what each transfer takes of a device whose border it crosses; None: its cost.
-    memory_limit: of each device.
-    """
-
-    name: str
-    count: int
-    times: Array
+    name: str  #: such as `acc`; its devices are `acc:0`, `acc:1`, ...
+    count: int  #: the number of devices
+    times: Array  #: of each node on such a device; inf: it cannot run there
+    #: The time that each transfer takes of a device whose border it crosses; None: its cost.
     moves: Array | None = None
-    memory_limit: float = math.inf
+    memory_limit: float = math.inf  #: of each device
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What to place, and on what. All times in one unit, all sizes in another.
+    """Nodes to place, and the devices to place them on, numbered kind after kind.
 
-    memory: of each node. colours: nodes of one colour >= 0 stay together; -1 is none. backward:
-    nodes that a contiguous placement puts no order on (they follow their colour).
-    Devices are numbered kind after kind.
+    All times are in one unit, all sizes in another.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  #: of the nodes
     kinds: tuple[Kind, ...]
-    memory: Array
+    memory: Array  #: of each node
     transfers: tuple[Transfer, ...]
-    colours: Sequence[int] = ()
+    colours: Sequence[int] = ()  #: nodes of one colour >= 0 stay together; -1: none
+    #: Nodes on which a contiguous placement puts no order; they follow their colour.
     backward: Sequence[bool] = ()
 
     def __post_init__(self) -> None:
@@ -84,7 +74,7 @@ class Problem:
         object.__setattr__(self, "colours", tuple(self.colours) or (-1,) * n)
         object.__setattr__(self, "backward", tuple(map(bool, self.backward)) or (False,) * n)
         if not n:
-            raise PlacementError("there is no node to place")
+            raise PlacementError("there are no nodes to place")
         self._check_values("memory", self.memory, n)
         if not np.isfinite(self.memory).all():
             raise PlacementError("memory of a node is not finite")
@@ -94,26 +84,26 @@ class Problem:
             self._check_kind(kind, n)
         for t in self.transfers:
             if not all(0 <= v < n for v in (t.source, *t.targets)):
-                raise PlacementError(f"a transfer names a node that is not there: {t}")
+                raise PlacementError(f"a transfer refers to a node that does not exist: {t}")
             if not (t.cost >= 0 and math.isfinite(t.cost)):
-                raise PlacementError(f"a transfer costs a finite time >= 0: {t}")
+                raise PlacementError(f"the cost of a transfer must be finite and >= 0: {t}")
 
     def _check_values(self, what: str, values: Array, n: int) -> None:
         if values.shape != (n,):
             raise PlacementError(f"{what}: {values.shape} values for {n} nodes")
         if np.isnan(values).any() or (values < 0).any():
             bad = self.names[int(np.argmax(np.isnan(values) | (values < 0)))]
-            raise PlacementError(f"{what} of node {bad}: not a number >= 0")
+            raise PlacementError(f"{what} of node {bad}: must be a number >= 0")
 
     def _check_kind(self, kind: Kind, n: int) -> None:
         self._check_values(f"{kind.name}: times", kind.times, n)
         if kind.count < 0:
             raise PlacementError(
-                f"{kind.name}: numbers of devices are >= 0, which {kind.count} is not"
+                f"{kind.name}: the number of devices must be >= 0, not {kind.count}"
             )
         if math.isnan(kind.memory_limit) or kind.memory_limit < 0:
             raise PlacementError(
-                f"{kind.name}: the memory limit is a number >= 0, not {kind.memory_limit}"
+                f"{kind.name}: the memory limit must be a number >= 0, not {kind.memory_limit}"
             )
         if kind.moves is not None and kind.moves.shape != (len(self.transfers),):
             raise PlacementError(
@@ -131,22 +121,22 @@ class Problem:
 
     @cached_property
     def moves(self) -> tuple[tuple[float, ...], ...]:
-        """What each transfer takes of a device: by kind."""
-        own = tuple(float(t.cost) for t in self.transfers)
-        return tuple(own if k.moves is None else tuple(k.moves.tolist()) for k in self.kinds)
+        """The time that each transfer takes of a device, by kind."""
+        costs = tuple(float(t.cost) for t in self.transfers)
+        return tuple(costs if k.moves is None else tuple(k.moves.tolist()) for k in self.kinds)
 
     @cached_property
     def prices(self) -> Array:
-        """The price of a second on each kind: see prices.py. Those without devices have none."""
+        """The price of a second on each kind (see prices.py); 0 for kinds without devices."""
         used = [g for g, kind in enumerate(self.kinds) if kind.count]
-        found = np.zeros(len(self.kinds))
+        prices = np.zeros(len(self.kinds))
         if used:
             times = np.stack([self.kinds[g].times for g in used])
-            found[used] = best_prices(times, np.array([self.kinds[g].count for g in used], float))
-        return found
+            prices[used] = best_prices(times, np.array([self.kinds[g].count for g in used], float))
+        return prices
 
     def device_name(self, device: int) -> str:
-        """`acc:0`, `acc:1`, ..., `cpu:0`, ..."""
+        """Return the name of a device: `acc:0`, `acc:1`, ..., `cpu:0`, ..."""
         g = self.kind_of[device]
         return f"{self.kinds[g].name}:{device - self.kind_of.index(g)}"
 
@@ -163,9 +153,19 @@ def published(
     colours: Sequence[int] = (),
     backward: Sequence[bool] = (),
 ) -> Problem:
-    """The paper's problem: accelerators, and CPU cores without a limit and without messages.
+    """Make the paper's problem: accelerators, and CPU cores without a limit and without messages.
 
-    accelerator, cpu: time of each node there. memory_limit: of each accelerator.
+    Args:
+        names: of the nodes.
+        accelerator: time of each node on an accelerator; inf: it cannot run there.
+        cpu: time of each node on a CPU core; inf: it cannot run there.
+        memory: of each node.
+        transfers: the values that move.
+        accelerators: number of accelerators.
+        cpus: number of CPU cores.
+        memory_limit: of each accelerator.
+        colours: see Problem.
+        backward: see Problem.
     """
     kinds = (
         Kind(ACCELERATOR, accelerators, np.asarray(accelerator, float), memory_limit=memory_limit),
@@ -176,7 +176,7 @@ def published(
 
 @dataclass(frozen=True)
 class Load:
-    """What one device does: times, and the memory it takes."""
+    """The times and the memory of one device under a placement."""
 
     device: str
     nodes: int
@@ -192,7 +192,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Solution:
-    """A placement with what is proven of it: no placement of its kind is below lower_bound."""
+    """A placement with its proof: no placement of its kind has a load below lower_bound."""
 
     assignment: tuple[int, ...]
     max_load: float
@@ -206,12 +206,12 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How far above the optimum this may be, as a share of max_load."""
+        """The most by which this exceeds the optimum, as a share of max_load."""
         return 0.0 if self.optimal else 1 - self.lower_bound / self.max_load
 
 
 def evaluate(problem: Problem, assignment: Devices) -> tuple[Load, ...]:
-    """The load of every device, by the definition alone; the order of the sums is the nodes'."""
+    """Compute the load of every device by the definition; sums are in the order of the nodes."""
     devices, kind_of = problem.devices, problem.kind_of
     nodes = [0] * devices
     compute, memory = [0.0] * devices, [0.0] * devices
@@ -234,32 +234,32 @@ def evaluate(problem: Problem, assignment: Devices) -> tuple[Load, ...]:
 
 
 def largest(problem: Problem, assignment: Devices) -> float:
-    """The load of the slowest device."""
+    """Return the load of the slowest device."""
     return max(load.total for load in evaluate(problem, assignment))
 
 
 def violations(problem: Problem, assignment: Devices, *, contiguous: bool) -> list[str]:
-    """Every rule that a placement breaks, in words; empty for a feasible one."""
-    found = []
+    """Describe every rule that a placement breaks; none for a feasible one."""
+    broken = []
     homes: dict[int, int] = {}
     for v, (d, colour) in enumerate(zip(assignment, problem.colours, strict=True)):
         if not math.isfinite(problem.kinds[problem.kind_of[d]].times[v]):
-            found.append(f"node {problem.names[v]} cannot run on {problem.device_name(d)}")
+            broken.append(f"node {problem.names[v]} cannot run on {problem.device_name(d)}")
         if colour >= 0 and homes.setdefault(colour, d) != d:
-            found.append(f"colour class {colour} is split")
+            broken.append(f"colour class {colour} is split")
     limits = [problem.kinds[g].memory_limit for g in problem.kind_of]
-    found += [
+    broken += [
         f"{load.device} holds {load.memory:.0f} > {limit:.0f}"
         for load, limit in zip(evaluate(problem, assignment), limits, strict=True)
         if load.memory > limit
     ]
     if contiguous and not _acyclic(problem, assignment):
-        found.append("values go round between devices")
-    return found
+        broken.append("values go round between devices")
+    return broken
 
 
 def _acyclic(problem: Problem, assignment: Devices) -> bool:
-    """Whether the forward part's devices can be put in a row that all values follow."""
+    """Tell whether the forward part's devices can be put in a row that all values follow."""
     return not find_cycle(
         (assignment[t.source], assignment[v])
         for t in problem.transfers
@@ -270,7 +270,7 @@ def _acyclic(problem: Problem, assignment: Devices) -> bool:
 
 
 def solution(problem: Problem, assignment: Devices, lower_bound: float, strategy: str) -> Solution:
-    """A placement with its loads; a bound above its load (by rounding) becomes the load."""
+    """Make a Solution; a bound above the load (by rounding) becomes the load."""
     loads = evaluate(problem, assignment)
     worst = max(load.total for load in loads)
     return Solution(

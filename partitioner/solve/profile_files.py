@@ -1,12 +1,12 @@
 """PipeDream profiles (`graph.txt`): measured layers of a network, and doubts about them.
 
 A node's time is forward + backward, its memory parameters + activations. A profile knows nothing
-of links: without a bandwidth, communication costs nothing (as in PipeDream's own optimizer,
-unless it is told a compression ratio); with one, a value costs its bytes there and those of its
-gradient back. As in PipeDream, loading the inputs is no device's work.
+of links: without a bandwidth, communication is free (as in PipeDream's own optimizer, unless it is
+given a compression ratio); with one, a value costs its own bytes and those of its gradient. As in
+PipeDream, loading the inputs counts for no device.
 
 Backward times land on the wrong node when a profiler takes the time between two hooks that fire
-out of order. In the published gnmt profiles that happened to several nodes; the notes tell.
+out of order, as for several nodes of the published gnmt profiles; the notes name them.
 """
 
 from __future__ import annotations
@@ -46,27 +46,29 @@ class Layer:
 def parse_profile(
     text: str, bandwidth: float | None
 ) -> tuple[Problem, tuple[str, ...], tuple[str, ...]]:
-    """(problem, titles, notes) of a profile; its devices and limits are for the caller to set."""
+    """Parse a profile into (problem, titles, notes); the caller sets its devices and limits."""
     layers, edges = _parse(text)
     number = {layer.name: i for i, layer in enumerate(layers)}
     targets: dict[int, dict[int, None]] = {}
     for line, a, b in edges:
         for name in (a, b):
             if name not in number:
-                raise ConfigError(f"line {line}: an edge names {name}, which is not a node")
+                raise ConfigError(f"line {line}: an edge refers to {name}, which is not a node")
         targets.setdefault(number[a], {})[number[b]] = None
     read = {v for to in targets.values() for v in to}
     inputs = {i for i, x in enumerate(layers) if i not in read and x.title.startswith("Input")}
     notes = [
-        f"{x.name} ({x.title}) loads data for {x.forward + x.backward:g} ms: not counted"
+        f"{x.name} ({x.title}) loads data for {x.forward + x.backward:g} ms, which is not counted"
         for i, x in enumerate(layers)
         if i in inputs and x.forward + x.backward > 0
     ]
     notes += _strange(layers, targets, inputs)
     if bandwidth is None:
-        notes.append("communication is not counted: a profile has no links; give --bandwidth")
+        notes.append(
+            "communication is not counted, because a profile has no links; add --bandwidth"
+        )
     elif not 0 < bandwidth < math.inf:
-        raise ConfigError(f"the bandwidth is a number > 0, not {bandwidth}")
+        raise ConfigError(f"the bandwidth must be a number > 0, not {bandwidth}")
     per_byte = 2e3 / bandwidth if bandwidth else 0.0  # ms: there, and the gradient back
     times = [0.0 if i in inputs else x.forward + x.backward for i, x in enumerate(layers)]
     problem = published(
@@ -84,7 +86,7 @@ def parse_profile(
 
 
 def _parse(text: str) -> tuple[list[Layer], list[tuple[int, str, str]]]:
-    """Nodes, and edges as (line, source, target)."""
+    """Parse the nodes, and the edges as (line, source, target)."""
     layers: dict[str, Layer] = {}
     edges = []
     for at, line in enumerate(text.splitlines(), start=1):
@@ -98,10 +100,10 @@ def _parse(text: str) -> tuple[list[Layer], list[tuple[int, str, str]]]:
             continue
         layer = _layer(at, parts)
         if layer.name in layers:
-            raise ConfigError(f"line {at}: {layer.name} is there twice")
+            raise ConfigError(f"line {at}: {layer.name} is listed twice")
         layers[layer.name] = layer
     if not layers:
-        raise ConfigError("neither a JSON workload nor a profile: it has no nodes")
+        raise ConfigError("neither a JSON workload nor a profile: the file has no nodes")
     return list(layers.values()), edges
 
 
@@ -113,16 +115,16 @@ def _layer(at: int, parts: Sequence[str]) -> Layer:
         )
     values = []
     for field in FIELDS:
-        found = re.search(rf"\b{field}=(\[[^\]]*\]|[^,\s]*)", parts[fields[0]])
-        if not found:
+        match = re.search(rf"\b{field}=(\[[^\]]*\]|[^,\s]*)", parts[fields[0]])
+        if not match:
             raise ConfigError(f"line {at}: {parts[0]} has no {field}")
         try:
-            value = sum(float(x) for x in found[1].strip("[]").split(";"))
+            value = sum(float(x) for x in match[1].strip("[]").split(";"))
         except ValueError:
             value = math.nan
         if not 0 <= value < math.inf:
             raise ConfigError(
-                f"line {at}: {field} of {parts[0]} is {found[1]!r}, not a number >= 0"
+                f"line {at}: {field} of {parts[0]} is {match[1]!r}, not a number >= 0"
             )
         values.append(value)
     return Layer(parts[0], " -- ".join(parts[1 : fields[0]]), *values)
@@ -131,9 +133,9 @@ def _layer(at: int, parts: Sequence[str]) -> Layer:
 def _strange(
     layers: Sequence[Layer], targets: dict[int, dict[int, None]], inputs: set[int]
 ) -> list[str]:
-    """Layers whose backward time does not go with their forward time, in words.
+    """Describe layers whose backward time does not fit their forward time.
 
-    What reads only inputs needs no gradient of them and may be faster.
+    A layer that reads only inputs needs no gradient of them and may be faster.
     """
     first = {
         layers[v].name
@@ -148,7 +150,7 @@ def _strange(
     ]
     return [
         f"{x.name} ({x.kind}): backward {x.backward:g} ms for forward {x.forward:g} ms, "
-        f"where about {expected:.3g} is usual: measured on another node?"
+        f"where about {expected:.3g} is usual: was it measured on another node?"
         for x, expected in outliers(timed)
         if x.backward > expected or x.name not in first
     ]

@@ -14,15 +14,17 @@ import math
 
 import numpy as np
 
-from partitioner.solve.elements import Elements, Net, joined
+from partitioner.solve.elements import Elements, joined
 from partitioner.solve.orders import closures, neighbours, topological
-from partitioner.solve.problem import Array
+from symgraph.core.types import Array
 
 
 def reduced(core: Elements, *, weigh: bool = True) -> Elements:
-    """The elements after all such joins; the optimum stays the same.
+    """Make all such joins; the optimum stays the same.
 
-    weigh: False joins elements whose memory may matter, too.
+    Args:
+        core: the elements.
+        weigh: whether to leave alone elements whose memory may matter.
     """
     while pairs := _joins(core, weigh):
         core = joined(core, pairs)
@@ -30,26 +32,23 @@ def reduced(core: Elements, *, weigh: bool = True) -> Elements:
 
 
 def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
-    """Joins that hold one after another: none touches what another one looked at."""
+    """List joins that hold one after another: none touches what another one looked at."""
     light = _light(core, weigh)
     if not light.any():
         return []
     before, after = neighbours(len(core), sorted(core.arcs))
     order = topological(before, after, lambda v, step: step)
     above, below = closures(before, order), closures(after, reversed(order))
-    held: list[list[Net]] = [[] for _ in range(len(core))]
-    for net in core.nets:
-        for v in net[1]:
-            held[v].append(net)
     touched: set[int] = set()
     pairs = []
     for v in map(int, np.flatnonzero(light)):
-        seen = {v}.union(before[v], after[v], *(members for _, members in held[v]))
+        nets = [core.nets[e] for e in core.nets_of[v]]
+        seen = {v}.union(before[v], after[v], *(members for _, members in nets))
         if seen & touched:
             continue
         for u in _homes(core, v, seen, before, after, above, below):
-            opens = _added([costs for costs, members in held[v] if u not in members], core)
-            heals = _added([c for c, members in held[v] if members in ((u, v), (v, u))], core)
+            opens = _added([costs for costs, members in nets if u not in members], core)
+            heals = _added([c for c, members in nets if members in ((u, v), (v, u))], core)
             if (opens <= heals).all():
                 pairs.append((u, v))
                 touched |= seen
@@ -58,13 +57,13 @@ def _joins(core: Elements, weigh: bool) -> list[tuple[int, int]]:
 
 
 def _added(costs: list[tuple[float, ...]], core: Elements) -> Array:
-    """The sum of nets' costs on each kind."""
+    """Add up nets' costs on each kind."""
     total: Array = np.array(costs, dtype=np.float64).reshape(-1, len(core.kinds)).sum(axis=0)
     return total
 
 
 def _light(core: Elements, weigh: bool) -> Array:
-    """Elements without time on any kind of device and without memory that can bind."""
+    """Find elements that take no time on any kind of device and no memory that can bind."""
     light = timeless(core)
     if weigh and core.memory.sum() > core.limits.min():
         light &= core.memory == 0
@@ -72,7 +71,7 @@ def _light(core: Elements, weigh: bool) -> Array:
 
 
 def timeless(core: Elements) -> Array:
-    """Elements that take no time on any device there is."""
+    """Find elements that take no time on any device there is."""
     timeless: Array = (core.times == 0).all(axis=0)
     return timeless
 
@@ -86,12 +85,12 @@ def _homes(
     above: list[int],
     below: list[int],
 ) -> list[int]:
-    """The elements that v may move to from anywhere: one before it, one after it.
+    """List the elements that v may move to from anywhere: one before it, one after it.
 
-    Without order (a free element, or a placement that need not be contiguous): all it shares a
-    net with.
+    Without order (a free element, or a placement that need not be contiguous), v may move to all
+    that it shares a net with.
     """
-    if seen == {v}:  # alone: as well here as there
+    if seen == {v}:  # v is alone, so any element will do
         return [int(v == 0)] if len(core) > 1 else []
     if core.free[v] or not core.contiguous:
         return sorted(seen - {v})
@@ -103,8 +102,8 @@ def _homes(
 def join_uncuttable(core: Elements, bound: float) -> Elements:
     """Join what no placement below the bound can cut.
 
-    Two devices or more hold parts of a net that is cut, and each pays for it and for one of its
-    elements at least.
+    A net that is cut has parts on two devices or more, and each of them pays for the net and for at
+    least one of its elements.
     """
     counts = np.array([kind.count for kind in core.kinds])
     while math.isfinite(bound):

@@ -7,8 +7,8 @@ others pays at least
 
 whatever it holds of the free ones. That splits into a sum over groups of free elements that
 share nets, and in a small group all F can be tried. What is lost is that each free element is
-on one device only. Groups are at most MOST elements: a net that joins more is kept for one part
-of them and forgotten for the others, which never costs more.
+on one device only. Groups are at most MAX_GROUP elements: a net that joins more is kept for one
+part of them and forgotten for the others, which never costs more.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import replace
 import numpy as np
 
 from partitioner.solve.elements import Arcs, Elements
-from partitioner.solve.problem import Array, evaluate
-from partitioner.solve.weights import MOST, Weights, weights
+from partitioner.solve.problem import evaluate
+from partitioner.solve.weights import MAX_GROUP, Weights, weights
+from symgraph.core.types import Array
 
 
 def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
-    """Costs and arcs of the elements that are not free, and their numbers in the whole."""
+    """Return costs and arcs of the elements that are not free, and their numbers in the whole."""
     kept = np.flatnonzero(~core.free)
     number = {int(v): i for i, v in enumerate(kept)}
     group_of = _groups(core)
@@ -35,7 +36,7 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
         groups.append(group)
         masks.append(sum(1 << i for g, i in away if g == group))
     count = max((g for g, _ in group_of.values()), default=0) + 1
-    times = np.full((len(core.kinds), count, 1 << MOST), np.inf)
+    times = np.full((len(core.kinds), count, 1 << MAX_GROUP), np.inf)
     times[:, :, 0] = 0.0
     for v, (g, i) in group_of.items():
         for s in range(1 << i):
@@ -54,7 +55,7 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
 
 
 def _groups(core: Elements) -> dict[int, tuple[int, int]]:
-    """free element -> (group, place in the group): neighbours together while there is room."""
+    """Map free elements to (group, place in it): neighbours together while there is room."""
     near: dict[int, list[int]] = {int(v): [] for v in np.flatnonzero(core.free)}
     for _, members in core.nets:
         away = [v for v in members if core.free[v]]
@@ -68,13 +69,13 @@ def _groups(core: Elements) -> dict[int, tuple[int, int]]:
         part = [v]
         for u in part:
             part += [x for x in dict.fromkeys(near[u]) if x not in found and x not in part]
-        found.update({u: (groups, i) for i, u in enumerate(part[:MOST])})
+        found.update({u: (groups, i) for i, u in enumerate(part[:MAX_GROUP])})
         groups += 1
     return found
 
 
 def place_free(core: Elements, nodes: Array) -> Array:
-    """Free elements where they cost least: beside a neighbour, then by single moves."""
+    """Put free elements where they cost least, by single moves."""
     problem = core.problem
     limits = [problem.kinds[g].memory_limit for g in problem.kind_of]
     nodes = nodes.copy()

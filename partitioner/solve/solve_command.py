@@ -15,21 +15,21 @@ from symgraph.app.console import Console
 from symgraph.core.units import parse_bytes
 
 DESCRIPTION = """\
-Place the nodes of a workload file on accelerators and CPU cores so that the slowest device is as
-fast as can be, its communication included. FILE is a workload of dnn-partitioning (JSON) or a
-PipeDream profile (graph.txt). All times are milliseconds.
+Place the nodes of a workload file on accelerators and CPU cores so that the slowest device,
+including its communication, is as fast as possible. FILE is a dnn-partitioning workload (JSON) or
+a PipeDream profile (graph.txt). All times are in milliseconds.
 
---contiguous (the default) keeps the forward part in a row: values go from a device to later ones
-only, so a pipeline can run it. The result is the optimum, on any graph and any order of its
-nodes, unless the graph is too wide or the time limit passes; then a lower bound says how far off
-it may be. --noncontiguous lets every node go anywhere."""
+--contiguous (the default) keeps the forward part in a row: values only flow from a device to later
+ones, so a pipeline can run it. The result is optimal for any graph and any order of its nodes,
+unless the graph is too wide or the time limit passes; then a lower bound shows how far from optimal
+it can be. --noncontiguous allows every node on any device."""
 EPILOG = """\
 examples:
   python -m partitioner solve bert24_inference.json --cpus 0
   python -m partitioner solve gnmt/graph.txt --accelerators 4 --bandwidth 1.25e10 --json
 
-exit status: 0 done, 2 bad input, 3 no placement keeps the limits (the smallest memory limit that
-works is told)"""
+exit status: 0 done, 2 bad input, 3 no placement keeps the limits (the error names the smallest
+memory limit that works)"""
 NONCONTIGUOUS_SECONDS = 60.0
 
 
@@ -61,7 +61,7 @@ _count.__name__, _positive.__name__, _bytes.__name__ = "number", "number", "numb
 
 
 def add_solve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command to a command line: `add_parser` of its subparsers."""
+    """Add the command to a command line by the `add_parser` of its subparsers."""
     parser = add_parser(
         "solve",
         help="place the nodes of a workload file",
@@ -69,37 +69,44 @@ def add_solve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", help="JSON workload or PipeDream profile")
+    parser.add_argument("file", metavar="FILE", help="a JSON workload or a PipeDream profile")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--contiguous", action="store_true", help="the default")
-    kind.add_argument("--noncontiguous", action="store_true", help="let every node go anywhere")
-    parser.add_argument(
-        "--accelerators", type=_count, metavar="K", help="instead of the file's number"
+    kind.add_argument(
+        "--contiguous", action="store_true", help="keep the forward part in a row (the default)"
     )
-    parser.add_argument("--cpus", type=_count, metavar="L", help="instead of the file's number")
+    kind.add_argument("--noncontiguous", action="store_true", help="allow every node on any device")
+    parser.add_argument(
+        "--accelerators",
+        type=_count,
+        metavar="K",
+        help="number of accelerators, instead of the file's",
+    )
+    parser.add_argument(
+        "--cpus", type=_count, metavar="L", help="number of CPU cores, instead of the file's"
+    )
     parser.add_argument(
         "--memory",
         type=_bytes,
         metavar="BYTES",
-        help="of each accelerator, such as 16GiB, instead of the file's",
+        help="memory limit of each accelerator, such as 16GiB, instead of the file's",
     )
     parser.add_argument(
         "--bandwidth",
         type=_positive,
         metavar="BYTES",
-        help="a second between devices, for a profile (default: communication is not counted)",
+        help="bytes per second between devices, for profiles (default: communication is free)",
     )
     parser.add_argument(
         "--time-limit",
         type=_positive,
         metavar="S",
-        help=f"seconds (default: none; with --noncontiguous {NONCONTIGUOUS_SECONDS:.0f})",
+        help=f"seconds (default: no limit; with --noncontiguous {NONCONTIGUOUS_SECONDS:.0f})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run_solve(options: argparse.Namespace) -> None:
-    """Read, solve, print. Raises ConfigError or InfeasibleError."""
+    """Read a workload, solve it and print the placement. Raises ConfigError or InfeasibleError."""
     start = time.perf_counter()
     workload = read_workload(
         options.file,
@@ -110,24 +117,24 @@ def run_solve(options: argparse.Namespace) -> None:
     )
     strategy = "noncontiguous" if options.noncontiguous else "downsets"
     default = NONCONTIGUOUS_SECONDS if options.noncontiguous else math.inf
-    found = solve(workload.problem, strategy, time_limit=options.time_limit or default)
+    solution = solve(workload.problem, strategy, time_limit=options.time_limit or default)
     seconds = time.perf_counter() - start
     if options.json:
-        print(json.dumps(_json(workload, found, seconds)))
+        print(json.dumps(_json(workload, solution, seconds)))
     else:
-        _show(workload, found, seconds)
+        _show(workload, solution, seconds)
 
 
-def _json(workload: Workload, found: Solution, seconds: float) -> dict[str, object]:
+def _json(workload: Workload, solution: Solution, seconds: float) -> dict[str, object]:
     problem = workload.problem
     return {
-        "max_load": found.max_load,
-        "lower_bound": found.lower_bound,
-        "optimal": found.optimal,
-        "gap": found.gap,
+        "max_load": solution.max_load,
+        "lower_bound": solution.lower_bound,
+        "optimal": solution.optimal,
+        "gap": solution.gap,
         "assignment": {
             name: problem.device_name(d)
-            for name, d in zip(problem.names, found.assignment, strict=True)
+            for name, d in zip(problem.names, solution.assignment, strict=True)
         },
         "devices": {
             load.device: {
@@ -138,17 +145,17 @@ def _json(workload: Workload, found: Solution, seconds: float) -> dict[str, obje
                 "memory": load.memory,
                 "nodes": load.nodes,
             }
-            for load in found.loads
+            for load in solution.loads
         },
-        "strategy": found.strategy,
+        "strategy": solution.strategy,
         "notes": list(workload.notes),
         "seconds": round(seconds, 3),
     }
 
 
-def _show(workload: Workload, found: Solution, seconds: float) -> None:
+def _show(workload: Workload, solution: Solution, seconds: float) -> None:
     console = Console(sys.stdout)
-    proven = "optimal" if found.optimal else f"at most {found.gap:.2%} above the optimum"
+    proven = "optimal" if solution.optimal else f"at most {solution.gap:.2%} above the optimum"
     rows = [
         (
             load.device,
@@ -158,13 +165,13 @@ def _show(workload: Workload, found: Solution, seconds: float) -> None:
             f"{load.incoming:.6f}",
             f"{load.outgoing:.6f}",
             f"{load.memory / 2**20:.1f}",
-            f"{load.total / found.max_load:.1%}" if found.max_load else "-",
+            f"{load.total / solution.max_load:.1%}" if solution.max_load else "-",
         )
-        for load in found.loads
+        for load in solution.loads
     ]
     console.table(
-        f"max-load {found.max_load:.6f} ms, {proven} "
-        f"(lower bound {found.lower_bound:.6f}; {found.strategy}, {seconds:.1f} s)",
+        f"max-load {solution.max_load:.6f} ms, {proven} "
+        f"(lower bound {solution.lower_bound:.6f}; {solution.strategy}, {seconds:.1f} s)",
         (
             "device",
             "nodes",
@@ -177,10 +184,10 @@ def _show(workload: Workload, found: Solution, seconds: float) -> None:
         ),
         rows,
     )
-    for load in found.loads:
+    for load in solution.loads:
         held = [
             name
-            for name, d in zip(workload.problem.names, found.assignment, strict=True)
+            for name, d in zip(workload.problem.names, solution.assignment, strict=True)
             if workload.problem.device_name(d) == load.device
         ]
         console.line(f"{load.device}: {', '.join(held) if held else '-'}")

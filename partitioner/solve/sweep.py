@@ -1,4 +1,4 @@
-"""The dynamic programme over a family of down-sets: the best chain of pieces, one a device.
+"""The dynamic programme over a family of down-sets: the best chain of pieces, one per device.
 
     {} = I0 < I1 < ... < Iq = all         piece j = Ij \\ Ij-1, on a device of some kind
 
@@ -26,59 +26,58 @@ import numpy as np
 from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import Family, rows
 from partitioner.solve.prices import priced
-from partitioner.solve.problem import Array
 from partitioner.solve.weights import Nets, Weights, nets_of
+from symgraph.core.types import Array
 
 Pieces = list[tuple[int, list[int]]]  # (kind, elements), first to last
-SLICE = 512  # down-sets between two looks at the budget
-FEW = 3  # kinds: what is left is weighed for every set of kinds that may be left
+SLICE_SETS = 512  # down-sets between two looks at the budget
+FEW_KINDS = 3  # what is left is weighed for every set of kinds that may be left
 
 
 class Kinds(NamedTuple):
-    """The kinds for the kernel.
+    """The kinds for the kernel."""
 
-    counts, limits: of each. strides: what one device more adds to a state; 0: not counted.
-    own: the element that is nowhere but on this kind's one device; -1: none. left: rows of
-    Table.left by the set of kinds that are left, as a bit set.
-    """
-
-    counts: Array
-    limits: Array
-    strides: Array
-    own: Array
-    prices: Array
-    left: Array
+    counts: Array  #: devices of each kind
+    limits: Array  #: bytes that each of them may hold
+    strides: Array  #: what one device more adds to a state; 0: not counted
+    own: Array  #: the element that is nowhere but on this kind's one device; -1: none
+    prices: Array  #: of a second on each kind
+    left: Array  #: the row of Table.left for each set of kinds that are left, as a bit set
 
 
 class Table(NamedTuple):
-    """What a sweep writes: best and came are [down-sets, states].
+    """What a sweep writes."""
 
-    came: the down-set before times the number of kinds, plus the piece's kind. stamp: the last
-    down-set that a walk came here from. left: [rows, down-sets] what is not yet placed and the
-    nets that are cut, at the prices of some kinds; then a row of memory. bound: loads must be
-    below. goal: the priced sum of all loads must be below; inf: there is none. steps: of all walks.
-    """
-
-    best: Array
-    came: Array
-    stamp: Array
+    best: Array  #: the least largest load, or sum of loads, so far: [down-sets, states]
+    came: Array  #: the down-set before, times the number of kinds, plus the piece's kind
+    stamp: Array  #: the last down-set from which a walk came to each
+    #: What is not yet placed and the nets that are cut, at the prices of some kinds, then a row of
+    #: memory: [rows, down-sets].
     left: Array
-    bound: Array
-    goal: float
-    steps: Array
+    bound: Array  #: loads must be below it
+    goal: float  #: the priced sum of all loads must be below it; inf: there is none
+    steps: Array  #: of all walks
 
 
 def states(w: Weights) -> int:
-    """How many states a down-set has."""
+    """Count the states of a down-set: how many devices of each kind are used."""
     return math.prod(count + 1 for count, own in zip(w.counts, _own(w), strict=True) if own < 0)
 
 
 def sweep(
     w: Weights, family: Family, bound: float, budget: Budget, goal: float = math.inf
 ) -> tuple[float, Pieces] | None:
-    """The best chain with a largest load below the bound, or None. Raises Stopped.
+    """Find the best chain with a largest load below the bound; None if there is none.
 
-    goal: see above; then the chain with the smallest sum, if that is below it.
+    Args:
+        w: what pieces cost.
+        family: the down-sets to walk.
+        bound: loads are below it.
+        budget: what the walks may spend.
+        goal: if finite, find the chain with the smallest sum of loads instead, below this goal.
+
+    Raises:
+        Stopped: when the budget is spent.
     """
     nets = nets_of(w)
     kinds, left = _kinds(w, family, nets)
@@ -93,10 +92,10 @@ def sweep(
         np.zeros(1, dtype=np.int64),
     )
     table.best[0, 0] = 0.0
-    for start in range(0, len(family), SLICE):
+    for start in range(0, len(family), SLICE_SETS):
         before = int(table.steps[0])
         _sweep(
-            np.arange(start, min(start + SLICE, len(family))),
+            np.arange(start, min(start + SLICE_SETS, len(family))),
             (family.starts, family.steps, family.added, family.bits),
             (w.times, w.memory),
             nets,
@@ -111,17 +110,17 @@ def sweep(
 
 
 def _own(w: Weights) -> list[int]:
-    """For each kind of one device, an element that nothing else can run; else -1."""
+    """Find, for each kind of one device, an element that nothing else can run; else -1."""
     runs = np.isfinite(w.times)
-    found = []
+    own = []
     for g, count in enumerate(w.counts):
         alone = np.flatnonzero(runs[g] & (runs.sum(axis=0) == 1))
-        found.append(int(alone[0]) if count == 1 and len(alone) else -1)
-    return found
+        own.append(int(alone[0]) if count == 1 and len(alone) else -1)
+    return own
 
 
 def _kinds(w: Weights, family: Family, nets: Nets) -> tuple[Kinds, Array]:
-    """The kinds, and Table.left."""
+    """Lay out the kinds for the kernel; return them and Table.left."""
     own = _own(w)
     strides, size = [], 1
     for count, alone in zip(w.counts, own, strict=True):
@@ -129,9 +128,9 @@ def _kinds(w: Weights, family: Family, nets: Nets) -> tuple[Kinds, Array]:
         size *= 1 if alone >= 0 else count + 1
     k = len(w.counts)
     every = (1 << k) - 1
-    sets = list(range(1, every + 1)) if k <= FEW else [every]
-    row = np.array([sets.index(s if s in sets else every) for s in range(1 << min(k, FEW))])
-    found = Kinds(
+    sets = list(range(1, every + 1)) if k <= FEW_KINDS else [every]
+    row = np.array([sets.index(s if s in sets else every) for s in range(1 << min(k, FEW_KINDS))])
+    kinds = Kinds(
         np.array(w.counts),
         np.array(w.limits, dtype=np.float64),
         np.array(strides, dtype=np.int64),
@@ -140,11 +139,11 @@ def _kinds(w: Weights, family: Family, nets: Nets) -> tuple[Kinds, Array]:
         row,
     )
     left = [_left(w, family, nets, [g for g in range(k) if s >> g & 1]) for s in sets]
-    return found, np.stack([*left, _unplaced(family, w.memory)])
+    return kinds, np.stack([*left, _unplaced(family, w.memory)])
 
 
 def _left(w: Weights, family: Family, nets: Nets, kinds: list[int]) -> Array:
-    """What the elements outside each down-set, and the nets it cuts, cost these kinds at least."""
+    """Bound what the elements outside each down-set, and the nets it cuts, cost these kinds."""
     price = w.prices[kinds]
     costs = (nets.costs[kinds] * price[:, None]).min(axis=0)
     left = _unplaced(family, priced(w.times[kinds], price))
@@ -154,27 +153,27 @@ def _left(w: Weights, family: Family, nets: Nets, kinds: list[int]) -> Array:
 
 
 def _unplaced(family: Family, values: Array) -> Array:
-    """The sum of the elements' values outside each down-set."""
+    """Add up the elements' values outside each down-set."""
     left = np.zeros(len(family))
     _sum_outside(family.starts, family.steps, family.added, values, left)
     return left
 
 
 def _pieces(family: Family, came: Array, state: int, strides: Array) -> Pieces:
-    """The chain that led to a state of the full set."""
-    found: Pieces = []
+    """Trace back the chain that led to a state of the full set."""
+    pieces: Pieces = []
     at = len(family) - 1
     while at != 0:
         before, kind = divmod(int(came[at, state]), len(strides))
-        found.append((kind, family.difference(at, before)))
+        pieces.append((kind, family.difference(at, before)))
         state -= int(strides[kind])
         at = before
-    return found[::-1]
+    return pieces[::-1]
 
 
 @numba.njit(cache=True)
 def _sum_outside(starts, steps, added, values, left):  # type: ignore[no-untyped-def]
-    """The sum of the values outside each down-set, from the full one down. (numba infers.)"""
+    """Add up the values outside each down-set, from the full one down. (numba infers.)"""
     for i in range(left.shape[0] - 2, -1, -1):
         k = starts[i]  # any step will do: all lead to the full one
         left[i] = left[steps[k]] + values[added[k]]
@@ -257,17 +256,17 @@ def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyp
 
 @numba.njit(cache=True)
 def _holds(bits, i, child, v):  # type: ignore[no-untyped-def]
-    """Whether an element is in the piece between two down-sets."""
+    """Tell whether an element is in the piece between two down-sets."""
     words = bits[child, v >> 6] & ~bits[i, v >> 6]
     return (words >> np.uint64(v & 63)) & np.uint64(1) != 0
 
 
 @numba.njit(cache=True)
 def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
-    """The states of a down-set that may still lead below the bound; how many there are.
+    """List the states of a down-set that may still lead below the bound; return their number.
 
-    Not those where the devices that are left are too few for what is left, and not those that
-    another state with no more devices of any kind is as good as.
+    Left out are those with too few devices for what is left, and those that are no better than
+    another state with no more devices of any kind.
     """
     bound, alive, k = table.bound[0], 0, kinds.counts.shape[0]
     last = table.left.shape[0] - 1
@@ -286,7 +285,7 @@ def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
                 spare += room[g] * kinds.prices[g] * bound
                 space += room[g] * kinds.limits[g]
                 which |= 1 << g
-        row = kinds.left[which] if k <= FEW else 0
+        row = kinds.left[which] if k <= FEW_KINDS else 0
         if which and table.left[row, i] > spare * (1 + 1e-9):
             continue
         if table.goal < np.inf and value + table.left[row, i] > table.goal * (1 + 1e-9):
@@ -301,7 +300,7 @@ def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
-    """Whether a state needs no fewer devices of any kind than an active one, for no less."""
+    """Tell whether an active state is as good with no more devices of any kind."""
     for t in active:
         if table.best[i, t] > value:
             continue
@@ -317,7 +316,7 @@ def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped-def]
-    """A piece from i to the child on a device of kind g, after each active state."""
+    """Record a piece from i to the child on a device of kind g, after each active state."""
     best, stride = table.best, kinds.strides[g]
     for s in active:
         if stride and s // stride % (kinds.counts[g] + 1) == kinds.counts[g]:
@@ -334,7 +333,7 @@ def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped
 
 @numba.njit(cache=True)
 def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
-    """Take an element into the piece: what it then pays for nets, and for free elements."""
+    """Take an element into the piece; update what it pays for nets and for free elements."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
         e = nets.values[j]
         group = nets.groups[e]
@@ -359,7 +358,7 @@ def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _leave(v, nets):  # type: ignore[no-untyped-def]
-    """Take an element out of the piece again."""
+    """Take an element out of the piece."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
         e = nets.values[j]
         group = nets.groups[e]
@@ -372,7 +371,7 @@ def _leave(v, nets):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _turn(choice, taken, count, size, cost):  # type: ignore[no-untyped-def]
-    """A net's element comes in (cost > 0) or goes out: which sets of free members now pay."""
+    """Let an element of a net in (cost > 0) or out: update which sets of free members pay."""
     for s in range(choice.shape[0]):
         before = count + taken[s]
         if before == 0:

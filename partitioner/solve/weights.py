@@ -9,34 +9,28 @@ import numpy as np
 
 from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements, Net
-from partitioner.solve.problem import Array
+from symgraph.core.types import Array
 
-MOST = 4  # free elements in a group: all sets of them are tried
+MAX_GROUP = 4  # free elements in a group, of which all sets are tried
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a piece costs.
+    """What a piece costs. Of free elements set aside (see relaxation.py) it takes the cheapest."""
 
-    times: [kinds, elements]. counts, limits: of each kind. prices: see prices.py.
-    groups, masks, free: of free elements set aside (see relax.py). Net e has the members masks[e]
-    of group groups[e] besides its elements (-1 and 0: none); free[k, g, s] is the time of the
-    members s of group g on kind k. A piece takes along what costs it least.
-    """
-
-    times: Array
-    memory: Array
-    counts: tuple[int, ...]
-    limits: Array
-    prices: Array
+    times: Array  #: seconds: [kinds, elements]
+    memory: Array  #: bytes of each element
+    counts: tuple[int, ...]  #: devices of each kind
+    limits: Array  #: bytes that a device of each kind may hold
+    prices: Array  #: of a second on each kind; see prices.py
     nets: tuple[Net, ...]
-    groups: tuple[int, ...]
-    masks: tuple[int, ...]
-    free: Array
+    groups: tuple[int, ...]  #: the group of free elements that is in each net; -1: none
+    masks: tuple[int, ...]  #: which members of that group are in the net, as a bit set
+    free: Array  #: seconds of each set of each group: [kinds, groups, sets]
 
 
 def weights(core: Elements) -> Weights:
-    """The costs of a problem's own elements."""
+    """Collect the costs of a problem's elements, none of them set aside."""
     return Weights(
         core.times,
         core.memory,
@@ -46,31 +40,26 @@ def weights(core: Elements) -> Weights:
         core.nets,
         (-1,) * len(core.nets),
         (0,) * len(core.nets),
-        np.zeros((len(core.kinds), 0, 1 << MOST)),
+        np.zeros((len(core.kinds), 0, 1 << MAX_GROUP)),
     )
 
 
 class Nets(NamedTuple):
-    """Nets for the kernel: those of each element as compressed rows, then columns by net.
-
-    costs: [kinds, nets]. groups, taken: see Weights; taken[e, s] counts the members of net e in
-    the set s of its group. choice: what each set of each group costs the piece of the walk: [kinds,
-    groups, sets]; bare: without its own time. inside: elements of each net in that piece.
-    """
+    """Nets for the kernel: those of each element as compressed rows, then columns by net."""
 
     starts: Array
     values: Array
-    costs: Array
-    sizes: Array
-    groups: Array
-    taken: Array
-    choice: Array
-    bare: Array
-    inside: Array
+    costs: Array  #: seconds: [kinds, nets]
+    sizes: Array  #: members, free ones included
+    groups: Array  #: see Weights
+    taken: Array  #: members of each net in each set of its group: [nets, sets]
+    choice: Array  #: what each set costs the piece of the walk: [kinds, groups, sets]
+    bare: Array  #: the same without the time of its members
+    inside: Array  #: elements of each net in that piece
 
 
 def nets_of(w: Weights) -> Nets:
-    """The nets of these weights, for one sweep."""
+    """Lay out the nets for one sweep."""
     held: list[list[int]] = [[] for _ in w.memory]
     for e, (_, members) in enumerate(w.nets):
         for v in members:
@@ -93,13 +82,13 @@ def nets_of(w: Weights) -> Nets:
 
 
 def _taken(w: Weights) -> Array:
-    """How many free members of each net are in each set: [nets, sets]."""
-    counts = [[(mask & s).bit_count() for s in range(1 << MOST)] for mask in w.masks]
-    return np.array(counts, dtype=np.int32).reshape(-1, 1 << MOST)
+    """Count the free members of each net in each set: [nets, sets]."""
+    counts = [[(mask & s).bit_count() for s in range(1 << MAX_GROUP)] for mask in w.masks]
+    return np.array(counts, dtype=np.int32).reshape(-1, 1 << MAX_GROUP)
 
 
 def _opened(w: Weights, costs: Array, sizes: Array, taken: Array) -> Array:
-    """What each set of free members pays without any element: [kinds, groups, sets]."""
+    """Return what each set of free members pays without any element: [kinds, groups, sets]."""
     paid = np.zeros(w.free.shape)
     for e, g in enumerate(w.groups):
         if g >= 0:

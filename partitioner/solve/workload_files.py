@@ -34,14 +34,11 @@ EDGE_KEYS = {"sourceId", "destId", "cost"}
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem read from a file. Its names are the file's node ids.
-
-    titles: what the file says of each node, "" for nothing. notes: what a reader should know.
-    """
+    """A problem read from a file. Its names are the file's node ids."""
 
     problem: Problem
-    titles: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    titles: tuple[str, ...]  #: the file's description of each node; "": none
+    notes: tuple[str, ...] = ()  #: what a reader of the solution should know
 
 
 def read_workload(
@@ -52,14 +49,22 @@ def read_workload(
     memory_limit: float | None = None,
     bandwidth: float | None = None,
 ) -> Workload:
-    """Read a file of either format; what is given replaces the file's own limits.
+    """Read a file of either format.
 
-    bandwidth: bytes a second between devices, for profiles. Raises ConfigError.
+    Args:
+        path: the file.
+        accelerators: the number of accelerators, instead of the file's.
+        cpus: the number of CPU cores, instead of the file's.
+        memory_limit: bytes of each accelerator, instead of the file's limit.
+        bandwidth: bytes per second between devices, for profiles.
+
+    Raises:
+        ConfigError: for a file that cannot be read, with the place of the first mistake.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text file"
+        reason = getattr(error, "strerror", None) or "it is not a text file"
         raise ConfigError(f"cannot read workload {str(path)!r}: {reason}") from None
     try:
         if text.lstrip()[:1] in ("{", "["):
@@ -69,22 +74,22 @@ def read_workload(
         else:
             problem, titles, notes = parse_profile(text, bandwidth)
             if accelerators is None:
-                raise ConfigError("a profile names no devices; give --accelerators")
+                raise ConfigError("a profile has no devices; add --accelerators")
             workload = Workload(problem, titles, notes)
         _check_order(workload.problem)
         acc, cpu = workload.problem.kinds
         kinds = (
-            _given(acc, count=accelerators, memory_limit=memory_limit),
-            _given(cpu, count=cpus),
+            _with_options(acc, count=accelerators, memory_limit=memory_limit),
+            _with_options(cpu, count=cpus),
         )
         return replace(workload, problem=replace(workload.problem, kinds=kinds))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _given(kind: Kind, **given: float | None) -> Kind:
-    """The kind with what is given instead of the file's."""
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+def _with_options(kind: Kind, **options: float | None) -> Kind:
+    """Replace the file's values of a kind by those that are given."""
+    changes: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     return replace(kind, **changes)
 
 
@@ -130,14 +135,14 @@ def _accelerator_time(node: Mapping[str, Any]) -> float:
 
 
 def _colour(node: Mapping[str, Any], colours: dict[int, int]) -> int:
-    """The node's colour class, numbered by appearance; -1 for none."""
+    """Number a node's colour class by appearance; -1 for none."""
     if node.get("colorClass") is None:
         return -1
     return colours.setdefault(_count(node, "colorClass", least=None), len(colours))
 
 
 def _transfers(edges: list[Any], number: Mapping[int | str, int]) -> tuple[Transfer, ...]:
-    """The edges of each source as one value, whose cost they must agree on."""
+    """Turn the edges of each source into one value, whose cost they must agree on."""
     costs: dict[int, float] = {}
     targets: dict[int, dict[int, None]] = {}
     for i, edge in enumerate(edges):
@@ -149,19 +154,19 @@ def _transfers(edges: list[Any], number: Mapping[int | str, int]) -> tuple[Trans
                 raise ConfigError(f"{where}: {key} {_shown(edge[key])} is not the id of a node")
             ends.append(number[edge[key]])
         if ends[0] == ends[1]:
-            raise ConfigError(f"{where}: goes from node {edge['sourceId']} to itself")
+            raise ConfigError(f"{where}: node {edge['sourceId']} has an edge to itself")
         cost = _number(edge, "cost")
         if abs(costs.setdefault(ends[0], cost) - cost) > 1e-6:
             raise ConfigError(
                 f"{where}: node {edge['sourceId']} has two costs, {costs[ends[0]]} and {cost} "
-                "(cost is that of moving the node's output, the same for all who read it)"
+                "(the cost of moving the node's output is the same for all its readers)"
             )
         targets.setdefault(ends[0], {})[ends[1]] = None
     return tuple(Transfer(v, tuple(to), costs[v]) for v, to in targets.items())
 
 
 def _check_order(problem: Problem) -> None:
-    """Forward nodes must not wait for each other in a ring."""
+    """Raise ConfigError if forward nodes wait for each other in a ring."""
     cycle = find_cycle(
         (t.source, v)
         for t in problem.transfers
@@ -171,7 +176,7 @@ def _check_order(problem: Problem) -> None:
     if cycle:
         ring = [problem.names[v] for v in cycle]
         shown = " -> ".join([*ring[:6], *(["..."] if len(ring) > 6 else []), ring[0]])
-        raise ConfigError(f"the forward nodes form a ring: {shown}")
+        raise ConfigError(f"the forward nodes form a cycle: {shown}")
 
 
 def _keys(value: Any, needed: set[str], where: str) -> None:
@@ -184,12 +189,12 @@ def _keys(value: Any, needed: set[str], where: str) -> None:
 def _list(top: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(top[key], list):
         raise ConfigError(f"{key} is {_shown(top[key])}, not a list")
-    found: list[Any] = top[key]
-    return found
+    items: list[Any] = top[key]
+    return items
 
 
 def _number(value: Mapping[str, Any], key: str) -> float:
-    """A finite number >= 0."""
+    """Return a finite number >= 0."""
     x = value[key]
     good = isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < math.inf
     if not good:
@@ -214,7 +219,7 @@ def _flag(value: Mapping[str, Any], key: str) -> bool:
 
 
 def _of(value: Mapping[str, Any]) -> str:
-    """Whose key it is, at the start of a message."""
+    """Name the node or edge of a key, for the start of a message."""
     if "id" in value:
         return f"node {value['id']}: "
     return f"edge {value['sourceId']} -> {value['destId']}: " if "sourceId" in value else ""

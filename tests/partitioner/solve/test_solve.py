@@ -19,12 +19,12 @@ from partitioner.solve import (
     InfeasibleError,
     Problem,
     Transfer,
+    contiguous,
     evaluate,
     published,
     solve,
     violations,
 )
-from partitioner.solve import contiguous as downsets
 from partitioner.solve.bounds import lower_bound
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
@@ -274,9 +274,12 @@ def test_what_can_run_nowhere_is_named():
         ({"accelerator": np.ones(3)}, "acc: times"),
         ({"cpu": np.array([1.0, np.nan])}, "cpu: times of node b"),
         ({"memory": np.array([1.0, -1.0])}, "memory of node b"),
-        ({"transfers": (Transfer(0, (2,), 1.0),)}, "a node that is not there"),
-        ({"transfers": (Transfer(0, (1,), math.inf),)}, "a finite time"),
-        ({"accelerators": -1}, "acc: numbers of devices"),
+        ({"transfers": (Transfer(0, (2,), 1.0),)}, "refers to a node that does not exist"),
+        (
+            {"transfers": (Transfer(0, (1,), math.inf),)},
+            "cost of a transfer must be finite and >= 0",
+        ),
+        ({"accelerators": -1}, "acc: the number of devices must be >= 0, not -1"),
         ({"colours": (1,)}, "one value for each of 2 nodes"),
         ({"memory_limit": -2.0}, "acc: the memory limit"),
     ],
@@ -338,10 +341,10 @@ def test_a_graph_too_wide_to_enumerate_gets_a_placement_and_an_honest_bound():
 
 def test_a_graph_too_wide_even_for_bands_keeps_its_placement(monkeypatch):
     """Where no band could be enumerated, a name without a value ended the search."""
-    monkeypatch.setattr(downsets, "BAND_LIMIT", 2)
+    monkeypatch.setattr(contiguous, "MAX_BAND_SETS", 2)
     core = elements(diamonds(1, 20, np.random.default_rng(0), cost=0.05), contiguous=True)
-    start = downsets._start(core)
-    assert downsets._banded(core, start, Budget(steps=1e6)) is start
+    start = contiguous._start(core)
+    assert contiguous._banded(core, start, Budget(steps=1e6)) is start
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_the_table_shows_each_device_and_the_notes(capsys):
 
 def test_limits_that_cannot_be_kept_name_the_limit_that_can(capsys):
     error = failed(capsys, 3, DIAMOND, "--cpus", "0", "--memory", "30")
-    assert error.startswith("symgraph: infeasible: a memory limit of 30 bytes an accelerator")
+    assert error.startswith("symgraph: infeasible: a memory limit of 30 bytes per accelerator")
     assert error.endswith("the smallest limit that works is 60 bytes\n")
     assert solved(capsys, DIAMOND, "--cpus", "0", "--memory", "60")["optimal"] is True
     assert "there is no device" in failed(capsys, 3, DIAMOND, "--cpus", "0", "--accelerators", "0")
@@ -86,7 +86,7 @@ def test_limits_that_cannot_be_kept_name_the_limit_that_can(capsys):
     ("arguments", "message"),
     [
         (["nowhere.json"], "cannot read workload 'nowhere.json'"),
-        ([PROFILE], "give --accelerators"),
+        ([PROFILE], "add --accelerators"),
         ([DIAMOND, "--cpus", "-1"], "argument --cpus: '-1' is not a number >= 0"),
         ([DIAMOND, "--cpus", "many"], "argument --cpus: invalid number value: 'many'"),
         ([DIAMOND, "--time-limit", "0"], "argument --time-limit: '0' is not a number > 0"),

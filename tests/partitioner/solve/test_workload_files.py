@@ -90,10 +90,10 @@ BAD = {
     "colour": (set_node(0, colorClass="red"), 'colorClass is "red", not a whole number'),
     "devices": (lambda top: top.update(maxFPGAs=1.5), "maxFPGAs is 1.5, not a whole number"),
     "unknown end": (set_edge(0, destId=99), r"edges\[0\]: destId 99 is not the id of a node"),
-    "to itself": (set_edge(0, destId=10), r"edges\[0\]: goes from node 10 to itself"),
+    "to itself": (set_edge(0, destId=10), r"edges\[0\]: node 10 has an edge to itself"),
     "cost": (set_edge(2, cost=None), "edge 3 -> 5: cost is null, not a number >= 0"),
     "two costs": (set_edge(0, cost=0.75), "node 10 has two costs, 0.75 and 0.5"),
-    "ring": (set_edge(2, destId=10), "the forward nodes form a ring: "),
+    "ring": (set_edge(2, destId=10), "the forward nodes form a cycle: "),
 }
 
 
@@ -109,17 +109,17 @@ def test_a_bad_workload_is_refused_in_one_line(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it has no nodes"),
+        ("", "the file has no nodes"),
         ("hello\n", "line 1: neither JSON nor a node"),
         ('{"nodes": [', "not valid JSON at line 1, column 12"),
         ("[" * 200_000, "nested too deeply"),
         ("[]", "the file is \\[\\], not an object"),
         ("node1 -- A -- forward_compute_time=1\n", "line 1: node1 has no backward_compute_time"),
         (PROFILE.replace("=2.000", "=two", 1), "line 3: forward_compute_time of node3 is 'two'"),
-        (PROFILE + "\tnode1 -- node77\n", "line 18: an edge names node77"),
+        (PROFILE + "\tnode1 -- node77\n", "line 18: an edge refers to node77"),
         (PROFILE + "\tnode1\n", "line 18: an edge is"),
-        (PROFILE + PROFILE.splitlines()[0], "line 18: node1 is there twice"),
-        (PROFILE + "\tnode8 -- node6\n", "the forward nodes form a ring: node6 -> node7 -> node8"),
+        (PROFILE + PROFILE.splitlines()[0], "line 18: node1 is listed twice"),
+        (PROFILE + "\tnode8 -- node6\n", "the forward nodes form a cycle: node6 -> node7 -> node8"),
     ],
 )
 def test_text_that_is_no_workload_is_refused_in_one_line(tmp_path, text, message):
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read workload .*nothing\.json': No such file"):
         read_workload(tmp_path / "nothing.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="it is no text file"):
+    with pytest.raises(ConfigError, match="it is not a text file"):
         read_workload(tmp_path / "binary")
 
 
@@ -157,7 +157,7 @@ def test_a_profile_with_a_bandwidth_pays_for_values_and_their_gradients():
 
 
 def test_a_profile_needs_a_number_of_devices():
-    with pytest.raises(ConfigError, match="give --accelerators"):
+    with pytest.raises(ConfigError, match="add --accelerators"):
         read_workload(DATA / "lstm_profile.txt")
 
 
@@ -167,7 +167,7 @@ def test_backward_times_on_the_wrong_node_are_flagged():
     notes = read_workload(DATA / "lstm_profile.txt", accelerators=2).notes
     flagged = [note.split()[0] for note in notes if "usual" in note]
     assert flagged == ["node2", "node3"]
-    assert any("node1 (Input0) loads data for 50 ms: not counted" in note for note in notes)
+    assert any("node1 (Input0) loads data for 50 ms, which is not" in note for note in notes)
     assert any("communication is not counted" in note for note in notes)
 
 
