@@ -35,20 +35,19 @@ from partitioner.costs.cost import CostTable, Measured, Rates, Speed, parameters
 from runtime.backends.bodies import BoundBody, Call, NodeFailed
 from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
-from runtime.profiling.calibration.excerpts import cut_out
+from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
 from runtime.profiling.calibration.rates import measure_rates, measure_speed, timed
-from runtime.profiling.calibration.synthetic_inputs import MadeUp
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 
 CALLS = 8  # of a signature in a pass, at most
-LONG = 4e-3  # seconds that they may take, or two calls
-FEW = 0.03  # of a call's operations: for less it need not be known where its parameters come from
-LEAST, PASSES = 3, 5  # at least; at least if there is time
+CALLS_SECONDS = 4e-3  # that they may take; two calls may take longer
+READING_SHARE = 0.03  # of a call's time: less is not timed with parameters in different caches
+LEAST, PASSES = 3, 5  # passes at least; passes if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 IDLE_CALLS = 200
-IDLE = "idle"  # calls that do noop
-MANY = 8  # threads at most: more would need much memory to tell the same
+IDLE = "idle"  # the signature of calls that do nothing
+MAX_THREADS = 8  # more would need much memory to tell the same
 
 
 _Times = dict[str, list[float]]
@@ -56,20 +55,19 @@ _Times = dict[str, list[float]]
 
 @dataclass
 class Samples:
-    """Seconds of each call, by signature.
-
-    near, far: of those that found their parameters in the own cache and in the shared one; and in
-    memory.
-    """
+    """Seconds of each call, by signature."""
 
     every: _Times = field(default_factory=lambda: defaultdict(list))
+    """Seconds of calls in the graph's order."""
     near: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds of calls with their parameters in the core's own cache, and in the shared one."""
     far: _Times = field(default_factory=lambda: defaultdict(list))
+    """Seconds of calls with their parameters in memory."""
 
 
 def cores() -> int:
-    """Cores that this process may use, as far as a profile uses them."""
-    return min(MANY, core_count())
+    """Return the number of cores that a profile uses, of those that this process may use."""
+    return min(MAX_THREADS, core_count())
 
 
 def measure(
@@ -80,18 +78,24 @@ def measure(
     workers: int = 1,
     progress: Callable[[float], None] = lambda used: None,
 ) -> CostTable:
-    """The costs of all kernels of these graphs, on made-up data, with the caller's BLAS threads.
+    """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
-    known: signatures that need not be measured. workers: threads that run them at the same time.
-    Ends when they are known well or the time is up, but not before the third pass.
-    progress: told after each pass which part of the time is used, and 1 at the end. Kernels that
-    fail on made-up data are listed in the table's `failed`, and estimated.
+    The measurement ends when costs are known well or the time is up, but not before the third pass.
+    Kernels that fail on synthetic inputs are listed in the table's `failed`, and estimated.
+
+    Args:
+        graphs: the graphs.
+        seconds: the time to use.
+        known: signatures that need not be measured.
+        workers: threads that run kernels at the same time.
+        progress: called after each pass with the part of the time that is used, and with 1 at the
+            end.
     """
     begun = time.perf_counter()
     speed, caches = measure_speed(), find_caches(workers)
     uses = Counter(dict.fromkeys(known, CALLS))
     failed: dict[str, str] = {}
-    data = [MadeUp() for _ in range(workers)]
+    data = [SyntheticInputs() for _ in range(workers)]
     samples, idling = Samples(), Samples()
     idle, loops = _Excerpt.idle(), list[float]()
     with ThreadPoolExecutor(workers) as pool:
@@ -123,7 +127,7 @@ def measure(
 
 
 def describe_machine() -> dict[str, str]:
-    """In words, what times depend on: processor, libraries and threads."""
+    """Describe what times depend on: processor, libraries and threads."""
     blas = [
         f"{b['internal_api']} {b['version']} ({b.get('architecture', '?')}) on {b['num_threads']}"
         for b in threadpool_info()
@@ -152,7 +156,7 @@ def _processor() -> str:
 
 
 def _measured(samples: Samples, text: str, alone: float) -> Measured:
-    """alone: seconds of a call that does noop, run by itself."""
+    """Return the figures of a signature; alone: seconds of a call that does nothing."""
     times, near, far = samples.every[text], samples.near[text], samples.far[text]
     low, high = map(float, np.percentile(times, (25, 75)))
     of_levels = [*zip(*near, strict=True), far] if far else []
@@ -162,14 +166,14 @@ def _measured(samples: Samples, text: str, alone: float) -> Measured:
 
 
 def midmean(times: Sequence[float]) -> float:
-    """The mean of the middle half: of calls that are now fast, now slow, between the two."""
+    """Return the mean of the middle half, which lies between fast and slow calls."""
     ordered = sorted(times)
     cut = len(ordered) // 4
     return float(np.mean(ordered[cut : len(ordered) - cut]))
 
 
 def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
-    """How far off the time of all calls may be, as a part of it, from the spread of the samples."""
+    """Return the uncertainty of the time of all calls, as a part of it, by the samples' spread."""
     total = error = 0.0
     for text, times in samples.every.items():
         low, median, high = np.percentile(times, (25, 50, 75))
@@ -182,14 +186,12 @@ def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
 
 
 class _Excerpt:
-    """A body that is run call by call; signatures: of the nodes, by name.
-
-    readers: nodes that read parameters.
-    """
+    """A body that is run call by call."""
 
     def __init__(
         self, body: BoundBody, signatures: Mapping[str, str], readers: Collection[str] = ()
     ) -> None:
+        """signatures: of the nodes, by name. readers: nodes that read parameters."""
         self.body = body
         self.signatures = [signatures[step.name] for step in body.steps]
         self.calls = [body._replace(steps=(step,)) for step in body.steps]
@@ -201,12 +203,12 @@ class _Excerpt:
 
     @classmethod
     def idle(cls) -> _Excerpt:
-        """Calls that do noop, by which the cost of the loop itself is known."""
+        """Return calls that do nothing, which tell the cost of the loop itself."""
         steps = (Call(IDLE, noop, ()),) * IDLE_CALLS
         return cls(BoundBody(BodyKey(0, FORWARD), (), steps, (), ()), {IDLE: IDLE})
 
     def run(self, samples: Samples) -> None:
-        """One pass; raises NodeFailed."""
+        """Run all calls in their order once; raises NodeFailed."""
         clock, times = time.perf_counter, []
         with np.errstate(all="ignore"):
             for call in self.calls:
@@ -217,7 +219,7 @@ class _Excerpt:
             samples.every[text].append(seconds)
 
     def run_at_once(self) -> float:
-        """Seconds a call, all calls in one run."""
+        """Return the seconds per call with all calls in one run."""
         start = time.perf_counter()
         self.body.run()
         return (time.perf_counter() - start) / len(self.calls)
@@ -231,12 +233,12 @@ class _Pass:
         self.readers = {t: call for excerpt in excerpts for t, call in excerpt.readers.items()}
 
     def run(self, samples: Samples) -> None:
-        """All calls in their order; raises NodeFailed, as the others do."""
+        """Run all calls in their order; raises NodeFailed, as the others do."""
         for excerpt in self.excerpts:
             excerpt.run(samples)
 
     def run_near(self, samples: Samples) -> None:
-        """Call what reads parameters with these in caches."""
+        """Run the calls that read parameters, with these in caches."""
         with np.errstate(all="ignore"):
             for text, call in self.readers.items():
                 call.run()
@@ -245,7 +247,7 @@ class _Pass:
                 samples.near[text].append((own, timed(call.run)))
 
     def run_far(self, samples: Samples) -> None:
-        """Call what reads parameters with these in memory."""
+        """Run the calls that read parameters, with these in memory."""
         with np.errstate(all="ignore"):
             for text, call in self.readers.items():
                 self.sweeps.all()
@@ -253,33 +255,31 @@ class _Pass:
 
 
 class _Prepare:
-    """Cuts out what is to be run of graphs, for each worker, and runs it once to warm up.
-
-    uses: counts the calls of every signature. failed: signatures that cannot be run, and why.
-    """
+    """Cuts excerpts out of graphs, for each worker, and runs them once to warm up."""
 
     def __init__(
         self,
         speed: Speed,
         uses: Counter[str],
         failed: dict[str, str],
-        data: Sequence[MadeUp],
+        data: Sequence[SyntheticInputs],
         pool: Executor,
     ) -> None:
+        """uses: counts the calls of every signature. failed: signatures that fail, and why."""
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
 
     def calls(self, node: Node, graph: Graph) -> int:
-        """How many calls of a signature are enough."""
+        """Return how many calls of a signature are enough."""
         seconds = self.speed.seconds_of(node, graph)
-        return max(2, min(CALLS, int(LONG / seconds))) if seconds else CALLS
+        return max(2, min(CALLS, int(CALLS_SECONDS / seconds))) if seconds else CALLS
 
     def is_new(self, graph: Graph) -> bool:
-        """Whether some call has not been measured often enough."""
+        """Return whether some call has not been measured often enough."""
         calls = (n for n in graph if not n.is_variable)
         return any(self.uses[signature(n, graph)] < self.calls(n, graph) for n in calls)
 
     def __call__(self, graph: Graph) -> list[_Excerpt]:
-        """An excerpt for each worker."""
+        """Return an excerpt for each worker."""
         texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
         chosen = []
         for name, text in texts.items():
@@ -299,7 +299,11 @@ class _Prepare:
                 return excerpts
 
     def _depends(self, node: Node, graph: Graph) -> bool:
-        """Whether it matters where a call's parameters come from."""
+        """Return whether it matters where a call's parameters come from."""
         read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
         least = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
-        return read / self.speed.bandwidth > FEW * least / self.speed.flops if read else False
+        return (
+            read / self.speed.bandwidth > READING_SHARE * least / self.speed.flops
+            if read
+            else False
+        )

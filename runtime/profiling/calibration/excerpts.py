@@ -1,8 +1,11 @@
-"""Excerpts: some calls of a graph by themselves, bound on made-up inputs, so as to be timed."""
+"""Excerpts: some calls of a graph by themselves, bound on synthetic inputs, so as to be timed."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from partitioner import Placement
 from partitioner.cutting.cut import cut
@@ -11,70 +14,124 @@ from runtime.backends.bodies import Binder, BoundBody, Packs
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device.arrays import HOST, Device
 from runtime.backends.device.table import CallContext
-from runtime.profiling.calibration.synthetic_inputs import MadeUp, limits
 from symgraph.core.build import Builder
 from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
-from symgraph.core.registry import VARIABLE, Env
-from symgraph.core.types import Array, Value
+from symgraph.core.registry import VARIABLE, Env, find
+from symgraph.core.types import Array, TensorType, Types, Value, is_float
+
+DIFFERENT_NUMBERS = 10_007  # before they repeat; no row of a usual size is like the one before
+
+
+class SyntheticInputs:
+    """Arrays of random numbers on a device, which the excerpts of a worker read in turn."""
+
+    def __init__(self, device: Device = HOST) -> None:
+        self.device = device
+        self._arrays: dict[tuple[TensorType, int | None], list[Array]] = defaultdict(list)
+        self._used: Counter[tuple[TensorType, int | None]] = Counter()
+        self._rng = np.random.default_rng(0)
+
+    def begin(self) -> None:
+        """Let the next excerpt read all arrays again."""
+        self._used.clear()
+
+    def next(self, type_: TensorType, id_count: int | None) -> Array:
+        """Return an array that this excerpt does not read yet.
+
+        Args:
+            type_: its type.
+            id_count: the number of ids that it may hold; None: any numbers.
+        """
+        key = type_, id_count
+        arrays, used = self._arrays[key], self._used[key]
+        if used == len(arrays):
+            numbers = _random(self._rng, type_, id_count)
+            arrays.append(numbers if self.device.is_host else self.device.put(numbers))
+        self._used[key] += 1
+        return arrays[used]
+
+
+def _random(rng: np.random.Generator, type_: TensorType, id_count: int | None) -> Array:
+    if id_count is None and is_float(type_.dtype):
+        numbers = rng.standard_normal(min(type_.size, DIFFERENT_NUMBERS), np.float32)
+        numbers *= 0.1  # so that products of many stay in range
+        return np.resize(numbers.astype(type_.dtype, copy=False), type_.shape)
+    return rng.integers(0, 2 if id_count is None else id_count, type_.shape).astype(type_.dtype)
+
+
+def id_counts(node: Node, types: Types) -> list[int | None]:
+    """Return for each input the number of ids that it may hold; None: any numbers."""
+    op = find(node.op)
+    counts = [op.ids.get(name) for name in op.input_names(node.attrs)]
+    # A hidden input has no name among those of the users.
+    counts += [None] * (len(types) - len(counts))
+    return [None if count is None else count(node.attrs, types) for count in counts]
+
+
+def cut_out(
+    graph: Graph,
+    names: Sequence[str],
+    inputs: SyntheticInputs,
+    context: CallContext | None = None,
+) -> BoundBody:
+    """Bind some calls alone, in their order, as in training, on the device of the inputs.
+
+    What other calls make is read from synthetic inputs; what others read is kept.
+    """
+    inside = set(names)
+    kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
+    fresh = Builder(graph).fresh
+    variables: dict[tuple[Value, int | None], Node] = {}
+    feeds: dict[str, Array] = {}
+    calls = []
+    inputs.begin()
+    for name in names:
+        node = graph[name]
+        types = graph.types_of(node.inputs)
+        reads = []
+        for value, type_, count in zip(node.inputs, types, id_counts(node, types), strict=True):
+            if value.node in inside and count is None:
+                reads.append(value)
+                continue
+            if (value, count) not in variables:
+                variable = Node(fresh("synthetic"), VARIABLE, types=(type_,))
+                variables[value, count] = variable
+                feeds[variable.name] = inputs.next(type_, count)
+            reads.append(Value(variables[value, count].name))
+        calls.append(Node(name, node.op, tuple(reads), node.attrs, node.types))
+    results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
+    context = context or CallContext()
+    context.env = Env(train=True)
+    return bound(Graph.of([*variables.values(), *calls], results), feeds, context, inputs.device)
 
 
 def bound(
     graph: Graph,
     arrays: Mapping[str, Array],
     context: CallContext | None = None,
-    here: Device = HOST,
+    device: Device = HOST,
 ) -> BoundBody:
-    """A whole forward graph as one body, bound as the worker does it; arrays: of its variables.
+    """Bind a whole forward graph as one body, as the worker does it.
 
-    here: the device, which this thread uses.
+    Args:
+        graph: the graph.
+        arrays: the arrays of its variables.
+        context: what its calls read.
+        device: the device, which this thread uses.
     """
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
     (body,) = partition.bodies.values()
     layout = lay_out(partition, 0, arrays)
-    memory, context = here.bytes(layout.scratch[body.key]), context or CallContext()
-    context.set(context.env._replace(xp=here.xp))
-    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), context, here)
+    memory, context = device.bytes(layout.scratch[body.key]), context or CallContext()
+    context.set(context.env._replace(xp=device.xp))
+    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), context, device)
     return binder.bind(body, {}, 0)
 
 
-def on_card(body: BoundBody, context: CallContext, here: Device, times: int = 1) -> CapturedRun:
-    """A body, or so many equal ones in a row, as a GPU runs them after the first two runs."""
-    replay = CapturedRun(here, context, body.steps * times)
+def captured(body: BoundBody, context: CallContext, device: Device, times: int = 1) -> CapturedRun:
+    """Return a body, or several equal ones in a row, as a GPU runs it after the first two runs."""
+    replay = CapturedRun(device, context, body.steps * times)
     replay()  # compiles, and touches all memory
     replay()  # captures
     return replay
-
-
-def cut_out(
-    graph: Graph, names: Sequence[str], data: MadeUp, context: CallContext | None = None
-) -> BoundBody:
-    """These calls alone, in their order, as in training, on the device of the made-up data.
-
-    What other calls make is made up, what others read is kept.
-    """
-    inside = set(names)
-    kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
-    fresh = Builder(graph).fresh
-    made_up: dict[tuple[Value, int | None], Node] = {}
-    feeds: dict[str, Array] = {}
-    calls = []
-    data.begin()
-    for name in names:
-        node = graph[name]
-        types = graph.types_of(node.inputs)
-        inputs = []
-        for value, type_, limit in zip(node.inputs, types, limits(node, types), strict=True):
-            if value.node in inside and limit is None:
-                inputs.append(value)
-                continue
-            if (value, limit) not in made_up:
-                variable = Node(fresh("made_up"), VARIABLE, types=(type_,))
-                made_up[value, limit] = variable
-                feeds[variable.name] = data.next(type_, limit)
-            inputs.append(Value(made_up[value, limit].name))
-        calls.append(Node(name, node.op, tuple(inputs), node.attrs, node.types))
-    results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-    context = context or CallContext()
-    context.env = Env(train=True)
-    return bound(Graph.of([*made_up.values(), *calls], results), feeds, context, data.here)

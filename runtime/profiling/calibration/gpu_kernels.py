@@ -1,10 +1,10 @@
 """The profile of a GPU: seconds of every distinct kernel of some graphs, by itself.
 
-A card runs the calls of a stream one after the other, without what makes a CPU's times hang on
+A GPU runs the calls of a stream one after the other, without what makes a CPU's times depend on
 their neighbours (runtime/profiling/calibration/cpu_kernels.py): there is no cache of one core that
 parameters are or are not in. So each signature is one call, made many times in a row between two
-events, held in CUDA graphs as in a run. What cannot be held, and is too short to keep the card
-busy, takes as long as it takes the host to make the call.
+events, held in CUDA graphs as in a run. A call that cannot be held, and is too short to keep
+the GPU busy, takes as long as the host takes to make it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import Device
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.cpu_kernels import midmean
-from runtime.profiling.calibration.excerpts import cut_out, on_card
+from runtime.profiling.calibration.excerpts import SyntheticInputs, captured, cut_out
 from runtime.profiling.calibration.rates import measure_speed, rates_of_card, repeated
-from runtime.profiling.calibration.synthetic_inputs import MadeUp
 from symgraph.core.graph import Graph
 
 SAMPLES = 5  # of a signature, if there is time
@@ -33,16 +32,21 @@ NO_CACHES = Caches(0, 0)
 def measure_card(
     graphs: Iterable[Graph], here: Device, *, seconds: float, known: Collection[str] = ()
 ) -> CostTable:
-    """The costs of all kernels of these graphs on a GPU, on made-up data.
+    """Measure all kernels of these graphs on a GPU, on synthetic inputs.
 
-    known: signatures that need not be measured. After so many seconds each of those that are left
-    is sampled once. Kernels that fail on made-up data are listed in the table's `failed`.
+    Kernels that fail on synthetic inputs are listed in the table's `failed`.
+
+    Args:
+        graphs: the graphs.
+        here: the GPU.
+        seconds: when they have passed, each signature that is left is sampled once.
+        known: signatures that need not be measured.
     """
     begun = time.perf_counter()
     measured: dict[str, Measured] = {}
     failed: dict[str, str] = {}
     with here.use():
-        speed, data = measure_speed(here), MadeUp(here)
+        speed, data = measure_speed(here), SyntheticInputs(here)
         for text, (graph, name) in _first_calls(graphs).items():
             if text in known:
                 continue
@@ -57,7 +61,7 @@ def measure_card(
 
 
 def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:
-    """Signature -> the first node that has it."""
+    """Return for each signature the first node that has it."""
     found: dict[str, tuple[Graph, str]] = {}
     for graph in graphs:
         for node in graph:
@@ -66,19 +70,19 @@ def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:
     return found
 
 
-def _measured(graph: Graph, name: str, data: MadeUp, samples: int) -> Measured:
-    """Of one call; raises NodeFailed, or IndexError if made-up ids are out of range."""
+def _measured(graph: Graph, name: str, data: SyntheticInputs, samples: int) -> Measured:
+    """Measure one call; raises NodeFailed, or IndexError if synthetic ids are out of range."""
     context = CallContext()
     body = cut_out(graph, [name], data, context)
-    run = on_card(body, context, data.here, TIMES)
+    run = captured(body, context, data.device, TIMES)
     context.check()
-    times = [repeated(run, data.here) / TIMES for _ in range(samples)]
+    times = [repeated(run, data.device) / TIMES for _ in range(samples)]
     low, high = map(float, np.percentile(times, (25, 75)))
     return Measured(midmean(times), high - low, samples)
 
 
 def describe_card(here: Device) -> dict[str, str]:
-    """In words, what times depend on: the card that this thread uses, and what drives it."""
+    """Describe what times depend on: the GPU that this thread uses, and what drives it."""
     cupy = here.xp
     runtime = cupy.cuda.runtime
     return {

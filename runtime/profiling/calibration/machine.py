@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,18 +25,24 @@ from runtime.backends.device.arrays import HOST, device, on_host
 from runtime.backends.device.processor import core_count
 from runtime.profiling.calibration.cpu_kernels import describe_machine
 from runtime.profiling.calibration.gpu_kernels import describe_card
-from runtime.profiling.calibration.rates import ON_CARD, addition, call_seconds, product, repeated
+from runtime.profiling.calibration.rates import (
+    GPU_SIZES,
+    Sizes,
+    Work,
+    call_seconds,
+    repeated,
+    speed_of,
+)
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError
 
-SECONDS = 0.25  # of one kind of work
-SIDE = 512  # of the square float32 product; large enough for BLAS's full rate
-ARRAY = 16 << 20  # bytes of each array that is added: all together more than caches hold
-SMALL, LARGE, TURNS = 8, 4 << 20, 200  # bytes of messages; the most that go forth and back
-IN_A_ROW = 10  # messages that go forth and back between GPUs before the host waits for them
-DIGITS = 4  # of a figure
+SECONDS = 0.25  # that one kind of work is repeated
+HOST_SIZES = Sizes(512, 16 << 20)  # all ranks' arrays together are more than caches hold
+SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes of messages; round trips at most
+IN_A_ROW = 10  # round trips between GPUs before the host waits for them
+FIGURE_DIGITS = 4  # significant ones
 DEVICES = "devices="
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -44,20 +51,23 @@ CGROUP_LIMITS = (
 
 
 class _Rank(NamedTuple):
-    """What a rank found. place: its host's processor, or a card. memory: of the whole place."""
+    """The figures of a rank."""
 
     host: str
     place: str
+    """Its host's processor, or a GPU."""
     memory: int
+    """Bytes of the whole place."""
     flops: float
     bandwidth: float
     call: float
 
 
 def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | None) -> Cluster:
-    """The processes that mpiexec started, or else a thread for each device, by default each core.
+    """Return the processes that mpiexec started, or else a thread per device, by default per core.
 
-    ConfigError if there is not one process a device.
+    Raises:
+        ConfigError: mpiexec started another number of processes than there are devices.
     """
     if not launched_by_mpi(environ):
         return ThreadCluster(core_count() if contexts is None else len(contexts))
@@ -67,10 +77,12 @@ def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | No
 
 
 def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
-    """The devices of arguments such as `devices=[gpu(0), gpu(1)]`; None: there are no arguments.
+    """Return the devices of arguments such as `devices=[gpu(0), gpu(1)]`; None without arguments.
 
-    ConfigError for anything else, and for devices of several kinds, whose links one file cannot
-    tell apart; PlacementError for a GPU that is not there.
+    Raises:
+        ConfigError: other arguments, or devices of several kinds, whose links one file cannot tell
+            apart.
+        PlacementError: a GPU that this host does not have.
     """
     if not words:
         return None
@@ -88,11 +100,11 @@ def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
 
 
 def measure_machine(cluster: Cluster, contexts: Sequence[Context] | None = None) -> Machine:
-    """The machine whose devices are the ranks of a cluster, by default cpu(0), cpu(1), ...
+    """Measure the machine whose devices are the ranks of a cluster, by default cpu(0), cpu(1), ...
 
-    The same on all processes. Hosts are nodes, and share out their memory among their ranks, as
-    GPUs do among contexts; of the links of each kind, inside a host and between hosts, the first is
-    measured.
+    The result is the same on all processes. Hosts are nodes, and divide their memory among their
+    ranks, as GPUs do among contexts. Of the links inside hosts the first is measured, and of those
+    between hosts.
     """
     named = tuple(map(cpu, range(cluster.size))) if contexts is None else contexts
     with threadpool_limits(limits=1, user_api="blas"):
@@ -100,7 +112,7 @@ def measure_machine(cluster: Cluster, contexts: Sequence[Context] | None = None)
 
 
 def machine_file(machine: Machine) -> str:
-    """The text of a machine file, with this process's surroundings as comments."""
+    """Return the text of a machine file, with this process's surroundings as comments."""
     here = device(machine.contexts[0])
     with here.use():
         words = describe_machine() if here.is_host else describe_card(here)
@@ -109,7 +121,7 @@ def machine_file(machine: Machine) -> str:
 
 
 def write_machine(machine: Machine, path: str) -> None:
-    """Write a machine file; ConfigError if that cannot be."""
+    """Write a machine file; raises ConfigError if it cannot be written."""
     try:
         Path(path).write_text(machine_file(machine), encoding="utf-8")
     except OSError as error:
@@ -117,19 +129,25 @@ def write_machine(machine: Machine, path: str) -> None:
 
 
 def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOST) -> Level:
-    """Latency and bandwidth of messages between two ranks, told to all, who must call this.
+    """Measure messages between two ranks; all ranks must call this, and all get the result.
 
-    here: the device of this rank, where the messages lie.
+    Args:
+        transport: of this rank.
+        a, b: the two ranks.
+        here: the device of this rank, which holds the messages.
     """
     at_once = 1 if all(transport.exchange(here.is_host)) else IN_A_ROW
-    own = [_one_way(transport, a, b, nbytes, here, at_once) for nbytes in (SMALL, LARGE)]
+    own = [
+        _one_way(transport, a, b, nbytes, here, at_once)
+        for nbytes in (SMALL_MESSAGE, LARGE_MESSAGE)
+    ]
     small, large = transport.exchange(own)[a]
     # Half: where the latency is most of it, the difference of the two is mostly noise.
-    return Level(_rounded(small), _rounded(LARGE / max(large - small, large / 2)))
+    return Level(_rounded(small), _rounded(LARGE_MESSAGE / max(large - small, large / 2)))
 
 
 def host_memory() -> int:
-    """Bytes of this host's memory, or of this container's where that is less."""
+    """Return the bytes of this host's memory, or of this container's where that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CGROUP_LIMITS:
         text = path.read_text().strip() if path.is_file() else ""
@@ -146,14 +164,14 @@ def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
     with here.use():
         host, (place, memory) = platform.node(), _place(here)
         share = memory // transport.exchange([host, place]).count([host, place])
-        side, size = (SIDE, ARRAY) if here.is_host else ON_CARD
-        size = min(size, share // 16)
-        flops = 2 * side**3 / _at_once(product(here, side), transport, here)
-        bandwidth = 3 * size / _at_once(addition(here, size), transport, here)
-        call = _in_turn(
-            lambda: min(call_seconds("elemwise_add", 2, here) for _ in range(7)), transport
+        sizes = HOST_SIZES if here.is_host else GPU_SIZES
+        speed = speed_of(
+            here,
+            sizes._replace(adding=min(sizes.adding, share // 16)),
+            partial(_at_once, transport),
+            partial(_in_turn, transport, call_seconds),
         )
-    own = _Rank(host, place, memory, flops, bandwidth, call)
+    own = _Rank(host, place, memory, speed.flops, speed.bandwidth, speed.call)
     ranks = [_Rank(*figures) for figures in transport.exchange(own)]
     links = {
         level: link_between(transport, *pair, here)
@@ -163,15 +181,15 @@ def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
 
 
 def _place(here: arrays.Device) -> tuple[str, int]:
-    """What this rank's device is a part of, and the bytes that can be had there."""
+    """Return the place of this rank's device, and the bytes that are free there."""
     if here.is_host:
         return "host", host_memory()
     runtime = here.xp.cuda.runtime
     return f"card {runtime.getDevice()}", int(runtime.memGetInfo()[0])
 
 
-def _at_once(work: Callable[[], object], transport: Transport, here: arrays.Device) -> float:
-    """Seconds of one call while all ranks make calls; a quarter of the calls are faster.
+def _at_once(transport: Transport, work: Work, here: arrays.Device) -> float:
+    """Return the seconds of one call while all ranks make calls; a quarter of them are faster.
 
     The median would count what other programs take from this one.
     """
@@ -188,23 +206,25 @@ def _at_once(work: Callable[[], object], transport: Transport, here: arrays.Devi
     return float(np.percentile(times, 25))
 
 
-def _after(work: Callable[[], object]) -> float:
+def _after(work: Work) -> float:
     work()
     return time.perf_counter()
 
 
-def _in_turn(work: Callable[[], float], transport: Transport) -> float:
-    """The result of this rank's work, done while all others wait: threads share one interpreter."""
+def _in_turn(
+    transport: Transport, timer: Callable[[arrays.Device], float], here: arrays.Device
+) -> float:
+    """Time something while all other ranks wait: threads share one interpreter."""
     result = 0.0
     for rank in range(transport.size):
         if rank == transport.rank:
-            result = work()
+            result = timer(here)
         transport.exchange(None)
     return result
 
 
 def _pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Level -> the first two ranks of one host, and of two hosts, as far as there are such."""
+    """Return for each level the first two ranks: of one host, and of two hosts."""
     found: dict[str, tuple[int, int]] = {}
     for b, host in enumerate(hosts):
         for a in range(b):
@@ -215,9 +235,10 @@ def _pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
 def _one_way(
     transport: Transport, a: int, b: int, nbytes: int, here: arrays.Device, at_once: int
 ) -> float | None:
-    """The least seconds of a message from one rank to another and back, halved, on the first.
+    """Return half the least seconds of a message from one rank to another and back, on the first.
 
-    at_once: times that it goes forth and back before the host looks whether a GPU is done.
+    Args:
+        at_once: round trips before the host waits for a GPU.
     """
     if transport.rank not in (a, b):
         return None
@@ -229,7 +250,9 @@ def _one_way(
             start = time.perf_counter()
             for _ in range(at_once):
                 if transport.rank == a:
-                    message[0] = len(times) + 1 >= TURNS or start > begun + SECONDS  # the last turn
+                    message[0] = (
+                        len(times) + 1 >= MAX_TURNS or start > begun + SECONDS
+                    )  # the last turn
                     transport.send(message, b, 0).wait()
                     transport.recv(message, b, 0)
                 else:
@@ -256,7 +279,7 @@ def _devices(ranks: Sequence[_Rank], contexts: Sequence[Context]) -> tuple[Devic
 
 
 def _device(context: Context, alike: Sequence[_Rank], node: str) -> Device:
-    """A device from the figures of all ranks of its place."""
+    """Return a device by the figures of all ranks of its place."""
     flops, bandwidth, call = (
         _rounded(float(np.median([getattr(rank, name) for rank in alike])))
         for name in ("flops", "bandwidth", "call")
@@ -266,4 +289,4 @@ def _device(context: Context, alike: Sequence[_Rank], node: str) -> Device:
 
 
 def _rounded(figure: float) -> float:
-    return float(f"{figure:.{DIGITS}g}")
+    return float(f"{figure:.{FIGURE_DIGITS}g}")

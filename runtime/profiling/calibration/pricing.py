@@ -1,4 +1,4 @@
-"""Pricing: prices that are measured on the devices at hand, when somebody asks for them."""
+"""Pricing: costs that are measured on the devices at hand, when a choice depends on them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HERE = cpu(0), cpu(1)
 
 
 def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
-    """From operation counts and a measurement of a tenth of a second."""
+    """Return costs by operation counts and a measurement of a tenth of a second."""
     with threadpool_limits(limits=1, user_api="blas"):
         kinds: dict[str, KernelCosts] = {
             c.kind: measure_speed(device(c)) for c in first_of_kinds(contexts)
@@ -52,9 +52,12 @@ def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
 def measured_prices(
     graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING
 ) -> CostModel:
-    """From a profile of the graph's kernels on each kind of device, one thread of BLAS each.
+    """Measure the graph's kernels on each kind of device, with one thread of BLAS each.
 
-    known: what was measured before.
+    Args:
+        graph: the graph.
+        contexts: the devices.
+        known: what was measured before, which is returned as well.
     """
     with threadpool_limits(limits=1, user_api="blas"):
         kinds: dict[str, KernelCosts] = {
@@ -68,7 +71,7 @@ def measured_prices(
 def _measured(
     graph: Graph, context: Context, contexts: Sequence[Context], old: KernelCosts | None
 ) -> CostTable:
-    """The table of a device's kind; CPUs run all together, as in a pipeline."""
+    """Return the table of a device's kind; CPUs run all together, as in a pipeline."""
     seen = {*old.measured, *old.failed} if isinstance(old, CostTable) else set()
     graphs, here = versions(graph), device(context)
     if here.is_host:
@@ -83,7 +86,7 @@ def _measured(
 
 
 class CostCache:
-    """The prices of all kernels that were asked for: each is measured once, whatever the graph."""
+    """The costs of all kernels so far: each kernel is measured once, whatever the graph."""
 
     def __init__(self) -> None:
         self._known = NOTHING
@@ -92,7 +95,7 @@ class CostCache:
     def pricing(
         self, measure: Callable[[Graph, Sequence[Context], CostModel], CostModel]
     ) -> CostProvider:
-        """Pricing with this memory. measure: what measures what is not known yet."""
+        """Return a provider with this cache; measure: measures what is not known yet."""
 
         def priced(graph: Graph, contexts: Sequence[Context]) -> CostModel:
             asked = {(graph.digest, context) for context in contexts}
@@ -104,7 +107,7 @@ class CostCache:
         return priced
 
     def on(self, cluster: Cluster) -> CostProvider:
-        """Pricing with this memory, measured by rank 0 of a cluster for all."""
+        """Return a provider with this cache, where rank 0 of a cluster measures for all."""
         return self.pricing(partial(shared_prices, cluster=cluster))
 
 
@@ -120,16 +123,18 @@ def fresh_pricing() -> CostProvider:
 
 
 def versions(graph: Graph) -> list[Graph]:
-    """A graph as it stands and merged for time segments of all `segment_lengths`."""
+    """Return a graph as it is, and merged for time segments of all `segment_lengths`."""
     return [graph, *(merge_whole(graph, k) for k in (None, *segment_lengths(time_steps(graph))))]
 
 
 def shared_prices(
     graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING, *, cluster: Cluster
 ) -> CostModel:
-    """The prices that rank 0 measures, on every rank of a cluster: all choose the same.
+    """Return what rank 0 measures, on every rank of a cluster, so that all choose the same.
 
-    known: see measured_prices.
+    Args:
+        graph, contexts, known: see measured_prices.
+        cluster: the cluster.
     """
 
     def work(transport: Transport) -> CostModel:
@@ -143,9 +148,13 @@ def shared_prices(
 
 
 def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> dict[Pair, Link]:
-    """Between two devices of each two kinds, of one kind too if there are two such, or CPUs.
+    """Measure the link between each two kinds of devices, and inside a kind.
 
-    known: what is not wanted.
+    GPUs have a link to each other if there are two; CPUs always have one.
+
+    Args:
+        contexts: the devices.
+        known: pairs of device kinds to skip.
     """
     there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
     pairs: dict[Pair, tuple[Context, Context]] = {}
@@ -162,7 +171,7 @@ def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> 
 
 
 def measure_link(a: Context = HERE[0], b: Context = HERE[1]) -> Link:
-    """Messages from one thread to another, on these devices."""
+    """Measure messages from one thread to another, on these devices."""
     devices = device(a), device(b)
     with ThreadCluster(2) as cluster:
         level = cluster.run(lambda end: link_between(end, 0, 1, devices[end.rank]))[0]

@@ -12,7 +12,7 @@ from partitioner import group2ctx
 from partitioner.base.types import Body
 from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, signature
 from partitioner.cutting.cut import cut
-from runtime.profiling.calibration.rates import call_seconds, measure_speed
+from runtime.profiling.calibration.rates import measure_speed, seconds_of_calls
 from symgraph import cpu, rnn
 from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph
@@ -142,7 +142,7 @@ def test_this_machine_multiplies_faster_than_it_moves_and_calls_in_microseconds(
     speed = measure_speed()
     assert speed.flops > speed.bandwidth / 12 > 1e6  # an addition moves 12 bytes
     assert 0 < speed.call < 1e-3
-    assert 0 < call_seconds("identity") < 1e-3
+    assert 0 < seconds_of_calls("identity") < 1e-3
 
 
 # -- tables ------------------------------------------------------------------------------------

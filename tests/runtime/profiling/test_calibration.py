@@ -187,7 +187,7 @@ BY_ID = [
 ]
 
 
-def test_made_up_ids_are_in_range():
+def test_synthetic_ids_are_in_range():
     graphs = [op_graph(op, arrays, **attrs) for op, arrays, attrs in BY_ID]
     costs = measure(graphs, seconds=0)
     assert costs.failed == {}
