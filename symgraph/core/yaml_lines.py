@@ -19,6 +19,7 @@ from symgraph.core.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 MERGE = "tag:yaml.org,2002:merge"
+MAX_ALIASED = 100_000  # values that aliases add to those of the text
 
 
 class Place(NamedTuple):
@@ -132,6 +133,15 @@ def written(data: Mapping[str, Any], *, width: int = 100) -> str:
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3."""
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace `<<` by the keys that it merges, each once: else they double at every alias."""
+        super().flatten_mapping(node)
+        by_key = {
+            key.value if isinstance(key, yaml.ScalarNode) else id(key): (key, value)
+            for key, value in node.value
+        }
+        node.value = list(by_key.values())
+
 
 class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, with quotes around text that `_Loader` would take for a number."""
@@ -151,7 +161,8 @@ def _parse(
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        return None if node is None else _Builder(loader, place_of, document).build(node, path)
+        builder = _Builder(loader, place_of, document, len(text) + MAX_ALIASED)
+        return None if node is None else builder.build(node, path)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = place_of(mark.line + 1 if mark else 1)
@@ -170,11 +181,16 @@ class _Builder:
     """Turns YAML nodes into data and notes the place of each."""
 
     def __init__(
-        self, loader: _Loader, place_of: Callable[[int], Place], document: Document
+        self, loader: _Loader, place_of: Callable[[int], Place], document: Document, limit: int
     ) -> None:
         self.loader, self.place_of, self.document = loader, place_of, document
+        self.values_left = limit
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.values_left -= 1
+        if self.values_left < 0:
+            message = f"aliases add more than {MAX_ALIASED:,} values to the file"
+            raise ConfigError(f"{self._place(node)}: {message}")
         self.document.places.setdefault(path, self._place(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)

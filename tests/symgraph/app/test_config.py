@@ -561,6 +561,20 @@ def test_files_that_are_no_config(load, text, message):
     assert refusal(load, text).startswith(message)
 
 
+def nine_of_nine(start, again):
+    """A mapping of 9 keys, each of which names the one before it nine times by its alias."""
+    levels = [f"a{i}: &a{i} {again.format(', '.join(9 * [f'*a{i - 1}']))}\n" for i in range(1, 9)]
+    return f"a0: &a0 {start}\n" + "".join(levels)
+
+
+def test_aliases_do_not_grow_without_limit(load):
+    """Nine levels of nine took minutes and 4 GiB, before the first unknown key was named."""
+    assert refusal(load, nine_of_nine("[1]", "[{}]")) == (
+        "run.yaml:1: aliases add more than 100,000 values to the file"
+    )
+    assert refusal(load, nine_of_nine("{x: 1}", "{{<<: [{}]}}")).startswith("run.yaml:1: a0: unk")
+
+
 def test_key_given_twice_in_a_section(load):
     assert refusal(load, GOOD + "  learning_rate: 2\n") == (
         "run.yaml:17: train.learning_rate: this key is given twice, first at run.yaml:14"
