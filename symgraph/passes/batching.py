@@ -1,10 +1,10 @@
-"""Micro-batching of a graph: what splitting the batch needs, found once per graph.
+"""Micro-batching of a graph: what splitting the batch needs, computed once per graph.
 
 A graph is lowered at the micro-batch's size and walked with every operator's batch rule
 (core/batch_layout.py). Divisors that count samples are set to the whole batch's count; random
 operators learn which of their elements belong to which sample; and nodes that must see the whole
-batch (a count of valid labels) are taken out into a prologue that is computed on the whole
-batch's data before the first micro-batch and fed as a variable.
+batch (a count of valid labels) move to a prologue, which is computed on the whole batch's data
+before the first micro-batch and fed as variables.
 """
 
 from __future__ import annotations
@@ -25,30 +25,28 @@ from symgraph.core.types import Array, TensorType, Types, Value
 
 
 class Feed(NamedTuple):
-    """A variable that is fed every step: its type for the whole batch, and its batch axis."""
+    """A variable that is fed in every step: its type for the whole batch and its batch axis."""
 
     type: TensorType
     axis: int = 0
 
     def part(self, size: int) -> TensorType:
-        """Its type for a micro-batch of that many samples."""
+        """Return its type for a micro-batch of `size` samples."""
         shape = list(self.type.shape)
         shape[self.axis] = size
         return TensorType(tuple(shape), self.type.dtype)
 
 
 class MicroBatched(NamedTuple):
-    """graph: for one micro-batch, all divisors and random numbers those of the whole batch.
-
-    layouts: how the value of every node's output makes up the whole batch's.
-    """
+    """A graph for one micro-batch, with the divisors and random numbers of the whole batch."""
 
     graph: Graph
+    #: By value, how the whole batch's value is assembled from those of the micro-batches.
     layouts: dict[Value, Layout]
 
 
 def split_sizes(batch: int, parts: int) -> tuple[int, ...]:
-    """Micro-batch sizes, as equal as can be, larger ones first: 8 in 3 parts is (3, 3, 2)."""
+    """Return micro-batch sizes, as equal as possible, larger first: 8 in 3 parts is (3, 3, 2)."""
     if not 1 <= parts <= batch:
         raise MicroBatchError(
             f"a batch of {batch} samples cannot be split into {parts} micro-batches; "
@@ -59,7 +57,7 @@ def split_sizes(batch: int, parts: int) -> tuple[int, ...]:
 
 
 def batch_size(feeds: Mapping[str, Feed]) -> int:
-    """The length of the batch axis, which all feeds share; a difference raises MicroBatchError."""
+    """Return the length of the batch axis; MicroBatchError if feeds differ in it."""
     sizes = {name: feed.type.shape[feed.axis] for name, feed in feeds.items()}
     if len(set(sizes.values())) != 1:
         raise MicroBatchError(f"the batch axes of the inputs differ: {sizes}")
@@ -67,9 +65,13 @@ def batch_size(feeds: Mapping[str, Feed]) -> int:
 
 
 def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
-    """The nodes that must see the whole batch, with all they need; empty if there are none.
+    """Return the nodes that must see the whole batch, with all that they need.
 
-    graph: typed for the whole batch. Only nodes that depend on fed variables alone are taken.
+    Only nodes that depend on fed variables alone are taken; the graph is empty if there are none.
+
+    Args:
+        graph: A forward graph, typed for the whole batch.
+        fed: The variables that are fed.
     """
     fed = set(feeds)
     wanted: list[Value] = []
@@ -85,10 +87,10 @@ def prologue(graph: Graph, feeds: Iterable[str]) -> Graph:
 def early_values(
     prologues: Sequence[Graph], feeds: Sequence[Mapping[str, Array]]
 ) -> list[dict[str, Array]]:
-    """What the prologues of a step's batches give, by name.
+    """Compute the prologues of a step's batches; return their values by name.
 
-    Batches of several buckets differ in shape, so each prologue's inputs are made of its own batch,
-    and then an operator, which only counts, sees those of all batches as one flat array.
+    Batches of several buckets differ in shape, so each prologue's inputs are computed from its own
+    batch; then an operator, which only counts, sees those of all batches as one flat array.
     """
     if len(prologues) == 1:
         (early,), (values,) = prologues, feeds
@@ -113,8 +115,14 @@ def early_values(
 def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
     """Prepare a forward graph that is typed for `size` of the `whole` batch's samples.
 
-    axes: variable -> its batch axis. A graph that mixes samples raises MicroBatchError naming
-    the node, unless the micro-batch is the whole batch.
+    Args:
+        graph: The forward graph.
+        size: The number of samples in the micro-batch.
+        whole: The number of samples in the batch.
+        axes: Variable name -> its batch axis.
+
+    Raises:
+        MicroBatchError: A node mixes samples, and the micro-batch is not the whole batch.
     """
     early = {v.node for v in prologue(graph, axes).outputs}
     builder = Builder()
@@ -140,10 +148,10 @@ def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) ->
 
 
 def _of_one_batch(ins: list[Layout], in_types: Types, outs: Types) -> list[Layout]:
-    """How the outputs of a node that mixes samples lie: as the samples do, where shapes agree.
+    """Return the layouts of the outputs of a node that mixes samples.
 
-    There is one micro-batch then, so nothing is put together by it; what sums over samples later
-    is known to be a sum.
+    The only micro-batch is the whole batch, so nothing is assembled by them. Where shapes agree,
+    outputs lie as the samples do; sums over samples are recognised later.
     """
     found = next(
         ((at, t) for at, t in zip(ins, in_types, strict=True) if isinstance(at, Split)), None
@@ -160,7 +168,7 @@ def _adjust(
     outs: list[Layout],
     sizes: tuple[int, int],
 ) -> None:
-    """Set what an operator must know of the whole batch."""
+    """Set the parameters that depend on the whole batch."""
     size, whole = sizes
     first = outs[0]
     if not ins and isinstance(first, Split) and node.types[0].shape[first.axis] != size:
@@ -183,7 +191,7 @@ def _adjust(
 
 
 def assemble(layout: Layout, parts: list[Array]) -> Array:
-    """The whole batch's value from the micro-batches' values, in order."""
+    """Assemble the whole batch's value from the micro-batches' values, in order."""
     if len(parts) == 1 or layout is WHOLE:
         return parts[0]
     if not isinstance(layout, Split):

@@ -24,17 +24,15 @@ SCALE = "_loss_scale"  # of a variable that is fed it
 
 
 class Differentiated(NamedTuple):
-    """A forward and backward graph.
+    """A forward and backward graph."""
 
-    graph: outputs are the forward graph's, then one gradient for each name in `grads`.
-    grads: variable name -> the value of its gradient. heads: index of a forward output that is no
-    loss -> the variable that feeds its head gradient. scales: variables, one a loss, that its
-    gradient is multiplied by.
-    """
-
+    #: Its outputs are the forward graph's, then one gradient for each name in `grads`.
     graph: Graph
+    #: Variable name -> the value of its gradient.
     grads: dict[str, Value]
+    #: Index of a forward output that is not a loss -> the variable that feeds its head gradient.
     heads: dict[int, str]
+    #: One variable per loss, by which its gradient is multiplied.
     scales: tuple[str, ...] = ()
 
 
@@ -43,11 +41,19 @@ def gradients(
 ) -> Differentiated:
     """Add the gradients of all outputs with respect to the variables `wrt`.
 
-    Outputs of loss operators start the backward pass themselves (SoftmaxOutput not with
-    out_grad=True). Every other float output gets a variable `<output>_head_grad` of its own type
-    if `heads`, or else no gradient (MXNet's `out_grads`); one that no gradient depends on, behind
-    a BlockGrad, needs none. A variable that no output depends on has a zero gradient. scaled: each
-    loss's own gradient is multiplied by a variable `<loss>_loss_scale`, fed where the loss is.
+    Outputs of loss operators start the backward pass themselves (except SoftmaxOutput with
+    out_grad=True). A variable that no output depends on has a zero gradient.
+
+    Args:
+        graph: A forward graph.
+        wrt: Names of variables.
+        heads: Whether every other float output gets a variable `<output>_head_grad` of its own type
+            (MXNet's `out_grads`), unless no gradient depends on it; otherwise it has no gradient.
+        scaled: Whether each loss's own gradient is multiplied by a variable `<loss>_loss_scale`,
+            which is fed where the loss is.
+
+    Raises:
+        GraphError: A name in `wrt` is not a variable of floats.
     """
     wrt = list(wrt)
     for name in wrt:
@@ -72,7 +78,7 @@ def gradients(
 
 
 def _active(graph: Graph, wrt: list[str]) -> set[str]:
-    """The names of the nodes that depend on a variable of `wrt`."""
+    """Return the names of the nodes that depend on a variable of `wrt`."""
     active = set(wrt)
     for node in graph:
         if any(v.node in active for v in node.inputs):
@@ -95,7 +101,7 @@ def _seed(
 
 
 def _add(value: Value, term: Ref, sums: dict[Value, Ref]) -> None:
-    """One more term of a value's gradient; the addition serves the value's producer."""
+    """Add a term to a value's gradient; the addition serves the value's producer."""
     total = sums.get(value)
     at_producer = Ref(term.builder, term.value, value.node)
     sums[value] = at_producer if total is None else total + at_producer
@@ -120,13 +126,13 @@ def _backward(
 
 
 def _scaled(term: Ref, loss: Node, builder: Builder) -> Ref:
-    """A loss's gradient times its scale, which is fed."""
+    """Multiply a loss's gradient by its scale, which is fed."""
     type_ = TensorType((1,) * len(term.shape), term.dtype)
     return apply("broadcast_mul", term, builder.variable(loss.name + SCALE, type_, loss.name))
 
 
 def _gradient_of(variable: Node, builder: Builder, sums: dict[Value, Ref]) -> Value:
-    """The gradient as a value of a node that serves the variable, so that it ends up there."""
+    """Return the gradient as a value of a node that serves the variable, to be placed with it."""
     found = sums.get(Value(variable.name))
     if found is not None:
         return apply("identity", found).value

@@ -1,9 +1,9 @@
-"""The loss scale: what gradients are multiplied by from the heads on, so that small ones stay.
+"""Loss scaling: gradients are multiplied from the heads on, so that small ones do not vanish.
 
 float16 has no number between 0 and 6e-8, where many gradients of activations lie. A loss's own
-gradient is multiplied by the scale, so all gradients are; the update divides those of parameters,
-which are float32, by it. A dynamic scale is as large as it can be: a step in which a gradient
-overflows is left out and the scale halved, and after many good steps it is doubled.
+gradient is multiplied by the scale, and so are all gradients; the update divides those of
+parameters, which are float32, by it. A dynamic scale is as large as possible: a step in which a
+gradient overflows is skipped and the scale halved; after many good steps the scale is doubled.
 
 Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
 """
@@ -24,17 +24,24 @@ PATIENCE = 2000  # good steps in a row before the scale is doubled
 
 @dataclass(frozen=True)
 class LossScale:
-    """A scale; with `dynamic`, how many good steps in a row it has had."""
+    """A loss scale."""
 
     value: float = 1.0
     dynamic: bool = False
+    #: Good steps in a row, if it is dynamic.
     good: int = 0
 
     @classmethod
     def of(cls, precision: str, given: float | str) -> LossScale:
-        """What the user says; auto: dynamic for float16, 1 for others, whose range is float32's.
+        """Return the scale that the user asks for.
 
-        Raises ConfigError for what is no positive number.
+        Args:
+            precision: The precision of activations.
+            given: A number, or "auto": dynamic for float16, otherwise 1, since other dtypes have
+                the range of float32.
+
+        Raises:
+            ConfigError: `given` is neither "auto" nor a positive number.
         """
         if given == AUTO:
             return cls(FIRST, dynamic=True) if precision == "float16" else cls()
@@ -49,19 +56,23 @@ class LossScale:
 
     @property
     def progress(self) -> dict[str, float]:
-        """What a checkpoint holds of it: nothing if it is fixed."""
+        """The state that a checkpoint holds: nothing if the scale is fixed."""
         return {"loss_scale": self.value, "good_steps": self.good} if self.dynamic else {}
 
     def resumed(self, about: Mapping[str, Any]) -> LossScale:
-        """Where a checkpoint's `progress` was, if both are dynamic."""
+        """Return the scale of a checkpoint's `progress`, if both are dynamic."""
         if not self.dynamic or "loss_scale" not in about:
             return self
         return replace(self, value=about["loss_scale"], good=about["good_steps"])
 
     def after(self, finite: bool) -> LossScale:
-        """The scale of the next step. finite: whether all gradients of this one were.
+        """Return the scale of the next step.
 
-        RunError if they are not although the scale is 1 already: no scale will do then.
+        Args:
+            finite: Whether all gradients of this step were finite.
+
+        Raises:
+            RunError: They were not, although the scale is 1 already: no scale can help.
         """
         if not self.dynamic:
             return self

@@ -1,14 +1,15 @@
-"""Merging over time: many small products of an unrolled network become few large ones.
+"""Merging over time: many small products of an unrolled network become a few large ones.
 
     y0 = x0 W^T                                     Y = [x0 x1 x2] W^T
     y1 = x1 W^T          ->                         y0 y1 y2 = slices of Y
     y2 = x2 W^T
     G = ((g2^T x2 + g1^T x1) + g0^T x0)    ->       G = [g0 g1 g2]^T [x0 x1 x2]
 
-Products of time steps with one weight are merged if none of them needs another one's result; the
-projections of a layer's inputs are such, those of its own state are not. A sum of products, as a
-weight's gradient is, becomes one product of all time steps. Joining and slicing over time cost
-nothing where values are laid side by side (`partitioner.memory.memory_layout`).
+Products of time steps with one weight are merged if none of them needs the result of another: the
+projections of a layer's inputs qualify, those of its own state do not. A sum of products, such as
+a weight's gradient, becomes one product of all time steps. Joining and slicing over time cost
+nothing where values are laid side by side (`partitioner.memory.memory_layout`). Which operators
+can be merged stands in their registration: `OpDef.rowwise` and `OpDef.row_sums`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from symgraph.core.types import TensorType, Value
 SUM = "elemwise_add"
 MERGED_FROM = "__stands_for__"  # the tag of a merged forward node: the name of one of its parts
 
-KeepApart = Callable[[Node], Hashable]  # nodes with different homes are kept apart
+KeepApart = Callable[[Node], Hashable]  # nodes with different values are not merged
 
 
 def merge_products(graph: Graph, home: KeepApart) -> Graph:
-    """Merge the products of different time steps with one weight, and slice them apart again.
+    """Merge the products of different time steps with one weight, then slice the result apart.
 
-    Values keep their names. Nodes without a time step, and those with different homes, are left.
+    Values keep their names. Nodes without a time step stay as they are, and nodes that `home` keeps
+    apart are not merged with each other.
     """
     groups = _groups(graph, home)
     if not groups:
@@ -51,7 +53,7 @@ def merge_products(graph: Graph, home: KeepApart) -> Graph:
 
 
 def sum_products(graph: Graph, home: KeepApart) -> Graph:
-    """Make sums of products of different time steps one product each. Values keep their names."""
+    """Turn sums of products of time steps into one product each; values keep their names."""
     readers: dict[str, int] = {}
     for node in graph:
         for value in node.inputs:
@@ -75,7 +77,7 @@ def sum_products(graph: Graph, home: KeepApart) -> Graph:
 
 
 def home_of(node: Node) -> str:
-    """The forward node of the user's network by which a node is placed."""
+    """Return the forward node of the user's network by which a node is placed."""
     return node.origin or node.tags.get(MERGED_FROM) or node.name
 
 
@@ -83,13 +85,13 @@ def home_of(node: Node) -> str:
 
 
 def _step(graph: Graph, node: Node) -> int | None:
-    """The time step of a node, or of the one that it serves."""
+    """Return the time step of a node, or of the node that it serves."""
     text = lookup((graph[node.origin] if node.origin else node).tags, "time_step")
     return None if text is None or not text.isdecimal() else int(text)
 
 
 def _groups(graph: Graph, home: KeepApart) -> list[list[Node]]:
-    """Nodes that can be merged, in the order of their time steps."""
+    """Return the nodes that can be merged, in the order of their time steps."""
     found: dict[Hashable, list[tuple[int, int, Node]]] = {}
     for at, node in enumerate(graph):
         joined = _rowwise(node)
@@ -114,7 +116,7 @@ def _summed(node: Node) -> Positions:
 
 
 def _has_rows(graph: Graph, node: Node) -> bool:
-    """Whether outputs and inputs that are joined have rows; of an input of ids, each is one."""
+    """Whether outputs and joined inputs have rows; each element of an input of ids is one."""
     op = find(node.op)
     names = op.input_names(node.attrs)
     read = [graph.type_of(node.inputs[i]) for i in _rowwise(node) if names[i] not in op.ids]
@@ -126,7 +128,7 @@ def _attrs(node: Node) -> Hashable:
 
 
 def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
-    """The groups none of whose nodes needs another's result, directly or through other groups."""
+    """Return the groups none of whose nodes needs another's result, directly or through groups."""
     if not groups:
         return groups
     number = {name: i for i, name in enumerate(graph.nodes)}
@@ -143,7 +145,7 @@ def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
 
 
 def _order(graph: Graph, groups: Sequence[Sequence[Node]]) -> list[str | int]:
-    """Nodes by name and groups by number, in run order and otherwise as in the graph."""
+    """Return nodes by name and groups by number, in run order and otherwise as in the graph."""
     group_of = {node.name: i for i, group in enumerate(groups) for node in group}
     items: dict[str | int, int] = {}  # item -> its place among all
     for at, node in enumerate(graph):
@@ -181,7 +183,7 @@ class _Term(NamedTuple):
 
 
 def _terms(graph: Graph, node: Node, inner: Iterable[str]) -> list[Value]:
-    """What a tree of sums adds up, in its order."""
+    """Return the values that a tree of sums adds up, in its order."""
     found: list[Value] = []
     stack = [*reversed(node.inputs)]
     while stack:
@@ -204,7 +206,7 @@ class _Merger:
         self.nodes: dict[str, Node] = {}
 
     def merge(self, group: Sequence[Node]) -> None:
-        """One node for all of a group, and a slice of its output for each."""
+        """Add one node for all of a group, and a slice of its output for each."""
         first = group[0]
         stem = self._fresh(f"{first.name}_x{len(group)}")
         inputs = tuple(
@@ -227,7 +229,7 @@ class _Merger:
             begin += count
 
     def sum(self, node: Node, terms: Sequence[Value], home: KeepApart) -> None:
-        """A sum of these terms under the node's name, products of time steps in one.
+        """Add a sum of these terms under the node's name, with products of time steps merged.
 
         A product stays where its parts were, which may not be where the sum is.
         """
@@ -265,7 +267,7 @@ class _Merger:
             total = self._add(node, name, SUM, (total, more), {})
 
     def _keep(self, node: Node, terms: Sequence[Value]) -> None:
-        """The sum as it was."""
+        """Add the sum unchanged."""
         stack = [node]
         found = [node]
         known = set(terms)
@@ -315,7 +317,7 @@ def _rest(graph: Graph, node: Node) -> Hashable:
 
 
 def _pruned(graph: Graph, nodes: Mapping[str, Node]) -> Graph:
-    """The nodes without products that were made part of larger ones; all others stay."""
+    """Return the nodes without products that are part of larger ones now; all others stay."""
     needed = {v.node for v in graph.outputs}
     kept: list[Node] = []
     for node in reversed([*nodes.values()]):

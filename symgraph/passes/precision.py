@@ -14,7 +14,8 @@ are. Which operator does which is its own property (`OpDef.precision`):
     FOLLOWS  low if all its activations are; parameters that it reads are cast then
 
 `OpDef.full_inputs` stay float32 whatever the others are, as auxiliary states do. However a value is
-stored, operators compute in float32 (`registry.computation`, `calc` in runtime/cuda).
+stored, operators compute in float32 (`registry.computation`, `calc` in
+runtime/backends/cuda).
 
 Parameters and what an optimizer keeps of them are float32 (master weights): a parameter that an
 operator reads in the low type is cast by a node of its own, once, which stands with the parameter;
@@ -44,10 +45,17 @@ OF_PARAMETER = "__of_parameter__"  # the tag of a parameter's cast
 
 
 def require_precision(graph: Graph, low: str, fed: Collection[str]) -> None:
-    """That a forward graph can be trained in a precision. fed: as for `reduced`.
+    """Check that a forward graph can be trained in a precision.
 
-    Raises ConfigError for the name of none, DTypeError if the package that makes numpy know it is
-    missing or a parameter is of floats, but not float32.
+    Args:
+        graph: The forward graph.
+        low: The name of the precision.
+        fed: The variables that are not parameters.
+
+    Raises:
+        ConfigError: There is no precision of that name.
+        DTypeError: The package that makes numpy know it is missing, or a parameter is of floats
+            other than float32.
     """
     if low not in PRECISIONS:
         raise ConfigError(f"unknown precision {low!r}; {nearest(low, PRECISIONS)}")
@@ -64,10 +72,14 @@ def require_precision(graph: Graph, low: str, fed: Collection[str]) -> None:
 
 
 def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
-    """The forward graph with float32 values stored in the dtype `low` where that is enough.
+    """Return the graph with float32 values stored in the dtype `low` where that is enough.
 
-    fed: the variables that are no parameters. Nodes keep their names; the outputs are in the same
-    order and of the same types. float32 is the graph itself.
+    Nodes keep their names; outputs keep their order and types.
+
+    Args:
+        graph: A forward graph.
+        low: The dtype; for float32 the graph itself is returned.
+        fed: The variables that are not parameters.
     """
     if low == FLOAT32:
         return graph
@@ -79,27 +91,25 @@ def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
 
 
 def is_parameter_cast(graph: Graph, name: str) -> bool:
-    """Whether a node is a parameter in the low type: it belongs where the parameter is read."""
+    """Whether a node casts a parameter to the low type; it is placed with its reader."""
     node = graph[name]
     return node.origin is None and OF_PARAMETER in node.tags
 
 
 class _Rewriter:
-    """The rewritten nodes so far.
-
-    stored: a value of the graph before -> what it is stored as. casts: (value, dtype, group of the
-    readers, "" for all) -> the same in that dtype.
-    """
+    """The rewritten nodes so far."""
 
     def __init__(self, graph: Graph, low: str, fed: Collection[str]) -> None:
         self.graph, self.low = graph, low
         self.held = {n.name for n in graph.variables} - set(fed)
         self.nodes: dict[str, Node] = {}
+        #: A value of the original graph -> the value that stores it.
         self.stored: dict[Value, Value] = {}
+        #: (value, dtype, group of the readers or "" for all) -> the value in that dtype.
         self.casts: dict[tuple[Value, str, str], Value] = {}
 
     def rewrite(self, node: Node) -> None:
-        """Add a node, with casts in front of it and behind it."""
+        """Add a node, with casts before and after it."""
         if node.is_variable:
             self.nodes[node.name] = node
             return
@@ -120,11 +130,11 @@ class _Rewriter:
                     self.stored[value] = self._cast(value, self.low, node)
 
     def output(self, value: Value) -> Value:
-        """An output of the graph in the type that it had."""
+        """Return an output of the graph in its original type."""
         return self._cast(value, self.graph.type_of(value).dtype, self.graph[value.node])
 
     def _wanted(self, node: Node, op: OpDef) -> list[str | None]:
-        """The dtype that a node is to read each input in; None: as it is."""
+        """Return the dtype in which a node reads each input; None: as it is."""
         names = op.input_names(node.attrs)
         first_state = len(node.inputs) - len(op.aux)
         full = {
@@ -153,9 +163,9 @@ class _Rewriter:
         return self.nodes[value.node].types[value.index]
 
     def _cast(self, old: Value, dtype: str, reader: Node) -> Value:
-        """A value of the graph before, in that dtype.
+        """Return a value of the original graph in that dtype.
 
-        It is cast down where it is made and up where it is read, so that what is sent is small.
+        It is cast down where it is produced and up where it is read, so that messages are small.
         """
         value = self._now(old)
         if self._type(value).dtype == dtype:

@@ -1,7 +1,7 @@
 """Replicas: a part of the network that several devices run, each on its own share of the samples.
 
 Where one group outweighs what a device should do, and its operators are too many to be split one by
-one, the whole group is run by several devices (data parallelism inside the pipeline, as PipeDream
+one, several devices run the whole group (data parallelism inside the pipeline, as PipeDream
 replicates a stage). Each micro-batch's samples are dealt out, the first to replica 0:
 
                    ┌─ layer1[replica 0] ── samples 0-7 ──┐
@@ -9,9 +9,9 @@ replicates a stage). Each micro-batch's samples are dealt out, the first to repl
                    └─ layer1[replica 1] ── samples 8-15 ─┘
 
 Every replica has its own copy of the group's parameters and adds up its own gradient; the copies'
-gradients are summed once a step, in the order of the replicas, and all copies make the same update.
-As with shards, what goes between are ordinary values, and a number of replicas gives the same
-numbers wherever they are placed.
+gradients are summed once per step, in the order of the replicas, and all copies make the same
+update. As with shards, only ordinary values pass between them, and a given number of replicas
+computes the same numbers wherever they are placed.
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard, place_of
 
 REPLICATE = "replicate"
 COPY_OF = "__copy_of__"  # the tag of a parameter's copy: the parameter's name
-Counts = Mapping[str, int]  # node -> of how many replicas
+Counts = Mapping[str, int]  # node -> number of replicas
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """A micro-batch's graph after the rewrite.
-
-    layouts: of all values of the graph before. values: of those, the ones that have another name
-    now. copies: variable -> the parameter of which it is a copy.
-    """
+    """A micro-batch's graph after the rewrite."""
 
     graph: Graph
+    #: The layouts of all values of the original graph.
     layouts: Mapping[Value, Layout]
+    #: Value of the original graph -> the value that it is now, if it has another name.
     values: Mapping[Value, Value]
+    #: Variable -> the parameter of which it is a copy.
     copies: Mapping[str, Shard]
 
     def variables(self, names: Iterable[str]) -> list[str]:
-        """These variables, with the copies in the place of a parameter that has some."""
+        """Return these variables, with its copies in place of a parameter that has some."""
         found = []
         for name in names:
             own = [v for v, copy in self.copies.items() if copy.parameter == name]
@@ -60,7 +59,7 @@ class Replicated:
 
 
 def copies_of(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Parameter -> the variables that are its copies, in order."""
+    """Return parameter -> the variables that are its copies, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for node in graph.variables:
         if COPY_OF in node.tags:
@@ -70,11 +69,14 @@ def copies_of(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
-    """The operators that are to be replicated: those marked with the attribute `replicate`.
+    """Return the operators to replicate: those marked with the attribute `replicate`.
 
-    replicate="2": two replicas; "devices": as many as the node's ctx_group has in `devices`. A
-    group of several devices in which nothing is split into shards is replicated without a mark.
-    GraphError for an attribute that says nothing, and for a node that is a shard as well.
+    replicate="2" means two replicas; "devices" means as many as the node's ctx_group has in
+    `devices`. A group of several devices in which nothing is split into shards is replicated
+    without a mark.
+
+    Raises:
+        GraphError: The attribute has another value, or the node is a shard as well.
     """
     sharded = {lookup(n.tags, GROUP) for n in graph if place_of(n)}
     found = {}
@@ -111,11 +113,17 @@ def replicate(
     fed: Iterable[str],
     sizes: Iterable[int],
 ) -> Replicated:
-    """Replace operators of a micro-batch of that many samples by their replicas.
+    """Replace operators of a micro-batch of `size` samples by their replicas.
 
-    micro_batch: the same graph, ready for that many samples of the batch. fed: variables that are
-    no parameters. sizes: of all micro-batches, whose graphs have the same nodes. Raises
-    MicroBatchError for samples that cannot be dealt out.
+    Args:
+        counts: Node -> the number of its replicas.
+        size: The number of samples.
+        micro_batch: Number of samples -> the same graph, prepared for that many samples.
+        fed: The variables that are not parameters.
+        sizes: The sizes of all micro-batches, whose graphs have the same nodes.
+
+    Raises:
+        MicroBatchError: There are fewer samples than replicas.
     """
     whole = micro_batch(size)
     if not counts:
@@ -141,25 +149,24 @@ def replicate(
 
 
 class _Rewriter:
-    """The rewritten nodes so far.
-
-    shares: number of replicas -> the samples of each. even: whether these are equal in all
-    micro-batches. parts: number of replicas -> each one's
-    graph. dealt: value and number of replicas -> each one's samples. joined: value of a node that
-    is replicated -> all samples.
-    """
+    """The rewritten nodes so far."""
 
     def __init__(self, whole: MicroBatched, counts: Counts, fed: Iterable[str]) -> None:
         self.graph, self.layouts = whole
-        # What must see the whole batch is a variable by now; see batching.prologue.
+        # Nodes that must see the whole batch have become variables; see batching.prologue.
         self.counts = {
             n.name: counts[n.name] for n in self.graph if n.name in counts and not n.is_variable
         }
+        #: Number of replicas -> the samples of each.
         self.shares: dict[int, tuple[int, ...]] = {}
+        #: Number of replicas -> whether these are equal in all micro-batches.
         self.even: dict[int, bool] = {}
+        #: Number of replicas -> the graph of each.
         self.parts: dict[int, list[Graph]] = {}
         self.nodes: dict[str, Node] = {}
+        #: (value, number of replicas) -> the samples of each.
         self.dealt: dict[tuple[Value, int], tuple[Value, ...]] = {}
+        #: Value of a replicated node -> all its samples.
         self.joined: dict[Value, Value] = {}
         self.copies: dict[str, Shard] = {}
         self.readers: dict[str, list[str]] = {}
@@ -179,7 +186,7 @@ class _Rewriter:
             self._add(node, tuple(self.whole_of(v) for v in node.inputs))
 
     def whole_of(self, value: Value) -> Value:
-        """A value with all samples of the micro-batch."""
+        """Return a value with all samples of the micro-batch."""
         if value.node not in self.counts:
             return value
         if value not in self.joined:
@@ -187,7 +194,7 @@ class _Rewriter:
         return self.joined[value]
 
     def _parameters(self) -> dict[str, int]:
-        """The parameters that are copied: those that only replicas read."""
+        """Return the parameters to copy: those that only replicas read."""
         found = {}
         for node in self.graph.variables:
             counts = {self.counts.get(r, 1) for r in self.readers.get(node.name, ())}
@@ -243,7 +250,7 @@ class _Rewriter:
             self._add(own, tuple(values[i] for values in inputs))
 
     def _deal(self, node: Node, value: Value, count: int) -> tuple[Value, ...]:
-        """What each replica of a node reads of one of its inputs."""
+        """Return what each replica of a node reads of one of its inputs."""
         if self.counts.get(value.node) == count:
             return tuple(Value(_name(value.node, i), value.index) for i in range(count))
         layout = self.layouts[value]
@@ -260,7 +267,7 @@ class _Rewriter:
         return self.dealt[key]
 
     def _slices(self, whole: Value, value: Value, layout: Split, count: int) -> tuple[Value, ...]:
-        """Each replica's samples of a value, cut where the value is made, so that less is sent."""
+        """Return each replica's samples of a value, cut where it is produced to send less."""
         producer = self.nodes[whole.node]
         tags, shape = producer.tags, producer.types[whole.index].shape
         shares = self.shares[count]
@@ -297,7 +304,7 @@ class _Rewriter:
         return self._call(name, "Reshape", (value,), tags, shape=shape)
 
     def _join(self, value: Value) -> Value:
-        """All samples of a replicated output; joined where it is read, if that is one group."""
+        """Return all samples of a replicated output, joined where one group reads it."""
         node, count = self.graph[value.node], self.counts[value.node]
         pieces = tuple(Value(_name(value.node, i), value.index) for i in range(count))
         tags, name = self._tags_of_join(node), str(value)
@@ -337,12 +344,12 @@ def _tags(node: Node, index: int, count: int) -> Mapping[str, str]:
 
 
 def _opened(shape: Shape, layout: Split, size: int) -> Shape:
-    """The shape with the batch axis in two: outer, and samples * inner."""
+    """Return the shape with the batch axis in two: outer, and samples * inner."""
     axis = layout.axis
     return (*shape[:axis], layout.outer, size * layout.inner, *shape[axis + 1 :])
 
 
 def _with_samples(shape: Shape, layout: Split, size: int) -> Shape:
-    """The shape with another number of samples."""
+    """Return the shape with another number of samples."""
     axis = layout.axis
     return (*shape[:axis], layout.outer * size * layout.inner, *shape[axis + 1 :])

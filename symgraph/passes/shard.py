@@ -8,10 +8,10 @@ two, each with the rows of weight and bias that it needs:
     rows ───┤                                    ├─ joined ─┤                              ├─ nll
             └─ decode[5000:10000] ─ row figures ─┘          └─ softmax[5000:10000] ─ pick ─┘
 
-What goes between the pieces are ordinary values of a few numbers a row, so placement, cutting and
+Only ordinary values of a few numbers per row pass between the pieces, so placement, cutting and
 schedules see nothing special, and gradients, which are built on this graph, add up the pieces'
-parts of the input's gradient by themselves. A reader that cannot be split reads the pieces joined.
-A split that the attribute tells gives the same numbers wherever the pieces are placed.
+parts of the input's gradient. A reader that cannot be split reads the pieces joined. A given
+attribute gives the same numbers wherever the pieces are placed.
 
 A convolution is split along its filters, and what works on each channel by itself stays in pieces
 after it. Each device has its filters' rows of weight and bias and reads all of the data, or with
@@ -39,9 +39,9 @@ from symgraph.core.types import TensorType, Value
 from symgraph.ops.loss import IGNORE
 from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard
 
-StepBatches = tuple[int, ...]
+Proportion = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]
-SPLIT = {  # operator -> what is split
+SPLIT = {  # operator -> the parameter that counts what is split
     "FullyConnected": "num_hidden",
     "Embedding": "input_dim",
     "Convolution": "num_filter",
@@ -50,18 +50,16 @@ SPLIT = {  # operator -> what is split
 
 @dataclass(frozen=True)
 class Sharded:
-    """A graph after the rewrite.
-
-    names: of its outputs. shards: variable -> the part of a parameter that it is, in order; a
-    parameter that is split is no variable any more.
-    """
+    """A graph after the rewrite."""
 
     graph: Graph
+    #: The names of its outputs.
     names: tuple[str, ...]
+    #: Variable -> its part of a parameter, in order; a split parameter is no longer a variable.
     shards: Mapping[str, Shard]
 
     def variables(self, names: Iterable[str]) -> list[str]:
-        """These variables, with its shards in the place of a parameter that is split."""
+        """Return these variables, with its shards in place of a parameter that is split."""
         return [v for n in names for v in self._shards_of(n) or [n]]
 
     def _shards_of(self, parameter: str) -> list[str]:
@@ -78,15 +76,23 @@ def shard(
 ) -> Sharded:
     """Split the operators that carry the attribute `shard`, and their parameters.
 
-    shard="2": two pieces, as equal as can be; "54:46": in that proportion; "devices": as many as
-    the node's ctx_group has in `devices`, one if that does not say. Split are FullyConnected
-    (along its outputs), Embedding (along its vocabulary) and Convolution (along its filters).
-    Readers in equal pieces stay in them: of a FullyConnected, SoftmaxOutput over the last axis with
-    nll_stats of it, and softmax_cross_entropy; of a Convolution, Activation and Pooling.
-    names: of the outputs. fed: variables that are no parameters. whole: whether an output that is
-    a split softmax is put together; else its pieces become outputs, with names of their own.
-    Raises GraphError for an attribute that says nothing, for more shards than rows, and for a
-    parameter that is to be split in two ways.
+    shard="2" means two pieces, as equal as possible; "54:46" pieces in that proportion; "devices"
+    as many as the node's ctx_group has in `devices`, one without an entry. FullyConnected is split
+    along its outputs, Embedding along its vocabulary and Convolution along its filters. Readers
+    that are split alike read the pieces: behind a FullyConnected, SoftmaxOutput over the last axis
+    with its nll_stats, and softmax_cross_entropy; behind a Convolution, Activation and Pooling.
+
+    Args:
+        graph: A forward graph.
+        names: The names of its outputs.
+        fed: The variables that are not parameters.
+        devices: ctx_group -> its number of devices.
+        whole: Whether an output that is a split softmax is joined; otherwise its pieces become
+            outputs, with names of their own.
+
+    Raises:
+        GraphError: The attribute has another value, there are more shards than rows, or a parameter
+            would be split in two ways.
     """
     parts = {node.name: own for node in graph if (own := _parts(node, devices))}
     if not parts:
@@ -110,8 +116,8 @@ def shard(
     return Sharded(made, tuple(n for _, n in listed), MappingProxyType(rewriter.shards))
 
 
-def _parts(node: Node, devices: Mapping[str, int]) -> StepBatches:
-    """The proportion of the pieces that an operator is to be split in; () if it stays whole."""
+def _parts(node: Node, devices: Mapping[str, int]) -> Proportion:
+    """Return the proportion of the pieces that an operator is split in; () if it stays whole."""
     text = None if node.is_variable else lookup(node.tags, KEY)
     if text is None:
         return ()
@@ -127,8 +133,8 @@ def _parts(node: Node, devices: Mapping[str, int]) -> StepBatches:
     return parts if len(parts) > 1 else ()
 
 
-def _bounds(node: Node, parts: StepBatches, rows: int) -> Bounds:
-    """Where the pieces of so many rows begin and end."""
+def _bounds(node: Node, parts: Proportion, rows: int) -> Bounds:
+    """Return where the pieces of `rows` rows begin and end."""
     total = sum(parts)
     ends = [(rows * done + total // 2) // total for done in accumulate(parts, initial=0)]
     bounds = tuple(pairwise(ends))
@@ -141,9 +147,9 @@ def _bounds(node: Node, parts: StepBatches, rows: int) -> Bounds:
 
 
 def _parameters(
-    graph: Graph, fed: Collection[str], parts: Mapping[str, StepBatches]
+    graph: Graph, fed: Collection[str], parts: Mapping[str, Proportion]
 ) -> dict[str, Bounds]:
-    """The parameters to split; all operators that are split and read one agree how."""
+    """Return the parameters to split; all split operators that read one must agree how."""
     found: dict[str, tuple[Bounds, str]] = {}
     for node in graph:
         if node.op not in SPLIT or node.name not in parts:
@@ -163,19 +169,18 @@ def _parameters(
 class _Rewriter:
     """The rewritten nodes so far.
 
-    Every node keeps its name: what stands there under it is the same value, made of pieces, and
-    falls away later if nothing reads it whole. pieces, bounds: of values that are split along
-    their last axis. channels: both, of values that are split along axis 1.
+    Every node keeps its name: the node of that name is the same value, joined from pieces, and is
+    pruned later if nothing reads it whole.
     """
 
-    def __init__(
-        self, graph: Graph, fed: Collection[str], parts: Mapping[str, StepBatches]
-    ) -> None:
+    def __init__(self, graph: Graph, fed: Collection[str], parts: Mapping[str, Proportion]) -> None:
         self.graph = graph
         self.parts = parts
         self.nodes: dict[str, Node] = {}
+        #: Value that is split along its last axis -> its pieces; `bounds` has their ends.
         self.pieces: dict[Value, tuple[Value, ...]] = {}
         self.bounds: dict[Value, Bounds] = {}
+        #: Value that is split along axis 1 -> its pieces and their ends.
         self.channels: dict[Value, tuple[tuple[Value, ...], Bounds]] = {}
         self.shards: dict[str, Shard] = {}
         self.parameters: dict[str, tuple[Value, ...]] = {}
@@ -183,7 +188,7 @@ class _Rewriter:
         self._wanted = _parameters(graph, fed, parts)
 
     def rewrite(self, node: Node) -> None:
-        """Add a node, or what takes its place."""
+        """Add a node, or its replacement."""
         rule = RULES.get(node.op) if node.name in self.parts else None
         if node.name in self._wanted:
             self._parameter(node, self._wanted[node.name])
@@ -218,7 +223,7 @@ class _Rewriter:
         /,
         **attrs: Any,
     ) -> tuple[Value, ...]:
-        """One call for each piece of a node, which reads its own of the inputs."""
+        """Add one call for each piece of a node, which reads its own of the inputs."""
         return tuple(
             self.call(
                 _name(node.name, *ends) + suffix,
@@ -231,7 +236,7 @@ class _Rewriter:
         )
 
     def rows_of(self, value: Value, bounds: Bounds) -> tuple[Value, ...]:
-        """The pieces of a weight along its first axis: shards of a parameter, or slices."""
+        """Return the pieces of a weight along its first axis: shards of a parameter, or slices."""
         if value.node in self.parameters:
             return self.parameters[value.node]
         found = []
@@ -243,7 +248,7 @@ class _Rewriter:
         return tuple(found)
 
     def figures_of(self, scores: Value) -> Value:
-        """The figures of whole rows of a value that is split."""
+        """Return the figures of whole rows of a value that is split."""
         if scores not in self.figures:
             parts = [
                 self.call(f"{v.node}[figures]", "_shard_row_figures", [v], self.nodes[v.node].tags)
@@ -255,7 +260,7 @@ class _Rewriter:
         return self.figures[scores]
 
     def is_split_like(self, value: Value, node: Node) -> bool:
-        """Whether a value is in the pieces that its reader is to be split in."""
+        """Whether a value is in the pieces that its reader is split in."""
         rows = self.graph.type_of(value).shape[-1]
         return value in self.pieces and self.bounds[value] == self.bounds_of(node, rows)
 
@@ -263,7 +268,7 @@ class _Rewriter:
         return _bounds(node, self.parts[node.name], rows)
 
     def split(self, node: Node, pieces: tuple[Value, ...], bounds: Bounds) -> None:
-        """Remember the pieces of a node's output along its last axis."""
+        """Record the pieces of a node's output along its last axis."""
         self.pieces[Value(node.name)], self.bounds[Value(node.name)] = pieces, bounds
 
     def _parameter(self, node: Node, bounds: Bounds) -> None:
@@ -380,7 +385,7 @@ def _convolution(graph: _Rewriter, node: Node) -> bool:
 
 
 def _channelwise(graph: _Rewriter, node: Node) -> bool:
-    """Follow a convolution in pieces, where the node is to be split as that is."""
+    """Split a node like the convolution before it, if its own attribute says the same."""
     data, *slopes = node.inputs
     if slopes or data not in graph.channels:
         return False
@@ -393,7 +398,7 @@ def _channelwise(graph: _Rewriter, node: Node) -> bool:
 
 
 def _join_channels(graph: _Rewriter, node: Node, pieces: tuple[Value, ...], bounds: Bounds) -> None:
-    """Put a node's pieces together for readers of the whole; remember them for others."""
+    """Join a node's pieces for readers of the whole; record them for others."""
     graph.channels[Value(node.name)] = pieces, bounds
     graph.call(node.name, "Concat", pieces, node.tags, dim=1)
 

@@ -1,4 +1,4 @@
-"""Pieces: parts of one operator or parameter on several devices, whether shards or replicas."""
+"""Shards: parts of one operator or parameter on several devices, also as replicas."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Shard(NamedTuple):
-    """The rows [start, stop) of a parameter that has `rows` of them.
-
-    copy: which of the copies of a parameter with replicas (then it is all rows).
-    """
+    """The rows [start, stop) of a parameter."""
 
     parameter: str
     start: int
     stop: int
+    #: The number of rows of the parameter.
     rows: int
+    #: Which of the copies of a parameter with replicas; it has all rows then.
     copy: int = 0
 
     @property
@@ -35,22 +34,22 @@ class Shard(NamedTuple):
         return self.start == 0 and self.stop == self.rows
 
     def of(self, array: Array) -> Array:
-        """These rows of the whole parameter's array, or of one like it: a view."""
+        """View these rows in an array of the whole parameter's shape."""
         return array if self.is_whole else array[self.start : self.stop]
 
 
 def parameter_of(shards: Mapping[str, Shard], variable: str) -> str:
-    """The parameter that a variable is a piece of; the variable itself if it is whole."""
+    """Return the parameter that a variable is a piece of; the variable itself if it is whole."""
     return shards[variable].parameter if variable in shards else variable
 
 
 def piece_of(shards: Mapping[str, Shard], variable: str, whole: Array) -> Array:
-    """A variable's rows of its parameter's array, or of one like it: a view."""
+    """View a variable's rows in an array of its parameter's shape."""
     return shards[variable].of(whole) if variable in shards else whole
 
 
 def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays by name, with parameters in the place of their shards where all of those are there.
+    """Return arrays by name, with parameters in place of their shards where all of those are given.
 
     One copy of a parameter with replicas is enough.
     """
@@ -68,7 +67,7 @@ def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, 
 
 
 def place_of(node: Node) -> tuple[int, int] | None:
-    """(i, n) for a node that is shard i of n; None for one that is whole."""
+    """Return (i, n) for a node that is shard i of n; None for one that is whole."""
     text = lookup(node.tags, KEY) or ""
     index, slash, count = text.partition("/")
     return (int(index), int(count)) if slash else None
@@ -91,9 +90,15 @@ def regroup(graph: Graph, groups: Mapping[str, str]) -> Graph:
 
 
 def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
-    """Give the operators of some groups the attribute `shard` (or another), over their own.
+    """Set the attribute `shard` (or another) of the operators of some groups.
 
-    marks: ctx_group -> value. Raises GraphError for a group that no operator is in.
+    Args:
+        graph: A forward graph.
+        marks: ctx_group -> the value.
+        key: The attribute.
+
+    Raises:
+        GraphError: No operator is in a group.
     """
     groups = {lookup(n.tags, GROUP) or "" for n in graph if not n.is_variable}
     for group in marks:
@@ -107,7 +112,7 @@ def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
 
 
 def _tagged(graph: Graph, key: str, text_of: Callable[[Node], str | None]) -> Graph:
-    """With this attribute of every node for which there is a text."""
+    """Set this attribute of every node for which there is a text."""
 
     def tagged(node: Node) -> Node:
         text = text_of(node)

@@ -1,4 +1,4 @@
-"""Simplifications: what is computed twice, or changes nothing, is computed once or not at all."""
+"""Simplifications: equal calls are computed once, and calls that change nothing not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from symgraph.core.tags import lookup
 from symgraph.core.types import Value
 from symgraph.passes.merge import SUM, KeepApart
 
-# The value that a node's only output is, if any.
+# The value that equals a node's only output, if any.
 Replacement = Callable[[Node, Graph], Value | None]
 
 
 def share(graph: Graph, home: KeepApart) -> Graph:
     """Compute equal calls on equal inputs once (common subexpressions).
 
-    Outputs of the graph keep their nodes; random operators and those with states are left.
+    Outputs of the graph keep their nodes; random operators and those with states stay.
     """
     first: dict[Hashable, Value] = {}
 
@@ -35,9 +35,9 @@ def share(graph: Graph, home: KeepApart) -> Graph:
 
 
 def fold(graph: Graph) -> Graph:
-    """Leave out what changes nothing: times 1, plus 0, plus an array of zeros.
+    """Remove calls that change nothing: times 1, plus 0, plus an array of zeros.
 
-    What the user put in a group of its own stays, as a stop on the way of its input.
+    A call that the user put into a group of its own stays, as a stop on the way of its input.
     """
     return _replaced(graph, _neutral)
 
@@ -62,7 +62,7 @@ def _is_zeros(node: Node) -> bool:
 
 
 def _replaced(graph: Graph, meaning: Replacement) -> Graph:
-    """The graph with nodes left out that are another value; what nobody needs then goes too."""
+    """Return the graph without nodes that equal another value and what only they needed."""
     asked = {v.node for v in graph.outputs}
     stands: dict[str, str] = {}  # a node that is left out -> one whose outputs are the same
     values: dict[Value, Value] = {}
@@ -83,7 +83,7 @@ def _replaced(graph: Graph, meaning: Replacement) -> Graph:
 
 
 def _needed(nodes: list[Node], graph: Graph) -> list[Node]:
-    """Without calls that lost their last reader; what nobody read before stays."""
+    """Drop calls that lost their last reader; those that nobody read before stay."""
     before = {v.node for n in graph for v in n.inputs} | {v.node for v in graph.outputs}
     read = {v.node for v in graph.outputs}
     found: list[Node] = []

@@ -16,7 +16,7 @@ from symgraph.passes.gradients import gradients
 
 
 def op_graph(op: str, arrays: Sequence[Any], **attrs: Any) -> Graph:
-    """A graph of one call of an operator on variables `x0`, `x1`, ... of the arrays' types."""
+    """Return one call of an operator on variables `x0`, `x1`, ... of the arrays' types."""
     opdef = find(op)
     types = [TensorType(np.shape(a), str(np.asarray(a).dtype)) for a in arrays]
     variables = [Node(f"x{i}", VARIABLE, types=(t,)) for i, t in enumerate(types)]
@@ -28,7 +28,7 @@ def op_graph(op: str, arrays: Sequence[Any], **attrs: Any) -> Graph:
 
 
 def run_op(op: str, *arrays: Any, env: Env | None = None, **attrs: Any) -> Any:
-    """The visible output of an operator, or the list of them if there are several."""
+    """Return the visible output of an operator, or the list of them if there are several."""
     feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)}
     outs = evaluate(op_graph(op, arrays, **attrs), feeds, env or Env())
     return outs[0] if len(outs) == 1 else outs
