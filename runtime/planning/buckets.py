@@ -22,12 +22,11 @@ from runtime.planning.step import StepBatches, StepPrograms
 from symgraph.core.errors import GraphError, ScheduleError
 from symgraph.core.units import bytes_text
 from symgraph.frontend.io import DataBatch, DataDesc, describe
-from symgraph.frontend.model import Model
+from symgraph.frontend.model import Model, SymbolInputs
 from symgraph.frontend.name import NameManager
-from symgraph.frontend.symbol import Symbol
 
-# key -> (symbol, data_names, label_names), as in MXNet's BucketingModule, or a Model with states.
-SymGen = Callable[[Any], Model | tuple[Symbol, Sequence[str], Sequence[str] | None]]
+# Bucket key -> its network; a Model may have states.
+BucketGen = Callable[[Any], Model | SymbolInputs]
 
 
 class Buckets:
@@ -39,7 +38,7 @@ class Buckets:
 
     def __init__(
         self,
-        sym_gen: SymGen,
+        sym_gen: BucketGen,
         default_bucket_key: Hashable,
         provide: Iterable[DataDesc],
         options: Options,

@@ -1,7 +1,6 @@
 """The module interface: training, scoring and predicting over data iterators (MXNet BaseModule).
 
-What differs between modules (which network a batch goes through) is in the methods that raise
-NotImplementedError here.
+What differs between modules (which network a batch goes through) is in the abstract methods.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ RATE: Settings = (("learning_rate", 0.01),)
 
 
 class BaseModule(ABC):
-    """Something that can be bound to shapes, trained and used."""
+    """A network that can be bound to shapes, trained and used."""
 
     def __init__(self, logger: Any = logging) -> None:
         self.logger = logger
@@ -45,7 +44,7 @@ class BaseModule(ABC):
     @property
     @abstractmethod
     def symbol(self) -> Symbol:
-        """The network that is bound, of the current bucket if there are several."""
+        """The network; that of the current bucket if there are several."""
 
     @property
     @abstractmethod
@@ -80,7 +79,7 @@ class BaseModule(ABC):
         force_init: bool = False,
         allow_extra: bool = False,
     ) -> None:
-        """First values of parameters: those given, and for the rest the initializer's."""
+        """Set first values of parameters: the given ones, and the initializer's for the rest."""
 
     @abstractmethod
     def init_optimizer(
@@ -118,9 +117,11 @@ class BaseModule(ABC):
 
     @abstractmethod
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """The last batch's size, where it lies in each output, and its axis in each label.
+        """Tell where the samples of the last batch lie.
 
-        Labels are in the batch's order; None: the network does not read it.
+        Returns:
+            The batch's size; its layout in each output; its axis in each label, in the batch's
+            order, or None for a label that the network does not read.
         """
 
     @abstractmethod
@@ -173,21 +174,18 @@ class BaseModule(ABC):
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         shown = metric.create(eval_metric)
         for epoch in epochs:
-            begun = time.perf_counter()
             self._epoch(epoch, train_data, shown, _listed(batch_end_callback))
-            self._log(epoch, "Train", shown.get_global_name_value())
-            self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - begun)
             for callback in _listed(epoch_end_callback):
                 callback(epoch, self.symbol, *self.get_params())
             if eval_data is not None:
-                scored = self.score(
+                validation = self.score(
                     eval_data,
                     validation_metric or eval_metric,
                     epoch=epoch,
                     batch_end_callback=eval_batch_end_callback,
                     score_end_callback=eval_end_callback,
                 )
-                self._log(epoch, "Validation", scored)
+                self._log(epoch, "Validation", validation)
             train_data.reset()
 
     def _log(self, epoch: int, what: str, figures: list[tuple[str, float]]) -> None:
@@ -201,6 +199,8 @@ class BaseModule(ABC):
         shown: EvalMetric,
         callbacks: Sequence[BatchEnd],
     ) -> None:
+        """Train for an epoch and log its metric and time."""
+        start = time.perf_counter()
         shown.reset()
         nbatch = -1
         for nbatch, data_batch in enumerate(train_data):
@@ -210,6 +210,8 @@ class BaseModule(ABC):
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
         if nbatch < 0:
             raise RunError(f"train_data gave no batch in epoch {epoch}: call its reset() before")
+        self._log(epoch, "Train", shown.get_global_name_value())
+        self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
 
     def forward_backward(self, data_batch: DataBatch) -> None:
         """`forward` for training and `backward`."""
@@ -228,7 +230,7 @@ class BaseModule(ABC):
         reset: bool = True,
         epoch: int = 0,
     ) -> list[tuple[str, float]]:
-        """The metric over an epoch of eval_data: (name, value) pairs.
+        """Compute the metric over an epoch of eval_data; return (name, value) pairs.
 
         Samples that pad a batch are left out (MXNet counts them).
         """
@@ -248,7 +250,7 @@ class BaseModule(ABC):
     def iter_predict(
         self, eval_data: DataIter, num_batch: int | None = None, reset: bool = True
     ) -> Iterator[tuple[list[Array], int, DataBatch]]:
-        """(outputs without padding, number, batch) of each batch."""
+        """Yield (outputs without padding, number, batch) for each batch."""
         for nbatch, batch in self._batches(eval_data, num_batch, reset):
             self.forward(batch, is_train=False)
             yield self._unpadded(batch.pad), nbatch, batch
@@ -261,20 +263,25 @@ class BaseModule(ABC):
         reset: bool = True,
         always_output_list: bool = False,
     ) -> Any:
-        """The outputs for an array, or for all batches of an iterator, without padding.
+        """Compute the outputs for an array, or for all batches of an iterator, without padding.
 
-        merge_batches: one array an output (a single array for a single output, unless
-        always_output_list); else a list of outputs for each batch.
+        Args:
+            eval_data: The array or iterator.
+            num_batch: The largest number of batches; None: all.
+            merge_batches: Whether to return one array per output (a single array for a single
+                output), not a list of outputs per batch.
+            reset: Whether to reset the iterator first.
+            always_output_list: Whether a single output is returned in a list, too.
         """
         if not hasattr(eval_data, "reset"):
             self.forward(DataBatch([on_host(eval_data)]), is_train=False)
             return self.get_outputs()[0]
-        made = [outputs for outputs, *_ in self.iter_predict(eval_data, num_batch, reset)]
-        if not merge_batches or not made:
-            return made
+        batches = [outputs for outputs, *_ in self.iter_predict(eval_data, num_batch, reset)]
+        if not merge_batches or not batches:
+            return batches
         merged = [
             np.concatenate(parts, axis=layout.axis if isinstance(layout, Split) else 0)
-            for parts, layout in zip(zip(*made, strict=True), self.samples()[1], strict=True)
+            for parts, layout in zip(zip(*batches, strict=True), self.samples()[1], strict=True)
         ]
         return merged[0] if len(merged) == 1 and not always_output_list else merged
 
@@ -330,7 +337,7 @@ class BaseModule(ABC):
 
 
 def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:
-    """The array without its last samples; as it is if it has none."""
+    """An array without the samples that pad a batch; as it is if it has no samples."""
     if not isinstance(layout, Split):
         return array
     before, after = array.shape[: layout.axis], array.shape[layout.axis + 1 :]
@@ -340,14 +347,14 @@ def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:
 
 
 def _epochs(begin: int, end: int | None) -> range:
-    """The numbers of the epochs to train; ConfigError if their end is missing."""
+    """The numbers of the epochs to train; ConfigError if the last one is missing."""
     if not isinstance(end, int | np.integer):
         raise ConfigError(f"fit: num_epoch is {end!r}; say how many epochs to train")
     return range(begin, end)
 
 
 def _require_iterators(*given: Any) -> None:
-    """TypeError for what gives no batches, such as an array; None is no data."""
+    """TypeError for data that is no iterator, such as an array; None is no data."""
     for data in given:
         if data is not None and not (hasattr(data, "reset") and hasattr(data, "__iter__")):
             raise TypeError(

@@ -191,6 +191,24 @@ def test_head_gradients_and_gradients_of_inputs(groups):
             module.train_batch(DataBatch([data]))
 
 
+def test_requests_for_gradients_may_be_a_list():
+    """In the order of the parameters, as MXNet's may."""
+    (batch, *_) = batches()
+    gradients = []
+    names = [n for n in network().list_arguments() if n not in ("data", "softmax_label")]
+    for request in ("write", ["write"] * (len(names) - 1) + ["null"]):
+        with ready() as module:
+            shapes = module.data_shapes, module.label_shapes
+            module.bind(*shapes, force_rebind=True, grad_req=request)
+            module.forward_backward(batch)
+            gradients.append({name: on_host(a).copy() for name, a in module.grad_dict.items()})
+    last = gradients[0].pop(names[-1])
+    assert last.any()
+    assert same_bits(*gradients)
+    with ready() as module, pytest.raises(GraphError, match=r"grad_req has 1 entries for \d param"):
+        module.bind(*shapes, force_rebind=True, grad_req=["write"])
+
+
 def test_fixed_parameters_stay():
     module = ready(fixed_param_names=["fc1_weight"])
     before = module.get_params()[0]

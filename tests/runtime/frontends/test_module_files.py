@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +66,38 @@ def test_a_module_that_is_bound_anew_goes_on(groups):
             groups = swapped
         assert same_bits(stays.get_params()[0], moves.get_params()[0])
         assert moves.plan.rank_of("fc1_weight") != stays.plan.rank_of("fc1_weight")
+
+
+def test_a_module_whose_new_shapes_are_refused_stays_as_it_was():
+    """It kept the shapes and for_training of a bind that had failed.
+
+    The next forward(batch) then ran a network silently that was not bound for training.
+    """
+    (first, *_) = batches()
+    with ready() as module, ready() as other:
+        shapes = module.data_shapes, module.label_shapes
+        with pytest.raises(ShapeError, match=r"'\w+' has shape .*, but these inputs make it"):
+            module.bind([("data", (4, 9))], for_training=False, force_rebind=True)
+        with pytest.raises(GraphError, match="data_shapes describes"):
+            module.bind([("date", (4, 4))], inputs_need_grad=True, force_rebind=True)
+        assert (module.data_shapes, module.label_shapes) == shapes
+        assert (module.for_training, module.inputs_need_grad) == (True, False)
+        for each in (module, other):
+            each.forward(first)
+            each.backward()
+            each.update()
+        assert same_bits(module.get_params()[0], other.get_params()[0])
+
+
+def test_a_module_can_be_bound_after_a_mistake():
+    before = threading.active_count()
+    with mx.mod.Module(network()) as module:
+        with pytest.raises(GraphError, match="data_shapes describes"):
+            module.bind([("date", (4, 4))])
+        assert not module.binded
+        module.bind([("data", (4, 4))], [("softmax_label", (4,))])
+        assert module.binded
+    assert threading.active_count() <= before
 
 
 def test_optimizer_states_of_another_kind_are_refused(tmp_path):
