@@ -130,7 +130,7 @@ def make_sessions(
     arrays = initialize(made, cluster, sg.init.MSRAPrelu("in", 0.0), SEED)
     sgd = sg.optimizer.SGD(rate, momentum=0.9, wd=5e-4)
     training = Session(made, cluster, arrays, optimizer=sgd)
-    return training, Session(scoring, cluster, arrays, shared=training.shared)
+    return training, Session(scoring, cluster, arrays, resources=training.resources)
 
 
 def train_epoch(session: Session, given: Images, options: argparse.Namespace, epoch: int) -> str:

@@ -47,7 +47,7 @@ def make_sessions(buckets: Buckets, cluster: Cluster) -> tuple[BucketSession, Bu
     arrays = initialize(buckets.default, cluster, sg.init.Xavier(), SEED)
     adam = sg.optimizer.create("adam", learning_rate=RATE)
     training = BucketSession(buckets, cluster, arrays, optimizer=adam, clip=CLIP)
-    return training, BucketSession(buckets.scoring(), cluster, arrays, shared=training.shared)
+    return training, BucketSession(buckets.scoring(), cluster, arrays, resources=training.resources)
 
 
 def train_epoch(session: BucketSession, given: list[Pair], epoch: int) -> float:

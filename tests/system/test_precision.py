@@ -268,8 +268,8 @@ def test_an_overflow_is_left_out_on_all_ranks_alike(path, too_large):
     assert 0 in skipped
     assert summary["skipped_steps"] == sum(skipped)
     ranks = trainer.training.updaters.values()
-    assert len({(u.count, u.loss_scale) for u in ranks}) == 1
-    assert next(iter(ranks)).count == len(steps) - sum(skipped)
+    assert len({(u.updates, u.loss_scale) for u in ranks}) == 1
+    assert next(iter(ranks)).updates == len(steps) - sum(skipped)
     for one, other in pairwise(steps):
         factor = other.scaling["loss_scale"] / one.scaling["loss_scale"]
         assert factor == 0.5 if one.scaling["skipped"] else factor in (1, 2)

@@ -224,8 +224,7 @@ def stands(text: str) -> dict[str, str]:
     patterns = (
         r"  rank (\d+), step \d+: (\S+) waits",
         r"  rank (\d+) waits .* \((\S+) \(step",
-        r"  rank (\d+): is at its (end)",
-        r"  rank (\d+) has (end)ed",
+        r"  rank (\d+) has (?:ended|finished)()",
     )
     return {rank: at for pattern in patterns for rank, at in re.findall(pattern, text)}
 

@@ -82,7 +82,7 @@ def test_a_run_on_another_buckets_stage_is_refused():
         check(right, union, 2)
     runs = union.runs
     runs[0, 0] = False
-    with pytest.raises(ScheduleError, match="of a micro-batch that does not run stage 0"):
+    with pytest.raises(ScheduleError, match="belongs to a micro-batch that does not run stage 0"):
         check(right, union, 2, runs=runs)
     missing = Schedule.of([[i for i in p if getattr(i, "stage", 0) < stages] for p in lists])
     with pytest.raises(ScheduleError, match=f"never does {stages}F1"):
