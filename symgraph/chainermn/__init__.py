@@ -1,5 +1,4 @@
 """ChainerMN's model parallelism: chain lists, and layers whose channels are split over ranks.
 
-May import everything in symgraph but app.
-Start reading: chain_list.py.
+May import everything in symgraph except app. Start reading with chain_list.py.
 """

@@ -1,4 +1,4 @@
-"""Chain lists: one network put together from the parts of every rank (ChainerMN).
+"""Chain lists: one network assembled from the parts of every rank (ChainerMN).
 
     parent, child = MultiNodeChainList(0), MultiNodeChainList(1)
     parent.add_link(first, rank_in=None, rank_out=1)      # a function of symbols, or a Symbol
@@ -6,11 +6,11 @@
     parent.add_link(third, rank_in=1, rank_out=None)
     y, _ = connect(parent(x), child())
 
-What ChainerMN finds out while it runs, by hanging, is found here before anything is bound: every
-process makes the lists of all ranks, and `connect` follows the messages from link to link. Between
-two ranks they arrive in the order sent. The result is one graph whose nodes are in the groups
-`rank0`, `rank1`, ...; its messages and gradients are derived as for all others, so that nothing
-hangs and there are no delegate variables.
+A mistake that makes ChainerMN hang while it runs is an error here before anything is bound: every
+process builds the lists of all ranks, and `connect` follows the messages from link to link.
+Messages between two ranks arrive in the order sent. The result is one graph whose nodes are in the
+groups `rank0`, `rank1`, ... Its messages and gradients are derived as for any other graph, so it
+cannot deadlock, and there are no delegate variables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Channels = dict[tuple[int, int], deque[tuple[str, Message]]]  # (from, to) -> (s
 
 
 class Ranked(Protocol):
-    """Anything that knows its rank: a communicator."""
+    """Anything with a rank, such as a communicator."""
 
     @property
     def rank(self) -> int: ...
@@ -42,22 +42,20 @@ class Ranked(Protocol):
 
 @dataclass(frozen=True)
 class Link:
-    """A part of the network on one rank.
-
-    build: from what it receives, to what the user gets (or None) and what it sends. rank_in: the
-    sources of its messages, in order; None: the inputs of the call. rank_out: where each of its
-    messages goes.
-    """
+    """A part of the network on one rank."""
 
     name: str
+    #: Called with the received messages; returns (the user's result or None, messages to send).
     build: Callable[..., tuple[Any, Sequence[Message]]]
+    #: The ranks that send its messages, in order; None: it reads the inputs of the call.
     rank_in: tuple[int, ...] | None
+    #: The ranks that receive each of its messages.
     rank_out: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """The links of one rank with the inputs that they are called on; see `connect`."""
+    """The links of one rank and their inputs; an argument of `connect`."""
 
     rank: int
     links: tuple[Link, ...]
@@ -65,10 +63,12 @@ class Call:
 
 
 class MultiNodeChainList:
-    """The links of one rank, in the order in which they run (chainermn.MultiNodeChainList)."""
+    """The links of one rank, in the order in which they run (chainermn.MultiNodeChainList).
+
+    comm: the rank, or a communicator.
+    """
 
     def __init__(self, comm: int | Ranked) -> None:
-        """comm: the rank, or a communicator."""
         self.rank = comm if isinstance(comm, int) else comm.rank
         self._links: list[Link] = []
         self._returns = False
@@ -76,12 +76,18 @@ class MultiNodeChainList:
     def add_link(
         self, link: Symbol | Callable[..., Any], rank_in: Ranks = None, rank_out: Ranks = None
     ) -> None:
-        """Add a link that reads what the ranks `rank_in` send, and sends its result to `rank_out`.
+        """Add a link that reads messages of the ranks `rank_in` and sends its result to `rank_out`.
 
-        link: a function that gets one symbol (or the tuple that was sent) for each rank of
-        rank_in and gives a symbol or a tuple; or a Symbol, whose first variables are replaced.
-        rank_in None: the inputs of the list's call. rank_out None: the result is the list's, and
-        only one link may have that. A rank may send to itself.
+        A rank may send to itself.
+
+        Args:
+            link: a function that takes one symbol (or the tuple that was sent) per rank of rank_in
+                and returns a symbol or a tuple; or a Symbol, whose first variables are replaced.
+            rank_in: the ranks to receive from; None: the link reads the inputs of the list's call.
+            rank_out: the ranks to send to; None: the result is the list's.
+
+        Raises:
+            GraphError: if a second link has rank_out None.
         """
         name = f"link {len(self._links)} of rank {self.rank}"
         if rank_out is None and self._returns:
@@ -96,12 +102,12 @@ class MultiNodeChainList:
         self._links.append(Link(name, built, _ranks(rank_in), _ranks(rank_out) or ()))
 
     def __call__(self, *inputs: Message) -> Call:
-        """The links that read no rank get these inputs."""
+        """Return a call for `connect`; links without rank_in read these inputs."""
         return Call(self.rank, tuple(self._links), inputs)
 
 
 class MultiNodeNStepRNN:
-    """A recurrent cell on one rank whose first states come from another, and whose last go on."""
+    """A recurrent cell on one rank that receives its first states and sends its last ones."""
 
     def __init__(
         self, cell: BaseRNNCell, rank: int, rank_in: Ranks, rank_out: Ranks, unroll: dict[str, Any]
@@ -110,7 +116,10 @@ class MultiNodeNStepRNN:
         self._rank_in, self._rank_out, self._unroll = _ranks(rank_in), _ranks(rank_out), unroll
 
     def __call__(self, length: int, inputs: Any) -> Call:
-        """`length` time steps; `connect` gives (outputs, states) as the cell's `unroll` does."""
+        """Unroll `length` time steps.
+
+        `connect` returns (outputs, states) as the cell's `unroll`.
+        """
         expected = len(self.cell.state_info)
         name = f"the {type(self.cell).__name__} of rank {self.rank}"
 
@@ -124,8 +133,8 @@ class MultiNodeNStepRNN:
                 )
             if self._rank_out and len(last) < expected:
                 raise GraphError(
-                    f"{name} sends its last states on, but gives {len(last)} of {expected}; a "
-                    "FusedRNNCell gives them with get_next_state=True"
+                    f"{name} sends its last states, but returns {len(last)} of {expected}; a "
+                    "FusedRNNCell returns them with get_next_state=True"
                 )
             return (outputs, last), last
 
@@ -141,46 +150,55 @@ def create_multi_node_n_step_rnn(
     rank_out: int | None = None,
     **unroll: Any,
 ) -> MultiNodeNStepRNN:
-    """A cell that takes its first states from rank_in and sends its last to rank_out (ChainerMN).
+    """Make a cell that receives its first states and sends its last ones (ChainerMN).
 
-    cell: of any kind, also stacked. comm: the rank, or a communicator. unroll: further arguments of
-    the cell's `unroll`. Each state is one message. GraphError for what is no cell.
+    Each state is one message. Corresponds to chainermn.links.create_multi_node_n_step_rnn.
+
+    Args:
+        cell: any cell of `sg.rnn`, including stacks.
+        comm: the rank, or a communicator.
+        rank_in: the rank that sends the first states; None: zeros.
+        rank_out: the rank that receives the last states; None: none.
+        **unroll: further arguments of the cell's `unroll`.
+
+    Raises:
+        GraphError: if `cell` is not a cell.
     """
     if not isinstance(cell, BaseRNNCell):
-        raise GraphError(f"a multi-node RNN is made of a cell of sg.rnn, not {type(cell).__name__}")
+        raise GraphError(f"a multi-node RNN takes a cell of sg.rnn, not {type(cell).__name__}")
     rank = comm if isinstance(comm, int) else comm.rank
     return MultiNodeNStepRNN(cell, rank, rank_in, rank_out, unroll)
 
 
 def group_of(rank: int) -> str:
-    """The ctx_group of a rank's links."""
+    """Return the ctx_group of a rank's links."""
     return f"rank{rank}"
 
 
 def connect(*calls: Call) -> list[Any]:
-    """Join the calls of all ranks into one graph: what each call returns, or None.
+    """Join the calls of all ranks into one graph; return the result of each call, or None.
 
-    Several calls of one rank run in the order given. Raises GraphError, which names the links, for
-    messages that nobody sends or receives, and for links that wait for each other.
+    Calls of one rank run in the given order. Raises GraphError, which names the links, for messages
+    without a sender or receiver, and for links that wait for each other.
     """
-    here = {call.rank for call in calls}
-    todo: dict[int, deque[tuple[int, Link, tuple[Message, ...]]]] = {r: deque() for r in here}
+    ranks = {call.rank for call in calls}
+    pending: dict[int, deque[tuple[int, Link, tuple[Message, ...]]]] = {r: deque() for r in ranks}
     for number, call in enumerate(calls):
         for link in call.links:
-            _check_ranks(link, here)
-            todo[call.rank].append((number, link, call.inputs))
+            _check_ranks(link, ranks)
+            pending[call.rank].append((number, link, call.inputs))
     results: list[Any] = [None] * len(calls)
-    channels: Channels = {(a, b): deque() for a in sorted(here) for b in sorted(here)}
-    moved = True
-    while moved:
-        moved = False
-        for rank in sorted(here):
-            while todo[rank] and _ready(todo[rank][0][1], rank, channels):
-                number, link, inputs = todo[rank].popleft()
+    channels: Channels = {(a, b): deque() for a in sorted(ranks) for b in sorted(ranks)}
+    progress = True
+    while progress:
+        progress = False
+        for rank in sorted(ranks):
+            while pending[rank] and _ready(pending[rank][0][1], rank, channels):
+                number, link, inputs = pending[rank].popleft()
                 result = _run(link, rank, inputs, channels)
                 results[number] = results[number] if result is None else result
-                moved = True
-    _check_done({r: [link for _, link, _ in left] for r, left in todo.items()}, channels)
+                progress = True
+    _require_done({r: [link for _, link, _ in left] for r, left in pending.items()}, channels)
     return results
 
 
@@ -199,15 +217,15 @@ def _run(link: Link, rank: int, inputs: tuple[Message, ...], channels: Channels)
     return result
 
 
-def _check_ranks(link: Link, here: set[int]) -> None:
+def _check_ranks(link: Link, known_ranks: set[int]) -> None:
     for verb, ranks in (("receives from", link.rank_in or ()), ("sends to", link.rank_out)):
         for rank in ranks:
-            if rank not in here:
-                known = ", ".join(map(str, sorted(here)))
-                raise GraphError(f"{link.name} {verb} rank {rank}, but connect got ranks {known}")
+            if rank not in known_ranks:
+                listing = ", ".join(map(str, sorted(known_ranks)))
+                raise GraphError(f"{link.name} {verb} rank {rank}, but connect got ranks {listing}")
 
 
-def _check_done(left: dict[int, list[Link]], channels: Channels) -> None:
+def _require_done(left: dict[int, list[Link]], channels: Channels) -> None:
     stuck = []
     for rank, links in sorted(left.items()):
         if links:
@@ -232,13 +250,13 @@ def _ranks(given: Ranks) -> tuple[int, ...] | None:
 
 
 def _on_rank(link: Symbol | Callable[..., Any], rank: int, name: str) -> Callable[..., Message]:
-    """The link as a function that makes its nodes in the group of its rank."""
+    """Wrap a link in a function that puts its nodes into the group of its rank."""
     group = group_of(rank)
 
     def build(*xs: Message) -> Message:
         if isinstance(link, Symbol):
             flat = [x for message in xs for x in _each(message)]
-            return _message(_placed(link, group, name)(*flat), name)
+            return _message(_copy_to_group(link, group, name)(*flat), name)
         try:
             inspect.signature(link).bind(*xs)
         except TypeError as error:
@@ -250,10 +268,10 @@ def _on_rank(link: Symbol | Callable[..., Any], rank: int, name: str) -> Callabl
 
 
 def _message(result: Any, name: str) -> Message:
-    """One symbol, or a tuple of them for a tuple or a group."""
+    """Return a link's result as one symbol, or as a tuple for a tuple or a group."""
     for x in _each(result):
         if not isinstance(x, Symbol):
-            raise GraphError(f"{name} gives a {type(x).__name__}, not a symbol or a tuple")
+            raise GraphError(f"{name} returns a {type(x).__name__}, not a symbol or a tuple")
     return result if isinstance(result, Symbol) and len(result) == 1 else tuple(result)
 
 
@@ -261,20 +279,21 @@ def _each(message: Any) -> Iterable[Any]:
     return message if isinstance(message, (tuple, list)) else (message,)
 
 
-def _placed(symbol: Symbol, group: str, name: str) -> Symbol:
-    """A copy of a symbol whose operators are in the group; variables may be shared by links."""
-    made: dict[int, SymNode] = {}
+def _copy_to_group(symbol: Symbol, group: str, name: str) -> Symbol:
+    """Copy a symbol with its operators in the group; links may share its variables."""
+    copies: dict[int, SymNode] = {}
     for node in walk(symbol.entries):
         if node.op is None:
-            made[id(node)] = node
+            copies[id(node)] = node
             continue
-        own = lookup(node.attrs, "ctx_group")
-        if own not in (None, group):
+        node_group = lookup(node.attrs, "ctx_group")
+        if node_group not in (None, group):
             raise GraphError(
-                f"{name} holds {node.name!r} of group {own!r}, but a link is all on its rank, in "
+                f"{name} holds {node.name!r} of group {node_group!r}, but all of a link is on its "
+                f"rank, in "
                 f"group {group!r}"
             )
-        inputs = tuple([Entry(made[id(e.node)], e.port) for e in node.inputs])
+        inputs = tuple([Entry(copies[id(e.node)], e.port) for e in node.inputs])
         attrs = {**node.attrs, hide("ctx_group"): group}
-        made[id(node)] = replace(node, attrs=attrs, inputs=inputs)
-    return Symbol([Entry(made[id(e.node)], e.port) for e in symbol.entries])
+        copies[id(node)] = replace(node, attrs=attrs, inputs=inputs)
+    return Symbol([Entry(copies[id(e.node)], e.port) for e in symbol.entries])

@@ -1,12 +1,12 @@
-"""Multi-node batch normalisation: statistics over the samples of all participants (ChainerMN).
+"""Multi-node batch normalization: statistics over the samples of all participants (ChainerMN).
 
-    x0 ── mean, var, count ──┐                      ┌── normalise x0 ── y0
+    x0 ── mean, var, count ──┐                      ┌── normalize x0 ── y0
                              ├─ sum ─ mean ─ sum ───┤
-    x1 ── mean, var, count ──┘     of all    var    └── normalise x1 ── y1
+    x1 ── mean, var, count ──┘     of all    var    └── normalize x1 ── y1
 
-The variance is that of the parts plus that of their means, so that nothing cancels and the numbers
-are BatchNorm's over the joined batch. What goes between participants are vectors of a number a
-channel, and so are the gradients of them.
+The variance is the mean of the parts' variances plus the variance of their means, which avoids
+cancellation; the result is BatchNorm's over the joined batch. Messages, and their gradients, are
+vectors with one number per channel.
 """
 
 from __future__ import annotations
@@ -37,14 +37,24 @@ def MultiNodeBatchNormalization(
     name: str | None = None,
     vectors: Sequence[Symbol] | None = None,
 ) -> list[Symbol]:
-    """BatchNorm over the joined batch of all participants, each one's part in its group.
+    """Normalize the joined batch of all participants, each part in its group (ChainerMN).
 
-    xs: one symbol a participant; they may have different numbers of samples. groups: by default
-    those that the symbols are in. Gives one symbol a participant. Parameters and states are those
-    of one BatchNorm, with participant 0: vectors, by default variables `<name>_gamma`, `_beta`,
-    `_moving_mean` and `_moving_var`.
-    Arguments and defaults are BatchNorm's (MXNet; ChainerMN's eps is 2e-5). A network that splits
-    its batch into micro-batches is refused, as with BatchNorm.
+    Parameters and states are those of one BatchNorm and belong to participant 0. As with BatchNorm,
+    a network that splits its batch into micro-batches is an error.
+
+    Args:
+        xs: one symbol per participant, with possibly different numbers of samples.
+        groups: the participants' groups; by default the groups of the symbols.
+        eps: as of MXNet's BatchNorm (ChainerMN's is 2e-5).
+        momentum: as of BatchNorm.
+        fix_gamma: as of BatchNorm.
+        axis: as of BatchNorm, the axis of channels.
+        name: prefix of all names.
+        vectors: gamma, beta, moving mean and moving variance; by default variables `<name>_gamma`,
+            `<name>_beta`, `<name>_moving_mean` and `<name>_moving_var`.
+
+    Returns:
+        One symbol per participant.
     """
     stem = NameManager.current().get(name, "multinodebatchnormalization")
     where = comm.groups_of(xs, groups, stem)
@@ -53,79 +63,92 @@ def MultiNodeBatchNormalization(
         with AttrScope(ctx_group=where[0]):
             vectors = [sym.Variable(f"{stem}_{which}") for which in VECTORS]
     gamma, beta, moving_mean, moving_var = vectors
-    scaled = {"axis": axis, "eps": eps, "fix_gamma": fix_gamma}
-    made = []
+    norm_params = {"axis": axis, "eps": eps, "fix_gamma": fix_gamma}
+    outputs = []
     for i, (x, mean, var) in enumerate(zip(xs, means, variances, strict=True)):
         with _participant(where[i], f"{stem}_{i}_"):
-            choice, more = sym._batch_or_moving, {}
-            if i == 0:  # the only one that moves them
-                choice, more = sym._moving_average, {"momentum": momentum}
-            mean = choice(mean, moving_mean, name="mean", **more)
-            var = choice(var, moving_var, name="var", **more)
-            made.append(sym._normalize(x, gamma, beta, mean, var, name="normalized", **scaled))
-    return made
+            average, params = sym._batch_or_moving, {}
+            if i == 0:  # only participant 0 updates the moving averages
+                average, params = sym._moving_average, {"momentum": momentum}
+            mean = average(mean, moving_mean, name="mean", **params)
+            var = average(var, moving_var, name="var", **params)
+            outputs.append(
+                sym._normalize(x, gamma, beta, mean, var, name="normalized", **norm_params)
+            )
+    return outputs
 
 
 def create_mnbn_model(
     symbol: Symbol, groups: Sequence[str], data: Mapping[str, Sequence[Symbol]]
 ) -> list[Symbol]:
-    """A network on every participant, whose BatchNorms go over the samples of all (ChainerMN).
+    """Copy a network to every participant, with BatchNorms over the samples of all (ChainerMN).
 
-    data: for each variable that is fed, every participant's part. All other variables are
-    parameters that the copies share; they live with participant 0. Operators of participant i are
-    in its group, named `<name>_<i>`. GraphError for data that the network does not have.
+    Operators of participant i are in its group, named `<name>_<i>`. Parameters are shared by the
+    copies and belong to participant 0. Corresponds to chainermn.links.create_mnbn_model.
+
+    Args:
+        symbol: the network.
+        groups: the participants' groups.
+        data: each participant's part of every fed variable, by name; all other variables are
+            parameters.
+
+    Returns:
+        One symbol per participant.
+
+    Raises:
+        GraphError: for a name in `data` that is not an input of the network.
     """
     known = symbol.list_inputs()
     for name, parts in data.items():
         if name not in known:
             raise GraphError(f"the network has no input {name!r}; {nearest(name, known)}")
         comm.groups_of(parts, groups, name)
-    made: dict[int, list[Symbol]] = {}
+    copies: dict[int, list[Symbol]] = {}
     for node in walk(symbol.entries):
-        inputs = [[made[id(e.node)][i][e.port] for e in node.inputs] for i in range(len(groups))]
+        inputs = [[copies[id(e.node)][i][e.port] for e in node.inputs] for i in range(len(groups))]
         if node.op is None:
             shared = replace(node, attrs={**node.attrs, hide("ctx_group"): groups[0]})
-            made[id(node)] = list(data.get(node.name, [Symbol([Entry(shared)])] * len(groups)))
+            copies[id(node)] = list(data.get(node.name, [Symbol([Entry(shared)])] * len(groups)))
         elif node.op.name == "BatchNorm" and not node.params["use_global_stats"]:
-            own = {k: node.params[k] for k in ("eps", "momentum", "fix_gamma", "axis")}
-            made[id(node)] = MultiNodeBatchNormalization(
-                [given[0] for given in inputs],
+            params = {k: node.params[k] for k in ("eps", "momentum", "fix_gamma", "axis")}
+            copies[id(node)] = MultiNodeBatchNormalization(
+                [arguments[0] for arguments in inputs],
                 groups=groups,
                 name=node.name,
                 vectors=inputs[0][1:],
-                **own,
+                **params,
             )
         else:
-            made[id(node)] = [
-                _copy(node, given, group, i)
-                for i, (given, group) in enumerate(zip(inputs, groups, strict=True))
+            copies[id(node)] = [
+                _copy(node, arguments, group, i)
+                for i, (arguments, group) in enumerate(zip(inputs, groups, strict=True))
             ]
     return [
-        Symbol([made[id(e.node)][i].entries[e.port] for e in symbol.entries])
+        Symbol([copies[id(e.node)][i].entries[e.port] for e in symbol.entries])
         for i in range(len(groups))
     ]
 
 
 def _copy(node: SymNode, inputs: Sequence[Symbol], group: str, number: int) -> Symbol:
     attrs = {**node.attrs, hide("ctx_group"): group}
-    given = tuple([x.entries[0] for x in inputs])
-    copied = replace(node, name=f"{node.name}_{number}", attrs=attrs, inputs=given)
+    entries = tuple([x.entries[0] for x in inputs])
+    copied = replace(node, name=f"{node.name}_{number}", attrs=attrs, inputs=entries)
     return Symbol([Entry(copied, port) for port in range(len(copied.outputs))])
 
 
 def _statistics(
     xs: Sequence[Symbol], where: Sequence[str], axis: int, stem: str
 ) -> tuple[list[Symbol], list[Symbol]]:
-    """Mean and variance of all samples, at each participant."""
-    own, sums = [], []
+    """Return mean and variance of all samples, on each participant."""
+    moments, sums = [], []
     for i, x in enumerate(xs):
         with _participant(where[i], f"{stem}_{i}_"):
             mean, var, count = sym._moments(x, axis=axis, name="moments")
-            own.append((mean, var, count))
+            moments.append((mean, var, count))
             sums.append(sym.Concat(sym.broadcast_mul(mean, count), count, dim=0, name="sums"))
     sums = comm.allreduce(sums, groups=where, name=f"{stem}_sums")
     means, counts, spread = [], [], []
-    for i, (mean, var, count) in enumerate(own):
+    for i, (mean, var, count) in enumerate(moments):
         with _participant(where[i], f"{stem}_{i}_all_"):
             total = sym.slice_axis(sums[i], axis=0, begin=0, end=-1)
             counts.append(sym.slice_axis(sums[i], axis=0, begin=-1, end=None))
@@ -141,6 +164,6 @@ def _statistics(
 
 @contextmanager
 def _participant(group: str, prefix: str) -> Iterator[None]:
-    """Nodes made inside are in the group and have names with the prefix."""
+    """Put nodes made inside into the group, with the prefix in their names."""
     with Prefix(prefix), AttrScope(ctx_group=group):
         yield

@@ -4,9 +4,9 @@
     y = recv(rank=1, shape=(0, 10))                    y = network(h)
     loss = pseudo_connect(token, loss_of(y))           out = send(y, rank=0)
 
-A send gives a token, which must be part of the rank's symbol: as an output of it, or by
-`pseudo_connect`. `join` finds the sends of all receives and makes one graph, in which names have
-their rank before them (`rank0_fc1_weight`). All that ChainerMN would hang of is an error there.
+A send returns a token, which must be part of the rank's symbol: as an output, or by
+`pseudo_connect`. `join` matches sends and receives and builds one graph, in which names begin with
+their rank (`rank0_fc1_weight`). Mistakes that make ChainerMN hang are errors there.
 """
 
 from __future__ import annotations
@@ -30,53 +30,64 @@ Address = tuple[int, int, int]  # from, to, tag
 
 
 def send(x: Symbol, rank: int, tag: int = 0, name: str | None = None) -> Symbol:
-    """Send x to a rank; the token of it. (chainermn.functions.send)"""
+    """Send x to a rank and return a token (chainermn.functions.send)."""
     return Symbol(call("identity", "send", [x], {}, name, {SEND: f"{rank}:{tag}"}))
 
 
 def recv(
     rank: int, tag: int = 0, *, shape: Shape, dtype: Any = "float32", name: str | None = None
 ) -> Symbol:
-    """What a rank sends, of this shape (0: any length) and dtype. (chainermn.functions.recv)"""
+    """Receive a symbol from a rank (chainermn.functions.recv).
+
+    Args:
+        rank: the sender.
+        tag: the message's tag.
+        shape: the message's shape, with 0 for an unknown dimension.
+        dtype: the message's dtype.
+        name: the node's name; by default `recv_from<rank>_tag<tag>`.
+    """
     name = name or f"recv_from{rank}_tag{tag}"
     return Variable(name, attr={RECV: f"{rank}:{tag}"}, shape=shape, dtype=dtype)
 
 
 def pseudo_connect(token: Symbol, x: Symbol, name: str | None = None) -> Symbol:
-    """x, with the token's message in the network; the order of messages needs no such help."""
+    """Return x with the token's message in the network (chainermn.functions.pseudo_connect).
+
+    In ChainerMN this also orders messages; here their order needs no help.
+    """
     return Symbol(call("_pseudo_connect", "pseudo_connect", [x, token], {}, name))
 
 
 def join(symbols: Sequence[Symbol]) -> list[Symbol | None]:
-    """One graph of all ranks' symbols; each rank's outputs that are no tokens, or None.
+    """Join the symbols of all ranks into one graph, with nodes in the groups `rank0`, `rank1`, ...
 
-    Nodes are in the groups `rank0`, `rank1`, ... Raises GraphError, naming both nodes, for messages
-    that are sent and not received, received and not sent, sent by a rank to itself, or that wait
-    for each other; shapes and dtypes are compared when the result is lowered.
+    Returns each rank's outputs except tokens, or None if there are none. Raises GraphError, which
+    names the nodes, for messages that are only sent or only received, that a rank sends to itself,
+    or that wait for each other. Shapes and dtypes are compared when the result is lowered.
     """
     sends, recvs = _ends(symbols, SEND), _ends(symbols, RECV)
     _check_pairs(sends, recvs)
-    made: dict[int, SymNode] = {}
-    todo = {rank: walk(symbol.entries) for rank, symbol in enumerate(symbols)}
-    moved = True
-    while moved:
-        moved = False
-        for rank, nodes in todo.items():
-            waiting = [n for n in nodes if not _made(n, rank, sends, made)]
-            moved |= len(waiting) < len(nodes)
-            todo[rank] = waiting
-    _check_ended(todo, sends, made)
-    found: list[Symbol | None] = []
+    copies: dict[int, SymNode] = {}
+    pending = {rank: walk(symbol.entries) for rank, symbol in enumerate(symbols)}
+    progress = True
+    while progress:
+        progress = False
+        for rank, nodes in pending.items():
+            waiting = [n for n in nodes if not _copy_node(n, rank, sends, copies)]
+            progress |= len(waiting) < len(nodes)
+            pending[rank] = waiting
+    _check_ended(pending, sends, copies)
+    outputs_by_rank: list[Symbol | None] = []
     for symbol in symbols:
         outputs = [e for e in symbol.entries if SEND not in e.node.attrs]
-        entries = [Entry(made[id(e.node)], e.port) for e in outputs]
-        found.append(Symbol(entries) if entries else None)
-    return found
+        entries = [Entry(copies[id(e.node)], e.port) for e in outputs]
+        outputs_by_rank.append(Symbol(entries) if entries else None)
+    return outputs_by_rank
 
 
 def _ends(symbols: Sequence[Symbol], kind: str) -> dict[Address, SymNode]:
-    """The nodes at which messages start, or end."""
-    found: dict[Address, SymNode] = {}
+    """Return the nodes that send, or receive, by address."""
+    ends: dict[Address, SymNode] = {}
     for rank, symbol in enumerate(symbols):
         for node in walk(symbol.entries):
             if kind in node.attrs:
@@ -87,13 +98,13 @@ def _ends(symbols: Sequence[Symbol], kind: str) -> dict[Address, SymNode]:
                 if not 0 <= peer < len(symbols):
                     raise GraphError(f"{what} names rank {peer}, but there are {len(symbols)}")
                 address = (rank, peer, tag) if kind == SEND else (peer, rank, tag)
-                if address in found:
+                if address in ends:
                     raise GraphError(
-                        f"{found[address].name!r} and {node.name!r} of rank {rank} have the same "
+                        f"{ends[address].name!r} and {node.name!r} of rank {rank} have the same "
                         f"peer, {peer}, and tag, {tag}; give them different tags"
                     )
-                found[address] = node
-    return found
+                ends[address] = node
+    return ends
 
 
 def _check_pairs(sends: dict[Address, SymNode], recvs: dict[Address, SymNode]) -> None:
@@ -101,46 +112,48 @@ def _check_pairs(sends: dict[Address, SymNode], recvs: dict[Address, SymNode]) -
         for address, node in ours.items():
             if address not in others:
                 source, target, tag = address
-                here, there = (source, target) if ours is sends else (target, source)
+                own_rank, peer = (source, target) if ours is sends else (target, source)
                 known = [
                     f"{n.name!r} with tag {t}"
                     for (a, b, t), n in others.items()
                     if (a, b) == (source, target)
                 ]
                 raise GraphError(
-                    f"{node.name!r} of rank {here} has tag {tag}, but rank {there} {verb} "
+                    f"{node.name!r} of rank {own_rank} has tag {tag}, but rank {peer} {verb} "
                     f"{', '.join(known) or 'nothing'} {'from' if ours is sends else 'to'} rank "
-                    f"{here} that would fit it"
+                    f"{own_rank} that would fit it"
                 )
 
 
-def _made(
-    node: SymNode, rank: int, sends: dict[Address, SymNode], made: dict[int, SymNode]
+def _copy_node(
+    node: SymNode, rank: int, sends: dict[Address, SymNode], copies: dict[int, SymNode]
 ) -> bool:
-    """Make a node's copy in the joined graph, if all that it reads is made."""
-    own = lookup(node.attrs, "ctx_group")
-    if own not in (None, group_of(rank)):
-        raise GraphError(f"{node.name!r} of rank {rank} is in group {own!r}, but groups are ranks")
+    """Copy a node to the joined graph if all its inputs are there; return whether it did."""
+    group = lookup(node.attrs, "ctx_group")
+    if group not in (None, group_of(rank)):
+        raise GraphError(
+            f"{node.name!r} of rank {rank} is in group {group!r}, but groups are ranks"
+        )
     name = f"{group_of(rank)}_{node.name}"
     attrs = {k: v for k, v in node.attrs.items() if k not in (SEND, RECV)}
     attrs[hide("ctx_group")] = group_of(rank)
     if RECV in node.attrs:
         source = _sender(node, rank, sends)
-        if id(source) not in made:
+        if id(source) not in copies:
             return False
-        there = made[id(source)]
+        sender = copies[id(source)]
         op = find("_receive")
-        given = {
+        values = {
             "shape": node.attrs["__shape__"],
             "dtype": node.attrs["__dtype__"],
-            "source": there.name,
+            "source": sender.name,
         }
-        kept = {hide("ctx_group"): group_of(rank)}
-        params = parse_params(op.name, name, op.params, given)
-        made[id(node)] = SymNode(name, op, kept, params, (Entry(there),))
-    elif all(id(e.node) in made for e in node.inputs):
-        inputs = tuple([Entry(made[id(e.node)], e.port) for e in node.inputs])
-        made[id(node)] = SymNode(name, node.op, attrs, node.params, inputs)
+        attributes = {hide("ctx_group"): group_of(rank)}
+        params = parse_params(op.name, name, op.params, values)
+        copies[id(node)] = SymNode(name, op, attributes, params, (Entry(sender),))
+    elif all(id(e.node) in copies for e in node.inputs):
+        inputs = tuple([Entry(copies[id(e.node)], e.port) for e in node.inputs])
+        copies[id(node)] = SymNode(name, node.op, attrs, node.params, inputs)
     else:
         return False
     return True
@@ -152,14 +165,14 @@ def _sender(node: SymNode, rank: int, sends: dict[Address, SymNode]) -> SymNode:
 
 
 def _check_ended(
-    left: dict[int, list[SymNode]], sends: dict[Address, SymNode], made: dict[int, SymNode]
+    pending: dict[int, list[SymNode]], sends: dict[Address, SymNode], copies: dict[int, SymNode]
 ) -> None:
     stuck = [
         f"  {node.name!r} of rank {rank} waits for {_sender(node, rank, sends).name!r} of rank "
         f"{node.attrs[RECV].split(':')[0]}"
-        for rank, nodes in left.items()
+        for rank, nodes in pending.items()
         for node in nodes
-        if RECV in node.attrs and id(node) not in made
+        if RECV in node.attrs and id(node) not in copies
     ]
     if stuck:
         raise GraphError("\n".join(["messages wait for each other:", *stuck]))

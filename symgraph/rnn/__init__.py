@@ -1,4 +1,4 @@
-"""Recurrent networks: MXNet's `mx.rnn`."""
+"""Recurrent networks (MXNet's `mx.rnn`): cells, stacks, checkpoints, sentences in buckets."""
 
 from symgraph.rnn.bidirectional import BidirectionalCell
 from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, RNNParams

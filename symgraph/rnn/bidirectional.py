@@ -1,7 +1,7 @@
-"""The bidirectional cell: one cell reads the sequence forwards, another one backwards.
+"""The bidirectional cell: one cell reads the sequence forward, another one backward.
 
-The backward cell counts its own time steps, from the end of the sequence, so each cell can be cut
-along time. An output needs both cells and carries the later of its two steps.
+The backward cell counts its time steps from the end of the sequence, so each cell can be cut along
+time. An output needs both cells and carries the later of its two time steps.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from symgraph.rnn.stacks import CellGroup
 
 
 class BidirectionalCell(CellGroup):
-    """Two cells in opposite directions, outputs joined (MXNet BidirectionalCell).
+    """Two cells in opposite directions with joined outputs (`mx.rnn.BidirectionalCell`).
 
-    Its states are those of l_cell, then those of r_cell, in one list (MXNet returns two). Outputs
-    are called `<output_prefix>t<step>`, or `<output_prefix>out` when merged. It can be unrolled
-    only.
+    The states are those of l_cell, then those of r_cell, in one list (MXNet returns two). Outputs
+    are called `<output_prefix>t<step>`, or `<output_prefix>out` if merged. The cell cannot be
+    stepped, only unrolled.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class BidirectionalCell(CellGroup):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """An output is (B, the two cells' units together)."""
+        """Unroll both cells; outputs have the shape (B, units of both cells)."""
         steps = split_steps(length, inputs, layout, prefix)
-        (l_cell, l_begin), (r_cell, r_begin) = self._shares(states)
+        (l_cell, l_begin), (r_cell, r_begin) = self._with_states(states)
         ahead, l_end = l_cell.unroll(length, steps, l_begin, layout, False)
         back, r_end = r_cell.unroll(length, steps[::-1], r_begin, layout, False)
         pairs = list(zip(ahead, list(back)[::-1], strict=True))

@@ -1,9 +1,9 @@
 """Recurrent cells: one time step of a network, stepped by hand or unrolled (MXNet's `mx.rnn`).
 
-Every node that a cell makes carries the number of its time step as the attribute `time_step`, so
-that the unrolled network can be cut along time as well. Names are MXNet's, so parameters, outputs
-and dense layers are found under the names that its users know; all the arithmetic of the gates of
-an LSTM or GRU is one node, `<prefix>t<step>_out`, which a backend can do in one pass.
+Every node of a cell has its time step as the attribute `time_step`, so the unrolled network can be
+cut along time too. Parameters, outputs and dense layers have MXNet's names. The arithmetic of all
+gates of an LSTM or GRU is a single node, `<prefix>t<step>_out`, which a backend computes in one
+pass.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from symgraph.frontend.init import LSTMBias
 from symgraph.frontend.symbol import Symbol
 
 States = list[Symbol]
-Steps = Symbol | list[Symbol]  # a sequence: one symbol with a time axis, or one a time step
-Inputs = Symbol | Sequence[Symbol] | None  # a sequence that is given; None: variables
+Steps = Symbol | list[Symbol]  # one symbol with a time axis, or one symbol per time step
+Inputs = Symbol | Sequence[Symbol] | None  # None: new variables
 PARAMETERS = (("i2h", "weight"), ("i2h", "bias"), ("h2h", "weight"), ("h2h", "bias"))
 
 
 class RNNParams:
-    """Variables by name; cells that hold the same container share them (MXNet RNNParams)."""
+    """A container of variables by name, for cells to share (`mx.rnn.RNNParams`)."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
         self._params: dict[str, Symbol] = {}
 
     def get(self, name: str, **kwargs: Any) -> Symbol:
-        """The variable `<prefix><name>`, made with these arguments of Variable if it is new."""
+        """Return the variable `<prefix><name>`.
+
+        A new one is made with these arguments of Variable.
+        """
         name = self.prefix + name
         if name not in self._params:
             self._params[name] = sym.Variable(name, **kwargs)
         return self._params[name]
 
     def include(self, other: RNNParams) -> None:
-        """Take in another container's variables; two different ones of a name raise GraphError."""
+        """Add another container's variables; GraphError for two different ones of one name."""
         for name, variable in other._params.items():
             if self._params.setdefault(name, variable) is not variable:
                 raise GraphError(
@@ -51,10 +54,13 @@ class RNNParams:
 
 
 class BaseRNNCell(ABC):
-    """One time step: `output, states = cell(inputs, states)` (MXNet BaseRNNCell).
+    """Base class of cells: `output, states = cell(inputs, states)` (`mx.rnn.BaseRNNCell`).
 
-    prefix begins the names of nodes and parameters. params: a container to share variables with
-    another cell. Subclasses give `state_info` and `_step`.
+    Subclasses implement `state_info` and `_step`.
+
+    Args:
+        prefix: prefix of the names of nodes and parameters.
+        params: a container of variables to share with another cell; None: a new one.
     """
 
     def __init__(self, prefix: str = "", params: RNNParams | None = None) -> None:
@@ -64,29 +70,29 @@ class BaseRNNCell(ABC):
         self.reset()
 
     def reset(self) -> None:
-        """Count time steps and begin states from 0 again, for another graph."""
+        """Restart the numbers of time steps and first states at 0, for another graph."""
         self._counter = -1
         self._init_counter = -1
 
     @property
     def params(self) -> RNNParams:
-        """The parameters, to share them with another cell."""
+        """The parameters, which another cell can share."""
         return self._params
 
     @property
     def can_step(self) -> bool:
-        """Whether it can be called for one time step, and not unrolled only."""
+        """Whether the cell can be called for a single time step."""
         return True
 
     @property
     def leaves(self) -> list[BaseRNNCell]:
-        """The cells without further cells in them that it puts into networks: itself."""
+        """The innermost cells that this cell adds to networks: itself."""
         return [self]
 
     @property
     @abstractmethod
     def state_info(self) -> list[dict[str, Any]]:
-        """For each state its `shape`, with 0 for the batch, and its `__layout__`."""
+        """The `shape` of each state, with 0 for the batch, and its `__layout__`."""
 
     @property
     def state_shape(self) -> list[tuple[int, ...]]:
@@ -95,10 +101,19 @@ class BaseRNNCell(ABC):
 
     @abstractmethod
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        """Make one time step, with `name` before the names of its nodes."""
+        """Build one time step; `name` prefixes the names of its nodes."""
 
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, States]:
-        """Make the next time step; inputs (B, I), states as `state_shape`: output and states."""
+        """Build the next time step and return (output, states).
+
+        Args:
+            inputs: the inputs, of shape (B, I).
+            states: the states, of the shapes `state_shape`.
+
+        Raises:
+            GraphError: if the cell cannot be stepped, or for a wrong number of states.
+            TypeError: for a state that is not a symbol.
+        """
         self._require_own(states)
         if not self.can_step:
             raise GraphError(f"{type(self).__name__} {self._prefix!r} cannot be stepped: unroll it")
@@ -107,25 +122,27 @@ class BaseRNNCell(ABC):
             return self._step(f"{self._prefix}t{self._counter}_", inputs, list(states))
 
     def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters with an array a gate in the place of this cell's (MXNet unpack_weights).
+        """Split this cell's parameters into one array per gate (MXNet unpack_weights).
 
-        `lstm_i2h_weight` (4H, I) becomes `lstm_i2h_i_weight`, `.._f_weight`, ... of (H, I), copies.
-        Other entries stay. Raises GraphError for a parameter that is not there.
+        `lstm_i2h_weight` of shape (4H, I) becomes `lstm_i2h_i_weight`, `lstm_i2h_f_weight`, ... of
+        shape (H, I), which are copies. Other entries stay. Raises GraphError for a missing
+        parameter.
         """
         return dict(args)
 
     def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """What `unpack_weights` was given, from what it gave (MXNet pack_weights)."""
+        """Join the arrays of gates; the inverse of `unpack_weights` (MXNet pack_weights)."""
         return dict(args)
 
     def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
-        """The states before the first time step: zeros, or what `func` makes.
+        """Return the states before the first time step: zeros, or results of `func`.
 
-        func is called with `name`, the entries of `state_info` and the keywords; with Variable,
-        states are inputs of the network. Zeros get their batch size from the first input.
+        `func` is called with `name`, the entries of `state_info` and the keywords; with
+        `sg.sym.Variable`, states become inputs of the network. Zeros take their batch size from the
+        first input.
         """
         self._require_own()
-        # The shape of plain zeros must be known; these take it from an input, see `begun`.
+        # Plain zeros need a known shape; these take it from an input (`with_batch_of`).
         make = sym._begin_state if func is sym.zeros else func
         states = []
         for info in self.state_info:
@@ -144,12 +161,19 @@ class BaseRNNCell(ABC):
         merge_outputs: bool | None = None,
         input_prefix: str = "",
     ) -> tuple[Steps, States]:
-        """Make `length` time steps from 0 on: their outputs and the last states.
+        """Build time steps 0 to length - 1 and return (outputs, last states).
 
-        inputs: one symbol, with time as the axis T of `layout`, or one a time step, each (B, I);
-        None makes variables `<input_prefix>t0_data`, ... begin_state: default `begin_state()`.
-        merge_outputs: one symbol in `layout` if true, a list if false; None: whichever is less
-        work. Raises GraphError for another number of inputs or states.
+        Args:
+            length: number of time steps.
+            inputs: one symbol whose time axis is the T of `layout`, or one symbol of shape (B, I)
+                per time step; None makes variables `<input_prefix>t0_data`, ...
+            begin_state: the first states; by default `begin_state()`.
+            layout: layout of merged inputs and outputs, "NTC" or "TNC".
+            merge_outputs: true for one symbol in `layout`, false for a list; None: the cheaper one.
+            input_prefix: prefix of the names of input variables.
+
+        Raises:
+            GraphError: for a wrong number of inputs or states.
         """
         self._require_own(begin_state)
         require_count(f"{type(self).__name__} {self._prefix!r}", "length", length)
@@ -166,7 +190,7 @@ class BaseRNNCell(ABC):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """`unroll` from these first states, which fit; cells that unroll otherwise override it."""
+        """Unroll from these checked states; cells that unroll in another way override this."""
         outputs = []
         for step in split_steps(length, inputs, layout, prefix):
             output, states = self(step, states)
@@ -176,32 +200,32 @@ class BaseRNNCell(ABC):
     def _require_own(self, states: Sequence[Symbol] | None = None) -> None:
         who = f"{type(self).__name__} {self._prefix!r}"
         if self._modified:
-            raise GraphError(f"{who} is part of a modifier cell now: call that one instead")
+            raise GraphError(f"{who} is part of a modifier cell now: call that cell instead")
         count = len(self.state_info)
         if states is not None and len(states) != count:
             raise GraphError(f"{who} has {count} states, but {len(states)} are given")
         for state in () if states is None else states:
             if not isinstance(state, Symbol):
-                raise TypeError(f"{who}: states are symbols, not {type(state).__name__}")
+                raise TypeError(f"{who}: states must be symbols, not {type(state).__name__}")
 
 
 def require_count(who: str, what: str, number: Any) -> None:
-    """GraphError unless it is a whole number of 1 or more."""
+    """Raise GraphError unless the number is whole and at least 1."""
     if not isinstance(number, int | np.integer) or number < 1:
         raise GraphError(f"{who}: {what}={number!r} is not a valid int of 1 or more")
 
 
 def require_cell(who: str, cell: Any) -> BaseRNNCell:
-    """The cell; TypeError if it is none."""
+    """Return the cell; TypeError if it is not one."""
     if not isinstance(cell, BaseRNNCell):
-        raise TypeError(f"{who} is made of cells, such as LSTMCell(8), not of {cell!r}")
+        raise TypeError(f"{who} takes cells, such as LSTMCell(8), not {cell!r}")
     return cell
 
 
 def split_steps(
     length: int, inputs: Symbol | Sequence[Symbol] | None, layout: str, prefix: str = ""
 ) -> list[Symbol]:
-    """The inputs of each time step."""
+    """Return the inputs of each time step; None makes variables `<prefix>t0_data`, ..."""
     if inputs is None:
         return [sym.Variable(f"{prefix}t{t}_data") for t in range(length)]
     if isinstance(inputs, Symbol):
@@ -218,28 +242,28 @@ def split_steps(
 
 
 def merge_steps(steps: Sequence[Symbol], layout: str) -> Symbol:
-    """One symbol with a time axis."""
+    """Join time steps into one symbol with a time axis."""
     axis = time_axis(layout)
-    wide = []
+    expanded = []
     for t, step in enumerate(steps):
         with AttrScope(time_step=str(t)):
-            wide.append(sym.expand_dims(step, axis=axis))
-    return sym.Concat(*wide, dim=axis)
+            expanded.append(sym.expand_dims(step, axis=axis))
+    return sym.Concat(*expanded, dim=axis)
 
 
 def time_axis(layout: str) -> int:
+    """Return the position of T in a layout; GraphError if it has none."""
     if "T" not in layout:
         raise GraphError(f"layout {layout!r} has no T, the time axis; write 'NTC' or 'TNC'")
     return layout.index("T")
 
 
 class _DenseCell(BaseRNNCell):
-    """A cell of dense layers from the inputs (i2h) and from the state (h2h), one a gate.
+    """A cell with a dense layer of the inputs (i2h) and of the state (h2h) for all gates."""
 
-    gates: what stands for each in the names of unpacked parameters, in order.
-    """
-
+    #: The gates in order, as in the names of unpacked parameters.
     gates: tuple[str, ...]
+    #: Number of states.
     states = 1
 
     def __init__(
@@ -263,44 +287,44 @@ class _DenseCell(BaseRNNCell):
         return sym.FullyConnected(data, weight, bias, num_hidden=units, name=f"{name}{kind}")
 
     def _names(self) -> Iterator[tuple[str, list[str]]]:
-        """Each parameter's name, and those of its gates."""
+        """Yield each parameter's name with the names of its gates' parts."""
         prefix = self._params.prefix
         for kind, what in PARAMETERS:
             parts = [f"{prefix}{kind}{gate}_{what}" for gate in self.gates]
             yield f"{prefix}{kind}_{what}", parts
 
     def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(args)
+        table = dict(args)
         for name, parts in self._names():
-            if name not in found and found.keys() >= {*parts}:
-                continue  # unpacked by a cell that shares it
-            packed = take(found, name)
+            if name not in table and table.keys() >= {*parts}:
+                continue  # already unpacked by a cell that shares it
+            packed = pop_parameter(table, name)
             if len(packed) % len(parts):
                 raise ShapeError(
                     f"parameter {name!r} has {len(packed)} rows, which are not {len(parts)} gates "
                     "of equal size"
                 )
             for part, rows in zip(parts, np.split(packed, len(parts)), strict=True):
-                found[part] = rows.copy()
-        return found
+                table[part] = rows.copy()
+        return table
 
     def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(args)
+        table = dict(args)
         for name, parts in self._names():
-            if name not in found or name in parts:  # else packed by a cell that shares it
-                found[name] = np.concatenate([take(found, part) for part in parts])
-        return found
+            if name not in table or name in parts:  # otherwise packed by a cell that shares it
+                table[name] = np.concatenate([pop_parameter(table, part) for part in parts])
+        return table
 
 
-def take(args: MutableMapping[str, Any], name: str) -> Any:
-    """Take a parameter out of a table of them; GraphError if it is not there."""
+def pop_parameter(args: MutableMapping[str, Any], name: str) -> Any:
+    """Remove a parameter from a table and return it; GraphError if it is missing."""
     if name not in args:
-        raise GraphError(f"no parameter {name!r} among those given; {nearest(name, args)}")
+        raise GraphError(f"no parameter {name!r}; {nearest(name, args)}")
     return args.pop(name)
 
 
-def begun(state: Symbol, inputs: Symbol) -> Symbol:
-    """The state; if it is one of `begin_state` that is not used yet, with its batch size."""
+def with_batch_of(state: Symbol, inputs: Symbol) -> Symbol:
+    """Return a state; one of `begin_state` without a batch size gets that of the inputs."""
     node = state.one("a state of a cell").node
     if node.op is None or node.op.name != "_begin_state":
         return state
@@ -312,9 +336,13 @@ def begun(state: Symbol, inputs: Symbol) -> Symbol:
 
 
 class RNNCell(_DenseCell):
-    """h' = activation(W_i x + b_i + W_h h + b_h) (MXNet RNNCell).
+    """A plain cell: h' = activation(W_i x + b_i + W_h h + b_h) (`mx.rnn.RNNCell`).
 
-    activation: the `act_type` of an Activation, or a function of a symbol and a `name`.
+    Args:
+        num_hidden: units.
+        activation: the `act_type` of an Activation, or a function of a symbol and a `name`.
+        prefix: prefix of the names of nodes and parameters.
+        params: a container of variables to share with another cell.
     """
 
     gates = ("",)
@@ -331,7 +359,7 @@ class RNNCell(_DenseCell):
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         i2h = self._dense("i2h", name, inputs)
-        total = i2h + self._dense("h2h", name, begun(states[0], inputs))
+        total = i2h + self._dense("h2h", name, with_batch_of(states[0], inputs))
         if isinstance(self._activation, str):
             output = sym.Activation(total, act_type=self._activation, name=f"{name}out")
         else:
@@ -340,10 +368,15 @@ class RNNCell(_DenseCell):
 
 
 class LSTMCell(_DenseCell):
-    """Long short-term memory; gates in the order i, f, c, o; states h, c (MXNet LSTMCell).
+    """Long short-term memory, with gates i, f, c, o and states h, c (`mx.rnn.LSTMCell`).
 
-    forget_bias is no term of its own: it is the initial value of the forget gate's part of
-    `i2h_bias`. Among the internals, c is `<prefix>t<step>_out_state`.
+    Among the internals, c is `<prefix>t<step>_out_state`.
+
+    Args:
+        num_hidden: units.
+        prefix: prefix of the names of nodes and parameters.
+        params: a container of variables to share with another cell.
+        forget_bias: initial value of the forget gate's part of `i2h_bias`; not a separate term.
     """
 
     gates = ("_i", "_f", "_c", "_o")
@@ -359,16 +392,16 @@ class LSTMCell(_DenseCell):
         super().__init__(num_hidden, prefix, params, LSTMBias(forget_bias))
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        h, c = (begun(state, inputs) for state in states)
+        h, c = (with_batch_of(state, inputs) for state in states)
         i2h, h2h = self._dense("i2h", name, inputs), self._dense("h2h", name, h)
         next_h, next_c = sym._lstm_gates(i2h, h2h, c, name=f"{name}out")
         return next_h, [next_h, next_c]
 
 
 class GRUCell(_DenseCell):
-    """Gated recurrent unit in cuDNN's form; gates in the order r, z, o (MXNet GRUCell).
+    """Gated recurrent unit in cuDNN's form, with gates r, z, o (`mx.rnn.GRUCell`).
 
-    n = tanh(i2h_o + r * h2h_o) with the bias inside h2h_o; h' = (1 - z) n + z h.
+    n = tanh(i2h_o + r * h2h_o), where h2h_o includes its bias; h' = (1 - z) n + z h.
     """
 
     gates = ("_r", "_z", "_o")
@@ -379,8 +412,8 @@ class GRUCell(_DenseCell):
         super().__init__(num_hidden, prefix, params)
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        h = begun(states[0], inputs)
-        inner = f"{name}_"  # MXNet's names of all inner nodes have a second underscore
+        h = with_batch_of(states[0], inputs)
+        inner = f"{name}_"  # in MXNet, names of inner nodes have a second underscore
         i2h, h2h = self._dense("i2h", inner, inputs), self._dense("h2h", inner, h)
         output = sym._gru_gates(i2h, h2h, h, name=f"{name}out")
         return output, [output]

@@ -1,7 +1,7 @@
 """Checkpoints of recurrent networks, in which every gate has an array of its own.
 
-So a file that was written with one kind of cell, or by MXNet, is read with another kind of the
-same gates.
+A file written with one kind of cell, or by MXNet, can therefore be read with another kind that has
+the same gates.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ def save_rnn_checkpoint(
     arg_params: Mapping[str, Any],
     aux_params: Mapping[str, Any],
 ) -> None:
-    """`save_checkpoint` with unpacked weights (`mx.rnn.save_rnn_checkpoint`)."""
-    for cell in _in_networks(cells):
+    """Write a checkpoint with unpacked weights (`mx.rnn.save_rnn_checkpoint`).
+
+    Files and errors are those of `sg.model.save_checkpoint`; GraphError for a missing parameter.
+    """
+    for cell in _innermost(cells):
         arg_params = cell.unpack_weights(arg_params)
     save_checkpoint(prefix, epoch, symbol, arg_params, aux_params)
 
@@ -35,15 +38,19 @@ def save_rnn_checkpoint(
 def load_rnn_checkpoint(
     cells: Cells, prefix: str, epoch: int
 ) -> tuple[Symbol, dict[str, Array], dict[str, Array]]:
-    """`load_checkpoint`, its weights packed for these cells (`mx.rnn.load_rnn_checkpoint`)."""
+    """Read a checkpoint and pack its weights for these cells (`mx.rnn.load_rnn_checkpoint`).
+
+    Returns (symbol, parameters, auxiliary states). Errors are those of `sg.model.load_checkpoint`;
+    GraphError for a missing parameter.
+    """
     symbol, arg_params, aux_params = load_checkpoint(prefix, epoch)
-    for cell in _in_networks(cells):
+    for cell in _innermost(cells):
         arg_params = cell.pack_weights(arg_params)
     return symbol, arg_params, aux_params
 
 
 def do_rnn_checkpoint(cells: Cells, prefix: str, period: int = 1) -> Epoch:
-    """An `epoch_end_callback` that saves every `period` epochs (`mx.rnn.do_rnn_checkpoint`)."""
+    """Return an epoch callback that saves every `period` epochs (`mx.rnn.do_rnn_checkpoint`)."""
 
     def save(
         epoch: int, symbol: Symbol, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
@@ -54,7 +61,10 @@ def do_rnn_checkpoint(cells: Cells, prefix: str, period: int = 1) -> Epoch:
     return save
 
 
-def _in_networks(cells: Cells) -> list[BaseRNNCell]:
-    """The cells whose parameters networks have: of a fused cell those of its stack."""
-    listed = [cells] if isinstance(cells, BaseRNNCell) else list(cells)
-    return [leaf for cell in listed for leaf in cell.leaves]
+def _innermost(cells: Cells) -> list[BaseRNNCell]:
+    """List the innermost cells, whose parameters are in networks.
+
+    A fused cell has a stack of them.
+    """
+    sequence = [cells] if isinstance(cells, BaseRNNCell) else list(cells)
+    return [leaf for cell in sequence for leaf in cell.leaves]

@@ -1,4 +1,4 @@
-"""The fused cell: MXNet's one-vector layout of a whole stack's parameters, and that stack."""
+"""The fused cell: a stack of cells, and MXNet's layout of all its parameters in one vector."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from symgraph.rnn.cells import (
     RNNCell,
     States,
     Steps,
+    pop_parameter,
     require_count,
-    take,
 )
 from symgraph.rnn.stacks import DropoutCell, SequentialRNNCell
 
@@ -35,14 +35,26 @@ MODES: dict[str, Callable[..., LSTMCell | GRUCell | RNNCell]] = {
 
 
 class FusedRNNCell(BaseRNNCell):
-    """A stack of layers under the names of MXNet's FusedRNNCell.
+    """A stack of layers with the names of `mx.rnn.FusedRNNCell`.
 
-    In MXNet it is one cuDNN kernel with one parameter, the vector `<prefix>parameters`. Here it
-    is the stack that `unfuse` gives, with that stack's parameters, so that layers can be placed
-    and cut. `pack_weights` and `unpack_weights` are MXNet's, between that vector and an array a
-    gate: `cell.unfuse().pack_weights(cell.unpack_weights(params))` are the parameters of a network
-    from those of an MXNet network. mode: rnn_relu, rnn_tanh, lstm or gru. get_next_state: whether
-    `unroll` returns the last states; else it returns none.
+    In MXNet the cell is one cuDNN kernel with one parameter, the vector `<prefix>parameters`. Here
+    it is the stack that `unfuse` returns, with that stack's parameters, so layers can be placed and
+    cut. As in MXNet, `pack_weights` and `unpack_weights` convert between the vector and one array
+    per gate: `cell.unfuse().pack_weights(cell.unpack_weights(params))` converts the parameters of
+    an MXNet network to those of a network here.
+
+    Args:
+        num_hidden: units per layer and direction.
+        num_layers: number of layers.
+        mode: rnn_relu, rnn_tanh, lstm or gru.
+        bidirectional: whether each layer has a forward and a backward cell.
+        dropout: probability of dropout between layers.
+        get_next_state: whether `unroll` returns the last states; otherwise it returns none.
+        forget_bias: initial bias of the forget gates of an lstm.
+        prefix: prefix of all names; by default `<mode>_`.
+
+    Raises:
+        GraphError: for an unknown mode or a wrong number.
     """
 
     def __init__(
@@ -73,7 +85,7 @@ class FusedRNNCell(BaseRNNCell):
         self._gates = self._make(1, "", 0.0).gates
 
     def unfuse(self) -> SequentialRNNCell:
-        """A stack of cells of its own, with parameters `<prefix>l0_i2h_weight` and so on."""
+        """Return a new stack of cells, with parameters `<prefix>l0_i2h_weight`, ..."""
         stack = SequentialRNNCell()
         for layer in range(self._num_layers):
             cells = [
@@ -97,7 +109,7 @@ class FusedRNNCell(BaseRNNCell):
 
     @property
     def state_info(self) -> list[dict[str, Any]]:
-        """Of the stack: layer by layer, and not all layers in one array as in MXNet."""
+        """The states of the stack, layer by layer; MXNet has all layers in one array."""
         return [] if self._stack is None else self._stack.state_info
 
     def reset(self) -> None:
@@ -122,46 +134,48 @@ class FusedRNNCell(BaseRNNCell):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """As the stack's; outputs are merged unless merge_outputs is False."""
+        """Unroll the stack; outputs are merged unless merge_outputs is False."""
         assert self._stack is not None
-        made = self._stack.unroll(length, inputs, states, layout, merge is not False, prefix)
-        return made[0], made[1] if self._get_next_state else []
+        outputs, ends = self._stack.unroll(
+            length, inputs, states, layout, merge is not False, prefix
+        )
+        return outputs, ends if self._get_next_state else []
 
-    # -- MXNet's vector ----------------------------------------------------------------------
+    # -- MXNet's parameter vector --------------------------------------------------------------
 
     def parameter_count(self, num_input: int) -> int:
-        """The elements of the vector when the inputs are (B, num_input)."""
+        """Return the size of the vector for inputs of shape (B, num_input)."""
         return sum(int(np.prod(shape)) for _, shape in self._pieces(num_input))
 
     def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """An array a gate in the place of the vector `<prefix>parameters`: copies."""
-        found = dict(args)
+        """Replace the vector `<prefix>parameters` by copies: one array per gate."""
+        table = dict(args)
         name = f"{self._prefix}parameters"
-        vector = take(found, name)
-        every_input = len(self._directions) * len(self._gates) * self._num_hidden
-        num_input, rest = divmod(vector.size - self.parameter_count(0), every_input)
+        vector = pop_parameter(table, name)
+        per_input = len(self._directions) * len(self._gates) * self._num_hidden
+        num_input, rest = divmod(vector.size - self.parameter_count(0), per_input)
         if num_input < 1 or rest:
             raise ShapeError(
                 f"parameter {name!r} has {vector.size} elements, which is not "
-                f"{self.parameter_count(0)} and {every_input} for each input of the cell"
+                f"{self.parameter_count(0)} plus {per_input} per input of the cell"
             )
         for piece, part in self._cut(vector, num_input):
-            found[piece] = part.copy()
-        return found
+            table[piece] = part.copy()
+        return table
 
     def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The vector in the place of an array a gate."""
-        found = dict(args)
+        """Replace the arrays of gates by the vector `<prefix>parameters`."""
+        table = dict(args)
         first = f"{self._prefix}l0_i2h{self._gates[0]}_weight"
-        weight = found[first] if first in found else take(found, first)
+        weight = table[first] if first in table else pop_parameter(table, first)
         vector = np.empty(self.parameter_count(weight.shape[1]), weight.dtype)
         for piece, part in self._cut(vector, weight.shape[1]):
-            part[...] = take(found, piece)
-        found[f"{self._prefix}parameters"] = vector
-        return found
+            part[...] = pop_parameter(table, piece)
+        table[f"{self._prefix}parameters"] = vector
+        return table
 
     def _cut(self, vector: Array, num_input: int) -> Iterator[tuple[str, Array]]:
-        """The pieces of the vector, as views."""
+        """Yield the named pieces of the vector, as views."""
         at = 0
         for name, shape in self._pieces(num_input):
             size = int(np.prod(shape))
@@ -169,7 +183,7 @@ class FusedRNNCell(BaseRNNCell):
             at += size
 
     def _pieces(self, num_input: int) -> Iterator[tuple[str, Shape]]:
-        """All weights, then all biases; each layer by layer, direction by direction."""
+        """Yield (name, shape) of the pieces: weights, then biases, each by layer and direction."""
         hidden = self._num_hidden
         for what in ("weight", "bias"):
             for layer in range(self._num_layers):

@@ -1,7 +1,7 @@
-"""Sentences in buckets: ids of words, and batches of sentences that are padded to few lengths.
+"""Sentences in buckets: words as ids, and batches of sentences padded to a few lengths.
 
-Names and arguments are those of MXNet's `mx.rnn`. Where MXNet drops sentences without a word, the
-counts can be read here, and ids are int32, so that all of them are exact.
+Names and arguments are those of MXNet's `mx.rnn`. MXNet drops sentences silently; here they are
+counted. Ids are int32, so all of them are exact.
 """
 
 from __future__ import annotations
@@ -27,11 +27,19 @@ def encode_sentences(
     start_label: int = 0,
     unknown_token: Hashable | None = None,
 ) -> tuple[list[list[int]], dict[Hashable, int]]:
-    """Words as ids: the encoded sentences and the vocabulary (`mx.rnn.encode_sentences`).
+    """Encode words as ids; return (sentences, vocabulary) (`mx.rnn.encode_sentences`).
 
-    vocab: word -> id; None makes one, which gives new words the next free id from `start_label`
-    on and `invalid_key` the id `invalid_label`. A given one is not changed: words outside it get
-    the id of `unknown_token`, which is added if it has none, and raise ConfigError without one.
+    Args:
+        sentences: lists of words.
+        vocab: ids by word, which are not changed; None makes a new vocabulary.
+        invalid_label: the id of `invalid_key` in a new vocabulary.
+        invalid_key: the word for padding in a new vocabulary.
+        start_label: the smallest id of new words; each gets the next free one.
+        unknown_token: with a `vocab`, the word whose id stands for unknown words; it is added to
+            the result if it has no id.
+
+    Raises:
+        ConfigError: for a word outside `vocab`, if there is no `unknown_token`.
     """
     table = {invalid_key: invalid_label} if vocab is None else dict(vocab)
     used = {*table.values(), invalid_label}
@@ -54,7 +62,7 @@ def encode_sentences(
         if unknown_token is None:
             known_words = [w for w in table if isinstance(w, str)]
             raise ConfigError(
-                f"word {word!r} is not in the vocabulary of {len(table)} words; give unknown_token "
+                f"word {word!r} is not in the vocabulary of {len(table)} words; set unknown_token "
                 f"for such words, or correct it: {nearest(str(word), known_words)}"
             )
         found = table.get(unknown_token)
@@ -64,17 +72,31 @@ def encode_sentences(
 
 
 class BucketSentenceIter(DataIter):
-    """Batches of sentences of about one length, in random order (`mx.rnn.BucketSentenceIter`).
+    """Iterator over batches of sentences of similar length (`mx.rnn.BucketSentenceIter`).
 
-    sentences: lists of ids. A sentence goes to the smallest bucket that it fits into; buckets None
-    makes one of each length that fills a batch. The label is the data one step on. Both are padded
-    with `invalid_label`, the data with `data_pad` if that is given: a loss can ignore an id that is
-    none, an Embedding cannot look it up. layout: NT (batch first) or TN. Each epoch
-    (`reset`) has its own order, the same for the same seed; shuffle False keeps the given order.
+    A sentence goes to the smallest bucket that it fits into. Labels are the data shifted by one
+    time step. Each epoch (`reset`) has a random order of its own, which depends on the seed only.
 
-    discarded: sentences longer than the largest bucket, in no batch at all. dropped: sentences of
-    the last, incomplete batch of a bucket, left out of this epoch; with pad_tail it is filled up
-    with sentences of pads instead. Raises ConfigError if there is no batch.
+    `discarded` counts sentences longer than the largest bucket, which are in no batch. `dropped`
+    counts sentences of incomplete last batches of buckets, which are left out of an epoch.
+
+    Args:
+        sentences: lists of ids.
+        batch_size: sentences per batch.
+        buckets: lengths; None makes a bucket of each length that fills a batch.
+        invalid_label: the padding of labels, and of data without a `data_pad`.
+        data_name: name of the data.
+        label_name: name of the label.
+        dtype: dtype of data and label.
+        layout: NT (batch first) or TN.
+        pad_tail: fill up incomplete batches with empty sentences instead of dropping them.
+        shuffle: whether the order is random.
+        seed: seed of the order.
+        data_pad: the padding of data. A loss can ignore an id such as -1, but an Embedding cannot
+            look it up.
+
+    Raises:
+        ConfigError: if there is no batch, an argument is out of range, or ids do not fit the dtype.
     """
 
     def __init__(
@@ -95,7 +117,7 @@ class BucketSentenceIter(DataIter):
     ) -> None:
         if layout not in LAYOUTS:
             raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
-        if not _whole(batch_size):
+        if not _is_count(batch_size):
             raise ConfigError(f"batch_size is {batch_size!r}; it must be a number of 1 or more")
         super().__init__(batch_size)
         self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
@@ -129,7 +151,7 @@ class BucketSentenceIter(DataIter):
         self._begin(0)
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """The number of batches per epoch."""
         return sum(self._batches(len(array)) for array in self.data)
 
     def _batches(self, sentences: int) -> int:
@@ -137,12 +159,12 @@ class BucketSentenceIter(DataIter):
 
     @property
     def provide_data(self) -> list[DataDesc]:
-        """The data of the default bucket."""
+        """The description of the default bucket's data."""
         return [self._describe(self.data_name, self.default_bucket_key)]
 
     @property
     def provide_label(self) -> list[DataDesc]:
-        """The label of the default bucket."""
+        """The description of the default bucket's label."""
         return [self._describe(self.label_name, self.default_bucket_key)]
 
     def _describe(self, name: str, length: int) -> DataDesc:
@@ -150,7 +172,7 @@ class BucketSentenceIter(DataIter):
         return DataDesc(name, shape, self.dtype, self.layout)
 
     def reset(self) -> None:
-        """Begin the next epoch, with its own order of sentences and batches."""
+        """Begin the next epoch, with a new order of sentences and batches."""
         self._begin(self._epoch + 1)
 
     def _begin(self, epoch: int) -> None:
@@ -175,7 +197,7 @@ class BucketSentenceIter(DataIter):
         return self._batch(*self._plan[self._next - 1])
 
     def batch(self, number: int) -> DataBatch:
-        """A batch by its number, counted over epochs; the iteration is then in its epoch."""
+        """Return a batch by its number, counted over epochs; moves the iterator to that epoch."""
         epoch, at = divmod(number, len(self))
         if epoch != self._epoch:
             self._begin(epoch)
@@ -206,44 +228,45 @@ class BucketSentenceIter(DataIter):
         )
 
 
-def _whole(number: object) -> bool:
+def _is_count(number: object) -> bool:
     return isinstance(number, int | np.integer) and bool(number >= 1)
 
 
 def _encoded(number: int, sentence: Sequence[int] | Array, dtype: str) -> Array:
-    """The ids of a sentence; ConfigError if the dtype does not hold them as they are."""
-    given = np.asarray(sentence)
-    if given.dtype.kind in "biuf":
-        ids = given.astype(dtype).reshape(-1)
-        if np.array_equal(ids, given.reshape(-1)):
+    """Return the ids of a sentence; ConfigError if the dtype cannot represent them exactly."""
+    values = np.asarray(sentence)
+    if values.dtype.kind in "biuf":
+        ids = values.astype(dtype).reshape(-1)
+        if np.array_equal(ids, values.reshape(-1)):
             return ids
-    raise ConfigError(f"sentence {number} is no list of ids of type {dtype}: {sentence!r}")
+    raise ConfigError(f"sentence {number} is not a list of ids of type {dtype}: {sentence!r}")
 
 
 def _bucket_lengths(
-    lengths: Sequence[int], batch_size: int, given: Iterable[int] | None, pad_tail: bool
+    lengths: Sequence[int], batch_size: int, requested: Iterable[int] | None, pad_tail: bool
 ) -> list[int]:
-    """The buckets' lengths, rising."""
-    if given is not None:
-        found = [*given] if isinstance(given, Iterable) else []
-        if not found or not all(map(_whole, found)):
-            raise ConfigError(f"buckets are {given!r}; give a list of lengths of 1 or more")
-        return sorted({int(length) for length in found})
+    """Return the lengths of the buckets in rising order."""
+    if requested is not None:
+        buckets = [*requested] if isinstance(requested, Iterable) else []
+        if not buckets or not all(map(_is_count, buckets)):
+            raise ConfigError(f"buckets must be a list of lengths of 1 or more, not {requested!r}")
+        return sorted({int(length) for length in buckets})
     counts = Counter(lengths)
     least = 1 if pad_tail else batch_size
-    found = sorted(length for length, count in counts.items() if length and count >= least)
-    if not found:
-        most = max(counts.values(), default=0)
+    buckets = sorted(length for length, count in counts.items() if length and count >= least)
+    if not buckets:
+        largest = max(counts.values(), default=0)
         raise ConfigError(
-            f"no length of sentence fills a batch of {batch_size} (the most common one has {most} "
-            "sentences), so there are no buckets; give buckets, or lower batch_size"
+            f"no length of sentence fills a batch of {batch_size} (the most common one has "
+            f"{largest} "
+            "sentences), so there are no buckets; set buckets, or lower batch_size"
         )
-    return found
+    return buckets
 
 
 def _padded(rows: Sequence[Array], length: int, pad: int, dtype: str) -> Array:
-    """Sentences as rows of one length."""
-    found = np.full((len(rows), length), pad, dtype)
-    for into, row in zip(found, rows, strict=True):
-        into[: len(row)] = row
-    return found
+    """Return sentences as rows of one length."""
+    padded = np.full((len(rows), length), pad, dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return padded

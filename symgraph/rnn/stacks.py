@@ -1,4 +1,4 @@
-"""Cells made of cells: stacks, dropout between them, zoneout and residual connections."""
+"""Cells made of cells: stacks, dropout, zoneout and residual connections."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from symgraph.rnn.cells import (
     Inputs,
     States,
     Steps,
-    begun,
     merge_steps,
     require_cell,
     split_steps,
+    with_batch_of,
 )
 
 
 class CellGroup(BaseRNNCell):
-    """Cells whose states and parameters go together, in order."""
+    """A cell made of cells; its states and parameters are theirs, in order."""
 
     def __init__(self, cells: Iterable[BaseRNNCell] = ()) -> None:
         self._cells: list[BaseRNNCell] = []
@@ -68,21 +68,21 @@ class CellGroup(BaseRNNCell):
             args = cell.pack_weights(args)
         return dict(args)
 
-    def _shares(self, states: Sequence[Symbol]) -> Iterator[tuple[BaseRNNCell, States]]:
-        """Each cell with its own states."""
+    def _with_states(self, states: Sequence[Symbol]) -> Iterator[tuple[BaseRNNCell, States]]:
+        """Yield each cell with its states."""
         rest = iter(states)
         for cell in self._cells:
             yield cell, [next(rest) for _ in cell.state_info]
 
 
 class SequentialRNNCell(CellGroup):
-    """Cells one on top of the other; its states are theirs, in order (MXNet SequentialRNNCell)."""
+    """A stack of cells; its states are theirs, in order (`mx.rnn.SequentialRNNCell`)."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def add(self, cell: BaseRNNCell) -> None:
-        """Put a cell on top; one whose parameters' names are taken raises GraphError."""
+        """Put a cell on top; GraphError if other parameters have the names of its parameters."""
         self._include(cell)
 
     def _require_own(self, states: Sequence[Symbol] | None = None) -> None:
@@ -92,7 +92,7 @@ class SequentialRNNCell(CellGroup):
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         ends: States = []
-        for cell, own in self._shares(states):
+        for cell, own in self._with_states(states):
             inputs, end = cell(inputs, own)
             ends += end
         return inputs, ends
@@ -106,10 +106,10 @@ class SequentialRNNCell(CellGroup):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """Layer by layer: a whole layer's nodes come before the next one's."""
+        """Unroll layer by layer: all nodes of a layer precede those of the next one."""
         steps: Any = inputs
         ends: States = []
-        for number, (cell, own) in enumerate(self._shares(states), 1):
+        for number, (cell, own) in enumerate(self._with_states(states), 1):
             last = merge if number == len(self._cells) else None
             steps, end = cell.unroll(length, steps, own, layout, last, prefix)
             ends += end
@@ -117,7 +117,7 @@ class SequentialRNNCell(CellGroup):
 
 
 class DropoutCell(BaseRNNCell):
-    """Dropout of the inputs with probability `dropout`; it has no states (MXNet DropoutCell)."""
+    """Dropout of the inputs with probability `dropout`, without states (`mx.rnn.DropoutCell`)."""
 
     def __init__(self, dropout: float, prefix: str = "dropout_") -> None:
         super().__init__(prefix)
@@ -139,16 +139,16 @@ class DropoutCell(BaseRNNCell):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """A sequence in one symbol is dropped out as a whole."""
+        """Apply dropout once to a sequence that is one symbol."""
         if isinstance(inputs, Symbol) and merge is not False:
             return self._step("", inputs, states)
         return super()._unroll(length, inputs, states, layout, merge, prefix)
 
 
 class ModifierCell(BaseRNNCell):
-    """A cell around `base_cell`, which from then on is used through it alone (MXNet ModifierCell).
+    """Base class of cells around a base cell, with its parameters (`mx.rnn.ModifierCell`).
 
-    Parameters and states are those of the base cell.
+    From then on the base cell can be used only through this cell.
     """
 
     def __init__(self, base_cell: BaseRNNCell) -> None:
@@ -194,11 +194,19 @@ class ModifierCell(BaseRNNCell):
 
 
 class ZoneoutCell(ModifierCell):
-    """Keeps units of the last step instead of new ones (Krueger et al., arXiv:1606.01305).
+    """Keep random units of the last time step while training (`mx.rnn.ZoneoutCell`).
 
-    zoneout_outputs, zoneout_states: the share of an output's or a state's units that keep their
-    value while training; the output before the first one is 0. Otherwise all units are new ones
-    and not an average, as in MXNet's ZoneoutCell.
+    Outside training all units are new ones and not an average, as in MXNet. Source: Krueger et al.,
+    arXiv:1606.01305.
+
+    Args:
+        base_cell: the cell, which must be able to step.
+        zoneout_outputs: share of an output's units that keep their value; the output before the
+            first one is 0.
+        zoneout_states: share of a state's units that keep their value.
+
+    Raises:
+        GraphError: for a cell that cannot be stepped, or a share outside 0 to 1.
     """
 
     def __init__(
@@ -219,7 +227,7 @@ class ZoneoutCell(ModifierCell):
         self._last = None
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
-        old = [begun(state, inputs) for state in states]
+        old = [with_batch_of(state, inputs) for state in states]
         with self._base() as base:
             output, new = base(inputs, old)
         name = f"{base._prefix}{name}zoneout"
@@ -227,35 +235,35 @@ class ZoneoutCell(ModifierCell):
             last = (
                 sym.zeros_like(output, name=f"{name}_first") if self._last is None else self._last
             )
-            output = _zoned(f"{name}_output", self.zoneout_outputs, output, last)
+            output = _zone_out(f"{name}_output", self.zoneout_outputs, output, last)
         self._last = output
         if self.zoneout_states:
             pairs = enumerate(zip(new, old, strict=True))
-            new = [_zoned(f"{name}_state{i}", self.zoneout_states, n, o) for i, (n, o) in pairs]
+            new = [_zone_out(f"{name}_state{i}", self.zoneout_states, n, o) for i, (n, o) in pairs]
         return output, new
 
 
 def _share(what: str, share: float) -> float:
-    """The share of units; GraphError if it is none."""
+    """Return the share of units; GraphError unless it is a number from 0 to 1."""
     if not isinstance(share, int | float | np.number) or not 0 <= share <= 1:
         raise GraphError(f"{what}={share!r} is not a valid float from 0 to 1")
     return float(share)
 
 
-def _zoned(name: str, share: float, new: Symbol, old: Symbol) -> Symbol:
-    """New units, or, where dropout takes a 1 away, old ones."""
+def _zone_out(name: str, share: float, new: Symbol, old: Symbol) -> Symbol:
+    """Select new units, and old ones where dropout of a 1 returns 0."""
     ones = sym.ones_like(new, name=f"{name}_ones")
     mask = sym.Dropout(ones, p=share, name=f"{name}_mask")
     return sym.where(mask, new, old, name=name)
 
 
 class ResidualCell(ModifierCell):
-    """Adds the inputs to the base cell's outputs (Wu et al., arXiv:1609.08144; ResidualCell)."""
+    """Add the inputs to the base cell's outputs (`mx.rnn.ResidualCell`; arXiv:1609.08144)."""
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         with self._base() as base:
             output, states = base(inputs, states)
-        return _plus(output, inputs), states
+        return _add_residual(output, inputs), states
 
     def _unroll(
         self,
@@ -266,19 +274,19 @@ class ResidualCell(ModifierCell):
         merge: bool | None,
         prefix: str,
     ) -> tuple[Steps, States]:
-        """With the base cell unrolled in its own way."""
+        """Unroll the base cell in its own way and add the inputs."""
         steps = split_steps(length, inputs, layout, prefix)
         with self._base() as base:
             outputs, states = base.unroll(length, steps, states, layout, merge)
         if isinstance(outputs, Symbol):
-            whole = inputs if isinstance(inputs, Symbol) else merge_steps(steps, layout)
-            return _plus(outputs, whole), states
+            merged = inputs if isinstance(inputs, Symbol) else merge_steps(steps, layout)
+            return _add_residual(outputs, merged), states
         sums = []
         for t, (output, step) in enumerate(zip(outputs, steps, strict=True)):
             with AttrScope(time_step=str(t)):
-                sums.append(_plus(output, step))
+                sums.append(_add_residual(output, step))
         return sums, states
 
 
-def _plus(output: Symbol, inputs: Symbol) -> Symbol:
+def _add_residual(output: Symbol, inputs: Symbol) -> Symbol:
     return sym.elemwise_add(output, inputs, name=f"{output.name}_plus_residual")

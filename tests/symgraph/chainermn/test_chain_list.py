@@ -124,7 +124,7 @@ def test_states_must_fit():
     with pytest.raises(GraphError, match="LSTMCell of rank 0 sends to rank 1, but no link there"):
         connect(sender(1, [data(0)]), gru(1, [data(1)]))
     fused = create_multi_node_n_step_rnn(sg.rnn.FusedRNNCell(4, prefix="a_"), 0, rank_out=1)
-    with pytest.raises(GraphError, match="last states on, but gives 0 of 2; a FusedRNNCell gives"):
+    with pytest.raises(GraphError, match="last states, but returns 0 of 2; a FusedRNNCell returns"):
         connect(fused(3, sg.sym.Variable("x")), gru(3, sg.sym.Variable("y")))
     wide = create_multi_node_n_step_rnn(sg.rnn.LSTMCell(6, prefix="b_"), 1, rank_in=0)
     sender = create_multi_node_n_step_rnn(sg.rnn.LSTMCell(4, prefix="a_"), 0, rank_out=1)
@@ -181,9 +181,9 @@ def test_a_rank_that_is_not_there():
 def test_links_of_the_wrong_kind():
     with pytest.raises(GraphError, match=r"link 0 of rank 0 does not take 2 inputs: too many"):
         connect(chain(0, (lambda x: x, None, None))(data(0), data(1)))
-    with pytest.raises(GraphError, match="link 0 of rank 0 gives a int, not a symbol"):
+    with pytest.raises(GraphError, match="link 0 of rank 0 returns a int, not a symbol"):
         connect(chain(0, (lambda x: 3, None, None))(data(0)))
     with sg.AttrScope(ctx_group="elsewhere"):
         link = sg.sym.tanh(sg.sym.Variable("x"), name="act")
-    with pytest.raises(GraphError, match="holds 'act' of group 'elsewhere', but a link is all on"):
+    with pytest.raises(GraphError, match="holds 'act' of group 'elsewhere', but all of a link is on"):
         connect(chain(0, (link, None, None))(data(0)))

@@ -292,7 +292,7 @@ def test_wrong_unrolling(use, words):
 
 
 def test_states_are_symbols():
-    with pytest.raises(TypeError, match="LSTMCell 'lstm_': states are symbols, not int"):
+    with pytest.raises(TypeError, match="LSTMCell 'lstm_': states must be symbols, not int"):
         LSTMCell(3).unroll(1, variables(1), [1, 2])
 
 

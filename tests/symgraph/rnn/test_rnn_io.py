@@ -142,13 +142,13 @@ def test_batches_by_number_are_those_of_the_iteration():
 @pytest.mark.parametrize(
     ("sentences", "more", "words"),
     [
-        ([[1, 2], [1.5, 2]], {}, r"sentence 1 is no list of ids of type int32: \[1.5, 2\]"),
-        ([[2**40, 2]], {}, "sentence 0 is no list of ids of type int32"),
-        ([[2**24 + 1]], {"dtype": "float32"}, "sentence 0 is no list of ids of type float32"),
-        (["ab"], {}, "sentence 0 is no list of ids of type int32: 'ab'"),
+        ([[1, 2], [1.5, 2]], {}, r"sentence 1 is not a list of ids of type int32: \[1.5, 2\]"),
+        ([[2**40, 2]], {}, "sentence 0 is not a list of ids of type int32"),
+        ([[2**24 + 1]], {"dtype": "float32"}, "sentence 0 is not a list of ids of type float32"),
+        (["ab"], {}, "sentence 0 is not a list of ids of type int32: 'ab'"),
         ([[1, 2]], {"batch_size": 2.0}, "batch_size is 2.0; it must be a number of 1 or more"),
-        ([[1, 2]], {"buckets": [4.5]}, r"buckets are \[4.5\]; give a list of lengths"),
-        ([[1, 2]], {"buckets": 4}, "buckets are 4; give a list of lengths"),
+        ([[1, 2]], {"buckets": [4.5]}, r"buckets must be a list of lengths .*not \[4.5\]"),
+        ([[1, 2]], {"buckets": 4}, "buckets must be a list of lengths .*not 4"),
     ],
 )
 def test_what_sentences_are_not(sentences, more, words):

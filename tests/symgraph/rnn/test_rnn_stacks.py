@@ -254,5 +254,5 @@ def test_shares_are_from_0_to_1(share):
     ],
 )
 def test_cells_are_made_of_cells(use):
-    with pytest.raises(TypeError, match="is made of cells, such as LSTMCell"):
+    with pytest.raises(TypeError, match="takes cells, such as LSTMCell"):
         use(sym.Variable("x"))
