@@ -45,7 +45,11 @@ class Translator:
         for steps in sorted({source for source, _ in keys}):
             made = buckets.plan((steps, longest), _provide((steps, longest)))
             self.sessions[steps] = Session(
-                made, training.cluster, training.arrays, resources=training.resources, keep_outputs=True
+                made,
+                training.cluster,
+                training.arrays,
+                resources=training.resources,
+                keep_outputs=True,
             )
 
     def __call__(self, texts: Sequence[str]) -> list[str]:

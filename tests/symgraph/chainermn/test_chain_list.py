@@ -185,5 +185,7 @@ def test_links_of_the_wrong_kind():
         connect(chain(0, (lambda x: 3, None, None))(data(0)))
     with sg.AttrScope(ctx_group="elsewhere"):
         link = sg.sym.tanh(sg.sym.Variable("x"), name="act")
-    with pytest.raises(GraphError, match="holds 'act' of group 'elsewhere', but all of a link is on"):
+    with pytest.raises(
+        GraphError, match="holds 'act' of group 'elsewhere', but all of a link is on"
+    ):
         connect(chain(0, (link, None, None))(data(0)))

@@ -304,7 +304,9 @@ def test_packing_says_what_is_missing():
     with pytest.raises(GraphError, match=r"no parameter 'lstm_i2h_weight'; .* 'x_i2h_weight'"):
         LSTMCell(2).unpack_weights({"x_i2h_weight": np.zeros((8, 2))})
     cell = FusedRNNCell(3)
-    with pytest.raises(ShapeError, match="'lstm_parameters' has 100 elements, which is not 60 plus"):
+    with pytest.raises(
+        ShapeError, match="'lstm_parameters' has 100 elements, which is not 60 plus"
+    ):
         cell.unpack_weights({"lstm_parameters": np.zeros(100)})
     with pytest.raises(GraphError, match="unknown mode 'LSTM': known: 'gru', 'lstm', 'rnn_relu'"):
         FusedRNNCell(3, mode="LSTM")
