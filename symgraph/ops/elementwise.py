@@ -76,7 +76,7 @@ def numbers_with(*names: str) -> DTypeRule:
 
 
 def formula_doc(formula: Formula, **names: str) -> str:
-    """The formula for a docstring, with the inputs' names."""
+    """Return a formula's text for a docstring, with the inputs' names."""
     return re.sub(r"\b[xy]\b", lambda found: names[found[0]], formula.text)
 
 
@@ -87,10 +87,10 @@ PairRule = Callable[[Call, Apply], tuple[Ref, Ref]]
 
 
 class Binary(NamedTuple):
-    """A function of two values; grad gives both gradients in the shape of the output."""
+    """A function of two values."""
 
     text: str
-    grad: PairRule | None = None
+    grad: PairRule | None = None  # both gradients, in the shape of the output
     batch: BatchRule = elementwise
     dtype: DTypeRule = numbers
     precision: str = FOLLOWS
@@ -113,13 +113,12 @@ def power_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
 
 def hypot_grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
     x, y = c.x
-    return f("mul", c.gy, f("div", x, not_zero(c.y[0]))), f(
-        "mul", c.gy, f("div", y, not_zero(c.y[0]))
-    )
+    length = not_zero(c.y[0])
+    return f("mul", c.gy, f("div", x, length)), f("mul", c.gy, f("div", y, length))
 
 
 def not_zero(value: Ref) -> Ref:
-    """1 where the value is 0: at (0, 0) hypot's gradient is 0, as PyTorch's is."""
+    """Replace 0 by 1. As a divisor it makes hypot's gradient at (0, 0) 0, as in PyTorch."""
     return value + apply("_equal_scalar", value, scalar=0.0)
 
 

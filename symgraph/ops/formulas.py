@@ -1,4 +1,4 @@
-"""Element-wise formulas: one text an operator, from which every back end derives its computation.
+"""Element-wise formulas: one text per operator, from which every back end derives its computation.
 
     Formula("elu", "where(x > 0, x, slope * expm1(minimum(x, 0)))")
 

@@ -20,7 +20,6 @@ from symgraph.core.registry import (
     DTypeRule,
     Env,
     if_unchanged,
-    output_size,
     register,
     same_memory,
 )
@@ -31,14 +30,14 @@ from symgraph.ops.formulas import FORMULAS, Formula
 
 
 class Unary(NamedTuple):
-    """A function of one value; grad gives the gradient of its input."""
+    """A function of one value."""
 
     text: str
-    grad: Callable[[Call], Ref] | None
+    grad: Callable[[Call], Ref] | None  # the gradient of the input
     precision: str = FOLLOWS
     dtype: DTypeRule = floats
     batch: BatchRule = elementwise
-    doc: str = ""
+    doc: str = ""  # if the text does not say it
 
 
 def inverse_root(x: Ref, sign: float, constant: float) -> Ref:
@@ -55,7 +54,9 @@ UNARY: Mapping[str, Unary] = {
     "abs": Unary("abs(x)", lambda c: c.gy * apply("sign", c.x[0]), dtype=numbers),
     "sign": Unary("sign(x)", None, dtype=numbers, doc="-1, 0 or 1"),
     "square": Unary("square(x)", lambda c: c.gy * c.x[0] * 2.0, FULL, numbers),
-    "reciprocal": Unary("reciprocal(x)", lambda c: -(c.gy * apply("square", c.y[0])), FULL),
+    "reciprocal": Unary(
+        "reciprocal(x)", lambda c: -(c.gy * apply("square", c.y[0])), FULL, doc="1 / data"
+    ),
     "sqrt": Unary("sqrt(x)", lambda c: c.gy / c.y[0] * 0.5),
     "rsqrt": Unary("1 / sqrt(x)", lambda c: c.gy * c.y[0] / c.x[0] * -0.5, FULL),
     "cbrt": Unary("cbrt(x)", lambda c: c.gy / apply("square", c.y[0]) * (1 / 3), FULL),
@@ -84,12 +85,20 @@ UNARY: Mapping[str, Unary] = {
     "arccosh": Unary("arccosh(x)", lambda c: root_grad(c, 1.0, -1.0), FULL),
     "arctanh": Unary("arctanh(x)", lambda c: c.gy / (1.0 - apply("square", c.x[0])), FULL),
     "degrees": Unary(
-        f"x * {180 / math.pi!r}", lambda c: c.gy * (180 / math.pi), FULL, floats, linear
+        f"x * {180 / math.pi!r}",
+        lambda c: c.gy * (180 / math.pi),
+        FULL,
+        batch=linear,
+        doc="data * 180 / pi",
     ),
     "radians": Unary(
-        f"x * {math.pi / 180!r}", lambda c: c.gy * (math.pi / 180), FULL, floats, linear
+        f"x * {math.pi / 180!r}",
+        lambda c: c.gy * (math.pi / 180),
+        FULL,
+        batch=linear,
+        doc="data * pi / 180",
     ),
-    "logical_not": Unary("x == 0", None, FULL, numbers),
+    "logical_not": Unary("x == 0", None, FULL, numbers, doc="1 where data is 0, else 0"),
     "sigmoid": Unary(
         "sigmoid(x)", lambda c: apply("_sigmoid_grad", c.gy, c.y[0]), doc="1 / (1 + exp(-data))"
     ),
@@ -138,47 +147,65 @@ for key, unary_row in UNARY.items():
 for key, (text, doc) in STEPS.items():
     register_unary(key, Unary(text, None, FULL, numbers, doc=doc), step=True)
 
-for key, alias, passes in (("identity", "_copy", True), ("BlockGrad", "stop_gradient", False)):
-    register(
-        name=key,
-        inputs=("data",),
-        shape=same,
-        compute=lambda env, a, x: x,
-        grad=(lambda c: (c.gy,)) if passes else None,
-        batch=linear,
-        aliases=(alias,),
-        view=same_memory,
-        doc=f"The same value{'' if passes else ', through which no gradient flows'}. MXNet {key}.",
-    )
+register(
+    name="identity",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    grad=lambda c: (c.gy,),
+    batch=linear,
+    aliases=("_copy",),
+    view=same_memory,
+    doc="The same value. MXNet identity.",
+)
+
+register(
+    name="BlockGrad",
+    inputs=("data",),
+    shape=same,
+    compute=lambda env, a, x: x,
+    batch=linear,
+    aliases=("stop_gradient",),
+    view=same_memory,
+    doc="The same value, through which no gradient flows. MXNet BlockGrad.",
+)
 
 
-# -- gradients of one node instead of three, of which unrolled networks hold thousands --------
+# -- gradients of one node instead of three, of which unrolled networks hold thousands ---------
 
-SECOND: Mapping[str, tuple[str, Callable[[Call], Ref | None]]] = {
-    "_tanh_grad": ("x * (1 - y * y)", lambda c: c.gy * c.x[0] * c.x[1] * -2.0),
-    "_sigmoid_grad": ("x * y * (1 - y)", lambda c: c.gy * c.x[0] * (1.0 - c.x[1] * 2.0)),
-    "_relu_grad": ("where(y > 0, x, 0)", lambda c: None),
+
+class Gradient(NamedTuple):
+    """The gradient of an activation, from the gradient x and the value y of its output."""
+
+    text: str
+    of_output: Callable[[Call], Ref | None]  # the second derivative: the gradient of y
+    flops: int = 3  # of an element
+
+
+GRADIENTS: Mapping[str, Gradient] = {
+    "_tanh_grad": Gradient("x * (1 - y * y)", lambda c: c.gy * c.x[0] * c.x[1] * -2.0),
+    "_sigmoid_grad": Gradient("x * y * (1 - y)", lambda c: c.gy * c.x[0] * (1.0 - c.x[1] * 2.0)),
+    "_relu_grad": Gradient("where(y > 0, x, 0)", lambda c: None, flops=1),
 }
 
 
-def register_grad(name: str, text: str, of_output: Callable[[Call], Ref | None]) -> None:
-    """Register the gradient of an activation from its gradient x and its output y."""
-    formula = FORMULAS[name] = Formula(name, text)
+def register_gradient(name: str, row: Gradient) -> None:
+    formula = FORMULAS[name] = Formula(name, row.text)
     register(
         name=name,
         inputs=("grad", "output"),
         shape=same,
         compute=formula.compute,
-        grad=lambda c: (apply(name, c.gy, c.x[1]), of_output(c)),
-        flops=output_size if name == "_relu_grad" else lambda attrs, ins, outs: 3 * outs[0].size,
+        grad=lambda c: (apply(name, c.gy, c.x[1]), row.of_output(c)),
+        flops=lambda attrs, ins, outs: row.flops * outs[0].size,
         dtype=floats,
         batch=bilinear,
         doc=f"{formula_doc(formula, x='grad', y='output')}, element by element.",
     )
 
 
-for key, (text, of_output) in SECOND.items():
-    register_grad(key, text, of_output)
+for key, gradient_row in GRADIENTS.items():
+    register_gradient(key, gradient_row)
 
 
 # -- with parameters ---------------------------------------------------------------------------

@@ -58,7 +58,11 @@ LOOPS: dict[str, Function] = {
         *[KINDS[kind] for kind in ("leaky", "elu", "selu", "gelu")],
     )
 }
-CALLS = {op: found for op in FORMULAS.keys() - LOOPS if (found := numpy_call(FORMULAS[op]))}
+CALLS = {
+    op: call
+    for op, formula in FORMULAS.items()
+    if op not in LOOPS and (call := numpy_call(formula)) is not None
+}
 # What takes any part of its arrays by itself, the output being the last argument; see chains.py.
 BY_ELEMENT = frozenset(
     [
