@@ -1,4 +1,4 @@
-"""Pictures of a network, a box an operator: as DOT, as SVG, or as the program dot draws them."""
+"""Pictures of a network, one box per operator: as DOT, as SVG, or drawn by the program dot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any, Protocol
 
 from partitioner.base.types import Partition, Placement
 from partitioner.placement.group2ctx import Groups, group2ctx
-from partitioner.views.picture import COLOURS, quoted
+from partitioner.views.drawing import (
+    Arrow,
+    colour,
+    quoted,
+    svg_arrow,
+    svg_box,
+    svg_document,
+)
 from symgraph.core.context import cpu
 from symgraph.core.errors import ConfigError, GraphError
 from symgraph.core.types import Shape
@@ -21,7 +28,7 @@ from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import Symbol
 from symgraph.frontend.symnode import SymNode, walk
 
-WEIGHTS = (
+WEIGHT_SUFFIXES = (
     "_weight",
     "_bias",
     "_beta",
@@ -31,7 +38,7 @@ WEIGHTS = (
     "_running_var",
     "_running_mean",
 )
-KINDS = {  # operator -> which of COLOURS, as in MXNet's pictures; other operators have OTHER
+OPERATOR_COLOURS = {  # operator -> which colour, as in MXNet's pictures
     "null": 0,
     "Convolution": 3,
     "FullyConnected": 3,
@@ -44,7 +51,7 @@ KINDS = {  # operator -> which of COLOURS, as in MXNet's pictures; other operato
     "Reshape": 1,
     "SoftmaxOutput": 5,
 }
-OTHER = 6
+OTHER_COLOUR = 6
 DETAILS: dict[str, Callable[[Mapping[str, Any]], str]] = {  # operator -> a second line of its box
     "Activation": lambda a: str(a["act_type"]),
     "LeakyReLU": lambda a: str(a["act_type"]),
@@ -56,7 +63,7 @@ WIDTH, HEIGHT, GAP, STEP = 150, 40, 20, 90  # of boxes in an SVG; between neighb
 
 
 class Planned(Protocol):
-    """What is read of a plan."""
+    """The part of a plan that is drawn."""
 
     @property
     def partition(self) -> Partition: ...
@@ -64,34 +71,24 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Box:
-    """An operator or an input. place: its device's number, None if it is not known."""
+    """An operator or an input."""
 
     name: str
-    kind: str
+    kind: str  #: the operator; "null": an input
     label: str
-    place: int | None
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """A value from one box to another, by number; label: its shape and dtype."""
-
-    source: int
-    target: int
-    label: str
-    crosses: bool
+    place: int | None  #: the number of its device, if that is known
 
 
 @dataclass(frozen=True)
 class NetworkPicture:
-    """A drawn network. devices: what its colours stand for; without any, kinds of operators."""
+    """A drawn network."""
 
     title: str
-    save_format: str
+    save_format: str  #: the extension of the rendered file
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
-    devices: tuple[str, ...]
-    node_attrs: Mapping[str, str]
+    devices: tuple[str, ...]  #: what the colours stand for; without any, kinds of operators
+    node_attrs: Mapping[str, str]  #: Graphviz attributes of all boxes
 
     @property
     def source(self) -> str:
@@ -100,43 +97,43 @@ class NetworkPicture:
         shown = ", ".join(f"{key}={quoted(value)}" for key, value in common.items())
         lines = [f"digraph {quoted(self.title)} {{", f"  node [{shown}];"]
         for i, device in enumerate(self.devices):
-            lines.append(f"  d{i} [label={quoted(device)}, shape=note, fillcolor={_fill(i)}];")
+            lines.append(
+                f"  d{i} [label={quoted(device)}, shape=note, fillcolor={quoted(_fill(i))}];"
+            )
         for i, box in enumerate(self.boxes):
             shape = "shape=oval, " if box.kind == "null" else ""
-            colour = _fill(self._colour(box))
-            lines.append(f"  n{i} [label={quoted(box.label)}, {shape}fillcolor={colour}];")
+            fill = quoted(_fill(self._colour(box)))
+            lines.append(f"  n{i} [label={quoted(box.label)}, {shape}fillcolor={fill}];")
         for arrow in self.arrows:
             label = f"label={quoted(arrow.label)}" + (", penwidth=3" if arrow.crosses else "")
             lines.append(f"  n{arrow.source} -> n{arrow.target} [{label}];")
         return "\n".join([*lines, "}"]) + "\n"
 
     def svg(self) -> str:
-        """A drawing in layers, the outputs lowest; what is sent between devices is black."""
-        places = self._layers()
-        right = max((x for x, _ in places), default=0) + WIDTH + GAP
-        low = max((y for _, y in places), default=0) + HEIGHT + GAP
-        parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{low}" '
-            f'viewBox="0 0 {right} {low}" font-family="sans-serif" font-size="11">',
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" '
-            'markerHeight="6" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
-            f"<title>{escape(self.title)}</title>",
-        ]
+        """Draw the network in layers, the outputs lowest; what devices send each other is black."""
+        corners = self._layers()
+        right = max((x for x, _ in corners), default=0) + WIDTH + GAP
+        low = max((y for _, y in corners), default=0) + HEIGHT + GAP
+        parts = [f"<title>{escape(self.title)}</title>"]
         for i, device in enumerate(self.devices):
             x = GAP + i * 90
             parts.append(
-                f'<rect x="{x}" y="6" width="12" height="12" fill={_fill(i)}/>'
+                f'<rect x="{x}" y="6" width="12" height="12" fill="{_fill(i)}"/>'
                 f'<text x="{x + 16}" y="16">{escape(device)}</text>'
             )
-        parts += [_line(arrow, places) for arrow in self.arrows]
+        parts += [_line(arrow, corners) for arrow in self.arrows]
         parts += [
-            _rect(box, self._colour(box), *place)
-            for box, place in zip(self.boxes, places, strict=True)
+            _rect(box, _fill(self._colour(box)), corner)
+            for box, corner in zip(self.boxes, corners, strict=True)
         ]
-        return "\n".join([*parts, "</svg>"]) + "\n"
+        return svg_document(right, low, parts, font_size=11, tip_size=6)
 
     def render(self, filename: str | None = None) -> str:
-        """Write `<filename or title>.<save_format>`; its path. ConfigError if dot is needed."""
+        """Write `<filename or title>.<save_format>` and return the path.
+
+        Raises:
+            ConfigError: if the format needs the program dot, and that is not installed.
+        """
         path = Path(f"{filename or self.title}.{self.save_format}")
         if self.save_format == "dot":
             path.write_text(self.source, encoding="utf-8")
@@ -157,10 +154,10 @@ class NetworkPicture:
         return self.svg()
 
     def _colour(self, box: Box) -> int | None:
-        return box.place if self.devices else KINDS.get(box.kind, OTHER)
+        return box.place if self.devices else OPERATOR_COLOURS.get(box.kind, OTHER_COLOUR)
 
     def _layers(self) -> list[tuple[int, int]]:
-        """The corner of each box: just above what reads it, in the order of the network."""
+        """Find the corner of each box: just above its readers, in the order of the network."""
         height = [0] * len(self.boxes)  # above the lowest layer
         for arrow in reversed(self.arrows):  # in run order, so readers come before what they read
             height[arrow.source] = max(height[arrow.source], height[arrow.target] + 1)
@@ -185,12 +182,12 @@ def picture(
     groups: Groups | None,
     plan: Planned | None,
 ) -> NetworkPicture:
-    """The picture of a symbol; see symgraph.frontend.viz.plot_network."""
+    """Make the picture of a symbol; see symgraph.frontend.viz.plot_network."""
     placement = _placement(symbol, shape, dtype, groups, plan)
     nodes = [
         n
         for n in walk(symbol.entries)
-        if not (hide_weights and n.op is None and n.name.endswith(WEIGHTS))
+        if not (hide_weights and n.op is None and n.name.endswith(WEIGHT_SUFFIXES))
     ]
     sizes = _sizes(symbol, shape, dtype)
     ranks = (
@@ -231,7 +228,7 @@ def _placement(
 def _sizes(
     symbol: Symbol, shape: Mapping[str, Shape] | None, dtype: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """What to write on the arrow of a value, by its name: the shape without the batch."""
+    """Write the label of each value's arrow, by its name: the shape without the batch."""
     internals = symbol.get_internals()
     names = internals.list_outputs()
     sizes = dict.fromkeys(names, "")
@@ -256,28 +253,23 @@ def _size(lengths: tuple[int, ...]) -> str:
 
 
 def _fill(number: int | None) -> str:
-    return '"#ffffff"' if number is None else f'"{COLOURS[number % len(COLOURS)]}"'
+    return "#ffffff" if number is None else colour(number)
 
 
-def _rect(box: Box, colour: int | None, x: int, y: int) -> str:
+def _rect(box: Box, fill: str, corner: tuple[int, int]) -> str:
     first, _, second = box.label.partition("\n")
-    round_ = HEIGHT // 2 if box.kind == "null" else 4
-    return (
-        f"<g><title>{escape(box.label)}</title>"
-        f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="{round_}" stroke="black" '
-        f'fill={_fill(colour)}/><text x="{x + 10}" y="{y + 16}">{escape(first[:22])}</text>'
-        f'<text x="{x + 10}" y="{y + 31}" fill="#444">{escape(second[:24])}</text></g>'
-    )
+    lines, radius = (first[:22], second[:24]), HEIGHT // 2 if box.kind == "null" else 4
+    size = WIDTH, HEIGHT
+    return svg_box(corner, size, box.label, lines, fill, text_at=(10, 16), radius=radius)
 
 
-def _line(arrow: Arrow, places: list[tuple[int, int]]) -> str:
-    (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+def _line(arrow: Arrow, corners: list[tuple[int, int]]) -> str:
+    (x, y), (to_x, to_y) = corners[arrow.source], corners[arrow.target]
     x, to_x, y = x + WIDTH // 2, to_x + WIDTH // 2, y + HEIGHT
     middle = (y + to_y) // 2
     bow = 3 * WIDTH // 4 if x == to_x and to_y - y > STEP else 0  # past the boxes between
-    look = 'stroke="black" stroke-width="2.5"' if arrow.crosses else 'stroke="#999"'
     text = ""
     if arrow.label:
         text = f'<text x="{(x + to_x + bow) // 2 + 4}" y="{middle}">{escape(arrow.label)}</text>'
     curve = f"M{x} {y}C{x + bow} {middle} {to_x + bow} {middle} {to_x} {to_y}"
-    return f'<path d="{curve}" fill="none" {look} marker-end="url(#tip)"/>{text}'
+    return svg_arrow(curve, crosses=arrow.crosses, width=2.5) + text

@@ -8,12 +8,21 @@ arrows.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
 import yaml
 
 from partitioner.base.types import Placement
+from partitioner.views.drawing import (
+    Arrow,
+    colour,
+    quoted,
+    svg_arrow,
+    svg_box,
+    svg_document,
+)
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
@@ -22,44 +31,22 @@ from symgraph.core.units import bytes_text
 from symgraph.passes.merge import home_of
 from symgraph.passes.shards import place_of
 
-FEW = 40  # nodes without a group that are drawn one by one
-COLOURS = (
-    "#8dd3c7",
-    "#fdb462",
-    "#bebada",
-    "#fb8072",
-    "#80b1d3",
-    "#b3de69",
-    "#fccde5",
-    "#ffed6f",
-    "#bc80bd",
-    "#d9d9d9",
-)
+MAX_SINGLE_NODES = 40  # nodes without a group that are drawn one by one
 WIDTH, HEIGHT, GAP, MARGIN = 190, 40, 26, 70  # of boxes in an SVG, and between them
 
 
 @dataclass(frozen=True)
 class Box:
-    """What one stage holds of one group: calls and bytes of its variables."""
+    """What one stage holds of one group."""
 
     stage: int
     label: str
-    calls: int
-    variables: int
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """Values from one box to another, by number; bytes: of each value once."""
-
-    source: int
-    target: int
-    values: int
-    nbytes: int
+    calls: int  #: the number of its operator calls
+    nbytes: int  #: of its variables
 
 
 def dot(graph: Graph, placement: Placement) -> str:
-    """The placement for Graphviz: a cluster for each stage."""
+    """Draw the placement for Graphviz: a cluster for each stage."""
     boxes, arrows = _boxes(graph, placement)
     lines = ["digraph placement {", "  rankdir=LR; node [shape=box, style=filled];"]
     for stage in range(placement.stages):
@@ -72,13 +59,13 @@ def dot(graph: Graph, placement: Placement) -> str:
         ]
         lines.append("  }")
     for arrow in arrows:
-        bold = ", penwidth=2" if _crosses(arrow, boxes, placement) else ", color=gray"
-        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={quoted(_flow(arrow))}{bold}];")
+        bold = ", penwidth=2" if arrow.crosses else ", color=gray"
+        lines.append(f"  b{arrow.source} -> b{arrow.target} [label={quoted(arrow.label)}{bold}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def svg(graph: Graph, placement: Placement) -> str:
-    """The placement as a drawing: a column for each stage, values that are sent in black."""
+    """Draw the placement: a column for each stage, values that are sent in black."""
     boxes, arrows = _boxes(graph, placement)
     rows = Counter[int]()
     corners = []
@@ -88,33 +75,24 @@ def svg(graph: Graph, placement: Placement) -> str:
         rows[box.stage] += 1
     wide = placement.stages * (WIDTH + 2 * MARGIN)
     high = 2 * MARGIN + max(rows.values(), default=1) * (HEIGHT + GAP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
-        f'viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
-        'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
-    ]
+    parts = []
     for stage, rank in enumerate(placement.rank_of):
         x = MARGIN + stage * (WIDTH + 2 * MARGIN)
         title = escape(_title(stage, placement.devices[rank]))
         parts.append(f'<text x="{x}" y="{MARGIN // 2}" font-weight="bold">{title}</text>')
-    parts += [_line(arrow, corners, _crosses(arrow, boxes, placement)) for arrow in arrows]
-    for box, (x, y) in zip(boxes, corners, strict=True):
-        parts.append(
-            f'<g><title>{escape(_text(box))}</title><rect x="{x}" y="{y}" width="{WIDTH}" '
-            f'height="{HEIGHT}" rx="4" stroke="black" fill="{_colour(placement, box.stage)}"/>'
-            f'<text x="{x + 8}" y="{y + 17}">{escape(_short(box.label))}</text>'
-            f'<text x="{x + 8}" y="{y + 32}" fill="#444">{escape(_figures(box))}</text></g>'
-        )
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    parts += [_line(arrow, corners) for arrow in arrows]
+    for box, corner in zip(boxes, corners, strict=True):
+        lines, fill = (_short(box.label), _figures(box)), _colour(placement, box.stage)
+        parts.append(svg_box(corner, (WIDTH, HEIGHT), _text(box), lines, fill, text_at=(8, 17)))
+    return svg_document(wide, high, parts, font_size=12, tip_size=7)
 
 
 def group_block(graph: Graph, placement: Placement) -> str:
-    """The placement as lines of a config: each ctx_group and its device.
+    """Write the placement as lines of a config: each ctx_group and its device.
 
-    A group in pieces gets the list of their devices, another one on several devices the one that
-    has most of it; what the block cannot say (groups that are cut, nodes without a group) is said
-    in comments.
+    A group in pieces gets the list of their devices; any other group on several devices gets the
+    one with most of it. What the block cannot express (groups that are cut, nodes without a group)
+    is in comments.
     """
     where = group_devices(graph, placement)
     pieces = _devices_of_pieces(graph, placement)
@@ -133,7 +111,7 @@ def group_block(graph: Graph, placement: Placement) -> str:
 
 
 def _devices_of_pieces(graph: Graph, placement: Placement) -> dict[str, list[str]]:
-    """The devices of each group's shards or replicas, where each of those is on one device."""
+    """Find the devices of groups' shards or replicas, where each of those is on one device."""
     found: dict[str, dict[int, set[Context]]] = {}
     counts: dict[str, int] = {}
     for node in graph:
@@ -151,7 +129,7 @@ def _devices_of_pieces(graph: Graph, placement: Placement) -> dict[str, list[str
 
 
 def group_devices(graph: Graph, placement: Placement) -> dict[str, dict[Context, int]]:
-    """How many nodes of each ctx_group are on which device, the most first; "": of no group."""
+    """Count the nodes of each ctx_group on each device, the most first; "": without a group."""
     where: dict[str, Counter[Context]] = {}
     for node in graph:
         if node.origin is None and not node.is_variable:
@@ -167,17 +145,17 @@ def group_devices(graph: Graph, placement: Placement) -> dict[str, dict[Context,
 
 
 def _boxes(graph: Graph, placement: Placement) -> tuple[list[Box], list[Arrow]]:
-    """What is drawn, in run order. A variable is in the box of its first reader on its stage."""
+    """Gather what is drawn, in run order; variables are with their first readers on their stage."""
     calls = [n for n in graph if n.origin is None and not n.is_variable]
     group = {n.name: lookup(n.tags, "ctx_group") for n in calls}
-    few = sum(g is None for g in group.values()) <= FEW
+    single = sum(g is None for g in group.values()) <= MAX_SINGLE_NODES
     number: dict[tuple[int, str], int] = {}
     box_of: dict[str, int] = {}
     counts, held = Counter[int](), Counter[int]()
     flow: dict[tuple[int, int], dict[Value, int]] = {}
     for node in calls:
         stage = placement.stage_of[home_of(node)]
-        label = group[node.name] or (node.name if few else "without a group")
+        label = group[node.name] or (node.name if single else "without a group")
         box = number.setdefault((stage, label), len(number))
         box_of[node.name] = box
         counts[box] += 1
@@ -191,18 +169,13 @@ def _boxes(graph: Graph, placement: Placement) -> tuple[list[Box], list[Arrow]]:
             if source != box:
                 flow.setdefault((source, box), {})[value] = nbytes
     boxes = [Box(stage, label, counts[i], held[i]) for (stage, label), i in number.items()]
-    arrows = [Arrow(a, b, len(v), sum(v.values())) for (a, b), v in flow.items()]
+    rank_of = [placement.rank_of[box.stage] for box in boxes]
+    arrows = [Arrow(a, b, _flow(v), rank_of[a] != rank_of[b]) for (a, b), v in flow.items()]
     return boxes, arrows
 
 
-def _crosses(arrow: Arrow, boxes: list[Box], placement: Placement) -> bool:
-    """Whether the arrow's values are sent from one device to another."""
-    a, b = (placement.rank_of[boxes[i].stage] for i in (arrow.source, arrow.target))
-    return a != b
-
-
-def _line(arrow: Arrow, corners: list[tuple[int, int]], crosses: bool) -> str:
-    """An arrow: down within a column, else from side to side."""
+def _line(arrow: Arrow, corners: list[tuple[int, int]]) -> str:
+    """Draw an arrow: down within a column, else from side to side."""
     (x, y), (to_x, to_y) = corners[arrow.source], corners[arrow.target]
     level, to_level = y + HEIGHT // 2, to_y + HEIGHT // 2
     if x == to_x and to_y - y == HEIGHT + GAP:
@@ -213,11 +186,8 @@ def _line(arrow: Arrow, corners: list[tuple[int, int]], crosses: bool) -> str:
         start, end = (x + WIDTH, to_x) if to_x > x else (x, to_x + WIDTH)
         middle = (start + end) // 2
         path = f"M{start} {level}C{middle} {level} {middle} {to_level} {end} {to_level}"
-    look = 'stroke="black" stroke-width="2"' if crosses else 'stroke="#999"'
-    return (
-        f'<path d="{path}" fill="none" {look} marker-end="url(#tip)">'
-        f"<title>{escape(_flow(arrow))}</title></path>"
-    )
+    title = f"<title>{escape(arrow.label)}</title>"
+    return svg_arrow(path, crosses=arrow.crosses, width=2, content=title)
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -228,26 +198,21 @@ def _title(stage: int, device: Context) -> str:
 
 
 def _figures(box: Box) -> str:
-    return f"{box.calls} node{'s' * (box.calls != 1)}, {bytes_text(box.variables)}"
+    return f"{box.calls} node{'s' * (box.calls != 1)}, {bytes_text(box.nbytes)}"
 
 
 def _text(box: Box) -> str:
     return f"{box.label}\n{_figures(box)}"
 
 
-def _flow(arrow: Arrow) -> str:
-    count = f"{arrow.values} values, " if arrow.values > 1 else ""
-    return count + bytes_text(arrow.nbytes)
+def _flow(values: Mapping[Value, int]) -> str:
+    count = f"{len(values)} values, " if len(values) > 1 else ""
+    return count + bytes_text(sum(values.values()))
 
 
 def _colour(placement: Placement, stage: int) -> str:
-    return COLOURS[placement.rank_of[stage] % len(COLOURS)]
+    return colour(placement.rank_of[stage])
 
 
 def _short(label: str, most: int = 26) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
-
-
-def quoted(text: str) -> str:
-    """A string of the DOT language."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
