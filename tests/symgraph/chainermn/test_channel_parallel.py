@@ -173,7 +173,9 @@ def test_wrong_calls_say_what_is_wrong(layer):
         GraphError, match=r"'c': num_filter=2 is less than one per participant \(3\)"
     ):
         layer(data, num_filter=2, groups=groups(3), kernel=(3, 3), name="c")
-    with pytest.raises(GraphError, match=r"'c': num_group=2 is given, but the participants are the gr"):
+    with pytest.raises(
+        GraphError, match=r"'c': num_group=2 is given, but the participants are the gr"
+    ):
         layer(data, num_filter=4, groups=groups(2), kernel=(3, 3), num_group=2, name="c")
 
 
