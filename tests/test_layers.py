@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -131,7 +131,12 @@ def imported_at_once(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield from imported_at_once(node)
 
 
-def packages(found: Iterator[tuple[str, int]]) -> list[str]:
+@cache
+def imports_of(file: str) -> list[tuple[str, int]]:
+    return list(imports(trees()[file]))
+
+
+def packages(found: Iterable[tuple[str, int]]) -> list[str]:
     return [name.split(".")[0] or "." for name, _ in found]
 
 
@@ -140,8 +145,8 @@ def arrows() -> dict[tuple[str, str], int]:
     """(file, file that it imports) -> line; `from room import name` is the room's own file."""
     modules = {module_of(file): file for file in trees()}
     found = {}
-    for file, tree in trees().items():
-        for name, line in imports(tree):
+    for file in trees():
+        for name, line in imports_of(file):
             to = modules.get(name) or modules.get(name.rpartition(".")[0])
             if to is not None and to != file:
                 found[file, to] = line
@@ -156,7 +161,7 @@ def test_the_walks_see_what_they_should():
     )
     assert sorted(packages(imports(tree))) == [".", "a", "b", "e", "h", "i", "j"]
     assert packages(imported_at_once(tree)) == ["a", "b", "h", "j", "."]
-    found = {name for tree in trees().values() for name in packages(imports(tree))}
+    found = {name for file in trees() for name in packages(imports_of(file))}
     assert {"numpy", "symgraph", "partitioner", "runtime", "mpi4py"} <= found
     assert len(arrows()) > 1000
 
@@ -180,7 +185,7 @@ def test_a_room_imports_only_rooms_below_it():
 
 
 def test_nobody_imports_examples_benchmarks_or_tests():
-    wrong = [f for f, tree in trees().items() if OTHERS & set(packages(imports(tree)))]
+    wrong = [f for f in trees() if OTHERS & set(packages(imports_of(f)))]
     assert wrong == []
 
 
@@ -212,7 +217,7 @@ def test_layers_above_are_named_in_one_file_only():
 
 
 def test_imports_are_absolute():
-    relative = [f"{f}:{line}" for f, t in trees().items() for n, line in imports(t) if n[0] == "."]
+    relative = [f"{f}:{line}" for f in trees() for n, line in imports_of(f) if n[0] == "."]
     assert relative == []
 
 
@@ -223,7 +228,7 @@ def test_only_optional_packages_and_command_lines_are_imported_late():
         f"{file}:{line} {name}"
         for file, tree in trees().items()
         if not file.startswith(STARTS)
-        for name, line in set(imports(tree)) - set(imported_at_once(tree))
+        for name, line in set(imports_of(file)) - set(imported_at_once(tree))
         if name.split(".")[0] in ours and not _for_types_only(tree, line)
     ]
     assert late == []
@@ -240,7 +245,7 @@ def _for_types_only(tree: ast.AST, line: int) -> bool:
 
 @pytest.mark.parametrize("package", sorted(ON_DEMAND))
 def test_an_optional_package_is_imported_in_one_file_and_on_demand(package):
-    files = [f for f, tree in trees().items() if package in packages(imports(tree))]
+    files = [f for f in trees() if package in packages(imports_of(f))]
     assert len(files) <= 1
     for file in files:
         assert package not in packages(imported_at_once(trees()[file])), file

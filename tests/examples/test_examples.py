@@ -43,7 +43,7 @@ def test_mlp_on_digits_has_equal_losses(schedule):
     assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("example", SEEDS)
 def test_examples_of_chainermn_have_equal_losses(example):
     """X18: those of one process, at each step."""

@@ -70,6 +70,7 @@ def test_dates_and_names_are_those_of_cldr():
     assert dict(corpus.names)["United Kingdom"] == "Vereinigtes Königreich"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["fr", "ja"])
 def test_no_held_out_date_is_learnt_and_none_has_two_translations(language):
     pytest.importorskip("babel", reason="needs the extra `examples`")

@@ -90,6 +90,7 @@ def test_a_model_that_cannot_ignore_pads_is_refused(tmp_path):
         prepare(load_config(str(path)))
 
 
+@pytest.mark.slow
 def test_times_of_stages_are_those_of_all_buckets(tmp_path):
     """Short buckets have fewer time segments than the largest, by whose stages times are shown."""
     path = write_bucketed(tmp_path, more="blas_threads: 1\n")

@@ -320,6 +320,7 @@ def test_a_training_run_on_both_kinds_plans_with_what_it_measures(card, tmp_path
 # -- machine files ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_machine_of_cards_is_measured_and_used(stand_in, tmp_path, monkeypatch, capsys):
     stand_in.cuda.runtime.memGetInfo = lambda: (64 << 20, 1 << 30)
     path = tmp_path / "machine.yaml"

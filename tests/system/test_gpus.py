@@ -332,7 +332,7 @@ GPUS = (
 )
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -380,6 +380,7 @@ def test_collectives_go_from_card_to_card(shared_gpu, make, monkeypatch):
         assert_same_bits(result, found[0])
 
 
+@pytest.mark.every(2)
 def test_collectives_of_cpus_and_gpus(shared_gpu):
     case = network(3)
     places = {"rank0": gpu(0), "rank1": cpu(0), "rank2": gpu(1)}

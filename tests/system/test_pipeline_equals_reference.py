@@ -51,7 +51,7 @@ def test_placement_and_schedule_change_no_bit(seed, micro_batches):
         assert_same_bits(got, alone)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(18)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_unrolled_lstm_in_every_way(schedule, micro_batches):

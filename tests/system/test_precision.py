@@ -67,6 +67,7 @@ def same_bits(one, other):
         assert array.tobytes() == other[name].tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low", HALVES)
 def test_losses_follow_those_of_float32(path, low):
     full, _, _, _ = fresh(path, "full")
@@ -107,6 +108,7 @@ def test_random_networks_are_the_same_wherever_they_are(seed):
         assert_same_bits(on_threads(case, options), on_threads(case, alone))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "more",
     [

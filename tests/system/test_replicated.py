@@ -282,6 +282,7 @@ def test_the_sum_is_an_instruction_and_costs_time():
         assert simulate(made.schedule, made.partition, costly).makespan == plain.makespan + more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "devices"),
     [

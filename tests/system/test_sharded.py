@@ -355,6 +355,7 @@ def test_the_language_model_in_shards_from_a_config(tmp_path):
     assert again == pytest.approx(whole, rel=1e-10)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("schedule", ["wavefront", "zb-h1"])
 def test_time_segments_and_recomputation_with_shards(tmp_path, schedule):
     train = "optimizer: sgd, learning_rate: 0.5, steps: 4, dtype: float64"

@@ -127,6 +127,7 @@ def test_placements_without_order_are_what_trying_everything_finds():
         assert found(problem, "noncontiguous") == pytest.approx(best, abs=1e-9), problem
 
 
+@pytest.mark.slow
 def test_chains_of_every_small_length_over_every_number_of_devices():
     rng = np.random.default_rng(1)
     for n, k in itertools.product(range(1, 9), range(1, 5)):

@@ -232,6 +232,7 @@ def test_arguments_in_another_order_are_matched_by_name():
         np.testing.assert_array_equal(arrays[0]["a"], np.full((2, 1), 1 - 0.5 * 15))
 
 
+@pytest.mark.slow
 def test_the_pool_does_not_depend_on_the_order_of_buckets():
     """One pool, as large as the largest step needs; what is in it has to make room first."""
     steps = [[batch(5)], [batch(12)], [batch(30)], [batch(12), batch(5)]]

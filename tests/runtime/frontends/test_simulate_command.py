@@ -191,7 +191,7 @@ def test_messages_take_their_bytes(simulate):
     assert simulate(f"{size} --bandwidth 4 --message-bytes 8 --latency 1")["makespan"] == 6 + 2 * 3
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("latency", "makespan"), [("0", 33), ("1/4", "34.5"), ("0.5", 36)])
 def test_auto_is_as_short_as_can_be_and_says_so(simulate, capsys, latency, makespan):
     """Finding 4 again: at every latency the best of the named ones, and proved."""

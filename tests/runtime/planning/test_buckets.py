@@ -26,7 +26,7 @@ from tests.helpers.buckets import (
 )
 
 
-@pytest.mark.every(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "auto"])
 @pytest.mark.parametrize("strategy", ["optimal", "noncontiguous", "auto"])
 def test_a_strategy_decides_once_for_all_buckets(strategy, schedule):

@@ -109,6 +109,7 @@ def test_auto_takes_the_shortest_step_of_all():
     assert taken == pytest.approx(seconds(made))
 
 
+@pytest.mark.slow
 def test_auto_gives_the_same_bits():
     case = lstm_case(2, 4)
     groups = {"layer0": cpu(0), "layer1": cpu(1), "head": cpu(1)}
@@ -198,6 +199,7 @@ def test_recompute_auto_does_no_more_than_it_must():
     assert "recompute" not in str(error.value)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("time_segment", [None, 1, 3])
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
 def test_a_rank_takes_what_is_planned_to_the_byte(micro_batches, time_segment):

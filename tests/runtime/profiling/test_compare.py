@@ -159,6 +159,7 @@ def test_candidates_with_buckets_run_the_same_words(bucketed):
     assert {c.name for c in bucketed} == {"one", "two"}
 
 
+@pytest.mark.slow
 def test_the_figures_of_buckets_add_up(bucketed):
     speeds = [c.figures.tokens_per_second for c in bucketed]
     assert speeds == sorted(speeds, reverse=True)

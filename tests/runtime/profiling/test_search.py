@@ -54,6 +54,7 @@ def test_candidates_are_sorted_and_nothing_beats_their_bounds(found):
     assert found.left_out == 0
 
 
+@pytest.mark.slow
 def test_the_users_own_placement_takes_part(given, found):
     assert found.given is not None
     assert found.given.plan.digest == training_plan(given).training.digest

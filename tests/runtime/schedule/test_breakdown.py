@@ -207,6 +207,7 @@ def test_paths_lead_from_the_begin_to_the_end_without_a_hole():
                 assert before.end == now.end
 
 
+@pytest.mark.slow
 def test_the_path_explains_the_whole_makespan():
     """With runs and latencies alone: those on the path sum to the makespan."""
     for seed in range(100):

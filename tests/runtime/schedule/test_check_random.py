@@ -96,6 +96,7 @@ def _depends(later: Instruction, now: Instruction, topology: Sketch) -> bool:
     return False
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(25))
 def test_one_thing_wrong_is_refused(seed):
     rng = random.Random(seed)

@@ -121,6 +121,7 @@ def searched(p: Problem, memory: Memory | None = None, nodes: int = 10**6) -> in
     return lower
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", TINY)
 def test_branch_and_bound_finds_the_shortest_of_all_schedules(name, seed):

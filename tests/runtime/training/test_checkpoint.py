@@ -106,6 +106,7 @@ def test_a_checkpoint_that_was_not_finished_is_not_used(path):
     assert checkpoint.latest(saved) is None
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -161,6 +161,7 @@ def test_an_echo_is_raised_if_nothing_else_was():
         cluster.run(work)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.05, 0.3])
 def test_ctrl_c_stops_all_ranks(delay):
     """It used to go lost now and then: before the caller blocked, or while threads were started."""

@@ -177,6 +177,7 @@ def test_every_dtype_is_moved_exactly(dtype):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("p", [2, 3, 4])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_any_placement_gives_the_numbers_of_one_device(p, micro_batches):

@@ -59,6 +59,7 @@ def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
     return ptx
 
 
+@pytest.mark.every(16)
 @needs_nvrtc
 @pytest.mark.parametrize("chip", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("source", SOURCES)
