@@ -1,8 +1,8 @@
 """Buckets: one network unrolled to several lengths, trained as one.
 
-All buckets have one placement, one array a parameter and optimizer state, and one pool of memory a
-device. A bucket is planned when its first batch comes, in the way that was chosen for the default
-one: nothing is searched for again.
+All buckets have one placement, one array per parameter and optimizer state, and one pool of memory
+per device. A bucket is planned when its first batch comes, in the way that was chosen for the
+default bucket: nothing is searched for again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BucketGen = Callable[[Any], Model | SymbolInputs]
 
 
 class Buckets:
-    """The plans of all buckets, each made when it is first wanted.
+    """The plans of all buckets, each made when it is first needed.
 
-    default: the plan of the default bucket, the first to be made, whose placement and schedule the
-    others follow. It should be the largest: what is chosen by it then fits all.
+    The others follow the placement and schedule of `default`, the plan of the default bucket, which
+    is made first. It should be the largest: what is chosen for it then fits all.
     """
 
     def __init__(
@@ -46,19 +46,26 @@ class Buckets:
         dtype: str = "float32",
         train: bool = True,
     ) -> None:
-        """provide: the data and labels of the default bucket. dtype: of parameters. train: whether
-        with gradients. Raises what planning raises.
+        """Plan the default bucket; raises what planning raises.
+
+        Args:
+            sym_gen: makes the network of a bucket by its key.
+            default_bucket_key: the key of the default bucket.
+            provide: the data and labels of the default bucket.
+            options: of the default bucket.
+            dtype: of parameters.
+            train: whether the networks have gradients.
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
-        # An order that is made for one network is none for the others.
+        # An order that is made for one network does not fit the others.
         self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
         self._steps: dict[tuple[Hashable, ...], StepPrograms] = {}
 
     def scoring(self) -> Buckets:
-        """The same buckets without gradients, placed alike."""
+        """Return the same buckets without gradients, on the same devices."""
         return Buckets(
             self.sym_gen,
             self.default_bucket_key,
@@ -69,41 +76,51 @@ class Buckets:
         )
 
     def plan(self, key: Hashable, provide: Iterable[DataDesc]) -> Plan:
-        """The plan of a bucket; provide: its data and labels, read the first time.
+        """Return the plan of a bucket.
 
-        Raises GraphError if the bucket has other parameters or outputs than the default one.
+        Args:
+            key: the bucket's.
+            provide: its data and labels, read the first time.
+
+        Raises:
+            GraphError: the bucket has other parameters or outputs than the default one.
         """
         if key not in self._plans:
             with no_collections():
-                made = self._plan(key, provide, self._options())
-            self._require_alike(key, made)
-            self._plans[key] = made
+                bucket = self._plan(key, provide, self._options())
+            self._require_alike(key, bucket)
+            self._plans[key] = bucket
         return self._plans[key]
 
     def step(self, keys: Sequence[Hashable]) -> StepPrograms:
-        """The programs of a step with one batch of each of these buckets, all planned before.
+        """Return the programs of a step with one batch of each of these buckets.
 
-        Raises GraphError for a loss that several batches cannot share, ScheduleError if they cannot
-        be in one step, or need more than the limit of memory.
+        Args:
+            keys: of buckets that are planned.
+
+        Raises:
+            GraphError: a loss that several batches cannot share.
+            ScheduleError: the batches cannot be in one step, or need more memory than the limit.
         """
-        wanted = tuple(keys)
-        if wanted not in self._steps:
-            parts = StepBatches(tuple([self._plans[key] for key in wanted]))
-            if len(wanted) == 1:
-                self._steps[wanted] = StepPrograms.of(parts.plans[0])
-            else:
-                _require_sums(parts)
-                name = self.default.choice.schedule
-                order = self.default.options.order if self.train else None
-                listing = partial(compute_lists, name, order)
-                step = StepPrograms(parts, mix(parts, listing, self._prices).schedule)
-                if self.default.options.memory is not None and self.train:
-                    _require_memory(step, self.default.options.memory)
-                self._steps[wanted] = step
-        return self._steps[wanted]
+        key = tuple(keys)
+        if key not in self._steps:
+            self._steps[key] = self._programs(StepBatches(tuple([self._plans[k] for k in key])))
+        return self._steps[key]
+
+    def _programs(self, parts: StepBatches) -> StepPrograms:
+        if len(parts.plans) == 1:
+            return StepPrograms.of(parts.plans[0])
+        _require_sums(parts)
+        options = self.default.options
+        order = options.order if self.train else None
+        listing = partial(compute_lists, self.default.choice.schedule, order)
+        step = StepPrograms(parts, mix(parts, listing, self._prices).schedule)
+        if options.memory is not None and self.train:
+            _require_memory(step, options.memory)
+        return step
 
     def _options(self, *, update: bool = True) -> Options:
-        """How further buckets are planned: like the default one."""
+        """Return the options of further buckets, which follow the default one."""
         default = self.default
         update = update and default.options.update
         return default.following(schedule=default.choice.schedule, update=update)
@@ -123,10 +140,10 @@ class Buckets:
     def _model(self, key: Hashable, provide: Iterable[DataDesc]) -> Model:
         # Its own names, so that a bucket's network does not depend on which were made before.
         with NameManager():
-            made = self.sym_gen(key)
-        if isinstance(made, Model):
-            return made
-        symbol, data_names, label_names = made
+            network = self.sym_gen(key)
+        if isinstance(network, Model):
+            return network
+        symbol, data_names, label_names = network
         described = {d.name: d.feed for d in map(describe, provide)}
         names = (*data_names, *(label_names or ()))
         missing = [name for name in names if name not in described]
@@ -137,37 +154,37 @@ class Buckets:
             )
         return Model(symbol, {name: described[name] for name in names})
 
-    def _require_alike(self, key: Hashable, made: Plan) -> None:
+    def _require_alike(self, key: Hashable, bucket: Plan) -> None:
         default, other = f"bucket {self.default_bucket_key!r}", f"bucket {key!r}"
-        for name in sorted({*made.parameters} ^ {*self.default.parameters}):
-            has, lacks = (other, default) if name in made.parameters else (default, other)
+        for name in sorted({*bucket.parameters} ^ {*self.default.parameters}):
+            has, lacks = (other, default) if name in bucket.parameters else (default, other)
             raise GraphError(
-                f"{has} has a parameter {name!r}, which {lacks} has not; all buckets must have the "
+                f"{has} has a parameter {name!r}, which {lacks} lacks; all buckets must have the "
                 "same parameters"
             )
-        if made.output_names != self.default.output_names:
+        if bucket.output_names != self.default.output_names:
             raise GraphError(
-                f"{other} has the outputs {list(made.output_names)}, {default} "
+                f"{other} has the outputs {list(bucket.output_names)}, {default} "
                 f"{list(self.default.output_names)}; give them the same names"
             )
-        for name in made.parameters:
-            assert made.rank_of(name) == self.default.rank_of(name)
-            if _type_of(made, name) != _type_of(self.default, name):
+        for name in bucket.parameters:
+            assert bucket.rank_of(name) == self.default.rank_of(name)
+            if _type_of(bucket, name) != _type_of(self.default, name):
                 raise GraphError(
-                    f"parameter {name!r} is {_type_of(made, name)} in {other}, but "
+                    f"parameter {name!r} is {_type_of(bucket, name)} in {other}, but "
                     f"{_type_of(self.default, name)} in {default}"
                 )
 
 
 def largest_first(batches: Iterable[DataBatch]) -> list[DataBatch]:
-    """The batches in the order in which they count in a step."""
+    """Return the batches in the order in which they count in a step."""
     return sorted(batches, key=lambda b: (-sum(a.size for a in b.data), repr(b.bucket_key)))
 
 
 def _require_sums(parts: StepBatches) -> None:
-    """Several batches make one only if no loss divides by the size of its own batch."""
-    for made in parts.plans:
-        for node in made.network.first:
+    """Raise GraphError for a loss that divides by its own batch: several batches count as one."""
+    for bucket in parts.plans:
+        for node in bucket.network.first:
             if node.attrs.get("count") and node.attrs.get("normalization", "batch") == "batch":
                 raise GraphError(
                     f"{node.op} {node.name!r} divides by the size of one batch, but a step has "
@@ -177,7 +194,7 @@ def _require_sums(parts: StepBatches) -> None:
 
 
 def _require_memory(step: StepPrograms, limit: int) -> None:
-    """A step keeps within the bytes that each rank may hold."""
+    """Raise ScheduleError for a step that needs more bytes on a rank than the limit."""
     plans = step.parts.plans
     for rank, memory in enumerate(step.memory):
         if memory.peak > limit:
@@ -188,13 +205,13 @@ def _require_memory(step: StepPrograms, limit: int) -> None:
             )
 
 
-def _described(made: Plan) -> list[DataDesc]:
-    """The fed variables of a plan."""
+def _described(bucket: Plan) -> list[DataDesc]:
+    """Return the descriptions of a plan's fed variables."""
     return [
         DataDesc(name, feed.type.shape, feed.type.dtype, " " * feed.axis + "N")
-        for name, feed in made.feeds.items()
+        for name, feed in bucket.feeds.items()
     ]
 
 
-def _type_of(made: Plan, name: str) -> Any:
-    return made.partition.graph[name].types[0]
+def _type_of(bucket: Plan, name: str) -> Any:
+    return bucket.partition.graph[name].types[0]

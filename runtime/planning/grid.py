@@ -4,8 +4,8 @@
                                    data   device 0   device 1    each row runs its share of every
                                    axis   device 2   device 3    micro-batch's samples
 
-What is placed, by groups or by a strategy, is placed on the first row; each group is then on its
-whole column, as replicas (symgraph.passes.replicate), whose gradients are summed while backward
+Groups or a strategy place the network on the first row; each group is then on its whole column, as
+replicas (symgraph.passes.replicate), whose gradients are summed while backward
 runs.
 """
 
@@ -25,9 +25,15 @@ from symgraph.passes.shards import GROUP
 def grid_rows(
     devices: Sequence[Context], data_axis: int, model_axis: int | None = None
 ) -> list[tuple[Context, ...]]:
-    """The devices in rows, one for each share of the samples.
+    """Return the devices in rows, one row for each share of the samples.
 
-    model_axis: devices of a row, if the user says so too. ConfigError if there is no such grid.
+    Args:
+        devices: all devices.
+        data_axis: the number of rows.
+        model_axis: the devices of a row, if the user gives that too.
+
+    Raises:
+        ConfigError: there is no such grid.
     """
     if data_axis < 1 or len(devices) % data_axis:
         raise ConfigError(
@@ -46,63 +52,77 @@ def grid_rows(
 def in_first_row(
     groups: Groups, rows: Sequence[tuple[Context, ...]], named: Collection[str]
 ) -> dict[str, Context]:
-    """The device of each group in the first row; of one on a column, as other plans have it, too.
+    """Return the device of each group in the first row.
 
-    named: the groups in the network; another one on a column is left out. ConfigError for a group
-    on other devices.
+    Groups may also be on whole columns, as in the options of plans that were made before.
+
+    Args:
+        groups: the user's map.
+        rows: the grid.
+        named: the groups in the network; others on a column are left out.
+
+    Raises:
+        ConfigError: a group on other devices.
     """
-    found: dict[str, Context] = {}
-    whole = {column: column[0] for column in zip(*rows, strict=True)}
+    first_row: dict[str, Context] = {}
+    on_column = {column: column[0] for column in zip(*rows, strict=True)}
     for group, given in groups.items():
         devices = devices_of(given)
-        if devices in whole:
-            found |= {group: whole[devices]} if group in named else {}
+        if devices in on_column:
+            first_row |= {group: on_column[devices]} if group in named else {}
         elif len(devices) > 1:
             raise ConfigError(
                 f"group {group!r} is on several devices, but data_axis={len(rows)} puts it on all "
                 "devices of a column; map it to one device of the first row"
             )
         elif devices[0] in rows[0]:
-            found[group] = devices[0]
+            first_row[group] = devices[0]
         else:
             raise ConfigError(
                 f"group {group!r} is on {devices[0]}, which is not in the first row of the grid "
                 f"({', '.join(map(str, rows[0]))}); the other rows follow that one"
             )
-    return found
+    return first_row
 
 
 def groups_in(graph: Graph) -> set[str]:
-    """The ctx_groups of a graph's operators."""
-    found = {lookup(n.tags, GROUP) for n in graph if not n.is_variable}
-    return {group for group in found if group}
+    """Return the ctx_groups of a graph's operators."""
+    groups = {lookup(n.tags, GROUP) for n in graph if not n.is_variable}
+    return {group for group in groups if group}
 
 
 class Columns(NamedTuple):
-    """of: operator -> its group, none of which is on two devices of a row. devices: of groups."""
+    """The groups to replicate."""
 
     of: dict[str, str]
+    """Operator -> its group, which is on one device of each row."""
     devices: dict[str, tuple[Context, ...]]
+    """The devices of each group, from the first row to the last."""
 
 
 def columns(
     graph: Graph, device_of: Mapping[str, Context], rows: Sequence[tuple[Context, ...]]
 ) -> Columns:
-    """The groups to replicate, from the first row's device of each operator.
+    """Return the groups to replicate.
 
-    Groups keep their names if they are on one device. What has no device is on the first one.
+    Groups keep their names if they are on one device.
+
+    Args:
+        graph: the network.
+        device_of: the device of each operator in the first row; by default its first device.
+        rows: the grid.
     """
     first = rows[0]
     calls = [n for n in graph if not n.is_variable]
-    home = {n.name: device_of.get(n.name, first[0]) for n in calls}
-    own = {n.name: lookup(n.tags, GROUP) or "" for n in calls}
-    homes: dict[str, set[Context]] = {}
-    for name, group in own.items():
-        homes.setdefault(group, set()).add(home[name])
-    found = Columns({}, {})
-    for name, group in own.items():
-        if not group or len(homes[group]) > 1:
-            group = f"{group} {home[name]}".strip()
-        found.of[name] = group
-        found.devices[group] = tuple(row[first.index(home[name])] for row in rows)
-    return found
+    device = {n.name: device_of.get(n.name, first[0]) for n in calls}
+    group_of = {n.name: lookup(n.tags, GROUP) or "" for n in calls}
+    devices: dict[str, set[Context]] = {}
+    for name, group in group_of.items():
+        devices.setdefault(group, set()).add(device[name])
+    replicated = Columns({}, {})
+    for name, group in group_of.items():
+        if not group or len(devices[group]) > 1:
+            group = f"{group} {device[name]}".strip()
+        replicated.of[name] = group
+        replicated.devices[group] = tuple(row[first.index(device[name])] for row in rows)
+    return replicated

@@ -5,10 +5,11 @@ All buckets are cut into the same stages, so one compute list fits them all:
     rank 0   0F0  0F1  0F2            micro-batches 0 and 2 of 60 words, 1 of 8: each runs the
     rank 1        1F0  1F1  1F2       bodies of its own bucket
 
-What must precede what then depends on the micro-batch. To lower, prove and simulate such a step
-with the tools for any other, every kind of micro-batch gets stages of its own: kind k's stage s is
-stage k * S + s of one topology, where a micro-batch runs only those of its kind. Workers look the
-bodies of a micro-batch up by its kind, so they get the programs with the stages' own numbers.
+Which instruction must precede which then depends on the micro-batch. So that such a step can be
+lowered, proved and simulated like any other, every kind of micro-batch gets stages of its own:
+kind k's stage s is stage k * S + s of one topology, where a micro-batch runs only those of its
+kind. Workers look the bodies of a micro-batch up by its kind, so they get the programs with the
+stages' own numbers.
 """
 
 from __future__ import annotations
@@ -38,21 +39,20 @@ Listing = Callable[[Sequence[int], int], ComputeLists]  # ranks of stages, micro
 
 @dataclass(frozen=True)
 class MixedTopology:
-    """The topology of all kinds of a step, one after the other.
-
-    first_stage, first_tag: of each micro-batch's kind.
-    """
+    """The topology of all kinds of a step, one after the other."""
 
     rank_of: tuple[int, ...]
     ranks: int
     bodies: tuple[BodyKey, ...]
     edges: tuple[CommEdge, ...]
     first_stage: Ints
+    """[micro-batch]: the first stage of its kind."""
     first_tag: Ints
+    """[micro-batch]: the first edge of its kind."""
 
     @classmethod
     def of(cls, parts: StepBatches) -> MixedTopology:
-        """The union of the kinds of these parts."""
+        """Return the union of the kinds of these parts."""
         bodies: list[BodyKey] = []
         edges: list[CommEdge] = []
         partitions = list(parts.partitions.values())
@@ -85,11 +85,11 @@ class MixedTopology:
     def runs(self) -> npt.NDArray[np.bool_]:
         """[stage, micro-batch]: whether the stage is of the micro-batch's kind."""
         starts = np.unique(self.first_stage)
-        own = np.searchsorted(starts, np.arange(len(self.rank_of)), side="right") - 1
-        return np.equal(starts[own][:, None], self.first_stage)
+        kinds = np.searchsorted(starts, np.arange(len(self.rank_of)), side="right") - 1
+        return np.equal(starts[kinds][:, None], self.first_stage)
 
     def numbered(self, program: Program, sign: int = 1) -> Program:
-        """The program in the union's numbers; sign -1: back in every kind's own."""
+        """Return the program in the union's numbers; with sign -1, back in every kind's own."""
         code, at, mb, segment = program.columns
         shift = np.where(code < SEND, self.first_stage[mb], 0)
         shift += np.where((code == SEND) | (code == RECV), self.first_tag[mb], 0)
@@ -98,21 +98,30 @@ class MixedTopology:
 
 @dataclass(frozen=True)
 class Mixed:
-    """A step of several batches. order: how its micro-batches enter the pipeline. seconds: of a
-    simulation, which is what the order was chosen by."""
+    """A step of several batches."""
 
     parts: StepBatches
     schedule: Schedule
     order: tuple[int, ...]
+    """The micro-batches as they enter the pipeline."""
     seconds: float
+    """The simulated step, by which the order was chosen."""
 
 
 def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed:
-    """The programs of a step of these parts.
+    """Return the programs of a step of these parts.
 
-    listing: a schedule. The micro-batches enter as they are given, longest first or shortest
-    first, whatever is predicted to take the least time. Raises ScheduleError if the buckets have
-    other stages, or if the schedule has no programs for this many micro-batches.
+    The micro-batches enter as they are given, longest first or shortest first, whichever is
+    predicted to take the least time.
+
+    Args:
+        parts: the batches.
+        listing: a schedule.
+        prices: by default NOMINAL.
+
+    Raises:
+        ScheduleError: the buckets have different stages, or the schedule has no programs for this
+            many micro-batches.
     """
     partitions = parts.partitions
     first = next(iter(partitions.values()))
@@ -140,12 +149,12 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
             best = Mixed(parts, schedule, order, seconds)
     assert best is not None
     check(best.schedule, union, len(parts.mbs), runs=union.runs)
-    own = [_own(program, union, len(first.rank_of)) for program in best.schedule.programs]
-    return replace(best, schedule=Schedule(tuple(own)))
+    programs = [_split(program, union, len(first.rank_of)) for program in best.schedule.programs]
+    return replace(best, schedule=Schedule(tuple(programs)))
 
 
 def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tuple[int, ...]]:
-    """Orders of the micro-batches, without repetition."""
+    """Return orders of the micro-batches to try, without repetition."""
     given = range(len(parts.mbs))
     seconds = [
         sum(float(costs.run(k)) for k in union.bodies if runs[k.stage]) for runs in union.runs.T
@@ -160,15 +169,15 @@ def _reordered(program: Program, order: Sequence[int]) -> Program:
     return Program(Columns(code, at, np.array(order, np.int32)[mb], segment))
 
 
-def _own(program: Program, union: MixedTopology, stages: int) -> Program:
-    """The program in every kind's own numbers; a stage is updated once, for all kinds."""
+def _split(program: Program, union: MixedTopology, stages: int) -> Program:
+    """Return the program in every kind's own numbers; a stage is updated once, for all kinds."""
     code, at, mb, segment = program.columns
     keep = (code != UPDATE) | (at < stages)
     return union.numbered(Program(Columns(code[keep], at[keep], mb[keep], segment[keep])), -1)
 
 
 def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
-    """Of the union: a body's as in its own partition, all else as in the first one."""
+    """Return the union's costs: a body's as in its own partition, all else as in the first one."""
     count = len(parts.mbs)
     of_kinds = [
         prices.costs(partition, parts.plans[kind.part].overheads(partition, count))
@@ -181,7 +190,7 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
         return float(of_kinds[kind].run(key._replace(stage=stage)))
 
     def update(stage: int) -> float:
-        """A stage is updated once, for all kinds."""
+        # A stage is updated once, for all kinds.
         return float(of_kinds[0].update(stage)) if stage < stages else 0.0
 
     sums = [
@@ -199,16 +208,24 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
 
 
 def predict(step: StepPrograms, prices: CostModel, union: MixedTopology | None = None) -> Timeline:
-    """A simulation of a step of any batches. union: of its parts, if it is known."""
+    """Simulate a step of any batches.
+
+    Args:
+        step: the step.
+        prices: the costs.
+        union: the union of its parts, where it is known.
+    """
     union = union or MixedTopology.of(step.parts)
     programs = step.schedule.programs
     numbered = Schedule(tuple([union.numbered(program) for program in programs]))
     timeline = simulate(numbered, union, mixed_costs(step.parts, prices))
     tracks = zip(programs, timeline.tracks, strict=True)
-    return replace(timeline, tracks=tuple([Track(own, t.start, t.end) for own, t in tracks]))
+    return replace(
+        timeline, tracks=tuple([Track(program, t.start, t.end) for program, t in tracks])
+    )
 
 
 def sent_bytes(step: StepPrograms) -> int:
-    """Bytes of all messages between the ranks in a step."""
+    """Return the bytes of all messages between the ranks in a step."""
     partitions = [step.parts.partitions[kind] for kind in step.parts.kinds]
     return sum(e.type.nbytes for p in partitions for e in p.edges if p.crosses(e))

@@ -1,7 +1,7 @@
-"""Parts: the batches of one step, each with the plan of its bucket, and their micro-batches.
+"""The step: its batches, each with the plan of its bucket, their micro-batches and programs.
 
 Most steps have one part. A step of several buckets has one for each batch, and the micro-batches
-of all of them are numbered through:
+of all of them are numbered consecutively:
 
     part          0 (60 words)   1 (8 words)   2 (60 words)
     micro-batch   0    1         2    3        4    5
@@ -35,12 +35,15 @@ Ints = npt.NDArray[Any]
 
 
 class MicroBatch(NamedTuple):
-    """start: its first sample in its part's batch; sample: that in the whole step."""
+    """One of the micro-batches of a step."""
 
     part: int
+    """The number of its batch."""
     kind: Kind
     start: int
+    """Its first sample in its own batch."""
     sample: int
+    """Its first sample in the whole step."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,15 @@ class StepBatches:
     @cached_property
     def mbs(self) -> tuple[MicroBatch, ...]:
         """All micro-batches in order."""
-        found: list[MicroBatch] = []
+        mbs: list[MicroBatch] = []
         sample = 0
         for part, plan in enumerate(self.plans):
             first = next(i for i, other in enumerate(self.plans) if other is plan)
             start = 0
             for size in plan.sizes:
-                found.append(MicroBatch(part, Kind(first, size), start, sample))
+                mbs.append(MicroBatch(part, Kind(first, size), start, sample))
                 start, sample = start + size, sample + size
-        return tuple(found)
+        return tuple(mbs)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -74,7 +77,7 @@ class StepBatches:
 
     @cached_property
     def outputs(self) -> Mapping[Kind, Mapping[Value, Value]]:
-        """Kind -> output -> the first part's output in its place, by which it is known."""
+        """Kind -> output -> the first part's output in its place, under which it is reported."""
         known = self.plans[0].outputs
         return {
             kind: dict(zip(self.plans[kind.part].outputs, known, strict=True))
@@ -83,24 +86,24 @@ class StepBatches:
 
     @property
     def grads(self) -> Mapping[Kind, Mapping[str, Value]]:
-        """Parameter -> the value of its gradient, of every kind."""
+        """Kind -> parameter -> the value of its gradient."""
         return {kind: self.plans[kind.part].grads for kind in self.partitions}
 
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
-        """What is computed of all batches together before the first micro-batch, for each part."""
+        """Compute the prologue of all batches together; return its values for each part."""
         return early_values([plan.prologue for plan in self.plans], feeds)
 
 
 @dataclass(frozen=True)
 class StepPrograms:
-    """What is run for a step of some batches."""
+    """The programs of a step of some batches."""
 
     parts: StepBatches
     schedule: Schedule
 
     @classmethod
     def of(cls, plan: Plan) -> StepPrograms:
-        """A step of one batch."""
+        """Make the step of one batch."""
         return cls(StepBatches((plan,)), plan.schedule)
 
     @cached_property

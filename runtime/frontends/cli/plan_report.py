@@ -1,4 +1,4 @@
-"""Plans in words: what a config would do, before anything runs."""
+"""The plan report: what a config would do, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from symgraph.core.units import aligned_columns, bytes_text, seconds_text, si_te
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
-    """The report of `--plan` as text, and its figures with the keys of `--json`.
+    """Return the report of `--plan` as text, and its figures with the keys of `--json`.
 
     The timeline is predicted from the profile that automatic choices were made with, or else from
     operation counts and a quick measurement of this machine; a training run predicts anew from
@@ -81,7 +81,7 @@ def _prices(job: Job) -> CostModel:
 
 
 def _bound(plan: Plan, timeline: Timeline) -> str:
-    """How far the step is from what no order of its runs can beat, and the gap in words."""
+    """Say how far the step is above what no order of its runs can beat."""
     busy = timeline.busy()
     rank = max(range(len(busy)), key=busy.__getitem__)
     least = busy[rank]
@@ -94,14 +94,14 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
 
 
 def config_block(plan: Plan) -> str:
-    """What a config would say to have the plan's placement."""
+    """Return the lines of a config that give the plan's placement."""
     groups = group_block(plan.partition.graph, plan.placement)
     marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
     return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
 
 
 def _basis(prices: CostModel) -> str:
-    """What a prediction rests on, in words."""
+    """Say what a prediction is based on."""
     several = len(prices.kinds) > 1
     words = [_bodies(b) + several * f" ({kind})" for kind, b in prices.kinds.items()]
     return " and ".join([*words, f"{seconds_text(float(prices.link.latency))} a message"])
@@ -114,7 +114,7 @@ def _bodies(bodies: KernelCosts) -> str:
 
 
 def how(plan: Plan) -> str:
-    """The schedule, time segments and recomputation of a plan in words."""
+    """Describe the schedule, time segments and recomputation of a plan."""
     choice = plan.choice
     text = f"schedule {choice.schedule}"
     if choice.time_segment is not None:
@@ -125,7 +125,7 @@ def how(plan: Plan) -> str:
 
 
 def memory_table(plan: Plan) -> str:
-    """Per device: what its memory is made of at the worst moment."""
+    """Return what the memory of each device consists of at its worst moment."""
     head = (
         "rank",
         "device",

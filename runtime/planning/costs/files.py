@@ -13,9 +13,10 @@ from symgraph.core.errors import ConfigError
 
 
 def save_prices(prices: CostModel, path: str | Path) -> None:
-    """Write measured prices, such as `load_prices` reads.
+    """Write measured prices to a file that `load_prices` reads.
 
-    ConfigError if nothing was measured, or the file cannot be written.
+    Raises:
+        ConfigError: nothing was measured, or the file cannot be written.
     """
     if not prices.measured:
         raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
@@ -27,21 +28,24 @@ def save_prices(prices: CostModel, path: str | Path) -> None:
 
 
 def load_prices(path: str | Path) -> CostModel:
-    """What `save_prices` wrote, or a table of costs alone; ConfigError if it is neither.
+    """Read what `save_prices` wrote, or a table of costs alone.
 
     A table alone is for all kinds of devices, and messages take no time.
+
+    Raises:
+        ConfigError: the file is neither.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = {}
-    if not isinstance(found, dict) or "kinds" not in found:
+        data = {}
+    if not isinstance(data, dict) or "kinds" not in data:
         return CostModel.alike(CostTable.load(path), link_of_host(0.0, inf))
-    return prices_from(found, str(path))
+    return prices_from(data, str(path))
 
 
 def prices_data(prices: CostModel) -> dict[str, Any]:
-    """Measured prices, as JSON can say them."""
+    """Return measured prices as JSON data."""
     return {
         "schema": SCHEMA,
         "kinds": {
@@ -57,7 +61,7 @@ def prices_data(prices: CostModel) -> dict[str, Any]:
 
 
 def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
-    """The prices that `prices_data` said; ConfigError naming the source for anything else."""
+    """Return the prices of `prices_data`; for other data a ConfigError names the source."""
     try:
         kinds = {
             str(kind): CostTable.from_data(table, source) for kind, table in data["kinds"].items()

@@ -1,4 +1,7 @@
-"""Chores: what a training step does beside the calls of its operators, in bytes through memory."""
+"""Overheads: the memory traffic of a step outside operator calls.
+
+Fed arrays are copied in, gradients added up, parameters updated and packed for products.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,29 @@ from partitioner.costs.cost import Rates
 from runtime.backends.cpu.gemm import packed_rows
 from symgraph.core.types import Value
 
-COPY = 5e-6  # seconds of the worker to find an array that is fed
+COPY_SECONDS = 5e-6  # of the worker, to find an array that is fed
 
 
 @dataclass(frozen=True)
 class StepOverheads:
-    """Bytes that are read and written; all are passes over memory, one element after the other.
-
-    running: of a body's run, the mean over micro-batches: what is fed is copied in, and its terms
-    of gradients are added to those of other micro-batches. copies: how many arrays are fed to it.
-    updating: of a stage: its parameters and the optimizer's arrays. packing: of a stage: its
-    parameters laid out anew for products with few rows.
-    """
+    """Bytes that are read and written, all in passes over memory, one element after the other."""
 
     running: Mapping[BodyKey, float] = field(default_factory=dict)
+    """Bytes of a body's run, the mean over micro-batches: fed arrays are copied in, and its terms
+    of gradients are added to those of other micro-batches."""
     copies: Mapping[BodyKey, int] = field(default_factory=dict)
+    """The number of arrays that are fed to a body."""
     updating: Mapping[int, float] = field(default_factory=dict)
+    """Bytes of a stage's update: its parameters and the optimizer's arrays."""
     packing: Mapping[int, float] = field(default_factory=dict)
+    """Bytes of a stage's parameters that are packed anew for products with few rows."""
 
     def seconds(self, key: BodyKey, rates: Rates) -> float:
-        """What comes on top of a body's run."""
-        return self.running.get(key, 0) / rates.passes + self.copies.get(key, 0) * COPY
+        """Return the seconds on top of a body's run."""
+        return self.running.get(key, 0) / rates.passes + self.copies.get(key, 0) * COPY_SECONDS
 
     def update_seconds(self, stage: int, rates: Rates) -> float:
-        """Of a stage's update."""
+        """Return the seconds of a stage's update."""
         passes, packing = self.updating.get(stage, 0), self.packing.get(stage, 0)
         return passes / rates.passes + packing / rates.packing
 
@@ -49,12 +51,18 @@ def step_overheads(
     slots: int,
     update: bool,
 ) -> StepOverheads:
-    """Of a step. grads: parameter -> its gradient. parameters: all variables that are not fed.
+    """Return the overheads of a step.
 
-    slots: arrays of the optimizer for each parameter. update: whether the step ends with updates.
+    Args:
+        partition: the cut network.
+        grads: parameter -> its gradient.
+        parameters: all variables that are not fed.
+        micro_batches: their number.
+        slots: arrays of the optimizer for each parameter.
+        update: whether the step ends with updates.
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
-    learnt = {value: name for name, value in grads.items()}
+    learnt = set(grads.values())
     passes = _tree_passes(micro_batches) / micro_batches
     running: dict[BodyKey, float] = {}
     copies: dict[BodyKey, int] = {}
@@ -87,12 +95,12 @@ def _tree_passes(terms: int) -> int:
 
 
 def packed_forms(partition: Partition) -> Counter[str]:
-    """In how many forms each parameter is packed: see runtime.backends.bodies.Packs."""
-    found = set()
+    """Return in how many forms each parameter is packed; see runtime.backends.bodies.Packs."""
+    forms = set()
     for body in partition.bodies.values():
         for node in body.graph:
             if (weight := packed_rows(node, body.graph)) is not None:
                 name, transposed = weight
                 if name not in body.imports:
-                    found.add((name, transposed))
-    return Counter(name for name, _ in found)
+                    forms.add((name, transposed))
+    return Counter(name for name, _ in forms)

@@ -1,8 +1,8 @@
 """The arena: one piece of memory for all that a rank's programs hold, planned before they run.
 
-The programs are known, so it is known from which instruction to which every root of every
-micro-batch is needed. Roots with the same life go together as a region; regions and the scratch of
-runs are packed over the programs, and nothing is allocated while they run.
+The programs tell from which instruction to which every root of every micro-batch is needed. Roots
+with the same life form a region; regions and the scratch of runs are packed over the programs, and
+nothing is allocated while they run.
 
 Messages that may come while a run is under way (see runtime.engine.bound_program) have their places
 from that run on, so that none has to wait for its end.
@@ -31,21 +31,22 @@ Array = npt.NDArray[Any]
 
 
 class Region(NamedTuple):
-    """Roots that come and go together: bytes, where each begins, whether to the step's end."""
+    """Roots that come and go together."""
 
     nbytes: int
     roots: Mapping[int, int]
+    """Root -> its offset in the region."""
     lasts: bool
+    """Whether the roots stay until the step's end."""
 
 
 class Kind(NamedTuple):
-    """What micro-batches that run the same bodies have in common.
-
-    part: the first batch of the step whose bucket is theirs. size: samples.
-    """
+    """What micro-batches that run the same bodies have in common."""
 
     part: int
+    """The first batch of the step that has their bucket."""
     size: int
+    """Samples."""
 
 
 # Of each kind of micro-batch, the variables whose gradients a body completes, and their bytes.
@@ -54,29 +55,30 @@ Message = tuple[int, int]  # tag, micro-batch
 
 
 class Arena(NamedTuple):
-    """Where everything begins, in bytes.
-
-    layouts: of each kind of micro-batch. at: (micro-batch, root) -> offset. scratch: (body,
-    micro-batch) -> offset. sums: (variable, partial sum) -> offset. adding: (body, micro-batch) ->
-    what to do with the gradients that it completes. totals: variable -> the partial sum that ends
-    up as its gradient. needs: of partial sums, of what runs leave for others, and of scratch;
-    instructions are counted from 1. free: of early messages, the last instruction before that
-    something else at their places is needed for; 0: there is none.
-    """
+    """The offsets of everything that a rank's programs hold, in bytes."""
 
     nbytes: int
+    """The size of the arena."""
     layouts: Mapping[Kind, MemoryLayout]
+    """The layout of each kind of micro-batch."""
     at: Mapping[tuple[int, int], int]
+    """(micro-batch, root) -> offset."""
     scratch: Mapping[tuple[BodyKey, int], int]
+    """(body, micro-batch) -> offset."""
     sums: Mapping[tuple[str, int], int]
+    """(variable, partial sum) -> offset."""
     adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
+    """(body, micro-batch) -> what to do with the gradients that it completes."""
     totals: Mapping[str, int]
+    """Variable -> the partial sum that becomes its gradient."""
     needs: tuple[list[Need], list[Need], list[Need]]
+    """Needs of partial sums, of results for other runs, and of scratch; moments count from 1."""
     free: Mapping[Message, int]
+    """Early message -> the last earlier instruction that still uses its memory; 0: none."""
 
 
 class _Touches(NamedTuple):
-    """The regions of a layout, and by what instructions they are touched."""
+    """The regions of a layout, and the instructions that touch each."""
 
     regions: list[Region]
     by_run: Mapping[BodyKey, list[int]]
@@ -100,10 +102,15 @@ def reserve(
     grads: Mapping[Kind, Mapping[str, Value]],
     fixed: Collection[str],
 ) -> Arena:
-    """Memory for programs of one rank that run one after the other, as one step.
+    """Plan the memory for programs of one rank that run one after the other, as one step.
 
-    partitions, grads: of every kind of micro-batch; grads: parameter -> the value of its gradient.
-    kinds: of all micro-batches. fixed: variables that have arrays of their own.
+    Args:
+        programs: the programs.
+        rank: the rank.
+        partitions: the cut graph of every kind of micro-batch.
+        kinds: the kind of each micro-batch.
+        grads: for every kind, parameter -> the value of its gradient.
+        fixed: variables that have arrays of their own.
     """
     one = len(kinds) == 1  # its gradients are read where they are made, and not added up
     layouts = {
@@ -142,7 +149,7 @@ def reserve(
 def _completed(
     partition: Partition, rank: int, grads: Mapping[str, Value]
 ) -> dict[BodyKey, dict[str, int]]:
-    """The gradients that each body of a rank completes: variable -> bytes."""
+    """Return the gradients that each body of a rank completes: variable -> bytes."""
     names: dict[Value, list[str]] = {}
     for name, value in grads.items():
         names.setdefault(value, []).append(name)
@@ -163,8 +170,11 @@ def _walk(
     kinds: Sequence[Kind],
     early: Mapping[Kind, Collection[int]],
 ) -> tuple[dict[tuple[int, int], list[int]], list[_Span], dict[Message, tuple[int, int]], int]:
-    """(micro-batch, region) -> first and last moment; the runs; the region of each early message;
-    the moment after the last one.
+    """Walk the programs once.
+
+    Returns:
+        (micro-batch, region) -> first and last moment; the runs; the region of each early message;
+        the moment after the last one.
     """
     lives: dict[tuple[int, int], list[int]] = {}
     runs: list[_Span] = []
@@ -179,8 +189,8 @@ def _walk(
             touched: Sequence[int] = ()
             if code < SEND:
                 key = BodyKey(at, PHASES[code % len(PHASES)], segment)
-                found = touches[kinds[mb]]
-                touched = (found.by_run if code < FREE else found.by_free).get(key, ())
+                regions = touches[kinds[mb]]
+                touched = (regions.by_run if code < FREE else regions.by_free).get(key, ())
                 if code < FREE:
                     runs.append(_Span(key, mb, now))
                     ran = now
@@ -197,17 +207,17 @@ def _walk(
 def _free(
     needs: Sequence[Need], places: Sequence[int], came: Mapping[Message, int]
 ) -> dict[Message, int]:
-    """See Arena. came: message -> which need it comes into."""
+    """Return `Arena.free`; came: message -> the need that it comes into."""
     if not came:
         return {}
     first, last, nbytes = np.array(needs, np.int64).T
     begin = np.array(places, np.int64)
     end = begin + nbytes
-    found = {}
-    for message, own in came.items():
-        other = (last < first[own]) & (begin < end[own]) & (end > begin[own])
-        found[message] = int(last[other].max(initial=0))
-    return found
+    free = {}
+    for message, need in came.items():
+        other = (last < first[need]) & (begin < end[need]) & (end > begin[need])
+        free[message] = int(last[other].max(initial=0))
+    return free
 
 
 def _sums(
@@ -217,7 +227,7 @@ def _sums(
     dict[str, int],
     dict[tuple[str, int], Need],
 ]:
-    """What to add up when, see Arena, and from when to when each partial sum is needed."""
+    """Return `Arena.adding` and `Arena.totals`, and the need of each partial sum."""
     adding: dict[tuple[BodyKey, int], list[tuple[str, Keep | Join]]] = {}
     trees: dict[str, TreeSum] = {}
     needs: dict[tuple[str, int], Need] = {}

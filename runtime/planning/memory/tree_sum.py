@@ -3,7 +3,7 @@
     ((g0 + g1) + (g2 + g3)) + g4        five micro-batches
 
 Schedules finish micro-batches in different orders; floating-point sums must not depend on that.
-The terms are leaves of a fixed binary tree, and two siblings are added as soon as both are there
+The terms are leaves of a fixed binary tree, and two siblings are added as soon as both are known
 (addition is commutative to the bit). Terms that come in ascending or descending order leave at
 most log2(M) + 1 partial sums waiting. Programs are known before they run, and so are these steps.
 """
@@ -30,7 +30,7 @@ class Join(NamedTuple):
 class TreeSum:
     """The steps by which `count` terms, numbered 0 to count - 1, are added up.
 
-    A partial sum has the number of its first term. waiting: those that there are.
+    A partial sum has the number of its first term.
     """
 
     def __init__(self, count: int) -> None:
@@ -41,10 +41,11 @@ class TreeSum:
 
     @property
     def waiting(self) -> list[int]:
+        """The partial sums that wait for their siblings."""
         return [*self._waiting.values()]
 
     def add(self, index: int) -> list[Keep | Join]:
-        """What is done when term `index` comes."""
+        """Return the steps to take when term `index` comes."""
         steps: list[Keep | Join] = []
         total, at, level = index, index, 0
         while level < len(self._widths) - 1:
