@@ -256,14 +256,17 @@ def check_reduced(array: npt.NDArray[Any], rank: int) -> None:
         )
 
 
-def require_same_verbs(verbs: Sequence[str]) -> None:
-    """Raise `RunError` unless all ranks (verbs: by rank) have come to the same call."""
-    for rank, verb in enumerate(verbs):
-        if verb != verbs[0]:
-            raise RunError(
-                f"rank {rank} has come to {verb}, but rank 0 to {verbs[0]}: all ranks make the "
-                "same calls in the same order"
-            )
+DIFFERENT_CALLS = (
+    "rank {rank} has come to {call}, but rank 0 to {first}: all ranks make the same calls in the "
+    "same order"
+)
+
+
+def require_same_calls(calls: Sequence[str], complaint: str = DIFFERENT_CALLS) -> None:
+    """Raise `RunError` unless all ranks (calls: by rank) have come to the same call."""
+    for rank, call in enumerate(calls):
+        if call != calls[0]:
+            raise RunError(complaint.format(rank=rank, call=call, first=calls[0]))
 
 
 def require_same_lengths(sizes: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from runtime.frontends.chainermn.messages import Bytes, Message, begun
-from runtime.transports.base import Ticket, Transport
+from runtime.transports.base import Ticket, Transport, require_same_calls
 from symgraph.core.errors import DTypeError, RunError
 from symgraph.core.types import Array
 
@@ -41,21 +41,39 @@ class Group(ABC):
     def bcast(self, message: Message | None, root: int) -> Message:
         """The root's message."""
 
-    @abstractmethod
     def gather(self, message: Message, root: int) -> list[Message] | None:
-        """At the root all ranks' messages, elsewhere None."""
+        """Return all ranks' messages at the root, elsewhere None."""
+        sources = range(self.size) if self.rank == root else ()
+        messages = self._exchange("gather", root, {root: message}, sources)
+        return messages if self.rank == root else None
 
-    @abstractmethod
     def allgather(self, message: Message) -> list[Message]:
-        """All ranks' messages."""
+        """Return all ranks' messages."""
+        everyone = range(self.size)
+        return self._exchange("allgather", None, dict.fromkeys(everyone, message), everyone)
 
-    @abstractmethod
     def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
-        """The message that the root has for this rank."""
+        """Return the message that the root has for this rank."""
+        (message,) = self._exchange("scatter", root, dict(enumerate(messages or ())), [root])
+        return message
+
+    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages that all ranks have for this one."""
+        return self._exchange("alltoall", None, dict(enumerate(messages)), range(self.size))
 
     @abstractmethod
-    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages that all ranks have for this one."""
+    def _exchange(
+        self,
+        kind: str,
+        root: int | None,
+        outgoing: Mapping[int, Message],
+        sources: Sequence[int],
+    ) -> list[Message]:
+        """Run a collective: send messages, by destination, and return those of the sources.
+
+        kind: see `CollectiveLayout`; an allgather sends the same message to all. A rank's message
+        to itself is copied.
+        """
 
     @abstractmethod
     def allreduce(self, array: Array, out: Array) -> None:
@@ -89,14 +107,10 @@ def call_text(
     return text if dtype is None else f"{text} of {dtype}{shape}"
 
 
-def require_same_calls(texts: Sequence[str]) -> None:
-    """Raise RunError unless all ranks of a group (texts: by rank) make the same call."""
-    for rank, text in enumerate(texts):
-        if text != texts[0]:
-            raise RunError(
-                f"rank {rank} calls {text}, but rank 0 {texts[0]}: all ranks make the same calls, "
-                "of the same types, in the same order"
-            )
+DIFFERENT_CALLS = (
+    "rank {rank} calls {call}, but rank 0 {first}: all ranks make the same calls, of the same "
+    "types, in the same order"
+)
 
 
 def wrong_message(rank: int, src: int, head: int, tag: int) -> RunError:
@@ -156,59 +170,37 @@ class PeerGroup(Group):
             return message
         return self._recv(root, COLLECTIVE)
 
-    def gather(self, message: Message, root: int) -> list[Message] | None:
-        self._meet(call_text("gather", root))
-        return self._gather(message, root)
-
-    def _gather(self, message: Message, root: int) -> list[Message] | None:
-        if self.rank != root:
-            self._swap({root: message}, ())
-            return None
-        found = self._swap({}, [r for r in range(self.size) if r != root])
-        return [found.get(r) or message.copy() for r in range(self.size)]
-
-    def allgather(self, message: Message) -> list[Message]:
-        self._meet("allgather")
-        return self._alltoall([message] * self.size)
-
-    def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
-        self._meet(call_text("scatter", root))
-        if self.rank != root:
-            return self._recv(root, COLLECTIVE)
-        assert messages is not None
-        self._swap({r: m for r, m in enumerate(messages) if r != root}, ())
-        return messages[root].copy()
-
-    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
-        self._meet("alltoall")
-        return self._alltoall(messages)
-
-    def _alltoall(self, messages: Sequence[Message]) -> list[Message]:
-        others = [r for r in range(self.size) if r != self.rank]
-        found = self._swap({r: messages[r] for r in others}, others)
-        return [found.get(r) or messages[r].copy() for r in range(self.size)]
+    def _exchange(
+        self,
+        kind: str,
+        root: int | None,
+        outgoing: Mapping[int, Message],
+        sources: Sequence[int],
+    ) -> list[Message]:
+        self._meet(call_text(kind, root))
+        return self._swap(outgoing, sources)
 
     def allreduce(self, array: Array, out: Array) -> None:
         self._meet(call_text("allreduce", None, array.dtype, array.shape))
-        terms = self._gather(Message.of(array), 0)
-        mine = None if terms is None else Message.of(_sum(terms))
-        out[...] = self._bcast(mine, 0).data
+        terms = self._swap({0: Message.of(array)}, [] if self.rank else range(self.size))
+        out[...] = self._bcast(None if self.rank else Message.of(_sum(terms)), 0).data
 
     def reduce(self, array: Array, root: int) -> None:
         self._meet(call_text("reduce", root, array.dtype, array.shape))
-        terms = self._gather(Message.of(array), root)
-        if terms is not None:
+        here = self.rank == root
+        terms = self._swap({root: Message.of(array)}, range(self.size) if here else [])
+        if here:
             array[...] = _sum(terms)
 
     def reduce_scatter(self, array: Array) -> Array:
         self._meet(call_text("reduce_scatter", None, array.dtype, array.shape))
         parts = [Message.of(part) for part in np.split(array, self.size)]
-        return _sum(self._alltoall(parts))
+        return _sum(self._swap(dict(enumerate(parts)), range(self.size)))
 
     def split(self, color: int, key: int) -> PeerGroup:
         mine = Message.of(np.array([color, key, self._numbers[0]]))
         self._meet("split")
-        rows = [m.data.tolist() for m in self._alltoall([mine] * self.size)]
+        rows = [m.data.tolist() for m in self._tell_all(mine)]
         self._numbers[0] = max(row[2] for row in rows) + 1
         same = sorted((row[1], r) for r, row in enumerate(rows) if row[0] == color)
         return PeerGroup(self._transport, [self._ranks[r] for _, r in same], self._numbers)
@@ -217,8 +209,12 @@ class PeerGroup(Group):
         """All ranks tell each other what they call."""
         self._transport.waiting_for(text)
         mine = Message.of(np.frombuffer(text.encode(), np.uint8))
-        texts = [m.data.tobytes().decode() for m in self._alltoall([mine] * self.size)]
-        require_same_calls(texts)
+        texts = [m.data.tobytes().decode() for m in self._tell_all(mine)]
+        require_same_calls(texts, DIFFERENT_CALLS)
+
+    def _tell_all(self, message: Message) -> list[Message]:
+        everyone = range(self.size)
+        return self._swap(dict.fromkeys(everyone, message), everyone)
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
         """Start a message; the tickets to wait for before its arrays are changed."""
@@ -228,15 +224,19 @@ class PeerGroup(Group):
         send(first, there, number)
         return [send(part, there, number) for part in rest]
 
-    def _swap(self, outgoing: Mapping[int, Message], sources: Sequence[int]) -> dict[int, Message]:
+    def _swap(self, outgoing: Mapping[int, Message], sources: Sequence[int]) -> list[Message]:
         """Send and receive at once, so that nobody waits for somebody who waits."""
-        tickets: list[Any] = []
+        tickets: list[Ticket] = []
         for dst, message in outgoing.items():
-            tickets += self._post(message, dst, COLLECTIVE)
-        found = {src: self._recv(src, COLLECTIVE) for src in sources}
+            if dst != self.rank:
+                tickets += self._post(message, dst, COLLECTIVE)
+        messages = [
+            outgoing[src].copy() if src == self.rank else self._recv(src, COLLECTIVE)
+            for src in sources
+        ]
         for ticket in tickets:
             ticket.wait()
-        return found
+        return messages
 
 
 def _sum(terms: Sequence[Message]) -> Array:

@@ -9,43 +9,51 @@ than the meeting, where the terms are brought along.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout
 from runtime.frontends.chainermn.group import (
+    DIFFERENT_CALLS,
     Group,
     call_text,
-    require_same_calls,
     summed_as,
     wrong_message,
 )
 from runtime.frontends.chainermn.messages import EAGER, Bytes, Message, begun
+from runtime.transports.base import require_same_calls
 from runtime.transports.mpi.cluster import MpiContext
-from runtime.transports.mpi.endpoint import gather_ragged
+from runtime.transports.mpi.collectives import start_collective
+from runtime.transports.mpi.meeting import Meeting, gather_bytes
 from symgraph.core.types import Array
 
-BROUGHT = 1 << 10  # bytes
+BROUGHT_BYTES = 1 << 10  # sums of at most this size are brought along to the meeting
 
 
 class MpiGroup(Group):
     """The ranks of an MPI communicator."""
 
-    def __init__(self, line: MpiContext) -> None:
-        self._line = line
-        self._mpi, self._comm, self.waiter = line.mpi, line.comm, line.waiter
-        self._byte, self._any_tag = line.mpi.BYTE, line.mpi.ANY_TAG
+    def __init__(self, context: MpiContext) -> None:
+        self._context = context
+        self._mpi, self._comm, self.waiter = context.mpi, context.comm, context.waiter
+        self._byte, self._any_tag = context.mpi.BYTE, context.mpi.ANY_TAG
         self._until = self.waiter.until
-        self.rank, self.size = line.comm.rank, line.comm.size
-        self._status = line.mpi.Status()
+        self.rank, self.size = context.comm.rank, context.comm.size
+        self._status = context.mpi.Status()
         self._splits = 0  # so far
-        # What is told at a meeting: the call, a number a rank, and what is brought along.
-        width = 1 + self.size
-        self._mine = np.zeros(width + BROUGHT // 8, np.int64)
-        self._all_ranks = np.empty((self.size, self._mine.size), np.int64)
-        self._codes, self._numbers = self._all_ranks[:, 0], self._all_ranks[:, 1:width]
+        # What ranks say at a meeting: the call, a number per rank, and the terms of a small sum.
+        self._meeting = Meeting(
+            self._comm,
+            self.waiter,
+            context.name,
+            context.ranks,
+            1 + self.size + BROUGHT_BYTES // 8,
+        )
+        self._codes = self._meeting.rows[:, 0]
+        self._numbers = self._meeting.rows[:, 1 : 1 + self.size]
         self._views: dict[np.dtype[Any], tuple[Array, Array]] = {}
 
     def send(self, message: Message, dst: int, tag: int) -> None:
@@ -53,12 +61,12 @@ class MpiGroup(Group):
         first, rest = message.parts()
         request = self._comm.Isend([first, self._byte], dst, tag)
         if not request.Test():
-            self._line.sent.append((request, first))
+            self._context.sent.append((request, first))
         requests = [self._comm.Isend([part, self._byte], dst, tag) for part in rest]
         for request, part in zip(requests, rest, strict=True):
             if not request.Test():
                 awaited = f"rank {dst} to take a message with tag {tag}"
-                needs = (self._line.ranks[dst],)
+                needs = (self._context.ranks[dst],)
                 self._until(request.Test, awaited, needs, moving=part.nbytes)
 
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
@@ -72,55 +80,43 @@ class MpiGroup(Group):
         self._meet(_call("bcast", root), [first.size])
         if message is None:
             first = np.empty(int(self._numbers[root, 0]), np.uint8)
-        self._all(self._comm.Ibcast(first, root), "bcast")
+        self._wait(self._comm.Ibcast(first, root), "bcast")
         if message is None:
             message, rest = begun(first)
         for part in rest:
-            self._all(self._comm.Ibcast([part, self._byte], root), "bcast", part.nbytes)
+            self._wait(self._comm.Ibcast([part, self._byte], root), "bcast", part.nbytes)
         return message
 
-    def gather(self, message: Message, root: int) -> list[Message] | None:
-        mine, here = message.packed(), self.rank == root
-        self._meet(_call("gather", root), [mine.size])
-        sizes = self._numbers[:, 0].tolist()
-        joined = np.empty(sum(sizes) if here else 0, np.uint8)
-        into = [joined, sizes] if here else None
-        self._all(self._comm.Igatherv(mine, into, root), "gather", joined.size)
-        return _split(joined, sizes) if here else None
-
-    def allgather(self, message: Message) -> list[Message]:
-        mine = message.packed()
-        self._meet(_call("allgather"), [mine.size])
-        sizes = self._numbers[:, 0].tolist()
-        request, parts = gather_ragged(self._comm, mine, sizes)
-        self._all(request, "allgather", sum(sizes))
+    def _exchange(
+        self,
+        kind: str,
+        root: int | None,
+        outgoing: Mapping[int, Message],
+        sources: Sequence[int],
+    ) -> list[Message]:
+        """See Group; ranks tell each other the sizes, then MPI's own collective moves the bytes."""
+        if kind == "allgather":
+            parts = [outgoing[0].packed()]
+            row = [parts[0].size] * self.size
+        else:
+            parts = [message.packed() for message in outgoing.values()]
+            sizes = {dst: part.size for dst, part in zip(outgoing, parts, strict=True)}
+            row = [sizes.get(dst, 0) for dst in range(self.size)]
+        self._meet(_call(kind, root), row)
+        table = tuple(map(tuple, self._numbers.tolist()))
+        layout = CollectiveLayout(kind, tuple(range(self.size)), table)
+        arriving = [layout.column(self.rank)[src] for src in sources]
+        out, into = _joined(parts), np.empty(sum(arriving), np.uint8)
+        request = start_collective(self._comm, layout, out, into)
+        self._wait(request, kind, max(out.size, into.size))
+        parts = np.split(into, np.cumsum(arriving)[:-1]) if arriving else []
         return [begun(part)[0] for part in parts]
-
-    def scatter(self, messages: Sequence[Message] | None, root: int) -> Message:
-        parts = [m.packed() for m in messages or ()]
-        self._meet(_call("scatter", root), [p.size for p in parts])
-        sizes = self._numbers[root].tolist()
-        mine = np.empty(sizes[self.rank], np.uint8)
-        given = [np.concatenate(parts), sizes] if self.rank == root else None
-        self._all(self._comm.Iscatterv(given, mine, root), "scatter", sum(sizes))
-        return begun(mine)[0]
-
-    def alltoall(self, messages: Sequence[Message]) -> list[Message]:
-        parts = [m.packed() for m in messages]
-        given = [p.size for p in parts]
-        self._meet(_call("alltoall"), given)
-        sizes = self._numbers[:, self.rank].tolist()
-        joined = np.empty(sum(sizes), np.uint8)
-        outgoing = [np.concatenate(parts), given]
-        request = self._comm.Ialltoallv(outgoing, [joined, sizes])
-        self._all(request, "alltoall", joined.size)
-        return _split(joined, sizes)
 
     def allreduce(self, array: Array, out: Array) -> None:
         given = array.astype(summed_as(array.dtype), copy=False)
         total = out if out.dtype == given.dtype else np.empty(given.shape, given.dtype)
         call = _call("allreduce", None, given.dtype, given.shape)
-        if given.nbytes <= BROUGHT:
+        if given.nbytes <= BROUGHT_BYTES:
             mine, terms = self._brought(given.dtype)
             mine[: given.size] = given.reshape(-1)
             self._meet(call)
@@ -135,7 +131,7 @@ class MpiGroup(Group):
         term = self._mpi.IN_PLACE if total is given else given
         self._meet(call)
         if given.nbytes <= EAGER:
-            self._all(self._comm.Iallreduce(term, total), "allreduce")
+            self._wait(self._comm.Iallreduce(term, total), "allreduce")
         else:  # MPI's call that cannot be watched is faster, and safe once all ranks have come
             self._comm.Allreduce(term, total)
         if total is not out:
@@ -146,7 +142,7 @@ class MpiGroup(Group):
         here = self.rank == root
         given, into = (self._mpi.IN_PLACE, wide) if here else (wide, None)
         self._meet(_call("reduce", root, wide.dtype, wide.shape))
-        self._all(self._comm.Ireduce(given, into, root=root), "reduce", wide.nbytes)
+        self._wait(self._comm.Ireduce(given, into, root=root), "reduce", wide.nbytes)
         if here and wide is not array:
             array[...] = wide
 
@@ -155,18 +151,18 @@ class MpiGroup(Group):
         part = np.empty(wide.size // self.size, wide.dtype)
         self._meet(_call("reduce_scatter", None, wide.dtype, wide.shape))
         request = self._comm.Ireduce_scatter_block(wide, part)
-        self._all(request, "reduce_scatter", wide.nbytes)
+        self._wait(request, "reduce_scatter", wide.nbytes)
         return part.astype(array.dtype, copy=False)
 
     def split(self, color: int, key: int) -> MpiGroup:
         self._meet(_call("split"))  # MPI's split itself cannot be watched
         comm = self._comm.Split(color, key)
-        old, ranks = self._comm.Get_group(), self._line.ranks
+        old, ranks = self._comm.Get_group(), self._context.ranks
         places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
         self._splits += 1
-        name = f"{self._line.name}.{self._splits}.{color}"
+        name = f"{self._context.name}.{self._splits}.{color}"
         return MpiGroup(
-            self._line._replace(comm=comm, ranks=tuple([ranks[p] for p in places]), name=name)
+            self._context._replace(comm=comm, ranks=tuple([ranks[p] for p in places]), name=name)
         )
 
     def meet(self, text: str) -> None:
@@ -175,45 +171,36 @@ class MpiGroup(Group):
 
     def _advance(self) -> None:
         """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
-        sent = self._line.sent
+        sent = self._context.sent
         while sent and sent[0][0].Test():
             sent.popleft()
 
     def _brought(self, dtype: np.dtype[Any]) -> tuple[Array, Array]:
         """What this rank brings to a meeting, and what all have brought to the last one."""
         if dtype not in self._views:
-            mine, all_ = self._mine[1 + self.size :], self._all_ranks[:, 1 + self.size :]
-            self._views[dtype] = mine.view(dtype), all_.view(dtype)
+            row, rows = self._meeting.row[1 + self.size :], self._meeting.rows[:, 1 + self.size :]
+            self._views[dtype] = row.view(dtype), rows.view(dtype)
         return self._views[dtype]
 
     def _meet(self, call: tuple[int, str], numbers: Sequence[int] = ()) -> None:
-        """All ranks come to make this call.
+        """Let all ranks come and make this call; RunError, on all of them, if theirs differ.
 
-        numbers: at most one a rank; those of all are in `_numbers` until the next meeting.
+        numbers: at most one per rank; those of all are in `_numbers` until the next meeting.
         """
         code, text = call
-        line, mine, all_ = self._line, self._mine, self._all_ranks
-        mine[0] = code
+        meeting = self._meeting
+        meeting.row[0] = code
         if numbers:
-            mine[1 : 1 + len(numbers)] = numbers
-        number = line.waiter.meet(line.name)
-        request = self._comm.Iallgather(mine, all_)
-        if not request.Test():
-            awaited = f"{text} with all ranks"
-            self._until(request.Test, awaited, line.ranks, meeting=(line.name, number))
+            meeting.row[1 : 1 + len(numbers)] = numbers
+        meeting.hold(text)
         if self._codes.tolist().count(code) != self.size:
-            require_same_calls(self._exchange(text))
+            texts = gather_bytes(
+                self._comm, self._until, text.encode(), "a complaint with all ranks"
+            )
+            require_same_calls([t.decode() for t in texts], DIFFERENT_CALLS)
 
-    def _exchange(self, text: str) -> list[str]:
-        """Every rank's text, on all ranks."""
-        mine, sizes = np.frombuffer(text.encode(), np.uint8), np.empty(self.size, np.int64)
-        self._all(self._comm.Iallgather(np.array([mine.size]), sizes), "a complaint")
-        request, parts = gather_ragged(self._comm, mine, sizes.tolist())
-        self._all(request, "a complaint")
-        return [part.tobytes().decode() for part in parts]
-
-    def _all(self, request: Any, verb: str, moving: int = 0) -> None:
-        """Wait for what all ranks have come to."""
+    def _wait(self, request: Any, verb: str, moving: int = 0) -> None:
+        """Wait for a collective to which all ranks have come."""
         if not request.Test():
             self._until(request.Test, f"{verb} with all ranks", moving=moving)
 
@@ -227,7 +214,7 @@ class MpiGroup(Group):
         found = arrived()
         if not found:
             awaited = f"a message with tag {tag} of rank {src}"
-            found = self._until(arrived, awaited, (self._line.ranks[src],))
+            found = self._until(arrived, awaited, (self._context.ranks[src],))
         if status.tag != tag:
             raise wrong_message(self.rank, src, status.tag, tag)
         size = status.Get_count(self._byte)
@@ -247,5 +234,7 @@ def _call(
     return zlib.crc32(text.encode()), text
 
 
-def _split(joined: Bytes, sizes: Sequence[int]) -> list[Message]:
-    return [begun(part)[0] for part in np.split(joined, np.cumsum(sizes)[:-1])]
+def _joined(parts: Sequence[Bytes]) -> Bytes:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)

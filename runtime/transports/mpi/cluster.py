@@ -6,7 +6,6 @@ Only this file knows mpi4py, and loads it when a cluster is made.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 from collections import deque
@@ -14,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-
-import numpy as np
 
 from runtime.transports.base import (
     GRACE_SECONDS,
@@ -28,9 +25,10 @@ from runtime.transports.base import (
     launched_by_mpi,
 )
 from runtime.transports.mpi.collectives import Groups
-from runtime.transports.mpi.endpoint import MpiTransport, gather_ragged
+from runtime.transports.mpi.endpoint import MpiTransport
 from runtime.transports.mpi.guard import stand_guard
 from runtime.transports.mpi.lifeline import Lifeline
+from runtime.transports.mpi.meeting import exchange_all
 from runtime.transports.mpi.staging import Staging
 from runtime.transports.mpi.waiter import Waiter, abandon
 from symgraph.core.errors import ConfigError, RunError
@@ -215,14 +213,3 @@ def _at_exit() -> None:
         _flush()
         os._exit(_failed)
     MPI.Finalize()
-
-
-def exchange_all(comm: MPI.Comm, waiter: Waiter, obj: Any) -> list[Any]:
-    """`Transport.exchange` before there are endpoints."""
-    mine = np.frombuffer(json.dumps(obj).encode(), np.uint8)
-    sizes = np.empty(comm.size, np.int64)
-    request = comm.Iallgather(np.array([mine.size]), sizes)
-    waiter.until(request.Test, "the start of all ranks")
-    request, parts = gather_ragged(comm, mine, sizes.tolist())
-    waiter.until(request.Test, "the start of all ranks")
-    return [json.loads(part.tobytes()) for part in parts]

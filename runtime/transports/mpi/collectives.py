@@ -98,7 +98,7 @@ class MpiCollectives:
         """See `Collectives.start`."""
         comm = self._groups[blocks.group]
         assert comm is not None
-        start = _start if self._cards.isdisjoint(blocks.ranks) else _by_messages
+        start = start_collective if self._cards.isdisjoint(blocks.ranks) else _by_messages
         ticket = Joined(start(comm, blocks, out, into), self, blocks, (out, into))
         self._under_way.append(ticket)
         return ticket
@@ -132,8 +132,8 @@ class MpiCollectives:
             self._under_way.popleft()
 
 
-def _start(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> Any:
-    """The collective of these blocks on the communicator of its ranks."""
+def start_collective(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> Any:
+    """Start MPI's own collective of these blocks; return its request."""
     me = comm.rank
     got = [into, blocks.column(me)]
     if blocks.kind == "allgather":

@@ -27,8 +27,8 @@ from runtime.transports.base import (
     check_reduced,
     check_send,
     message_from,
+    require_same_calls,
     require_same_lengths,
-    require_same_verbs,
     taken_by,
     type_text,
     wrong_tag,
@@ -36,13 +36,12 @@ from runtime.transports.base import (
 )
 from runtime.transports.mpi.collectives import Groups, MpiCollectives
 from runtime.transports.mpi.lifeline import Lifeline
+from runtime.transports.mpi.meeting import Meeting, gather_bytes
 from runtime.transports.mpi.staging import Staging
 from runtime.transports.mpi.waiter import Waiter
 from symgraph.core.errors import RunError
 
 __all__: list[str] = []
-
-Bytes = npt.NDArray[np.uint8]
 
 SMALL = 1 << 13  # bytes: MPI hands such a message over at once
 VERBS = ("allreduce", "exchange")
@@ -110,6 +109,8 @@ class MpiTransport:
         self._sending: deque[Sending] = deque()  # keeps the buffers of messages under way
         self._closed = False
         self.until = partial(waiter.until, run=lifeline.stand.runs)
+        everyone, run = range(self.size), lifeline.stand.runs
+        self._meeting = Meeting(comm, waiter, GROUP, everyone, 2, run)
         self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups, staging)
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
@@ -177,10 +178,10 @@ class MpiTransport:
     def exchange(self, obj: Any) -> list[Any]:
         """See `Transport.exchange`."""
         self._check_open("exchange")
-        mine = np.frombuffer(json.dumps(obj).encode(), np.uint8)
-        request, parts = gather_ragged(self._comm, mine, self._meet("exchange", mine.size))
-        self.until(request.Test, "exchange with all ranks")
-        return [json.loads(part.tobytes()) for part in parts]
+        mine = json.dumps(obj).encode()
+        sizes = self._meet("exchange", len(mine))
+        parts = gather_bytes(self._comm, self.until, mine, "exchange with all ranks", sizes)
+        return [json.loads(part) for part in parts]
 
     def waiting_for(self, what: str) -> None:
         """See `Transport.waiting_for`."""
@@ -236,16 +237,12 @@ class MpiTransport:
         return wrong_type(src, self.rank, tag, message, wanted)
 
     def _meet(self, verb: str, size: int) -> list[int]:
-        """All ranks come, and say for what; the sizes of what they bring."""
-        number = self._waiter.meet(GROUP)
-        mine = np.array([VERBS.index(verb), size])
-        all_ = np.empty((self.size, 2), np.int64)
-        request = self._comm.Iallgather(mine, all_)
-        if not request.Test():
-            awaited = f"{verb} with all ranks"
-            self.until(request.Test, awaited, sorted(self._peers), meeting=(GROUP, number))
-        verbs, sizes = all_.T.tolist()
-        require_same_verbs([VERBS[code] for code in verbs])
+        """Let all ranks say what they call; return the sizes of what they bring."""
+        meeting = self._meeting
+        meeting.row[:] = VERBS.index(verb), size
+        meeting.hold(verb)
+        verbs, sizes = meeting.rows.T.tolist()
+        require_same_calls([VERBS[code] for code in verbs])
         return list(sizes)
 
     def _advance(self) -> None:
@@ -261,10 +258,3 @@ class MpiTransport:
     def _check_open(self, verb: str) -> None:
         if self._closed:
             raise RunError(f"{verb}: rank {self.rank}'s endpoint is closed; it serves one run only")
-
-
-def gather_ragged(comm: Any, mine: Bytes, sizes: list[int]) -> tuple[Any, list[Bytes]]:
-    """Start an allgather of byte vectors of these sizes; the parts are there once it is done."""
-    joined = np.empty(sum(sizes), np.uint8)
-    request = comm.Iallgatherv(mine, [joined, sizes])
-    return request, np.split(joined, np.cumsum(sizes)[:-1])

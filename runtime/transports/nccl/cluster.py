@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from runtime.backends.device.arrays import device, loaded
 from runtime.transports.base import T, Transport, wrong_size
-from runtime.transports.mpi.cluster import MpiCluster, exchange_all
+from runtime.transports.mpi.cluster import MpiCluster
+from runtime.transports.mpi.meeting import exchange_all
 from runtime.transports.nccl.communicators import NcclCommunicators, load_nccl
 from runtime.transports.nccl.endpoint import NcclTransport
 from symgraph.core.context import Context

@@ -32,8 +32,8 @@ from runtime.transports.base import (
     failure_of,
     message_from,
     peer_failed,
+    require_same_calls,
     require_same_lengths,
-    require_same_verbs,
     taken_by,
     timed_out,
     type_text,
@@ -287,7 +287,7 @@ class ThreadTransport:
         for src, arrived in enumerate(self.box.gathered):
             self.wait_until(arrived.__len__, f"{verb} with rank {src}", src)
             items.append(arrived.popleft())
-        require_same_verbs([verb for verb, _ in items])
+        require_same_calls([verb for verb, _ in items])
         return [item for _, item in items]
 
     def _check_open(self, verb: str) -> None:
