@@ -2,8 +2,9 @@
 
     python docs/draw_architecture.py        from the root of the repository (extra `report`)
 
-Everything in the picture is read from the code. An arrow leads from a folder to one that it imports;
-arrows that follow from others are left out. A folder stands above everything that it imports.
+Everything in the picture is read from the code. An arrow leads from a folder to one that it
+imports; arrows that follow from others are left out. A folder stands above everything that it
+imports.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay import simulate
-from runtime.schedule.search.list_scheduler import Listed, list_schedule
+from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 from runtime.schedule.text import load_schedule_file
 from symgraph.core.errors import ConfigError, LimitError
 from symgraph.core.units import bytes_text
@@ -91,7 +91,7 @@ class _Tries:
         self.best: Plan | None = None
         self.least: Plan | None = None  # that needs the least memory
 
-    def add(self, attempt: Attempt, listed: Sequence[Listed] = ()) -> Plan:
+    def add(self, attempt: Attempt, listed: Sequence[ListSchedule] = ()) -> Plan:
         """Try an attempt.
 
         Args:
@@ -126,7 +126,7 @@ class _Tries:
             self._add_listed(steps, split, 2 * limit - plan.choice.peak)
 
     def _add_listed(self, steps: int | None, split: bool, limit: int | None) -> Plan:
-        listed: list[Listed] = []
+        listed: list[ListSchedule] = []
 
         def programs(partition: Partition) -> Schedule:
             memory, costs = self.draft.memory_plan(partition), self.costs(partition)

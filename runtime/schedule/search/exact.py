@@ -1,9 +1,9 @@
 """Lower bounds of a schedule's length, and branch and bound: small problems solved exactly.
 
-All of this is about a relaxed problem (auto_problem.relaxed), in which no order takes longer than
-in the real one: messages do not wait for each other, and receives and frees take no time of a
-rank. It is the real one if instructions have no overhead, copies take no time and messages take
-so little that none has to wait for another.
+All of this is about a relaxed problem (problem.relaxed), in which no order takes longer than in the
+real one: messages do not wait for each other, and receives and frees take no time of a rank. It is
+the real one if instructions have no overhead, copies take no time and messages are so short that
+none has to wait for another.
 
 The search goes through active schedules (Giffler and Thompson 1960): of the run that can end first
 and those of its rank that can begin before that, one comes next. Any other schedule leaves the rank
@@ -33,9 +33,9 @@ from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem, relaxe
 
 Array = npt.NDArray[Any]
 
-POOL, BUCKETS = 1 << 22, 1 << 15  # numbers of the states that are remembered, and of their lists
-LEAVES = 20  # orders that may turn out longer than they should before only the bound is looked for
-MANY = 1000  # jobs of a rank for which the sharper bound takes too long
+POOL_SIZE, BUCKETS = 1 << 22, 1 << 15  # int64s for remembered states, and lists of these
+MAX_WRONG_LEAVES = 20  # orders longer than hoped for, before only the bound is searched for
+MAX_BOUND_JOBS = 1000  # of a rank; the sharper bound takes too long for more
 
 
 def solve(
@@ -48,18 +48,22 @@ def solve(
 ) -> int | None:
     """Find the shortest of all orders that take less than `below` ticks.
 
-    judge: is told of orders that are shorter than the best one so far in the relaxed problem, at
-    last of the best of all; returns their length in the real one, NEVER if they may not be.
-    nodes: to visit at most. memory: what orders surely hold; if given, only those that keep to
-    the rooms are visited. Returns ticks that no order (below `below`) falls short of; None if
-    the search was cut off.
+    Args:
+        judge: Called with orders that are shorter than the best one so far in the relaxed problem,
+            the last time with the best of all; returns their length in the real one, NEVER if they
+            are not allowed.
+        nodes: The most nodes to visit.
+        memory: What orders surely hold; with it, only orders that keep to its limits are visited.
+
+    Returns:
+        A lower bound of the ticks of all orders (below `below`); None if the search was cut off.
     """
     easy = relaxed(p)
     tail, tree = tails(easy), _tree(easy, memory is not None)
     rooms, waits = memory or unlimited(p), memory is not None
     least, lower, wrong = below, NEVER, 0
     while True:
-        wanted = min(least, lower) if wrong > LEAVES else least
+        wanted = min(least, lower) if wrong > MAX_WRONG_LEAVES else least
         status = search(easy, tail, rooms, waits, wanted - p.overhead, nodes, tree)
         if status != FOUND:
             return min(least, lower) if status == ENDED else None
@@ -71,7 +75,7 @@ def solve(
 
 
 def lower_bound(p: Problem) -> int:
-    """A length that no order can fall short of."""
+    """Return a lower bound of the length of all orders."""
     easy = relaxed(p)
     fresh, tail = clocks(easy), tails(easy)
     head = np.zeros_like(tail)
@@ -80,29 +84,29 @@ def lower_bound(p: Problem) -> int:
     there = head[p.src, 0] + easy.run[p.src] + easy.latency - p.copy
     after = easy.run[:, None] + tail
     for rank in range(p.ranks):
-        mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
-        if not len(mine):
+        bodies = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
+        if not len(bodies):
             continue
-        # From the first message or run on there is all its work but for waiting.
+        # From the first message or run on, the rank has to do all its work, apart from waiting.
         comes = np.flatnonzero(p.rank[p.dst] == rank)
-        alone = head[mine[np.diff(p.in_first)[mine] == 0]]
+        alone = head[bodies[np.diff(p.in_first)[bodies] == 0]]
         first = min(int(there[comes].min(initial=NEVER)), int(alone.min(initial=NEVER)))
-        sends = int(np.diff(p.out_first)[mine].sum())
-        work = int(p.run[mine].sum() + p.copy[comes].sum()) + (len(mine) + sends) * p.overhead
-        bounds.append(first + p.mbs * work + int(tail[mine].min()))
-        if len(mine) * p.mbs <= MANY:
+        sends = int(np.diff(p.out_first)[bodies].sum())
+        work = int(p.run[bodies].sum() + p.copy[comes].sum()) + (len(bodies) + sends) * p.overhead
+        bounds.append(first + p.mbs * work + int(tail[bodies].min()))
+        if len(bodies) * p.mbs <= MAX_BOUND_JOBS:
             bounds.append(rank_bound(easy, fresh, head, tail, rank))
     for link in np.unique(p.link):
-        mine = np.flatnonzero(p.link == link)
-        begin = there[mine] - p.latency[mine] - p.transfer[mine]
-        rest = p.latency[mine] + p.copy[mine] + after[p.dst[mine]].min(axis=1)
-        work = p.mbs * int(p.transfer[mine].sum())
+        edges = np.flatnonzero(p.link == link)
+        begin = there[edges] - p.latency[edges] - p.transfer[edges]
+        rest = p.latency[edges] + p.copy[edges] + after[p.dst[edges]].min(axis=1)
+        work = p.mbs * int(p.transfer[edges].sum())
         bounds.append(int(begin.min()) + work + int(rest.min()))
     return max(bounds) + p.overhead
 
 
 def _tree(p: Problem, waits: bool) -> Tree:
-    total, most = len(p.run) * p.mbs, int(np.diff(p.own_first).max(initial=0))
+    total, most = len(p.run) * p.mbs, int(np.diff(p.bodies_first).max(initial=0))
     depth = 2 + total * (1 + most if waits else 1)
     count = np.array([NONE, 0, 0], np.int64)
 
@@ -122,5 +126,5 @@ def _tree(p: Problem, waits: bool) -> Tree:
         zeros(depth),
         np.zeros((depth if waits else 1, len(p.run)), np.bool_),
         np.full(BUCKETS, NONE, np.int64),
-        np.empty(POOL, np.int64),
+        np.empty(POOL_SIZE, np.int64),
     )

@@ -1,4 +1,4 @@
-"""Kernels of branch and bound: the search and the bounds, see exact."""
+"""Kernels of branch and bound: the search and the bounds, see exact.py."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ DEPTH, NODES, USED = 0, 1, 2  # places in Tree.state
 
 
 class Tree(NamedTuple):
-    """Where the search stands.
+    """The progress of the search."""
 
-    state: the depth, NONE at first; nodes visited; numbers of the pool in use. at: what has been
-    scheduled; start: of those runs; head: of all. held: bytes of each rank. order: what is found.
-
-    By depth: picked: the body that is run next, or NONE - rank if that rank waits; was: that rank's
-    clock before; options: of `picked`, those at `left` and above have been tried; barred[body]:
-    it does not come next on its rank (without waits, one row).
-
-    bucket: digest -> the first state of a list in the pool, which says of each the place of the
-    next, the runs done of each body and the times that matter for what follows.
-    """
-
+    #: The depth, NONE at first; the nodes visited; the numbers of the pool in use.
     state: Array
+    #: What has been scheduled.
     at: Clocks
+    #: [body, micro-batch]: the start of runs that have been scheduled, and the head of all.
     start: Array
     head: Array
+    #: By rank: bytes.
     held: Array
+    #: The order that was found.
     order: Array
+    #: By depth: the body that is run next, or NONE - rank if that rank waits.
     picked: Array
+    #: By depth: that rank's clock before.
     was: Array
+    #: By depth: the candidates for `picked`; those at `left` and above have been tried.
     options: Array
     left: Array
+    #: [depth, body]: whether the body may not come next on its rank (without waits, one row).
     barred: Array
+    #: By digest: the first state of a list in the pool, which holds of each state the place of the
+    #: next, the number of runs done of each body, and the times that matter for what follows.
     bucket: Array
     pool: Array
 
@@ -57,9 +57,11 @@ class Tree(NamedTuple):
 def search(
     p: Problem, tail: Array, memory: Memory, waits: bool, below: int, limit: int, tree: Tree
 ) -> int:
-    """Go on until there is an order shorter than `below`, no more of them, or too many nodes.
+    """Search on for an order shorter than `below`: FOUND, ENDED if there is none, or SPENT.
 
-    waits: whether ranks may wait though something could run.
+    Args:
+        waits: Whether ranks may wait although something could run.
+        limit: The number of nodes after which the search is SPENT.
     """
     state, left = tree.state, tree.left
     if state[DEPTH] == NONE:
@@ -91,7 +93,7 @@ def search(
 def _do(p: Problem, memory: Memory, waits: bool, tree: Tree, depth: int, choice: int) -> None:
     tree.picked[depth] = choice
     rank = p.rank[choice] if choice >= 0 else NONE - choice
-    mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
+    mine = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
     if waits:
         tree.barred[depth + 1] = tree.barred[depth]
         for body in mine:
@@ -130,7 +132,7 @@ def _can_run(p: Problem, tree: Tree, body: int) -> bool:
 def _options(
     p: Problem, tail: Array, memory: Memory, waits: bool, below: int, tree: Tree, depth: int
 ) -> int:
-    """Write what can come next, the most urgent last; how many, 0 if nothing can come of it."""
+    """Write what can come next, the most urgent last; return how many, 0 to cut this node off."""
     at, head = tree.at, tree.head
     heads(p, at, tree.start, head)
     if _too_long(p, at, head, tail, below):
@@ -150,18 +152,18 @@ def _options(
     if waits:
         row[0], count = NONE - rank, 1
     fixed = count
-    for body in p.own[p.own_first[rank] : p.own_first[rank + 1]]:
+    for body in p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]:
         if not _can_run(p, tree, body) or (waits and tree.barred[depth, body]):
             continue
         if not waits and body != first and head[body, at.done[body]] >= ends:
             continue
         if tree.held[rank] + memory.during[body] > memory.room[rank]:
             continue
-        here = count
-        while here > fixed and _left(p, tail, at, row[here - 1]) > _left(p, tail, at, body):
-            row[here] = row[here - 1]
-            here -= 1
-        row[here] = body
+        place = count
+        while place > fixed and _left(p, tail, at, row[place - 1]) > _left(p, tail, at, body):
+            row[place] = row[place - 1]
+            place -= 1
+        row[place] = body
         count += 1
     return count
 
@@ -173,7 +175,7 @@ def _left(p: Problem, tail: Array, at: Clocks, body: int) -> int:
 
 @part
 def _too_long(p: Problem, at: Clocks, head: Array, tail: Array, below: int) -> bool:
-    """Whether whatever follows is not shorter than that."""
+    """Whether no order from here on is shorter than `below`."""
     for body in range(len(p.run)):
         for mb in range(at.done[body], p.mbs):
             if head[body, mb] + p.run[body] + tail[body, mb] >= below:
@@ -186,10 +188,10 @@ def _too_long(p: Problem, at: Clocks, head: Array, tail: Array, below: int) -> b
 
 @part
 def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
-    """Whether the same runs have been scheduled before, so that nothing ends later.
+    """Whether the same runs have been scheduled before, with nothing ending later.
 
     What follows can then only be as good as what followed there. States in which a rank waits are
-    not remembered, as not all can follow.
+    not remembered, because not everything can follow them.
     """
     at, pool, new = tree.at, tree.pool, tree.state[USED]
     bodies = len(p.run)
@@ -208,8 +210,8 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
     slot = digest_of(at.done) % np.uint64(len(tree.bucket))
     other = tree.bucket[slot]
     while other != NONE:
-        here, there = pool[new + 1 : new + size], pool[other + 1 : other + size]
-        if (here[:bodies] == there[:bodies]).all() and (here[bodies:] >= there[bodies:]).all():
+        mine, known = pool[new + 1 : new + size], pool[other + 1 : other + size]
+        if (mine[:bodies] == known[:bodies]).all() and (mine[bodies:] >= known[bodies:]).all():
             return True
         other = pool[other]
     if not tree.barred[depth if len(tree.barred) > 1 else 0].any():
@@ -220,7 +222,7 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
 
 @part
 def _write_order(p: Problem, tree: Tree, depth: int) -> None:
-    fill = p.own_first[:-1] * p.mbs
+    fill = p.bodies_first[:-1] * p.mbs
     for body in tree.picked[:depth]:
         if body >= 0:
             tree.order[fill[p.rank[body]]] = body
@@ -232,9 +234,9 @@ def _write_order(p: Problem, tree: Tree, depth: int) -> None:
 
 @kernel
 def heads(p: Problem, c: Clocks, start: Array, head: Array) -> None:
-    """The earliest begin of every run that is not done; the start of those that are.
+    """Write the earliest begin of every run that is not done, and the start of those that are.
 
-    For problems without contention and overheads, see `relaxed`; so are the other bounds.
+    This and the other bounds are for problems without contention and overheads, see `relaxed`.
     """
     for mb in range(p.mbs):
         for body in range(len(p.run)):
@@ -256,7 +258,7 @@ def heads(p: Problem, c: Clocks, start: Array, head: Array) -> None:
 
 @kernel
 def tails(p: Problem) -> Array:
-    """The least time from the end of every run to the end of all."""
+    """Return the least time from the end of every run to the end of all."""
     tail = np.zeros((len(p.run), p.mbs), np.int64)
     for mb in range(p.mbs - 1, -1, -1):
         for body in range(len(p.run) - 1, -1, -1):
@@ -274,8 +276,8 @@ def tails(p: Problem) -> Array:
 
 @kernel
 def rank_bound(p: Problem, c: Clocks, head: Array, tail: Array, rank: int) -> int:
-    """When all can have ended, by what a rank has to do."""
-    mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
+    """Return a bound on the end of all runs: when a rank can have done its jobs."""
+    mine = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
     jobs = np.empty((3, len(mine) * p.mbs), np.int64)
     count = 0
     for body in mine:
@@ -288,10 +290,11 @@ def rank_bound(p: Problem, c: Clocks, head: Array, tail: Array, rank: int) -> in
 
 @part
 def one_machine(head: Array, length: Array, tail: Array) -> int:
-    """When all can have ended, by jobs of one machine; 0 without jobs.
+    """Return the least time in which one machine can do these jobs; 0 without jobs.
 
-    A job begins at its head or later, and its tail must pass behind it. The longest tail first,
-    interrupting others, is the best of all ways (Jackson's preemptive schedule, Carlier 1982).
+    A job begins at its head or later, and its tail must pass after it. Running the job of the
+    longest tail first, interrupting others, is optimal (Jackson's preemptive schedule, Carlier
+    1982).
     """
     left, todo = length.copy(), len(length)
     now = end = 0

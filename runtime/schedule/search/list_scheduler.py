@@ -1,8 +1,8 @@
-"""Schedules made to measure: a list scheduler driven by costs, messages and a memory limit.
+"""A list scheduler (`schedule: auto`): it weighs costs, messages and a memory limit.
 
 Orders of runs come from the named schedules and from priority rules, the best are improved by
-moving runs, and branch and bound ends the search where the problem is small. What is returned is
-lowered and simulated as it will run; a lower bound tells how much better it could be at most.
+moving runs, and branch and bound ends the search if the problem is small. Candidates are lowered
+and simulated as they will run; a lower bound says how much better the result could be at most.
 """
 
 from __future__ import annotations
@@ -36,46 +36,49 @@ from runtime.schedule.search.problem import (
     unlimited,
 )
 
-LARGE = 1 << 16  # more runs than this: only named schedules are looked at
-SMALL, FEW = 1000, 50  # as many runs as this: branch and bound; of all orders, if memory is limited
-NODES = 5_000_000  # runs in all states that it visits
-TRIES, MOVES = 12_000, 40_000_000  # moves that improve an order; runs that are replayed for them
-STARTS = 3  # orders to improve
-CLOSE = 500  # what part of the makespan is not worth a search
-ROUNDS = 6  # of giving the list scheduler less room
+MAX_SEARCH_RUNS = 1 << 16  # with more runs, only named schedules are tried
+MAX_EXACT_RUNS = 1000  # with more runs, no branch and bound
+MAX_WAITING_RUNS = 50  # with more runs, no branch and bound with ranks that wait for memory
+MAX_NODE_RUNS = 5_000_000  # of branch and bound: nodes times runs
+MAX_MOVES, MAX_MOVE_RUNS = 12_000, 40_000_000  # that improve an order: moves, and moves times runs
+IMPROVED_ORDERS = 3
+NEGLIGIBLE = 500  # this part of the makespan is not worth a search
+MEMORY_ROUNDS = 6  # in each of which the list scheduler has less room
 PATIENCE = (0.0, 0.5, 1.0)
 FORWARD_LAST = {FORWARD: 1, BACKWARD: 2, INPUT: 2, WEIGHT: 0}
 FORWARD_FIRST = {FORWARD: 2, BACKWARD: 1, INPUT: 1, WEIGHT: 0}
 
 
-class Listed(NamedTuple):
-    """A schedule: what each rank runs, in order, segments included.
+class ListSchedule(NamedTuple):
+    """A schedule that the list scheduler found."""
 
-    makespan: seconds, simulated. lower_bound: seconds; no schedule of these bodies that keeps to
-    the memory limit is shorter. optimal: the two are equal.
-    """
-
+    #: What each rank runs, in order, segments included.
     compute: list[Program]
+    #: Seconds, simulated.
     makespan: Fraction
+    #: Seconds; no schedule of these bodies that keeps to the memory limit is shorter.
     lower_bound: Fraction
+    #: Whether the two are equal.
     optimal: bool
 
 
 class _Trial(NamedTuple):
-    """Programs as they would run. excess: of each rank, bytes beyond the limit."""
+    """Programs as they would run."""
 
     compute: list[Program]
     makespan: Fraction
     peak: int
+    #: By rank: bytes beyond the limit.
     excess: Array
 
     @property
     def fits(self) -> bool:
+        """Whether no rank exceeds the limit."""
         return not (self.excess > 0).any()
 
     @property
     def worth(self) -> tuple[bool, Fraction | int, Fraction | int]:
-        """The least is the best."""
+        """The key by which the least trial is the best."""
         if self.fits:
             return False, self.makespan, self.peak
         return True, self.peak, self.makespan
@@ -88,31 +91,32 @@ def list_schedule(
     *,
     memory: MemoryPlan | None = None,
     limit: int | None = None,
-) -> Listed:
-    """The shortest schedule found, never longer than any of SCHEDULES that keeps to the limit.
+) -> ListSchedule:
+    """Search for the shortest schedule; it is never longer than one of SCHEDULES within the limit.
 
-    memory: what bodies hold; needed for a limit, bytes that each rank may hold. If nothing that is
-    found keeps to it, the schedule that needs the least. The same arguments give the same schedule.
+    If no schedule that is found keeps to the limit, it is the one that needs the least memory. The
+    same arguments give the same schedule.
+
+    Args:
+        memory: What bodies hold; needed for a limit.
+        limit: Bytes that each rank may hold.
     """
     bench = _Bench(topology, mbs, costs, memory, limit)
     bound = lower_bound(bench.problem)
     enough = bench.enough(bound)
     for name in SCHEDULES:
         bench.try_named(name)
-    if bench.runs <= LARGE and bench.best_ticks > enough:
+    if bench.runs <= MAX_SEARCH_RUNS and bench.best_ticks > enough:
         _build(bench)
         _improve(bench, enough)
-    if bench.runs <= SMALL and bench.best_ticks > enough:
+    if bench.runs <= MAX_EXACT_RUNS and bench.best_ticks > enough:
         bound = max(bound, _solve(bench))
     best, lower = bench.best, bound * bench.numbered.unit
-    return Listed(best.compute, best.makespan, lower, best.fits and best.makespan == lower)
+    return ListSchedule(best.compute, best.makespan, lower, best.fits and best.makespan == lower)
 
 
 class _Bench:
-    """Where schedules are tried: lowered, simulated and their memory accounted for.
-
-    tried: what has been, with its order. numbered: see there; problem: its own.
-    """
+    """A bench for schedules, which are lowered and simulated, and their memory counted."""
 
     def __init__(
         self, topology: Topology, mbs: int, costs: Costs, plan: MemoryPlan | None, limit: int | None
@@ -125,22 +129,23 @@ class _Bench:
         self.numbered = number(topology, mbs, costs, unit)
         self.problem = self.numbered.problem
         self.runs = len(self.numbered.keys) * mbs
-        self.tried: list[tuple[_Trial, Array]] = []
+        self.tried: list[tuple[_Trial, Array]] = []  # with their orders
 
     @property
     def best(self) -> _Trial:
+        """The best trial so far."""
         return min((trial for trial, _ in self.tried), key=lambda trial: trial.worth)
 
     @property
     def best_ticks(self) -> int:
-        """The shortest makespan; NEVER if none keeps to the limit."""
+        """The shortest makespan in ticks; NEVER if no trial keeps to the limit."""
         return self.ticks(self.best) if self.best.fits else NEVER
 
     def enough(self, bound: int) -> int:
-        """Ticks beyond which search pays; the bound leaves out receives and frees."""
+        """Return the ticks beyond which a search pays; the bound leaves out receives and frees."""
         p = self.problem
         left_out = np.bincount(np.concatenate((p.rank, p.rank[p.dst]))) * p.mbs * p.overhead
-        return bound + min(int(left_out.max()), bound // CLOSE)
+        return bound + min(int(left_out.max()), bound // NEGLIGIBLE)
 
     def try_named(self, name: str) -> None:
         """Try a schedule of SCHEDULES, if it runs all bodies of this topology."""
@@ -150,7 +155,7 @@ class _Bench:
             self._try(compute, order)
 
     def try_order(self, order: Array) -> _Trial:
-        """Try the schedule of an order, unless it has been."""
+        """Try the schedule of an order, unless it was tried before."""
         for trial, other in self.tried:
             if np.array_equal(order, other):
                 return trial
@@ -169,35 +174,35 @@ class _Bench:
         return trial
 
     def memory(self) -> Memory:
-        """What orders hold, and the room for it."""
+        """Return what orders hold, and the limits."""
         if self.limit is None:
             return unlimited(self.problem)
         assert self.plan is not None, "a memory limit needs a memory plan"
         return memory_of(self.numbered, self.plan, self.limit)
 
     def ticks(self, trial: _Trial) -> int:
-        """The makespan, rounded up."""
+        """Return the makespan in ticks, rounded up."""
         return ceil(trial.makespan / self.numbered.unit)
 
     def length(self, order: Array) -> int:
-        """Ticks that an order takes, but for what only lowering and simulation know."""
+        """Return the ticks of an order, without what only lowering and simulation know."""
         start = np.empty((len(self.numbered.keys), self.mbs), np.int64)
         return int(replay(self.problem, order, start, start.copy()))
 
 
 def _build(bench: _Bench) -> None:
-    """Try the best orders that follow from priorities, with ever less room until one fits."""
+    """Try the best orders that follow from priorities, with less and less room until one fits."""
     p, memory = bench.problem, bench.memory()
     one = np.zeros_like(memory.room)
     for rank in range(p.ranks):
-        mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
-        one[rank] = peak(memory, np.tile(mine, p.mbs), np.zeros(len(p.run), np.int64))
+        bodies = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
+        one[rank] = peak(memory, np.tile(bodies, p.mbs), np.zeros(len(p.run), np.int64))
     rules = [(rule, patience) for rule in _priorities(bench.numbered) for patience in PATIENCE]
-    for _ in range(ROUNDS):
+    for _ in range(MEMORY_ROUNDS):
         memory = memory._replace(room=np.maximum(memory.room, one))
         orders = [build(p, rule, patience, memory) for rule, patience in rules]
         orders.sort(key=bench.length)
-        trials = [bench.try_order(order) for order in _distinct(orders)[:STARTS]]
+        trials = [bench.try_order(order) for order in _distinct(orders)[:IMPROVED_ORDERS]]
         least = min(trials, key=lambda trial: trial.worth)
         if least.fits or (memory.room[least.excess > 0] <= one[least.excess > 0]).all():
             return
@@ -205,10 +210,10 @@ def _build(bench: _Bench) -> None:
 
 
 def _priorities(numbered: Numbered) -> Iterator[Array]:
-    """[body, micro-batch] -> what runs first if several can: the highest.
+    """Yield priorities [body, micro-batch]; of several runs that can begin, the highest does.
 
-    The longest way to the end; backward phases before forward ones, or the other way round, the
-    oldest micro-batch first and weight gradients when nothing else can run.
+    One rule prefers the longest way to the end; the others backward phases before forward ones, or
+    the reverse, then the oldest micro-batch, and weight gradients when nothing else can run.
     """
     easy = relaxed(numbered.problem)
     left = easy.run[:, None] + tails(easy)
@@ -220,7 +225,7 @@ def _priorities(numbered: Numbered) -> Iterator[Array]:
 
 
 def _ranked(*keys: Array) -> Array:
-    """The place of every entry when they are sorted by the last key, then by the one before it."""
+    """Return the rank of every entry, sorted by the last key, then by the one before it."""
     places = np.empty(keys[0].size, np.int64)
     places[np.lexsort([key.ravel() for key in keys])] = np.arange(places.size)
     return places.reshape(keys[0].shape)
@@ -231,27 +236,27 @@ def _distinct(orders: Iterable[Array]) -> list[Array]:
 
 
 def _improve(bench: _Bench, enough: int) -> None:
-    """Move runs of the best orders."""
+    """Improve the best orders by moving runs."""
     memory = bench.memory()
     fitting = sorted((t.worth, i) for i, (t, _) in enumerate(bench.tried) if t.fits)
-    starts = _distinct(bench.tried[i][1] for _, i in fitting)[:STARTS]
+    starts = _distinct(bench.tried[i][1] for _, i in fitting)[:IMPROVED_ORDERS]
     for order in starts:
         order = order.copy()
-        improve(bench.problem, memory, order, min(TRIES, MOVES // bench.runs), enough)
+        improve(bench.problem, memory, order, min(MAX_MOVES, MAX_MOVE_RUNS // bench.runs), enough)
         bench.try_order(order)
 
 
 def _solve(bench: _Bench) -> int:
-    """Search all orders; return the ticks that none falls short of, 0 if the search is cut off."""
+    """Search all orders; return a lower bound of their ticks, 0 if the search is cut off."""
     p = bench.problem
 
     def judge(order: Array) -> int:
         trial = bench.try_order(order)
         return bench.ticks(trial) if trial.fits else NEVER
 
-    nodes = NODES // bench.runs
+    nodes = MAX_NODE_RUNS // bench.runs
     lower = solve(p, bench.best_ticks, judge, nodes=nodes) or 0
-    if bench.limit is not None and lower < bench.best_ticks and bench.runs <= FEW:
+    if bench.limit is not None and lower < bench.best_ticks and bench.runs <= MAX_WAITING_RUNS:
         within = solve(p, bench.best_ticks, judge, nodes=nodes, memory=bench.memory()) or 0
         lower = max(lower, within) if bench.best.fits else lower
     return lower

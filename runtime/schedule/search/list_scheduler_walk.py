@@ -1,4 +1,4 @@
-"""Kernels of the list scheduler: orders of runs are timed, built and improved; see auto_problem."""
+"""Kernels of the list scheduler, which time, build and improve orders of runs; see problem.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def part(function: _Function) -> _Function:
-    """A kernel that only kernels call: without an entry for Python it compiles twice as fast."""
+    """Compile a function that only kernels call: twice as fast without an entry for Python."""
     compiled: _Function = njit(  # type: ignore[call-overload]
         cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
     )(function)
@@ -26,31 +26,35 @@ def part(function: _Function) -> _Function:
 
 
 class Clocks(NamedTuple):
-    """How far a walk is. done: runs of each body. arrive[edge, micro-batch]: when, NEVER: not sent.
-    busy: until when each link is. clock: of each rank."""
+    """The progress of a walk."""
 
+    #: By body: its runs so far.
     done: Array
+    #: [edge, micro-batch]: when the message arrives; NEVER if it is not sent.
     arrive: Array
+    #: By link: until when it is busy.
     busy: Array
+    #: By rank.
     clock: Array
 
 
 @kernel
 def clocks(p: Problem) -> Clocks:
-    """All at the beginning."""
+    """Return the clocks before the first run."""
     return Clocks(
         np.zeros(len(p.run), np.int64),
         np.full((len(p.src), p.mbs), NEVER),
         np.zeros(len(p.src), np.int64),
-        np.zeros(len(p.own_first) - 1, np.int64),
+        np.zeros(len(p.bodies_first) - 1, np.int64),
     )
 
 
 @part
 def begin_of(p: Problem, c: Clocks, body: int, now: int) -> tuple[int, int]:
-    """When a rank that is free at `now` can begin the body's next run, and the last edge that it
-    waits for, or NONE. NEVER if the source of that edge, or (NONE) another body of the same rank,
-    must run first.
+    """Return when a rank that is free at `now` can begin the body's next run, and why then.
+
+    The reason is the last edge that the run waits for, or NONE. The time is NEVER if the source of
+    that edge, or (NONE) another body of the same rank, must run first.
     """
     mb, why = c.done[body], NONE
     for i in range(p.before_first[body], p.before_first[body + 1]):
@@ -84,20 +88,21 @@ def do_run(p: Problem, c: Clocks, body: int, begin: int) -> None:
 
 @kernel
 def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
-    """The length of a schedule; NEVER if it cannot end.
+    """Return the length of an order; NEVER if it cannot end.
 
-    Fills in start[body, micro-batch] and cause: the last edge that the run waited for, or NONE.
+    Writes `start` [body, micro-batch] and, likewise, `cause`: the last edge that the run waited
+    for, or NONE.
     """
     c = clocks(p)
     ranks = len(c.clock)
-    at = p.own_first[:-1] * p.mbs
+    at = p.bodies_first[:-1] * p.mbs
     wants = np.full(ranks, NONE)
     ready = np.arange(ranks)
     count, left = ranks, len(order)
     while count:
         count -= 1
         rank = ready[count]
-        end = p.own_first[rank + 1] * p.mbs
+        end = p.bodies_first[rank + 1] * p.mbs
         while at[rank] < end:
             body = order[at[rank]]
             begin, why = begin_of(p, c, body, c.clock[rank])
@@ -123,15 +128,18 @@ def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
 
 @kernel
 def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array:
-    """An order: of what can run soon, the highest priority[body, micro-batch] runs.
+    """Return an order in which, of what can run soon, the run of the highest priority comes next.
 
     The rank whose next run can end first is served first. Candidates are those of its runs that
-    can begin by then; with a patience less than 1, only in the first part of the time until then.
+    can begin by then; with a patience below 1, only those in the first part of the time until then.
+
+    Args:
+        priority: [body, micro-batch].
     """
     c = clocks(p)
     ranks = len(c.clock)
     order = np.empty(len(p.run) * p.mbs, np.int64)
-    at, held = p.own_first[:-1] * p.mbs, np.zeros(ranks, np.int64)
+    at, held = p.bodies_first[:-1] * p.mbs, np.zeros(ranks, np.int64)
     begins = np.full(len(p.run), NEVER)
     first, ends = np.full(ranks, NEVER), np.full(ranks, NEVER)
     stale = np.ones(ranks, np.bool_)
@@ -144,7 +152,7 @@ def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array
         assert ends[rank] < NEVER
         last = first[rank] + np.int64(patience * (ends[rank] - first[rank]))
         best = NONE
-        for body in p.own[p.own_first[rank] : p.own_first[rank + 1]]:
+        for body in p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]:
             if begins[body] <= last and (
                 best == NONE or priority[body, c.done[body]] > priority[best, c.done[best]]
             ):
@@ -163,9 +171,9 @@ def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array
 def _survey(
     p: Problem, c: Clocks, memory: Memory, rank: int, held: int, begins: Array
 ) -> tuple[int, int]:
-    """Find when the next runs of a rank's bodies can begin; the first begin and the first end."""
+    """Write when the next runs of a rank's bodies can begin; return the first begin and end."""
     first, end = NEVER, NEVER
-    for body in p.own[p.own_first[rank] : p.own_first[rank + 1]]:
+    for body in p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]:
         begins[body] = NEVER
         if c.done[body] < p.mbs:
             begin, _ = begin_of(p, c, body, c.clock[rank])
@@ -181,8 +189,8 @@ def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
 
     So the ranks never stop before the end. Of the oldest micro-batch that is not done, take the
     body of the lowest number: all that it needs has run. If its rank has begun the micro-batch,
-    there was room for this body when the rank's last run was let in; if not, the rank holds
-    nothing, as it begins micro-batches in order. Room for one after the other is all it takes.
+    there was room for this body when the rank's last run was admitted; if not, the rank holds
+    nothing, as it begins micro-batches in order. Room for one after the other is enough.
     """
     rank, new = p.rank[body], c.done[body]
     room = memory.room[rank]
@@ -191,7 +199,7 @@ def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
     if held + memory.during[body] > room:
         return False
     held += change_of(memory, body, new)
-    mine = p.own[p.own_first[rank] : p.own_first[rank + 1]]
+    mine = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
     oldest, newest = new, new
     for other in mine:
         oldest, newest = min(oldest, c.done[other]), max(newest, c.done[other] - 1)
@@ -206,14 +214,14 @@ def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
 
 @part
 def change_of(memory: Memory, body: int, mb: int) -> int:
-    """By how much a run changes what is held."""
+    """Return by how much a run changes what is held."""
     more = memory.waiting[mb + 1] - memory.waiting[mb]
     return memory.after[body] + memory.sums[body] * more  # type: ignore[no-any-return]
 
 
 @kernel
 def peak(memory: Memory, runs: Array, done: Array) -> int:
-    """The most that a rank holds with these runs. done: body -> 0, to write on."""
+    """Return the most that a rank holds with these runs. done: by body, zeros to write on."""
     held = most = 0
     for body in runs:
         most = max(most, held + memory.during[body])
@@ -231,40 +239,44 @@ def improve(p: Problem, memory: Memory, order: Array, tries: int, target: int) -
 
     A step moves one run to the begin or the end of its block, that is runs of one rank that follow
     each other on the critical path: only then can the path get shorter. The best move is made even
-    if it lengthens the schedule, unless it leads to an order that was there before. No rank holds
-    more than its room, or than it did at first. tries: moves to look at.
+    if it lengthens the schedule, unless it leads to an earlier order. No rank holds more than its
+    room, or than it did at first.
+
+    Args:
+        tries: The number of moves to evaluate.
+        target: A length that is good enough.
     """
     start = np.zeros((len(p.run), p.mbs), np.int64)
     cause = np.zeros((len(p.run), p.mbs), np.int64)
     room = memory.room.copy()
     for rank in range(len(room)):
-        runs = order[p.own_first[rank] * p.mbs : p.own_first[rank + 1] * p.mbs]
+        runs = order[p.bodies_first[rank] * p.mbs : p.bodies_first[rank + 1] * p.mbs]
         if room[rank] < NEVER:
             room[rank] = max(room[rank], peak(memory, runs, np.zeros(len(p.run), np.int64)))
     kept = Memory(room, memory.during, memory.after, memory.sums, memory.waiting)
-    now = order.copy()
-    length = replay(p, now, start, cause)
+    current = order.copy()
+    length = replay(p, current, start, cause)
     seen = np.zeros(tries + 1, np.uint64)
     left, steps = tries, 0
     while left > 0 and length > target:
-        replay(p, now, start, cause)
-        seen[steps] = digest_of(now)
+        replay(p, current, start, cause)
+        seen[steps] = digest_of(current)
         steps += 1
-        path = _path(p, now, start, cause)
-        used, came, to, new = _best_move(p, kept, now, path, seen[:steps], left)
+        path = _path(p, current, start, cause)
+        used, came, to, new = _best_move(p, kept, current, path, seen[:steps], left)
         left -= used
         if came == NONE:
             break
-        _move(now, came, to)
+        _move(current, came, to)
         if new < length:
             length = new
-            order[:] = now
+            order[:] = current
     return length
 
 
 @part
 def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
-    """The critical path: the places of its runs in the order, from the last to the first."""
+    """Return the places in the order of the critical path's runs, from the last to the first."""
     place, mb_at = np.empty(start.shape, np.int64), np.empty(len(order), np.int64)
     done = np.zeros(len(p.run), np.int64)
     at, latest = 0, NONE
@@ -284,7 +296,7 @@ def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
         edge = cause[body, mb]
         if edge != NONE:
             at = place[p.src[edge], mb]
-        elif at > p.own_first[p.rank[body]] * p.mbs:
+        elif at > p.bodies_first[p.rank[body]] * p.mbs:
             at -= 1
         else:
             return path[: count + 1]
@@ -295,7 +307,7 @@ def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
 def _best_move(
     p: Problem, memory: Memory, order: Array, path: Array, seen: Array, left: int
 ) -> tuple[int, int, int, int]:
-    """The moves looked at; from where, to where and with what length the best one goes."""
+    """Return the number of moves evaluated, and of the best its source, target and length."""
     start = np.empty((len(p.run), p.mbs), np.int64)
     cause = np.empty((len(p.run), p.mbs), np.int64)
     used, best = 0, (NONE, NONE, NEVER, NEVER)
@@ -328,7 +340,7 @@ def _best_move(
 def _has_room(p: Problem, memory: Memory, order: Array, rank: int) -> bool:
     if memory.room[rank] == NEVER:
         return True
-    runs = order[p.own_first[rank] * p.mbs : p.own_first[rank + 1] * p.mbs]
+    runs = order[p.bodies_first[rank] * p.mbs : p.bodies_first[rank + 1] * p.mbs]
     return bool(peak(memory, runs, np.zeros(len(p.run), np.int64)) <= memory.room[rank])
 
 
@@ -342,7 +354,7 @@ def _move(order: Array, came: int, to: int) -> None:
 
 @kernel
 def digest_of(order: Array) -> np.uint64:
-    """A number for an order; two orders have the same with a chance of one in 2**64."""
+    """Return a hash of an order; two orders collide with a chance of one in 2**64."""
     digest = np.uint64(0)
     for body in order:
         digest = (digest ^ np.uint64(body)) * np.uint64(0x9E3779B97F4A7C15)

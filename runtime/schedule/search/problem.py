@@ -1,10 +1,10 @@
 """A topology, its costs and its memory in numbers, for the list scheduler and for branch and bound.
 
-All micro-batches are alike, so every body takes them in order, and an order names bodies only: the
-third time that a rank runs a body, it is micro-batch 2. That loses nothing. In any schedule, hand
-the times of a body's runs to micro-batches 0, 1, ... as they rise, for each body. If all runs of b
-begin at least x after those of a, one by one, they still do when both are sorted; so what a run
-needs is there as before, and no rank or link does anything at another time.
+All micro-batches are alike, so every body takes them in order, and an order lists bodies only: the
+third time that a rank runs a body, it is micro-batch 2. That loses nothing. Take any schedule, and
+for each body give the times of its runs, as they rise, to micro-batches 0, 1, ... If each run of b
+begins at least x after that of a for the same micro-batch, it still does when both are sorted; so
+what a run needs is there as before, and no rank or link does anything at another time.
 """
 
 from __future__ import annotations
@@ -31,31 +31,35 @@ Array = npt.NDArray[Any]
 
 NEVER = 1 << 62  # ticks, or bytes, that are never reached
 NONE = -1
-LONGEST = 1 << 60  # ticks of all that is to be done, one after the other
+MAX_TICKS = 1 << 60  # of all work, one after the other
 
 
 class Problem(NamedTuple):
-    """What is to be scheduled, times in ticks; arrays are int64.
+    """A scheduling problem; times are in ticks, arrays are int64.
 
-    Bodies are numbered so that what one needs has lower numbers; edges are those between ranks.
-    rank, run: of each body. own: rank r's bodies, rising, at own_first[r] : own_first[r + 1]; its
-    part of an order is mbs times that. before: bodies of the same rank that run before; incoming
-    and outgoing: edges; all three in such lists, by body. src, dst: bodies of an edge; link: what
-    carries it. overhead: of each receive, run and send, and of one free a run.
+    Bodies are numbered so that those a body needs have lower numbers; edges are those between
+    ranks.
     """
 
     mbs: int
+    #: Ticks of each receive, run and send, and of one free per run.
     overhead: int
+    #: By body: its rank, and its ticks.
     rank: Array
     run: Array
-    own_first: Array
-    own: Array
+    #: Rank r's bodies, rising, are bodies[bodies_first[r] : bodies_first[r + 1]]; its part of an
+    #: order is `mbs` times as long.
+    bodies_first: Array
+    bodies: Array
+    #: By body, in such lists: the bodies of the same rank that run before it.
     before_first: Array
     before: Array
+    #: By body, in such lists: the edges to it, and those from it.
     in_first: Array
     incoming: Array
     out_first: Array
     outgoing: Array
+    #: By edge: the bodies at its ends, the number of its link, and its ticks.
     src: Array
     dst: Array
     link: Array
@@ -65,35 +69,38 @@ class Problem(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        return len(self.own_first) - 1
+        """The number of ranks."""
+        return len(self.bodies_first) - 1
 
 
 class Memory(NamedTuple):
-    """Bytes; arrays are int64. room: of each rank, besides what stays; NEVER: no limit.
+    """Bytes that orders hold; int64."""
 
-    during: the most that a body and its messages need until it has run, beyond what was held
-    before. after: by how much it changes what is held. sums: of the gradients that it completes;
-    waiting[n]: partial sums after n micro-batches.
-    """
-
+    #: By rank: the limit, without what stays for the whole step; NEVER: no limit.
     room: Array
+    #: By body: the most that it and its messages need until it has run, beyond what was held
+    #: before.
     during: Array
+    #: By body: the change of what is held.
     after: Array
+    #: By body: a partial sum of the gradients that it completes.
     sums: Array
+    #: waiting[n]: the number of partial sums after n micro-batches.
     waiting: Array
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """A problem and the keys of its bodies. unit: seconds of a tick."""
+    """A problem and the keys of its bodies."""
 
     facts: Facts
     keys: tuple[BodyKey, ...]
     problem: Problem
+    #: Seconds of a tick.
     unit: Fraction
 
     def order(self, lists: Sequence[Program | Iterable[Run]]) -> Array | None:
-        """The order of compute lists; None if they do not run everything."""
+        """Return the order of compute lists, or None if they do not run everything."""
         p, facts = self.problem, self.facts
         number = {key: i for i, key in enumerate(self.keys)}
         numbers = np.array([number[key] for key in facts.keys], np.int64)
@@ -108,12 +115,14 @@ class Numbered:
         return order if every.all() else None
 
     def programs(self, order: Array) -> list[Program]:
-        """The compute lists of an order."""
+        """Return the compute lists of an order."""
         p = self.problem
         rows = [(RUN + PHASES.index(k.phase), k.stage, k.segment) for k in self.keys]
         code, at, segment = np.array(rows, np.int32).T
         parts = []
-        for first, last in zip(p.own_first[:-1] * p.mbs, p.own_first[1:] * p.mbs, strict=True):
+        for first, last in zip(
+            p.bodies_first[:-1] * p.mbs, p.bodies_first[1:] * p.mbs, strict=True
+        ):
             runs = order[first:last]
             mb = np.empty(len(runs), np.int32)
             for body in np.unique(runs):
@@ -125,7 +134,7 @@ class Numbered:
 def number(topology: Topology, mbs: int, costs: Costs, unit: Fraction) -> Numbered:
     """Number a topology's bodies; `unit` is the tick of its timelines.
 
-    If all that is to be done is too long for that tick, times are rounded down to a coarser one.
+    If the sum of all times does not fit, times are rounded down to a coarser tick.
     """
     facts = Facts.of(topology)
     bodies = _in_order(facts)
@@ -133,19 +142,19 @@ def number(topology: Topology, mbs: int, costs: Costs, unit: Fraction) -> Number
     cut = [e.tag for e in facts.edges if facts.edge_channel[e.tag] >= 0]
     edge = {tag: i for i, tag in enumerate(cut)}
     rank = [int(facts.body_rank[b]) for b in bodies]
-    own = Lists.of([i for i, at in enumerate(rank) if at == r] for r in range(facts.ranks))
+    bodies_of = Lists.of([i for i, at in enumerate(rank) if at == r] for r in range(facts.ranks))
     before = Lists.of(sorted(number[a] for a in facts.before[b]) for b in bodies)
     incoming = Lists.of([edge[tag] for tag in facts.incoming[b]] for b in bodies)
     outgoing = Lists.of([edge[tag] for tag in facts.outgoing[b]] for b in bodies)
     times, links = _seconds(facts, [facts.keys[b] for b in bodies], cut, costs)
     ticks = [[round(x / unit) for x in row] for row in times]
-    coarse = 1 + mbs * sum(map(sum, ticks)) // LONGEST
+    coarse = 1 + mbs * sum(map(sum, ticks)) // MAX_TICKS
     (overhead,), run, transfer, latency, copy = ([x // coarse for x in row] for row in ticks)
     arrays = (
         rank,
         run,
-        own.start,
-        own.items,
+        bodies_of.start,
+        bodies_of.items,
         before.start,
         before.items,
         incoming.start,
@@ -164,7 +173,7 @@ def number(topology: Topology, mbs: int, costs: Costs, unit: Fraction) -> Number
 
 
 def _in_order(facts: Facts) -> list[int]:
-    """Bodies after those they need; a W as soon as it can, which is when memory is least."""
+    """Return the bodies after those they need, each W as early as possible to save memory."""
     makers = [
         {*facts.before[b], *(int(facts.edge_src[tag]) for tag in facts.incoming[b])}
         for b in range(len(facts.keys))
@@ -196,7 +205,7 @@ def _turn(key: BodyKey, body: int) -> tuple[bool, bool, int, int, int]:
 def _seconds(
     facts: Facts, keys: list[BodyKey], cut: list[int], costs: Costs
 ) -> tuple[list[list[Fraction]], list[int]]:
-    """Overhead, runs, transfers, latencies and copies; and the number of each edge's link."""
+    """Return overhead, runs, transfers, latencies and copies, and each edge's link number."""
     numbers: dict[str | int, int] = {}
     number, transfer, latency, copy = [], [], [], []
     for tag in cut:
@@ -213,11 +222,11 @@ def _seconds(
 
 
 def relaxed(p: Problem) -> Problem:
-    """A problem without overheads, copies and contention, in which no order takes longer, if one
-    overhead is added to its length.
+    """Return the problem without overheads, copies and contention.
 
-    Runs last until their first send is posted, and latencies from there to where the run that
-    waits can begin.
+    No order takes longer in it than in the real one, if one overhead is added to its length. Runs
+    last until their first send is posted, and latencies from there to where the waiting run can
+    begin.
     """
     sends = np.diff(p.out_first)
     run = p.run + (1 + np.minimum(sends, 1)) * p.overhead
@@ -231,13 +240,13 @@ def relaxed(p: Problem) -> Problem:
 
 
 def unlimited(p: Problem) -> Memory:
-    """No memory limit."""
+    """Return the memory of a problem without a limit."""
     none = np.zeros(len(p.run), np.int64)
     return Memory(np.full(p.ranks, NEVER), none, none, none, np.zeros(p.mbs + 1, np.int64))
 
 
 def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
-    """What orders hold at least; when messages are delivered, only their programs tell."""
+    """Return what orders hold at least; only their programs say when messages are delivered."""
     p, facts = numbered.problem, numbered.facts
     number = {key: i for i, key in enumerate(facts.keys)}
     received = np.array(
@@ -253,10 +262,10 @@ def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
 
 
 def _partial_sums(terms: int, count: int) -> int:
-    """The fewest partial sums in which TreeSum(count) can hold so many terms.
+    """Return the fewest partial sums in which TreeSum(count) can hold this many terms.
 
-    Each is of 2**n terms, but for at most one: of the last ones, as many as are left over when
-    all are taken 2**n at a time.
+    Each has 2**n terms, except for at most one, which has the last terms: those that are left over
+    when all are taken 2**n at a time.
     """
     rests = {0, *(count % (1 << n) for n in range(count.bit_length() + 1))}
     return min((rest > 0) + (terms - rest).bit_count() for rest in rests if rest <= terms)

@@ -22,7 +22,7 @@ from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.memory import memory_profile
 from runtime.schedule.replay.simulation import Costs, simulate
 from runtime.schedule.replay.validation import check
-from runtime.schedule.search.list_scheduler import Listed, list_schedule
+from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 
 SPLIT_ONLY = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v"}
 MESSAGE = 2  # bytes
@@ -127,7 +127,7 @@ def plan_of(topology: Chain, rng: random.Random) -> MemoryPlan:
     return MemoryPlan(bodies, static, static, static)
 
 
-def assert_sound(listed: Listed, topology: Chain, mbs: int, costs: Costs) -> None:
+def assert_sound(listed: ListSchedule, topology: Chain, mbs: int, costs: Costs) -> None:
     """It runs everything once, in an order that is proved, and takes what it says."""
     schedule = lower(topology, listed.compute)
     check(schedule, topology, mbs, capacity=0)
