@@ -1,4 +1,4 @@
-"""Parts: stretches of a rank's compute list as columns, from which its program is joined."""
+"""Parts: pieces of a rank's compute list as columns, which are joined into its program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F, B, I, W = (RUN + PHASES.index(p) for p in (FORWARD, BACKWARD, INPUT, WEIGHT))
 
 
 class Part(NamedTuple):
-    """Runs in order, all of segment 0: their codes, stages and micro-batches."""
+    """Runs in order, all of segment 0, by code, stage and micro-batch."""
 
     code: Ints
     at: Ints
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def program(*parts: Part) -> Program:
-    """The program of these parts, one after the other."""
+    """Return the program of these parts, one after the other."""
     code, at, mb = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Program(
         Columns(
@@ -38,15 +38,15 @@ def program(*parts: Part) -> Program:
     )
 
 
-def own_stages(rank_of: Sequence[int]) -> list[Ints]:
-    """Rank -> its stages, rising."""
+def stages_by_rank(rank_of: Sequence[int]) -> list[Ints]:
+    """Return, by rank, the stages, rising."""
     ends = np.cumsum(np.bincount(rank_of))
     return np.split(np.argsort(rank_of, kind="stable"), ends[:-1])
 
 
 def sweep(code: int, blocks: Sequence[Ints], mbs: Ints) -> Part:
-    """Block by block: every micro-batch runs through the stages of the block before the next."""
-    none = np.empty(0, np.int32)
-    at = np.concatenate([none, *(np.tile(block, len(mbs)) for block in blocks)])
-    mb = np.concatenate([none, *(np.repeat(mbs, len(block)) for block in blocks)])
+    """Run each block in turn: every micro-batch through its stages, then the next micro-batch."""
+    empty = np.empty(0, np.int32)
+    at = np.concatenate([empty, *(np.tile(block, len(mbs)) for block in blocks)])
+    mb = np.concatenate([empty, *(np.repeat(mbs, len(block)) for block in blocks)])
     return Part(np.full(len(at), code), at, mb)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.schedule.generators.columns import F, Ints, own_stages, program, sweep
+from runtime.schedule.generators.columns import F, Ints, program, stages_by_rank, sweep
 from runtime.schedule.program import Program
 
 
@@ -16,9 +16,9 @@ def forward_only(rank_of: Sequence[int], mbs: int) -> list[Program]:
     rank 0   0F0 0F1 0F2
     rank 1       1F0 1F1 1F2
     """
-    return [program(sweep(F, blocks(own), np.arange(mbs))) for own in own_stages(rank_of)]
+    return [program(sweep(F, blocks(stages), np.arange(mbs))) for stages in stages_by_rank(rank_of)]
 
 
-def blocks(own: Ints) -> list[Ints]:
-    """The stages of a rank in blocks of neighbours, each of which works as one stage."""
-    return np.split(own, 1 + np.flatnonzero(np.diff(own) > 1))
+def blocks(stages: Ints) -> list[Ints]:
+    """Split the stages of a rank into blocks of neighbours, each of which works as one stage."""
+    return np.split(stages, 1 + np.flatnonzero(np.diff(stages) > 1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.schedule.generators.columns import B, F, own_stages, program, sweep
+from runtime.schedule.generators.columns import B, F, program, stages_by_rank, sweep
 from runtime.schedule.generators.forward import blocks
 from runtime.schedule.program import Program
 from symgraph.core.errors import ConfigError, nearest
@@ -22,17 +22,22 @@ def gpipe(rank_of: Sequence[int], mbs: int, *, order: str = "reverse") -> list[P
         rank 2         F0 F1 F2 B2    B1    B0
 
     Every stage holds all micro-batches at its turning point; a rank with several stages runs
-    them one after the other, and back. order: of the micro-batches in the backward phase;
-    `reverse` is the paper's figure 2c, `forward` what PyTorch does. They take the same time.
-    Raises ConfigError for another order.
+    them one after the other, and back.
+
+    Args:
+        order: The order of the micro-batches in the backward phase: `reverse` is the paper's figure
+            2c, `forward` what PyTorch does. They take the same time.
+
+    Raises:
+        ConfigError: `order` is neither.
     """
     if order not in ORDERS:
         raise ConfigError(f"gpipe has no order {order!r}; {nearest(order, ORDERS)}")
     rising = np.arange(mbs)
     back = rising[::-1] if order == "reverse" else rising
     lists = []
-    for own in own_stages(rank_of):
-        there = blocks(own)
-        again = [block[::-1] for block in reversed(there)]
-        lists.append(program(sweep(F, there, rising), sweep(B, again, back)))
+    for stages in stages_by_rank(rank_of):
+        down = blocks(stages)
+        up = [block[::-1] for block in reversed(down)]
+        lists.append(program(sweep(F, down, rising), sweep(B, up, back)))
     return lists

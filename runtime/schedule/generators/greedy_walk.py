@@ -1,4 +1,4 @@
-"""Kernel of the list scheduler: see greedy. All arrays but the columns are int64."""
+"""Kernel of the greedy scheduler, see greedy.py. All arrays but the columns are int64."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ NONE = -1
 
 @njit(cache=True, nogil=True)
 def walk(
-    own_start: Ints, own: Ints, mbs: int, split: bool, in_flight: Ints, limit: Ints, out: Columns
+    first: Ints, stages: Ints, mbs: int, split: bool, in_flight: Ints, limit: Ints, out: Columns
 ) -> None:
     """Fill the columns of all ranks.
 
-    own: the stages of rank r, rising, at own_start[r] : own_start[r + 1]. out: 2 runs (3 with
-    `split`) for each of them and micro-batch, in the same order.
+    What a free rank runs depends on itself and on what the neighbours of its stages have ended: it
+    chooses again when one of them ends a run, and not at every tick.
 
-    What a free rank runs depends on itself and on what its stages' neighbours have ended: it is
-    asked again when one of them ends a run, and not at every tick.
+    Args:
+        stages: The stages of rank r, rising, are stages[first[r] : first[r + 1]].
+        out: 2 runs (3 with `split`) for each of them and each micro-batch, in the same order.
     """
-    ranks, back = len(own_start) - 1, I if split else B
-    ended = np.zeros((4, len(own)), np.int64)  # micro-batches, by phase and stage
+    ranks, back = len(first) - 1, I if split else B
+    ended = np.zeros((4, len(stages)), np.int64)  # micro-batches, by phase and stage
     held, until = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     code, stage = np.full(ranks, NONE), np.full(ranks, NONE)  # what runs, if anything
     forward_last = np.zeros(ranks, np.bool_)
-    fill = own_start[:-1] * (mbs * (3 if split else 2))
-    rank_of = _ranks(own_start, own)
+    fill = first[:-1] * (mbs * (3 if split else 2))
+    rank_of = _ranks(first, stages)
     busy, running, tick = np.empty(ranks, np.int64), 0, 0
     asked, waiting, called = np.arange(ranks), ranks, np.ones(ranks, np.bool_)
     while waiting > 0 or running > 0:
@@ -37,20 +38,20 @@ def walk(
             called[rank] = False
             if code[rank] != NONE:
                 continue
-            mine = own[own_start[rank] : own_start[rank + 1]]
+            here = stages[first[rank] : first[rank + 1]]
             room = limit[rank] - held[rank]
-            now, at = _choose(mine, mbs, back, ended, in_flight, room, forward_last[rank])
-            if now == NONE:
+            phase, at = _choose(here, mbs, back, ended, in_flight, room, forward_last[rank])
+            if phase == NONE:
                 continue
-            code[rank], stage[rank] = now, at
-            until[rank] = tick + (2 if now == B else 1)
+            code[rank], stage[rank] = phase, at
+            until[rank] = tick + (2 if phase == B else 1)
             busy[running], running = rank, running + 1
-            if now != I:
-                held[rank] += 1 if now == F else -1
-            if now != W:
-                forward_last[rank] = now == F
-            out.code[fill[rank]], out.at[fill[rank]] = now, at
-            out.mb[fill[rank]] = ended[now, at]
+            if phase != I:
+                held[rank] += 1 if phase == F else -1
+            if phase != W:
+                forward_last[rank] = phase == F
+            out.code[fill[rank]], out.at[fill[rank]] = phase, at
+            out.mb[fill[rank]] = ended[phase, at]
             fill[rank] += 1
         tick += 1
         before, running, waiting = running, 0, 0
@@ -65,7 +66,7 @@ def walk(
 
 @njit(cache=True, nogil=True)
 def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> int:
-    """Let the ranks of a stage that ended a run, and of its neighbours, choose at the next tick."""
+    """Have the ranks of a stage that ended a run, and its neighbours, choose at the next tick."""
     for near in range(max(stage - 1, 0), min(stage + 2, len(rank_of))):
         rank = rank_of[near]
         if not called[rank]:
@@ -76,38 +77,38 @@ def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> 
 
 
 @njit(cache=True, nogil=True)
-def _ranks(own_start: Ints, own: Ints) -> Ints:
-    """The rank of each stage."""
-    rank_of = np.empty(len(own), np.int64)
-    for rank in range(len(own_start) - 1):
-        for at in range(own_start[rank], own_start[rank + 1]):
-            rank_of[own[at]] = rank
+def _ranks(first: Ints, stages: Ints) -> Ints:
+    """Return the rank of each stage."""
+    rank_of = np.empty(len(stages), np.int64)
+    for rank in range(len(first) - 1):
+        for at in range(first[rank], first[rank + 1]):
+            rank_of[stages[at]] = rank
     return rank_of
 
 
 @njit(cache=True, nogil=True)
 def _choose(
-    own: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int, forward_last: bool
+    stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int, forward_last: bool
 ) -> tuple[int, int]:
-    """The phase and stage that a free rank runs, or NONE."""
-    backward = _backward(own, back, ended)
+    """Return the phase and stage that a free rank runs, or NONE."""
+    backward = _backward(stages, back, ended)
     if forward_last and backward != NONE:
         return back, backward
-    forward, full = _forward(own, mbs, back, ended, in_flight, room)
+    forward, full = _forward(stages, mbs, back, ended, in_flight, room)
     if forward != NONE:
         return F, forward
     if back == I and (full or backward == NONE):
-        weight = _weight(own, ended)
+        weight = _weight(stages, ended)
         if weight != NONE:
             return W, weight
     return (back, backward) if backward != NONE else (NONE, NONE)
 
 
 @njit(cache=True, nogil=True)
-def _backward(own: Ints, back: int, ended: Ints) -> int:
-    """The stage whose next backward can run; the lowest has the oldest micro-batch."""
+def _backward(stages: Ints, back: int, ended: Ints) -> int:
+    """Return the stage whose next backward can run; the lowest has the oldest micro-batch."""
     last = ended.shape[1] - 1
-    for stage in own:
+    for stage in stages:
         behind = ended[F, stage] if stage == last else ended[back, stage + 1]
         if ended[back, stage] < behind:
             return int(stage)
@@ -116,15 +117,15 @@ def _backward(own: Ints, back: int, ended: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _forward(
-    own: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int
+    stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int
 ) -> tuple[int, bool]:
-    """The stage whose next forward can run, and whether one has no room.
+    """Return the stage whose next forward can run, and whether one has no room.
 
     The highest stage has the oldest micro-batch; a forward leaves room for the stages above.
     """
     full = False
-    for later in range(len(own)):
-        stage = own[len(own) - 1 - later]
+    for later in range(len(stages)):
+        stage = stages[len(stages) - 1 - later]
         mb = ended[F, stage]
         ready = mb < mbs if stage == 0 else mb < ended[F, stage - 1]
         if ready and mb - ended[back, stage] < in_flight[stage]:
@@ -135,10 +136,10 @@ def _forward(
 
 
 @njit(cache=True, nogil=True)
-def _weight(own: Ints, ended: Ints) -> int:
-    """The stage with the oldest W that can run; the highest of several."""
+def _weight(stages: Ints, ended: Ints) -> int:
+    """Return the stage with the oldest W that can run; the highest of several."""
     best = NONE
-    for stage in own:
+    for stage in stages:
         if ended[W, stage] < ended[I, stage] and (
             best == NONE or ended[W, stage] <= ended[W, best]
         ):

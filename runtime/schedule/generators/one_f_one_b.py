@@ -19,6 +19,6 @@ def one_f_one_b(rank_of: Sequence[int], mbs: int) -> list[Program]:
 
     The flush of Narayanan et al. 2021 ("Memory-efficient pipeline-parallel DNN training") and of
     DAPPLE (Fan et al. 2021). Takes as long as GPipe, but a stage holds min(stages to the end,
-    micro-batches). Several stages a rank work the same way.
+    micro-batches). Several stages per rank work the same way.
     """
     return alternate(rank_of, mbs, np.arange(len(rank_of), 0, -1))

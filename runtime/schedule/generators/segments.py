@@ -12,10 +12,10 @@ from runtime.schedule.program import Columns, Program
 
 
 def expand(lists: Sequence[Program | Iterable[Run]], segments: int) -> list[Program]:
-    """Each F becomes its segments 0, 1, ..., each B, I and W its segments ..., 1, 0.
+    """Replace each F by its segments 0, 1, ..., and each B, I and W by its segments ..., 1, 0.
 
-    `0F0 0B0` in three segments is `0F0 0F0.1 0F0.2 0B0.2 0B0.1 0B0`. The lists are of runs of
-    segment 0; bodies with fewer segments are left to `lower`, which leaves out what there is not.
+    `0F0 0B0` in three segments is `0F0 0F0.1 0F0.2 0B0.2 0B0.1 0B0`. The runs of the lists are of
+    segment 0. If a body has fewer segments, `lower` leaves out the others.
     """
     programs = [Program.of(runs) for runs in lists]
     return programs if segments == 1 else [_expanded(p, segments) for p in programs]

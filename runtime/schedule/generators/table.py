@@ -1,10 +1,10 @@
-"""Schedules: which rank runs which body when, one pure function a file.
+"""Schedules: which rank runs which body when, one pure function per file.
 
 Each takes `rank_of` (stage -> rank, in any shape) and the number of micro-batches (1 or more) and
-returns the compute list of every rank, those without stages too. A schedule knows nothing of
+returns the compute lists of all ranks, including those without stages. A schedule knows nothing of
 tensors, devices or messages; `runtime.schedule.lowering.lower` adds those. Every list keeps, for
-each micro-batch, the order of a chain: F of stage s after F of s - 1, B or I of s after that of s +
-1 and after its own F, W after its I. Edges that skip stages ask for no more than that.
+each micro-batch, the order of a chain: F of stage s after F of s - 1, B or I of s after that of
+s + 1 and after its own F, W after its I. Edges that skip stages need no more than that.
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ SCHEDULES: dict[str, Callable[[Sequence[int], int], ComputeLists]] = {
 
 
 def find_schedule(name: str, *others: str) -> Callable[[Sequence[int], int], ComputeLists]:
-    """The schedule of that name; an unknown one raises ConfigError listing those there are.
+    """Return the schedule of that name.
 
-    others: what the caller takes as well.
+    Args:
+        others: Further names that the caller accepts, for the error message.
+
+    Raises:
+        ConfigError: There is no such schedule; lists the names.
     """
     if name not in SCHEDULES:
         raise ConfigError(f"no schedule {name!r}; {nearest(name, (*others, *SCHEDULES))}")

@@ -1,12 +1,12 @@
-"""V-shaped placements: two stages a rank, down the ranks and up again.
+"""V-shaped placements: two stages per rank, down the ranks and up again.
 
     rank 0   0     5
     rank 1    1   4
     rank 2     2 3
 
-Compute lists on them are written as strings of moves, a letter a run: f, b, i, w for the phases F,
-B, I, W of the rank's stage on the way down, F, B, I of that on the way up. Each stage takes its
-micro-batches in order; w is the W of the rank's oldest I, of whichever stage.
+Compute lists on them are written as strings of moves, one letter per run: f, b, i, w for the phases
+F, B, I, W of the rank's stage on the way down, F, B, I for the one on the way up. Each stage takes
+its micro-batches in order; w is the W of the rank's oldest I, of whichever stage.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def is_v(rank_of: Sequence[int]) -> bool:
     return list(rank_of) == [*down, *reversed(down)]
 
 
-def played(ranks: int, moves: Callable[[int], str]) -> list[Program]:
-    """The programs of the moves of every rank."""
+def programs_of_moves(ranks: int, moves: Callable[[int], str]) -> list[Program]:
+    """Return the programs of the moves of every rank."""
     return [_program(rank, 2 * ranks - 1 - rank, moves(rank)) for rank in range(ranks)]
 
 
 def _program(down: int, up: int, moves: str) -> Program:
-    """The program of a rank with these two stages."""
+    """Return the program of a rank with these two stages."""
     letters = np.frombuffer(moves.encode(), np.uint8)
     phase = letters | 0x20  # in lower case
     code = np.select([phase == ord(letter) for letter in "fbiw"], [F, B, I, W])

@@ -1,4 +1,4 @@
-"""The wavefront schedule: one micro-batch forward and at once back."""
+"""The wavefront schedule: one micro-batch forward and immediately back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.schedule.generators.columns import B, F, Part, own_stages, program
+from runtime.schedule.generators.columns import B, F, Part, program, stages_by_rank
 from runtime.schedule.program import Program
 
 
@@ -25,9 +25,9 @@ def wavefront(rank_of: Sequence[int], mbs: int) -> list[Program]:
     one micro-batch only. Without segments it is model parallelism without a pipeline.
     """
     lists = []
-    for own in own_stages(rank_of):
-        code = np.repeat((F, B), len(own))
-        at = np.concatenate((own, own[::-1]))
+    for stages in stages_by_rank(rank_of):
+        code = np.repeat((F, B), len(stages))
+        at = np.concatenate((stages, stages[::-1]))
         mb = np.repeat(np.arange(mbs), len(at))
         lists.append(program(Part(np.tile(code, mbs), np.tile(at, mbs), mb)))
     return lists

@@ -1,4 +1,4 @@
-"""The ZB-H1 schedule: 1F1B with weight gradients put off into its bubbles."""
+"""The ZB-H1 schedule: 1F1B with weight gradients deferred into its bubbles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def zb_h1(rank_of: Sequence[int], mbs: int) -> list[Program]:
         rank 1      F0 F1    I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
         rank 2         F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
-    The backward phase is cut in two: I, the gradients of inputs, that the stage before waits
-    for, and W, those of parameters, that nobody waits for. Forwards and Is are 1F1B's; each of p
+    The backward phase is cut in two: I, the gradients of inputs, which the stage before waits
+    for, and W, those of parameters, which no stage waits for. Forwards and Is are 1F1B's; each of p
     ranks holds p micro-batches (of every stage it has) until their Ws have run.
     """
-    own = np.bincount(rank_of)
-    held = own * np.count_nonzero(own)
+    counts = np.bincount(rank_of)
+    held = counts * np.count_nonzero(counts)
     return alternate(rank_of, mbs, np.arange(len(rank_of), 0, -1), held, split=True)

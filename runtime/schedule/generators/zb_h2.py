@@ -22,6 +22,6 @@ def zb_h2(rank_of: Sequence[int], mbs: int) -> list[Program]:
     held by each of p ranks. The optimizer's step must not wait for all ranks, or the ranks'
     shifted starts are a bubble after all.
     """
-    own = np.bincount(rank_of)
-    held = own * (2 * np.count_nonzero(own) - 1)
+    counts = np.bincount(rank_of)
+    held = counts * (2 * np.count_nonzero(counts) - 1)
     return alternate(rank_of, mbs, 2 * np.arange(len(rank_of), 0, -1) - 1, held, split=True)

@@ -1,10 +1,10 @@
-"""The ZB-V schedule: two stages a rank in a V, no bubble in the memory of 1F1B."""
+"""The ZB-V schedule: two stages per rank in a V, no bubble in the memory of 1F1B."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.schedule.generators.v_shape import is_v, played
+from runtime.schedule.generators.v_shape import is_v, programs_of_moves
 from runtime.schedule.generators.zb_h1 import zb_h1
 from runtime.schedule.program import Program
 
@@ -17,13 +17,13 @@ def zb_v(rank_of: Sequence[int], mbs: int) -> list[Program]:
         rank 1       1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 
     Stages go down the ranks and up again, so that the first rank also has the last stage and no
-    backward comes late; at most 2 p halves of micro-batches are held by each of p ranks. Needs
-    2 p - 1 micro-batches; for fewer, and on other ranks, ZB-H1's rule, which also keeps to that.
+    backward comes late; at most 2 p halves of micro-batches are held by each of p ranks. It needs
+    2 p - 1 micro-batches; with fewer, or on other ranks, it is ZB-H1, which holds no more.
     """
     ranks = max(rank_of) + 1
     if not is_v(rank_of) or mbs < 2 * ranks - 1:
         return zb_h1(rank_of, mbs)
-    return played(ranks, lambda rank: _moves(ranks, rank, mbs))
+    return programs_of_moves(ranks, lambda rank: _moves(ranks, rank, mbs))
 
 
 def _moves(p: int, r: int, mbs: int) -> str:

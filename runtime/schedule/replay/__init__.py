@@ -1,7 +1,8 @@
 """The replay: the one place that knows what must precede what, and what follows from it.
 
 `check` proves a schedule before it runs; `simulate` says how long it takes and `memory_profile`
-what it holds. All walk the same instruction lists, by the same rules, as the worker.
+what it holds. All read the programs from the same tape, and what ranks wait for stands once, in
+walk.py; the worker follows the same rules.
 """
 
 from __future__ import annotations

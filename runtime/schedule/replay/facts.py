@@ -1,7 +1,7 @@
 """Facts: what must precede what, read off a topology once, as arrays of small integers.
 
 Bodies are numbered in the order of their keys, edges by their tags. `check`, `simulate`, `lower`
-and the memory account all walk these arrays; nothing else in the code base knows the rules:
+and the memory account all read these arrays; nothing else in the code base knows the rules:
 
 - A body runs after those of its own rank that make what it reads, and after the receives of what
   comes from other ranks.
@@ -34,7 +34,7 @@ Ints = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of integers in one array: list i is items[start[i] : start[i + 1]]. Both int32."""
+    """Lists of integers in one array: list i is items[start[i] : start[i + 1]]; int32."""
 
     start: Ints
     items: Ints
@@ -54,40 +54,42 @@ class Lists:
 class Facts:
     """A topology in numbers; all arrays are int32.
 
-    keys: number -> body. body_at[phase, stage, segment]: body or -1. body_rank: body -> rank.
-    before: body -> bodies of its rank that run before it. incoming, outgoing: body -> edges from
-    and to other ranks. edges: by tag. edge_src, edge_dst: body of each end. edge_channel: channel
-    of an edge that crosses ranks, else -1. channel_src, channel_dst: rank of each end.
-    channel_exchange: the exchange whose messages the channel is for (see `exchanges`), else -1.
-    exchanges: their names.
-
-    An exchange's messages have channels of their own and are taken over when they are posted, so
-    that no free waits for them; each arrives when all of its micro-batch are posted.
+    The messages of an exchange have channels of their own and are copied when they are posted, so
+    that no free waits for them; each arrives when all of the same micro-batch are posted.
     """
 
+    #: The bodies, in the order of their numbers.
     keys: tuple[BodyKey, ...]
+    #: By stage.
     rank_of: tuple[int, ...]
     ranks: int
+    #: By tag.
     edges: tuple[CommEdge, ...]
+    #: [phase, stage, segment]: the body, or -1.
     body_at: Ints
+    #: By body: its rank, and the bodies of that rank that run before it.
     body_rank: Ints
     before: Lists
+    #: By body: the edges from and to other ranks.
     incoming: Lists
     outgoing: Lists
+    #: By edge: the bodies at its ends, and its channel, or -1 if both are on one rank.
     edge_src: Ints
     edge_dst: Ints
     edge_channel: Ints
+    #: By channel: the ranks at its ends, and the exchange whose messages it carries, or -1.
     channel_src: Ints
     channel_dst: Ints
     channel_exchange: Ints
+    #: The names of the exchanges, see runtime.schedule.exchanges.
     exchanges: tuple[str, ...]
 
     @property
     def exchange_sizes(self) -> Ints:
-        """The number of messages of each exchange, a micro-batch."""
+        """The number of messages of each exchange, per micro-batch."""
         of_edges = self.channel_exchange[self.edge_channel[self.edge_channel >= 0]]
-        found = np.bincount(of_edges[of_edges >= 0], minlength=len(self.exchanges))
-        return found.astype(np.int32)
+        sizes = np.bincount(of_edges[of_edges >= 0], minlength=len(self.exchanges))
+        return sizes.astype(np.int32)
 
     @classmethod
     def of(cls, topology: Topology) -> Facts:
@@ -136,7 +138,7 @@ class Facts:
 
 
 def _earlier(key: BodyKey, bodies: dict[BodyKey, int], segments: int) -> list[BodyKey]:
-    """The last bodies of a stage, one of each kind, that must have run before this one."""
+    """Return the last bodies of a stage, one of each kind, that must run before this one."""
     stage, phase, segment = key
     chains = {  # from the last one back
         FORWARD: [(FORWARD, range(segment - 1, -1, -1))],
