@@ -69,8 +69,7 @@ class Session:
             optimizer: Trains the parameters; None: nothing is trained.
             clip: The largest global norm of gradients; None: any.
             seed: The key of random numbers, together with the number of the step.
-            resources: Those of another session of the same arrays, which never runs at the same
-                time.
+            resources: Another session's, of the same arrays, if they never run at the same time.
             keep_outputs: Whether `outputs` has all outputs of a step.
             timed: Whether workers have stopwatches.
         """
@@ -78,11 +77,8 @@ class Session:
             require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
         require_ranks(plan.partition.ranks, cluster.size)
         require_devices(plan)
-        self.plan = plan
-        self.cluster = cluster
-        self.arrays = arrays
-        self.seed = seed
-        self.steps = 0
+        self.plan, self.cluster, self.arrays = plan, cluster, arrays
+        self.seed, self.steps = seed, 0
         self.trains = optimizer is not None
         self._keeps_outputs, self._timed = keep_outputs, timed
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))

@@ -16,7 +16,7 @@ from runtime.planning.heap import no_collections
 from runtime.planning.mixed_step import mix
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
-from runtime.planning.planner import plan
+from runtime.planning.planner import plan_model
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
 from symgraph.core.errors import GraphError, ScheduleError
@@ -126,16 +126,7 @@ class Buckets:
         return default.following(schedule=default.choice.schedule, update=update)
 
     def _plan(self, key: Hashable, provide: Iterable[DataDesc], options: Options) -> Plan:
-        model = self._model(key, provide)
-        arguments = model.symbol.list_arguments()
-        dtypes = {n: self.dtype for n in arguments if n not in model.feeds}
-        return plan(
-            model.symbol,
-            model.feeds,
-            replace(options, states=model.states),
-            wrt=None if self.train else (),
-            dtypes=dtypes,
-        )
+        return plan_model(self._model(key, provide), options, self.dtype, train=self.train)
 
     def _model(self, key: Hashable, provide: Iterable[DataDesc]) -> Model:
         # Its own names, so that a bucket's network does not depend on which were made before.

@@ -26,8 +26,21 @@ from runtime.planning.schedule_choice import select_schedule
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
 from symgraph.core.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.graph import Graph
+from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed, batch_size
+
+
+def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
+    """Plan a model; dtype: of the arguments that are not fed, train: whether with gradients."""
+    names = [name for name in model.symbol.list_arguments() if name not in model.feeds]
+    return plan(
+        model.symbol,
+        model.feeds,
+        replace(options, states=model.states),
+        wrt=names if train else (),
+        dtypes=dict.fromkeys(names, dtype),
+    )
 
 
 def plan(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from partitioner import Placement
@@ -18,7 +19,7 @@ from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
-from runtime.planning.planner import plan
+from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
 from runtime.training.batches import IGNORED
 from symgraph.app.config import Config
@@ -33,18 +34,18 @@ NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of
 
 @dataclass(frozen=True)
 class Planned:
-    """A config and the plan to train its model, or that of the largest of its buckets.
-
-    model: where batches have one shape. buckets: where they have not.
-    """
+    """A config and the plan to train its model."""
 
     config: Config
+    #: The plan; of several buckets that of the largest.
     training: Plan
+    #: The model, where all batches have one shape.
     model: Model | None = None
+    #: The plans of all buckets, where batches have several shapes.
     buckets: Buckets | None = None
 
     def step(self, keys: Sequence[Hashable]) -> StepPrograms:
-        """What a step of batches of these buckets runs; their plans are made if need be."""
+        """The programs of a step with batches of these buckets, which are planned if need be."""
         if self.buckets is None:
             return StepPrograms.of(self.training)
         for key in keys:
@@ -54,16 +55,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class Job:
-    """A config made ready: the plans to train and to evaluate its model.
-
-    buckets, scoring: where the data is in buckets; then the plans are those of the largest.
-    """
+    """A config with the plans to train and to evaluate its model."""
 
     config: Config
+    #: The plan of a training step; of several buckets that of the largest.
     training: Plan
+    #: The plan of an evaluation step, likewise.
     evaluation: Plan
+    #: The names of the model's summed negative log-likelihood and number of words.
     figures: tuple[str, str]
+    #: The plans to train all buckets, where there are any.
     buckets: Buckets | None = None
+    #: The plans to evaluate all buckets.
     scoring: Buckets | None = None
 
 
@@ -85,47 +88,42 @@ def training_plan(
     quick: bool = False,
     placement: Placement | None = None,
 ) -> Planned:
-    """The plan to train a config's model; of buckets that of the largest, to be made first.
+    """Plan the training of a config's model, or of the largest of its buckets.
 
-    quick: what is open is chosen from fewer schedules and time segments, and placed with less
-    effort. placement: of another plan of the same network, in place of the config's.
+    Args:
+        config: The config.
+        pricing: See `prepare`.
+        quick: Whether to consider fewer schedules and time segments, and to place with less effort.
+        placement: Replaces the config's; that of another plan of the same network.
     """
-    given, options = _given(config), _options(config, pricing)
+    options, dtype = _options(config, pricing), config.train.dtype
     if placement is not None:
         options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, solver_steps=STEPS / 100)
     if config.data.buckets is None:
-        model = load_model(config.model, **given, **config.args)
-        options = replace(options, states=model.states)
-        dtypes = _dtypes(config, model)
-        made = plan(model.symbol, model.feeds, options, wrt=None, dtypes=dtypes)
-        return Planned(config, made, model)
-
-    def build(length: int) -> Model:
-        more = {"sequence_length": length, "ignore_label": IGNORED}
-        return load_model(config.model, **{**given, **more}, **config.args)
-
-    dtype = config.train.dtype
-    buckets = Buckets(build, max(config.data.buckets), (), options, dtype=dtype)
+        model = _model(config)
+        return Planned(config, plan_model(model, options, dtype, train=True), model)
+    largest = max(config.data.buckets)
+    buckets = Buckets(partial(_model, config), largest, (), options, dtype=dtype)
     return Planned(config, buckets.default, buckets=buckets)
 
 
 def job_of(planned: Planned) -> Job:
-    """The job of a plan: evaluation runs on the same placement and time segments."""
-    config, training, buckets = planned.config, planned.training, planned.buckets
-    if buckets is not None:
-        scoring = buckets.scoring()
-        return _with_figures(Job(config, training, scoring.default, ("", ""), buckets, scoring))
-    model = planned.model
-    assert model is not None
-    dtypes = _dtypes(config, model)
-    evaluation = plan(model.symbol, model.feeds, training.evaluating(), dtypes=dtypes)
-    return _with_figures(Job(config, training, evaluation, ("", "")))
+    """Plan the evaluation, on the same placement and time segments as the training."""
+    config, training, model = planned.config, planned.training, planned.model
+    if planned.buckets is not None:
+        scoring = planned.buckets.scoring()
+        job = Job(config, training, scoring.default, ("", ""), planned.buckets, scoring)
+    else:
+        assert model is not None
+        options, dtype = training.evaluating(), config.train.dtype
+        job = Job(config, training, plan_model(model, options, dtype, train=False), ("", ""))
+    return _with_figures(job)
 
 
 def _with_figures(job: Job) -> Job:
-    """The job with the names of the model's figures."""
+    """Fill in the names of the model's figures; ConfigError unless there are two."""
     figures = tuple(job.training.scalars)
     if len(figures) != NLL:
         raise ConfigError(
@@ -135,20 +133,21 @@ def _with_figures(job: Job) -> Job:
     return replace(job, figures=(figures[0], figures[1]))
 
 
-def _given(config: Config) -> dict[str, Any]:
-    """What a model's function gets from the config besides `args`."""
+def _model(config: Config, bucket: int | None = None) -> Model:
+    """Build a config's model, of the length of a bucket if there are any."""
     data = config.data
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "batch_size": data.batch_size,
         "sequence_length": data.sequence_length,
         "vocab": data.vocab,
         "dtype": config.train.dtype,
     }
-    known = {*given, "ignore_label"} if data.buckets is not None else {*given}
-    for name in known & config.args.keys():
+    if bucket is not None:
+        arguments |= {"sequence_length": bucket, "ignore_label": IGNORED}
+    for name in arguments.keys() & config.args.keys():
         section = "train" if name == "dtype" else "data"
         raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
-    return given
+    return load_model(config.model, **arguments, **config.args)
 
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:
@@ -189,26 +188,20 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
     return options if pricing is None else replace(options, pricing=pricing)
 
 
-def _dtypes(config: Config, model: Model) -> dict[str, str]:
-    """The types of what is not fed."""
-    names = model.symbol.list_arguments()
-    return {name: config.train.dtype for name in names if name not in model.feeds}
-
-
 def machine_of(config: Config) -> Machine | None:
-    """The devices of the config, as its machine file describes them; None without a file."""
+    """Load the devices of a config from its machine file; None without a file."""
     devices = tuple(Context.parse(d) for d in config.devices)
     return load_machine(config.machine).only(devices) if config.machine else None
 
 
 def create_optimizer(config: Config) -> optimizer.Optimizer:
-    """The optimizer of a config's `train:` section."""
+    """Create the optimizer of a config's `train:` section."""
     train = config.train
     settings: dict[str, Any] = {"learning_rate": train.base_rate, "wd": train.weight_decay}
     if train.momentum:
         settings["momentum"] = train.momentum
     if train.lr_schedule is not None:
-        given = train.lr_schedule.model_dump()
-        kind = given.pop("kind")
-        settings["lr_scheduler"] = lr_scheduler.create(kind, **given, base_lr=train.base_rate)
+        schedule = train.lr_schedule.model_dump()
+        kind = schedule.pop("kind")
+        settings["lr_scheduler"] = lr_scheduler.create(kind, **schedule, base_lr=train.base_rate)
     return optimizer.create(train.optimizer, **settings)

@@ -164,17 +164,12 @@ class BaseModule(ABC):
         """
         epochs = _epochs(begin_epoch, num_epoch)
         _require_iterators(train_data, eval_data)
-        self.bind(
-            train_data.provide_data,
-            train_data.provide_label,
-            for_training=True,
-            force_rebind=force_rebind,
-        )
+        self.bind(train_data.provide_data, train_data.provide_label, force_rebind=force_rebind)
         self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
         self.init_optimizer(kvstore, optimizer, optimizer_params)
-        shown = metric.create(eval_metric)
+        shown, callbacks = metric.create(eval_metric), _listed(batch_end_callback)
         for epoch in epochs:
-            self._epoch(epoch, train_data, shown, _listed(batch_end_callback))
+            self._epoch(epoch, train_data, shown, callbacks)
             for callback in _listed(epoch_end_callback):
                 callback(epoch, self.symbol, *self.get_params())
             if eval_data is not None:

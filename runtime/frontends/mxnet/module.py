@@ -375,15 +375,13 @@ class Module(StoreModule):
             data_names: The arguments that are data.
             label_names: The arguments that are labels.
             logger: Where `fit` logs.
-            context: A device, or several, over which group2ctxs or else the strategy places the
-                network.
+            context: A device, or several, over which group2ctxs or the strategy places groups.
             fixed_param_names: Parameters that are not trained.
             group2ctxs: ctx_group -> device, or a list of such dicts: one for each copy of the
                 network.
             micro_batches: In how many parts a batch goes through the pipeline.
             schedule: The order of micro-batches; a name of the schedules.
-            time_segment: How a recurrent network is cut along time; see
-                runtime.Options.
+            time_segment: How a recurrent network is cut along time; see runtime.Options.
             strategy: How groups are placed on devices where group2ctxs does not say.
             seed: The key of first values and dropout.
             precision: float16 or bfloat16 keeps activations in 16 bits and parameters in float32;
