@@ -39,7 +39,7 @@ class RankExchange:
     def __init__(self, exchange: Exchange, rank: int, device_module: Any) -> None:
         """device_module: the array module of the rank's device."""
         self.exchange, self._device_module = exchange, device_module
-        self.layout = layout = exchange.blocks
+        self.layout = layout = exchange.layout
         self._index = index = layout.ranks.index(rank)
         column = layout.column(index)
         self.gives, self.takes = {}, {}
@@ -117,7 +117,7 @@ class RankExchanges:
             [x for mb, cut in enumerate(partitions) for x in exchanges(cut.edges, cut.rank_of, mb)],
         )
         local = [RankExchange(x, rank, device_module) for x in order if rank in x.ranks]
-        self.groups: list[Group] = sorted({x.blocks.group for x in order})
+        self.groups: list[Group] = sorted({x.layout.group for x in order})
         self._by_message = {(tag, x.exchange.mb): x for x in local for tag in (*x.gives, *x.takes)}
         self._queues = {g: [x for x in local if x.layout.group == g] for g in self.groups}
         self._next: dict[Group, int] = {}

@@ -24,7 +24,8 @@ import numpy.typing as npt
 from partitioner.base.types import BodyKey, CommEdge
 from runtime.planning.costs.prices import NOMINAL, CostModel
 from runtime.planning.step import StepBatches, StepPrograms
-from runtime.schedule.generators.table import ComputeLists, expand
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import ComputeLists
 from runtime.schedule.instructions import RECV, SEND, UPDATE
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Columns, Program, Schedule

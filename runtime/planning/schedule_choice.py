@@ -27,14 +27,10 @@ from runtime.planning.options import (
     ScheduleOptions,
 )
 from runtime.planning.plan import Plan, PlanCandidate
+from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.generators.gpipe import gpipe
-from runtime.schedule.generators.table import (
-    SCHEDULES,
-    ComputeLists,
-    expand,
-    find_schedule,
-    forward_only,
-)
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_schedule
 from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Schedule

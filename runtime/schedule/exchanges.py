@@ -11,9 +11,12 @@ exchanges before it needs a later one.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from partitioner.base.collectives import CollectiveLayout
 from partitioner.base.types import CommEdge
@@ -25,20 +28,21 @@ Message = tuple[int, int]  # tag, micro-batch
 
 @dataclass(frozen=True)
 class Exchange:
-    """The collective of one name and micro-batch. messages: (source, destination) -> its edges."""
+    """The collective of one name and micro-batch."""
 
     name: str
     mb: int
+    #: (source rank, destination rank) -> the edges between them.
     messages: Mapping[tuple[int, int], Sequence[CommEdge]]
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """Who takes part."""
+        """The ranks that take part."""
         return tuple(sorted({rank for ends in self.messages for rank in ends}))
 
     @cached_property
     def kind(self) -> str:
-        """Which of MPI's collectives it is."""
+        """The MPI collective that it is."""
         sources = {source for source, _ in self.messages}
         same = all(self._gives_all_the_same(source) for source in sources)
         if len(sources) == 1:
@@ -49,19 +53,19 @@ class Exchange:
 
     def _gives_all_the_same(self, source: int) -> bool:
         others = [rank for rank in self.ranks if rank != source]
-        given = [[e.value for e in self.messages.get((source, r), ())] for r in others]
-        return all(values == given[0] for values in given)
+        rows = [[e.value for e in self.messages.get((source, r), ())] for r in others]
+        return all(values == rows[0] for values in rows)
 
     @cached_property
-    def blocks(self) -> CollectiveLayout:
-        """What goes from each of its ranks to each, in bytes."""
+    def layout(self) -> CollectiveLayout:
+        """The bytes that each of its ranks sends to each other one."""
         size = {ends: sum(e.type.nbytes for e in es) for ends, es in self.messages.items()}
         table = [[size.get((a, b), 0) for b in self.ranks] for a in self.ranks]
         return CollectiveLayout(self.kind, self.ranks, tuple(map(tuple, table)))
 
 
 def exchanges(edges: Iterable[CommEdge], rank_of: Sequence[int], mb: int = 0) -> Iterator[Exchange]:
-    """The exchanges of a micro-batch of a topology with these edges and ranks of stages."""
+    """Yield the exchanges of a micro-batch of a topology with these edges and ranks of stages."""
     named: dict[str, dict[tuple[int, int], list[CommEdge]]] = {}
     for edge in edges:
         if edge.exchange:
@@ -72,47 +76,50 @@ def exchanges(edges: Iterable[CommEdge], rank_of: Sequence[int], mb: int = 0) ->
         yield Exchange(name, mb, messages)
 
 
-def in_order(schedules: Sequence[Schedule], found: Iterable[Exchange]) -> list[Exchange]:
-    """The exchanges in an order in which all ranks can start them.
+def in_order(schedules: Sequence[Schedule], exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Return the exchanges in an order in which all ranks can start them.
 
-    schedules: of one step, one after the other; `check` has accepted them.
+    It is that in which a run completes them: a rank runs until it needs a message that is not sent,
+    or an exchange with such a message.
+
+    Args:
+        schedules: Those of one step, one after the other; `check` has accepted them.
     """
-    part_of = {(e.tag, x.mb): x for x in found for edges in x.messages.values() for e in edges}
-    if not part_of:
+    exchange_of = {
+        (edge.tag, exchange.mb): number
+        for number, exchange in enumerate(exchanges)
+        for edges in exchange.messages.values()
+        for edge in edges
+    }
+    if not exchange_of:
         return []
-    unsent = {id(x): sum(map(len, x.messages.values())) for x in part_of.values()}
-    sent: set[Message] = set()
+    unsent: dict[Message | int, int] = dict(Counter(exchange_of.values()))  # of others, 1
     order: list[Exchange] = []
-    steps = [
-        _messages([s.programs[rank] for s in schedules])
-        for rank in range(len(schedules[0].programs))
-    ]
-    at, moved = [0] * len(steps), True
+    ranks = range(len(schedules[0].programs))
+    queues = [deque(_messages([s.programs[rank] for s in schedules])) for rank in ranks]
+    moved = True
     while moved:
         moved = False
-        for rank, own in enumerate(steps):
-            while at[rank] < len(own):
-                code, message = own[at[rank]]
-                exchange = part_of.get(message)
+        for queue in queues:
+            while queue:
+                code, message = queue[0]
+                unit = exchange_of.get(message, message)
                 if code == SEND:
-                    sent.add(message)
-                    if exchange is not None:
-                        unsent[id(exchange)] -= 1
-                        order += [] if unsent[id(exchange)] else [exchange]
-                elif unsent[id(exchange)] if exchange is not None else message not in sent:
+                    unsent[unit] = unsent.get(unit, 1) - 1
+                    if isinstance(unit, int) and not unsent[unit]:
+                        order.append(exchanges[unit])
+                elif unsent.get(unit, 1):
                     break
-                at[rank] += 1
+                queue.popleft()
                 moved = True
-    assert all(i == len(own) for i, own in zip(at, steps, strict=True)), "the schedule stands"
+    assert not any(queues), "the schedule hangs"
     return order
 
 
-def _messages(programs: Iterable[Program]) -> list[tuple[int, Message]]:
-    """What a rank sends and receives, in order."""
-    found: list[tuple[int, Message]] = []
+def _messages(programs: Iterable[Program]) -> Iterator[tuple[int, Message]]:
+    """Yield what a rank sends and receives, in order."""
     for program in programs:
         code, at, mb, _ = program.columns
-        here = (code == SEND) | (code == RECV)
-        rows = zip(code[here].tolist(), at[here].tolist(), mb[here].tolist(), strict=True)
-        found += [(what, (tag, number)) for what, tag, number in rows]
-    return found
+        places = np.flatnonzero((code == SEND) | (code == RECV))
+        for columns in zip(*(c[places].tolist() for c in (code, at, mb)), strict=True):
+            yield columns[0], columns[1:]

@@ -18,7 +18,8 @@ import numpy as np
 from partitioner.base.chain import Chain, chain
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, PHASES, WEIGHT, BodyKey
 from runtime.schedule.generators.gpipe import gpipe
-from runtime.schedule.generators.table import SCHEDULES, expand, find_schedule
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES, find_schedule
 from runtime.schedule.instructions import FREE
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program, Schedule

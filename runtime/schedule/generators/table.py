@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from runtime.schedule.generators.dualpipe_v import dualpipe_v
-from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.generators.gpipe import gpipe
 from runtime.schedule.generators.interleaved import interleaved
 from runtime.schedule.generators.looped_bfs import looped_bfs
 from runtime.schedule.generators.one_f_one_b import one_f_one_b
-from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.wavefront import wavefront
 from runtime.schedule.generators.zb_h1 import zb_h1
 from runtime.schedule.generators.zb_h2 import zb_h2
@@ -53,21 +51,3 @@ def find_schedule(name: str, *others: str) -> Callable[[Sequence[int], int], Com
     if name not in SCHEDULES:
         raise ConfigError(f"no schedule {name!r}; {nearest(name, (*others, *SCHEDULES))}")
     return SCHEDULES[name]
-
-
-__all__ = [
-    "SCHEDULES",
-    "ComputeLists",
-    "dualpipe_v",
-    "expand",
-    "find_schedule",
-    "forward_only",
-    "gpipe",
-    "interleaved",
-    "looped_bfs",
-    "one_f_one_b",
-    "wavefront",
-    "zb_h1",
-    "zb_h2",
-    "zb_v",
-]

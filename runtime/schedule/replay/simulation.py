@@ -139,7 +139,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         carrying = quotient(size, link.bandwidth, "bandwidth")
         transfer.append(Fraction(0) if link.by_receiver else carrying)
         copy.append(quotient(size, costs.copy, "copy") + (carrying if link.by_receiver else 0))
-    layouts = {x.name: x.blocks for x in exchanges(facts.edges, facts.rank_of)}
+    layouts = {x.name: x.layout for x in exchanges(facts.edges, facts.rank_of)}
     return _Seconds(
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
         as_fraction(costs.overhead, "overhead"),

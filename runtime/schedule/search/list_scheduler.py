@@ -17,7 +17,8 @@ import numpy as np
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Topology
 from partitioner.memory.memory_plan import MemoryPlan
 from runtime.schedule.generators.gpipe import gpipe
-from runtime.schedule.generators.table import SCHEDULES, expand
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program
 from runtime.schedule.replay.memory import memory_profile

@@ -12,7 +12,7 @@ from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
 from runtime.planning.costs.prices import CostModel
-from runtime.schedule.generators.table import forward_only
+from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.lowering.lower import lower as lower_schedule
 from runtime.schedule.replay import Costs, Link, simulate
 from symgraph import AttrScope, Context, cpu, gpu

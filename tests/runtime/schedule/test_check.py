@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from partitioner.base.chain import chain
-from runtime.schedule.generators.table import SCHEDULES, expand
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Schedule

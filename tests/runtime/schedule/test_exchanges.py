@@ -87,7 +87,7 @@ def test_what_a_rank_gives_to_all_is_given_once():
     plan = make_plan(network(3), options(3, 3))
     found = {x.name: x for x in exchanges(plan.partition.edges, plan.partition.rank_of)}
     (gathered,) = [x for n, x in found.items() if "allgather" in n and "back" not in n]
-    blocks = gathered.blocks
+    blocks = gathered.layout
     assert blocks.ranks == (0, 1, 2)
     size = blocks.sizes[0][1]
     assert [blocks.given(i) for i in range(3)] == [size] * 3
@@ -149,7 +149,7 @@ def test_a_collective_ends_when_the_last_rank_has_started_it_and_takes_what_it_c
     slow = {(1, 2): Link(Fraction(1, 10), Fraction(nbytes, 2))}
     costs = Costs(lambda key: 5 if key.stage == 1 else 1, link, slow)
     (exchange,) = exchanges(partition.edges, partition.rank_of)
-    takes = collective_seconds(exchange.blocks, costs.link_of)
+    takes = collective_seconds(exchange.layout, costs.link_of)
     assert takes == Fraction(2, 10) + 4  # pairwise: two rounds, two values a rank, at 2 s
     timeline = simulate(schedule, partition, costs)
     for track in timeline.tracks:

@@ -16,7 +16,8 @@ import pytest
 from partitioner.base.chain import Chain, chain
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, CommEdge
 from partitioner.memory.memory_plan import BodyMemory, MemoryPlan
-from runtime.schedule.generators.table import SCHEDULES, ComputeLists, expand
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES, ComputeLists
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.memory import memory_profile

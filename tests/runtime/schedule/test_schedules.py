@@ -7,8 +7,10 @@ from fractions import Fraction
 
 import pytest
 
+from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.generators.gpipe import gpipe
-from runtime.schedule.generators.table import SCHEDULES, expand, find_schedule, forward_only
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES, find_schedule
 from runtime.schedule.generators.zb_h1 import zb_h1
 from runtime.schedule.instructions import Run
 from runtime.schedule.program import Program

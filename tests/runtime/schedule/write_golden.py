@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.generators.gpipe import gpipe
-from runtime.schedule.generators.table import SCHEDULES, expand, forward_only
+from runtime.schedule.generators.segments import expand
+from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.program import Schedule
 
 FOLDER = Path(__file__).parent / "golden"
