@@ -17,7 +17,7 @@ from symgraph.core.types import Value
 
 
 def made_by(node: Node) -> list[Value]:
-    """All outputs of a node."""
+    """List all outputs of a node."""
     return [Value(node.name, i) for i in range(len(node.types))]
 
 
@@ -28,11 +28,11 @@ def view_offsets(node: Node, graph: Graph) -> Sequence[int] | None:
 
 
 def is_view(node: Node, graph: Graph) -> bool:
-    """Whether the node's outputs share the memory of its first input."""
+    """Tell whether the node's outputs share the memory of its first input."""
     return view_offsets(node, graph) is not None
 
 
 def is_join(node: Node) -> bool:
-    """Whether the node's output is its inputs one after the other."""
+    """Tell whether the node's output is its inputs one after the other."""
     axis = None if node.is_variable else find(node.op).join
     return axis is not None and node.types[0].before(node.attrs[axis]) == 1

@@ -16,7 +16,7 @@ from symgraph.core.types import TensorType, Value
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages in a row: a Topology. Make one with `chain`."""
+    """A Topology of stages in a row. Make one with `chain`."""
 
     rank_of: tuple[int, ...]
     ranks: int
@@ -32,9 +32,14 @@ def chain(
     nbytes: int = 0,
     train: bool = True,
 ) -> Chain:
-    """Stages in a row on these ranks, each with `segments` time segments.
+    """Make a row of stages.
 
-    split: the backward phase is cut into I and W. nbytes: of every message.
+    Args:
+        rank_of: stage -> rank.
+        split: whether the backward phase is cut into I and W.
+        segments: number of time segments of each stage.
+        nbytes: size of every message.
+        train: whether there is a backward phase.
     """
     stages = len(rank_of)
     back = INPUT if split else BACKWARD

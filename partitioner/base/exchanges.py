@@ -1,8 +1,8 @@
 """Exchanges: the copies of one collective of the graph, whose messages go together.
 
-A collective can be one call only if all that it takes is made before anything that it gives is
-used. Where a part depends on another one's use (a gather of values that need each other, say), its
-copies are messages like all others.
+A collective can be one call only if all its inputs are made before any of its outputs is used.
+Where that is not so (a gather of values that need each other, say), its copies are messages like
+all others.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from symgraph.core.tags import lookup
 
 
 class Ends(NamedTuple):
-    """Forward nodes: giving make what the copies, taking, read."""
+    """The forward nodes at both ends of an exchange."""
 
-    giving: set[str]
-    taking: set[str]
+    giving: set[str]  #: the nodes whose values are sent
+    taking: set[str]  #: the copies that receive them
 
 
 Exchanges = Mapping[str, Ends]  # by a name that no node has
 
 
 def find_exchanges(graph: Graph, rank_of_node: Mapping[str, int]) -> Exchanges:
-    """The exchanges of a forward graph between several ranks that can be one call each."""
-    found: dict[str, Ends] = {}
+    """Find the exchanges of a forward graph between several ranks that can be one call each."""
+    exchanges: dict[str, Ends] = {}
     for node in graph:
         if node.op != COPY or node.origin is not None:
             continue
         if name := lookup(node.tags, "exchange"):
-            ends = found.setdefault(f"exchange {name}", Ends(set(), set()))
+            ends = exchanges.setdefault(f"exchange {name}", Ends(set(), set()))
             ends.giving.add(node.inputs[0].node)
             ends.taking.add(node.name)
-    for name, ends in list(found.items()):
+    for name, ends in list(exchanges.items()):
         if len({rank_of_node[n] for n in ends.giving | ends.taking}) == 1:
-            del found[name]
-    while found:
+            del exchanges[name]
+    while exchanges:
         try:
-            run_order(graph, found)
+            sort_with_exchanges(graph, exchanges)
         except CycleError as error:
-            del found[next(name for name in error.args[1] if name in found)]
+            del exchanges[next(name for name in error.args[1] if name in exchanges)]
         else:
             break
-    return found
+    return exchanges
 
 
-def run_order(graph: Graph, exchanges: Exchanges) -> Iterable[str]:
-    """Forward nodes and exchanges, each after what it waits for."""
+def sort_with_exchanges(graph: Graph, exchanges: Exchanges) -> Iterable[str]:
+    """Order forward nodes and exchanges so that each comes after what it waits for."""
     if not exchanges:
         return [n.name for n in graph if n.origin is None]
     sorter = TopologicalSorter(

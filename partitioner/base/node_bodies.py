@@ -1,14 +1,14 @@
-"""Owners: the body of every node, from its stage, its phase and its time segment.
+"""Node bodies: the body of every node, from its stage, its phase and its time segment.
 
-Gradient nodes belong to the stage of the node they serve. Only a sum of gradients that are both
-made on another stage is added up there, so that one message carries what would be two; the order
+Gradient nodes belong to the stage of the node they serve, except sums: two gradients that are both
+made on another stage are added up there, so that one message carries what would be two. The order
 of the additions, and so every bit, is the same.
 
-With a split backward phase, W has the gradients of variables and what serves nothing else: a node
-that only leads, through nodes of the same origin, to sums of a variable's gradient (a parameter in
-another dtype, which a node of its own casts, counts as the variable). I has the rest. So a weight
-that is used twice on one path (x@W@W, every unrolled network) has two W nodes and one path of I
-nodes, each of them once (PyTorch counts it twice, pytorch#180952).
+With a split backward phase, W has the gradients of variables and the nodes that serve nothing else:
+they only lead, through nodes of the same origin, to sums of a variable's gradient (a parameter that
+a node casts to another dtype counts as the variable). I has the rest. So a weight that is used
+twice on one path (x@W@W, every unrolled network) has two W nodes and one path of I nodes, each of
+them once (PyTorch counts them twice, pytorch#180952).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUM = "elemwise_add"
 def assign_bodies(
     graph: Graph, placement: Placement, segments: Segments, *, split: bool = False
 ) -> dict[str, BodyKey]:
-    """The body of every node. Raises PlacementError for a node without a stage."""
+    """Find the body of every node. Raises PlacementError for a node without a stage."""
     weights = weight_nodes(graph) if split else frozenset()
     back = INPUT if split else BACKWARD
     body_of: dict[str, BodyKey] = {}
@@ -47,20 +47,20 @@ def assign_bodies(
 
 
 def weight_nodes(graph: Graph) -> frozenset[str]:
-    """The gradient nodes that can wait: gradients of variables, and what is only for them."""
-    found: dict[str, str] = {}  # node -> its origin
+    """Find the gradient nodes that can wait: gradients of variables, and nodes only for them."""
+    origins: dict[str, str] = {}  # weight node -> its origin
     users = graph.users()
     for node in reversed(list(graph)):
         if node.origin is None or node.is_variable:
             continue
         readers = [u for i in range(len(node.types)) for u in users.get(Value(node.name, i), ())]
         waits = all(
-            r in found and (found[r] == node.origin or _is_parameter(graph, found[r]))
+            r in origins and (origins[r] == node.origin or _is_parameter(graph, origins[r]))
             for r in readers
         )
         if graph[node.origin].is_variable or (readers and waits):
-            found[node.name] = node.origin
-    return frozenset(found)
+            origins[node.name] = node.origin
+    return frozenset(origins)
 
 
 def _is_parameter(graph: Graph, name: str) -> bool:
@@ -68,7 +68,7 @@ def _is_parameter(graph: Graph, name: str) -> bool:
 
 
 def _variables(graph: Graph, body_of: Mapping[str, BodyKey]) -> dict[str, BodyKey]:
-    """Forward variables belong to their stage's body of the first segment that reads them."""
+    """Put forward variables into the first segment that reads them."""
     first: dict[str, int] = {}
     for node in graph:
         if node.origin is None:

@@ -8,10 +8,10 @@ one after the other, and the backward phase runs them back:
     layer 1       F0 F1 F2       B2 B1 B0       layer 1 works on segment 1
 
 A forward node runs in its own step's segment, or in that of the latest input if that is later; so
-what reads all time steps (a reversed layer, attention, a decoder over the whole sequence) runs in
-the last segment, and everything that needs it, without being told. A gradient node runs in its
-origin's segment, or in that of its earliest gradient input; gradients of what no time step
-precedes (parameters, an embedding of the whole sequence) are added up as soon as they are there.
+whatever reads all time steps (a reversed layer, attention, a decoder over the whole sequence) runs
+in the last segment, and so does everything that needs it. A gradient node runs in its
+origin's segment, or in that of its earliest gradient input; gradients of nodes that no time step
+precedes (parameters, an embedding of the whole sequence) are added up as soon as they are made.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from symgraph.passes.precision import is_parameter_cast
 
 @dataclass(frozen=True)
 class Segments:
-    """of: node -> segment. count: of segments. late: node -> (its time step, the segment in which
-    it has to wait for an input that comes later)."""
+    """The time segments of a network."""
 
-    of: Mapping[str, int]
-    count: int
+    of: Mapping[str, int]  #: node -> segment
+    count: int  #: of segments
+    #: Nodes that have to wait for a later input -> (their time step, that input's segment).
     late: Mapping[str, tuple[int, int]]
 
     def why_late(self, steps: int) -> str:
-        """In words, how much of the network cannot be cut into segments of that many steps."""
+        """Describe how much of the network cannot be cut into segments of that many steps."""
         if not self.late:
             return ""
         name, (step, segment) = next(iter(self.late.items()))
@@ -47,20 +47,25 @@ class Segments:
 
 
 def time_steps(graph: Graph) -> int:
-    """1 + the latest time step of any forward node; 0 if no node has one."""
+    """Count the time steps: 1 + the latest one of any forward node; 0 if no node has one."""
     steps = (_step(n) for n in graph if n.origin is None and not n.is_variable)
     return 1 + max((s for s in steps if s is not None), default=-1)
 
 
 def time_segments(graph: Graph, steps: int | None) -> Segments:
-    """The segment of every node, `steps` time steps a segment; None: all is segment 0.
+    """Find the segment of every node.
 
-    Raises GraphError for a time step that is no whole number.
+    Args:
+        graph: a graph with or without gradients.
+        steps: time steps per segment; None: everything is segment 0.
+
+    Raises:
+        GraphError: for a time step that is not a whole number.
     """
     if steps is None:
         return Segments(dict.fromkeys(graph.nodes, 0), 1, {})
     if steps < 1:
-        raise GraphError(f"a time segment of {steps} steps; use 1 or more")
+        raise GraphError(f"a time segment needs at least 1 step, not {steps}")
     of: dict[str, int] = {}
     late: dict[str, tuple[int, int]] = {}
     timeless: set[str] = set()  # forward nodes that no time step precedes
@@ -68,9 +73,9 @@ def time_segments(graph: Graph, steps: int | None) -> Segments:
         if node.origin is None:
             step = None if node.is_variable else _step(node)
             before = max((of[v.node] for v in node.inputs), default=0)
-            own = 0 if step is None else step // steps
-            of[node.name] = max(own, before)
-            if step is not None and before > own:
+            earliest = 0 if step is None else step // steps
+            of[node.name] = max(earliest, before)
+            if step is not None and before > earliest:
                 late[node.name] = (step, before)
             if step is None and all(v.node in timeless for v in node.inputs):
                 timeless.add(node.name)
@@ -79,14 +84,14 @@ def time_segments(graph: Graph, steps: int | None) -> Segments:
     for node in graph:
         if node.origin is not None:
             anytime = node.origin in timeless and AGAIN not in node.tags
-            own = last if anytime else of[node.origin]
+            latest = last if anytime else of[node.origin]
             behind = (of[v.node] for v in node.inputs if graph[v.node].origin is not None)
-            of[node.name] = min(own, min(behind, default=last))
+            of[node.name] = min(latest, min(behind, default=last))
     return Segments(of, last + 1, late)
 
 
 def _begin_late(graph: Graph, of: dict[str, int]) -> None:
-    """Parameters are cast to another dtype in the first segment that reads them so."""
+    """Cast parameters to another dtype in the first segment that reads them so."""
     first: dict[str, int] = {}
     for node in graph:
         for value in node.inputs:
@@ -105,7 +110,7 @@ def _step(node: Node) -> int | None:
         step = -1
     if step < 0:
         raise GraphError(
-            f"node {node.name!r} has time_step {text!r}; it must be a whole number from 0 on"
+            f"node {node.name!r} has time_step {text!r}; it must be a whole number >= 0"
         )
     return step
 

@@ -1,40 +1,40 @@
 """Stages: the nodes of each rank, gathered so that no two stages wait for each other.
 
-A rank whose nodes all come before, or all after, another rank's has one stage. When values go
-forth and back (groups A, B, A) one rank gets several stages, so that bodies stay acyclic:
+A rank whose nodes all come before, or all after, another rank's has one stage. Where values go
+back and forth (groups A, B, A), one rank gets several stages, so that bodies stay acyclic:
 
     rank 0   a0 ── a1          a4        stage 0 = a0 a1     stage 2 = a4
                     \\         /
     rank 1           b2 ── b3            stage 1 = b2 b3
 
-Shards of one operator on several ranks are stages of their own, so that what they read is sent
-before the first of them runs, and they run at the same time.
+Shards of one operator on several ranks are separate stages, so that their inputs are sent before
+the first of them runs, and they run at the same time.
 
-What a collective takes is made in other stages than what it gives is used in, on every rank: so
-that all its messages can go at once.
+On every rank, the inputs of a collective are made in earlier stages than those that use its
+outputs, so that all its messages can go at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitioner.base.exchanges import Exchanges, find_exchanges, run_order
+from partitioner.base.exchanges import Exchanges, find_exchanges, sort_with_exchanges
 from symgraph.core.graph import Graph
 from symgraph.passes.precision import is_parameter_cast
 from symgraph.passes.shards import place_of
 
-Unit = tuple[int, int, tuple[int, int] | None]  # level, rank, which shard its nodes are of
+Unit = tuple[int, int, tuple[int, int] | None]  # level, rank, the shard of its nodes
 
 
 def form_stages(
     graph: Graph, rank_of_node: Mapping[str, int]
 ) -> tuple[dict[str, int], tuple[int, ...]]:
-    """The stage of every forward node, and the rank of every stage, in topological order.
+    """Find the stage of every forward node, and the rank of every stage in topological order.
 
     Nodes of one rank and one level (the number of rank changes on the longest way to them) form
     a unit; units join the rank's last stage unless that would make a cycle. Where shards are on
     several ranks, the way into a shard and out of it counts as a change of ranks too. An exchange
-    counts as a unit on a rank of its own (below 0), between who gives to it and who takes of it.
+    counts as a unit on a rank of its own (below 0), between the nodes at its two ends.
     """
     exchanges = find_exchanges(graph, rank_of_node)
     units = _units(graph, rank_of_node, exchanges)
@@ -79,8 +79,9 @@ def _unit_order(unit: Unit) -> tuple[int, int, tuple[int, int]]:
 
 
 def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) -> dict[str, Unit]:
-    """The unit of every node and exchange. A variable joins its first consumer on its rank, and
-    so does what is no more than a variable in another dtype.
+    """Find the unit of every node and exchange.
+
+    A variable joins its first consumer on its rank, and so does a cast of a parameter.
     """
     shards = {n.name: place_of(n) for n in graph if n.origin is None and not n.is_variable}
     if len({rank_of_node[name] for name, place in shards.items() if place}) < 2:
@@ -88,7 +89,7 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
     exchange_of = {name: x for x, ends in exchanges.items() for name in ends.taking}
     own_rank = {x: -1 - i for i, x in enumerate(exchanges)}
     units: dict[str, Unit] = {}
-    for name in run_order(graph, exchanges):
+    for name in sort_with_exchanges(graph, exchanges):
         if name in exchanges:
             level = 1 + max(units[giver][0] for giver in exchanges[name].giving)
             units[name] = level, own_rank[name], None
@@ -115,7 +116,7 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
         for v in n.inputs
         if units[v.node][1] != units[n.name][1]
     }
-    for ends in exchanges.values():  # which takes them before its copies are there
+    for ends in exchanges.values():  # whose inputs are made before their copies
         away |= ends.giving
     return units | {name: unit for name, unit in first.items() if name not in away}
 

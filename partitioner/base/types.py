@@ -1,4 +1,4 @@
-"""What the partitioner decides: placements, the cut bodies and the edges between them."""
+"""Types: placements, the bodies that a graph is cut into, and the edges between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from symgraph.core.types import TensorType, Value
 FORWARD, BACKWARD = "F", "B"
 INPUT, WEIGHT = "I", "W"  # the backward phase in two: gradients of inputs, and of parameters
 PHASES = (FORWARD, BACKWARD, INPUT, WEIGHT)
-AGAIN = "__again__"  # the tag of nodes that the backward phase runs again; see recompute
+AGAIN = "__again__"  # the tag of nodes that the backward phase runs again; see recompute.py
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Placement:
     Gradient nodes live with their origin.
     """
 
-    stage_of: Mapping[str, int]
-    rank_of: tuple[int, ...]
-    devices: tuple[Context, ...]
+    stage_of: Mapping[str, int]  #: forward node -> stage
+    rank_of: tuple[int, ...]  #: stage -> rank
+    devices: tuple[Context, ...]  #: rank -> device
 
     @property
     def stages(self) -> int:
@@ -38,7 +38,7 @@ class Placement:
         return len(self.devices)
 
     def device_of(self, node: str) -> Context:
-        """The device of a forward node."""
+        """Return the device of a forward node."""
         return self.devices[self.rank_of[self.stage_of[node]]]
 
 
@@ -55,56 +55,53 @@ class BodyKey(NamedTuple):
 
 @dataclass(frozen=True)
 class CommEdge:
-    """A value that goes from one body to another stage's; one message a micro-batch.
+    """A value that goes from a body to one of another stage: one message per micro-batch."""
 
-    dst: the first phase of the destination stage that reads it. Its later phases keep it.
-    exchange: the collective that it is a part of, "" for none; edges of one have the same.
-    """
-
-    tag: int
+    tag: int  #: its number among all edges
     value: Value
     type: TensorType
-    src: BodyKey
-    dst: BodyKey
-    exchange: str = ""
+    src: BodyKey  #: the body that makes it
+    dst: BodyKey  #: the first body of the destination stage that reads it; later ones keep it
+    exchange: str = ""  #: the collective that it is a part of; "": none
 
     def __str__(self) -> str:
         return f"{self.value} {self.src}->{self.dst} {self.type}"
 
 
 class Topology(Protocol):
-    """What schedules, their proof and their simulation know of a partition: no tensors, no nodes.
-
-    rank_of: stage -> rank. bodies: the keys of all bodies. edges: with tags 0, 1, 2, ...
-    """
+    """The part of a partition that schedules, proofs and simulations need: no tensors or nodes."""
 
     @property
-    def rank_of(self) -> Sequence[int]: ...
+    def rank_of(self) -> Sequence[int]:
+        """Stage -> rank."""
+        ...
 
     @property
     def ranks(self) -> int: ...
 
     @property
-    def bodies(self) -> Collection[BodyKey]: ...
+    def bodies(self) -> Collection[BodyKey]:
+        """The keys of all bodies."""
+        ...
 
     @property
-    def edges(self) -> Sequence[CommEdge]: ...
+    def edges(self) -> Sequence[CommEdge]:
+        """The edges, with tags 0, 1, 2, ..."""
+        ...
 
 
 @dataclass(frozen=True)
 class Body:
-    """The nodes of one phase of one stage, as a graph of its own.
-
-    graph: its variables are the fed ones and the imports; its outputs are all values that are
-    read outside. imports: variable of the body -> the value it stands for, made by an earlier
-    phase of this stage or received. keeps: values (made here, imported or fed) that a later
-    phase of this stage reads. results: outputs of the whole graph that are made here.
-    """
+    """The nodes of one phase of one stage, as a separate graph."""
 
     key: BodyKey
+    #: Its variables are the fed ones and the imports; its outputs are all values read outside.
     graph: Graph
+    #: Variable -> the value it stands for, received or made by an earlier phase of the stage.
     imports: Mapping[str, Value]
+    #: The values (made here, imported or fed) that a later phase of this stage reads.
     keeps: tuple[Value, ...]
+    #: The outputs of the whole graph that are made here.
     results: tuple[Value, ...]
 
 
@@ -129,16 +126,16 @@ class Partition:
     @cached_property
     def outgoing(self) -> Mapping[BodyKey, tuple[CommEdge, ...]]:
         """The edges of each body that makes values for other stages."""
-        found: dict[BodyKey, list[CommEdge]] = {key: [] for key in self.bodies}
+        outgoing: dict[BodyKey, list[CommEdge]] = {key: [] for key in self.bodies}
         for edge in self.edges:
-            found[edge.src].append(edge)
-        return {key: tuple(edges) for key, edges in found.items()}
+            outgoing[edge.src].append(edge)
+        return {key: tuple(edges) for key, edges in outgoing.items()}
 
     def rank(self, key: BodyKey) -> int:
         return self.rank_of[key.stage]
 
     def crosses(self, edge: CommEdge) -> bool:
-        """Whether the edge joins two ranks, so that a message is sent."""
+        """Tell whether the edge joins two ranks, so that a message is sent."""
         return self.rank(edge.src) != self.rank(edge.dst)
 
     #: What `str` and `print` show: views/report.py's table, set by the package's `__init__`.

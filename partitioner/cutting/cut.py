@@ -1,9 +1,9 @@
 """The cut: a placed graph becomes one body for each stage, phase and segment, joined by edges.
 
-Each value that another stage reads is sent there once, whoever reads it how often; what a later
-body of a stage reads again is kept by that stage. Edges are found from the values, never from
-stage numbers, so skip connections and several stages on one rank need nothing special. Tags
-number the edges in the order of their producers, the same on every rank.
+Each value that another stage reads is sent there once, however many nodes read it; a value that a
+later body of a stage reads is kept by that stage. Edges are found from the values, never from stage
+numbers, so skip connections and several stages on one rank need nothing special. Tags number the
+edges in the order of their producers, the same on every rank.
 """
 
 from __future__ import annotations
@@ -36,18 +36,24 @@ Readers = dict[Value, dict[BodyKey, None]]  # value -> the other bodies that rea
 def cut(
     graph: Graph, placement: Placement, *, split: bool = False, time_segment: int | None = None
 ) -> Partition:
-    """Cut a forward, or forward and backward, graph.
+    """Cut a graph, with or without gradients, into bodies.
 
-    split: cut the backward phase into gradients of inputs (I) and of parameters (W).
-    time_segment: time steps a segment; None: do not cut along time. Raises PlacementError for
-    unplaced nodes, GraphError for time steps that are no numbers.
+    Args:
+        graph: the graph.
+        placement: the stage, rank and device of every forward node.
+        split: whether to cut the backward phase into gradients of inputs (I) and parameters (W).
+        time_segment: time steps per segment; None: do not cut along time.
+
+    Raises:
+        PlacementError: for nodes that are not placed.
+        GraphError: for time steps that are not whole numbers.
     """
     body_of = assign_bodies(graph, placement, time_segments(graph, time_segment), split=split)
     readers = _readers(graph, body_of)
-    found = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in body_of.items()})
-    taking = {copy: name for name, ends in found.items() for copy in ends.taking}
+    exchanges = find_exchanges(graph, {n: placement.rank_of[k.stage] for n, k in body_of.items()})
+    taking = {copy: name for name, ends in exchanges.items() for copy in ends.taking}
     edges = _edges(graph, body_of, readers, taking)
-    keys = sorted({*body_of.values(), *(e.dst for e in edges)}, key=run_order)
+    keys = sorted({*body_of.values(), *(e.dst for e in edges)}, key=body_order)
     nodes: dict[BodyKey, list[Node]] = {key: [] for key in keys}
     for node in graph:
         nodes[body_of[node.name]].append(node)
@@ -57,32 +63,32 @@ def cut(
     return Partition(graph, placement, MappingProxyType(bodies), tuple(edges))
 
 
-def run_order(key: BodyKey) -> tuple[int, int, int]:
-    """Sorts a stage's bodies in an order in which they can run."""
+def body_order(key: BodyKey) -> tuple[int, int, int]:
+    """Sort a stage's bodies in an order in which they can run."""
     place = PHASES.index(key.phase)
     return key.stage, place, key.segment if key.phase == FORWARD else -key.segment
 
 
 def runs_before(a: BodyKey, b: BodyKey) -> bool:
-    """Whether a precedes b in every schedule, both of one stage."""
+    """Tell whether body a precedes b in every schedule; both are of one stage."""
     if a.phase == b.phase or FORWARD in (a.phase, b.phase):
-        return run_order(a) < run_order(b)
+        return body_order(a) < body_order(b)
     return (a.phase, b.phase) == (INPUT, WEIGHT) and a.segment >= b.segment
 
 
 def _readers(graph: Graph, body_of: Mapping[str, BodyKey]) -> Readers:
-    found: Readers = {}
+    readers: Readers = {}
     for node in graph:
         for value in node.inputs:
             if body_of[value.node] != body_of[node.name]:
-                found.setdefault(value, {})[body_of[node.name]] = None
-    return found
+                readers.setdefault(value, {})[body_of[node.name]] = None
+    return readers
 
 
 def _edges(
     graph: Graph, body_of: Mapping[str, BodyKey], readers: Readers, taking: Mapping[str, str]
 ) -> list[CommEdge]:
-    """All edges. taking: a copy in the forward phase -> the exchange by which it gets its value."""
+    """List all edges; `taking` maps copies of the forward phase to the exchanges that feed them."""
     edges: list[CommEdge] = []
     copied = {(graph[n].inputs[0], body_of[n].stage): name for n, name in taking.items()}
     returned: dict[str, str] = {}  # a gradient node -> the exchange that its outputs go back by
@@ -103,9 +109,9 @@ def _edges(
 
 
 def _returned(node: Node, returned: Mapping[str, str], taking: Mapping[str, str]) -> str:
-    """The exchange, told from its forward one, that the outputs of a gradient node go back by.
+    """Name the exchange by which the outputs of a gradient node go back; "": none.
 
-    returned: of the nodes before it. A sum goes as its terms do.
+    A sum goes as its terms do, which are in `returned`.
     """
     if node.origin is None or AGAIN in node.tags:
         return ""
@@ -115,8 +121,8 @@ def _returned(node: Node, returned: Mapping[str, str], taking: Mapping[str, str]
 
 
 def _first(readers: Iterable[BodyKey]) -> BodyKey:
-    """The body that takes a message which these bodies of one stage read: no later than any."""
-    first = min(readers, key=run_order)
+    """Choose the body that takes a message for these readers of one stage: no later than any."""
+    first = min(readers, key=body_order)
     if first.phase == INPUT:
         latest = max(k.segment for k in readers)  # a W of a later segment may run before first
         return first._replace(segment=latest)
@@ -126,9 +132,10 @@ def _first(readers: Iterable[BodyKey]) -> BodyKey:
 def _lasts(
     body_of: Mapping[str, BodyKey], readers: Readers, edges: Iterable[CommEdge]
 ) -> dict[tuple[int, Value], BodyKey | None]:
-    """(stage, value) -> the body after which the stage never reads it; None: its last one.
+    """Find the last body that reads each value: (stage, value) -> body; None: it depends.
 
-    For values that several bodies of the stage touch.
+    Only values that several bodies of a stage touch are listed. Where the schedule decides which
+    body is last, every body keeps the value.
     """
     touching: dict[tuple[int, Value], list[BodyKey]] = {}
     for value, keys in readers.items():
@@ -136,12 +143,12 @@ def _lasts(
             touching.setdefault((key.stage, value), []).append(key)
     for edge in edges:
         touching[edge.dst.stage, edge.value].append(edge.dst)
-    found: dict[tuple[int, Value], BodyKey | None] = {}
+    lasts: dict[tuple[int, Value], BodyKey | None] = {}
     for at, bodies in touching.items():
-        last = max(bodies, key=run_order)
+        last = max(bodies, key=body_order)
         known = all(k == last or runs_before(k, last) for k in bodies)
-        found[at] = last if known else None
-    return found
+        lasts[at] = last if known else None
+    return lasts
 
 
 def _body(

@@ -17,8 +17,7 @@ from symgraph.passes.simplify import share
 
 
 def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -> Graph:
-    """The same graph with the products of each time segment merged, sums of products, and no
-    call made twice.
+    """Merge the products of each time segment and sums of products, and make no call twice.
 
     Products are merged within a ctx_group, so that the numbers are the same wherever groups are
     placed, and only if they are on one stage. A gradient that sums products over time is one
@@ -42,7 +41,7 @@ def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -
 
 
 def merge_whole(graph: Graph, time_segment: int | None = None) -> Graph:
-    """Merged as it would be with all of it on one device."""
+    """Merge a graph as if all of it were on one device."""
     stage = Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),))
     return merge(graph, stage, time_segment)
 
@@ -50,8 +49,8 @@ def merge_whole(graph: Graph, time_segment: int | None = None) -> Graph:
 class MergedCosts:
     """Seconds of a graph's nodes with its products merged, as they will run.
 
-    A merged product's time counts for one of its parts, and those that it replaces take none: they
-    read one weight, so they are on one device anyway.
+    A merged product's time counts for one of its parts, and the others take none: they read one
+    weight, so they are on one device anyway.
     """
 
     def __init__(self, costs: Costs, graph: Graph) -> None:
@@ -65,5 +64,5 @@ class MergedCosts:
                 self._seconds[node.name if kept else home_of(node)] += seconds
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
-        """Of a node of the graph that was merged."""
+        """Return the seconds of a node of the graph that was merged."""
         return self._seconds.get(node.name, 0.0)

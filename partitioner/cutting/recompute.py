@@ -1,4 +1,4 @@
-"""Recomputation: the backward phase runs a stage's forward nodes again, to keep less between.
+"""Recomputation: the backward phase runs a stage's forward nodes again, to keep less in memory.
 
 What a stage keeps from its forward for its backward phase is then only what comes from elsewhere:
 the messages it received, fed data, and states at the borders of time segments (gradient
@@ -29,12 +29,17 @@ def recompute(
     *,
     time_segment: int | None = None,
 ) -> Graph:
-    """The same graph, but gradient nodes of these stages read copies of forward nodes.
+    """Let gradient nodes of these stages read copies of forward nodes, which run again.
 
-    A copy is read by gradient nodes of its own stage and time segment, and so are the copies that
-    it reads itself; everything else they read is kept. Outputs and all values are the same.
-    Parameters in another dtype are cast again in all stages, as long as the network has any: they
-    would be kept once more for each micro-batch under way.
+    A copy is read by gradient nodes and copies of its own stage and time segment; everything else
+    that they read is kept. Outputs and all values are the same. Parameters in another dtype are
+    cast again in all stages: they would be kept once more for each micro-batch under way.
+
+    Args:
+        graph: a graph with gradients.
+        placement: the stage of every forward node.
+        stages: the stages that recompute.
+        time_segment: time steps per segment; None: the graph is not cut along time.
     """
     casts = {node.name for node in graph if is_parameter_cast(graph, node.name)}
     if not stages and not casts:
@@ -45,8 +50,8 @@ def recompute(
     copies: dict[tuple[str, Place], str] = {}
     for place, names in bodies.items():
         for name in names:
-            home = place == _place(body_of[name])
-            stem = f"{name}_again" if home else f"{name}_again{place[1]}"
+            at_home = place == _place(body_of[name])
+            stem = f"{name}_again" if at_home else f"{name}_again{place[1]}"
             copies[name, place] = _fresh(stem, graph)
 
     def reading_copies(node: Node, place: Place) -> Node:
@@ -75,21 +80,21 @@ def _place(key: BodyKey) -> Place:
 def _again(
     graph: Graph, body_of: Mapping[str, BodyKey], stages: Collection[int]
 ) -> dict[Place, list[str]]:
-    """The forward nodes to run again, in run order: what gradient nodes read, and so on back."""
+    """List the forward nodes to run again, in run order: gradient nodes' inputs, and so on."""
     wanted: set[str] = set()
-    found: dict[Place, list[str]] = {}
+    again: dict[Place, list[str]] = {}
     for node in reversed(list(graph)):
         place = _place(body_of[node.name])
         if place[0] not in stages or (node.origin is None and node.name not in wanted):
             continue
         if node.origin is None:
-            found.setdefault(place, []).append(node.name)
+            again.setdefault(place, []).append(node.name)
         for value in node.inputs:
             made = graph[value.node]
-            here = made.origin is None and not made.is_variable
-            if here and _place(body_of[made.name]) == place:
+            call = made.origin is None and not made.is_variable
+            if call and _place(body_of[made.name]) == place:
                 wanted.add(made.name)
-    return {place: names[::-1] for place, names in found.items()}
+    return {place: names[::-1] for place, names in again.items()}
 
 
 def _cast_again(
@@ -98,7 +103,7 @@ def _cast_again(
     casts: Collection[str],
     bodies: dict[Place, list[str]],
 ) -> None:
-    """To the nodes that run again, add parameters' casts in each segment that reads them."""
+    """Add parameters' casts to the nodes that run again, in each segment that reads them."""
     again = {name for names in bodies.values() for name in names}
     for node in graph:
         place = _place(body_of[node.name])

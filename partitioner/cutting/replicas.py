@@ -3,7 +3,7 @@
 A gradient of n copies is cut into n pieces. Copy i's rank gets piece i of all copies, adds them up
 in the order of the copies, and gives the sum to all: each rank sends 2 (n - 1) / n of the gradient,
 which no algorithm does with less (Patarasuk and Yuan, 2009), and the bits do not depend on n's
-placement. Gradients that are complete at the same time go together, in buckets of some size, so
+placement. Gradients that are complete at the same time go together, in buckets of limited size, so
 that messages are large and the first ones go while later gradients are made.
 """
 
@@ -18,67 +18,68 @@ from partitioner.base.types import BodyKey, Partition
 from symgraph.passes.replicate import copies_of
 
 BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
-UNDER_WAY = 2  # buckets that a rank has begun and not ended, at most
+UNDER_WAY = 2  # the most buckets that a rank has begun and not finished
 GIVE, SPREAD = "give", "spread"  # the lanes of a bucket's alltoall and allgather
 T = TypeVar("T")
 
 
 class Copies(NamedTuple):
-    """The copies of one parameter, in order.
-
-    names: their variables. ranks: of each. nbytes, size: of one copy.
-    """
+    """The copies of one parameter, in order."""
 
     parameter: str
-    names: tuple[str, ...]
-    ranks: tuple[int, ...]
-    nbytes: int
-    size: int
+    names: tuple[str, ...]  #: the variable of each copy
+    ranks: tuple[int, ...]  #: the rank of each copy
+    nbytes: int  #: of one copy
+    size: int  #: elements of one copy
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return self.nbytes // max(1, self.size)
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Where the elements of each copy's piece begin and end."""
+        """The first and last + 1 element of each copy's piece."""
         count = len(self.names)
         return list(pairwise([self.size * i // count for i in range(count + 1)]))
 
 
 class Bucket(NamedTuple):
-    """Gradients that are summed together. bodies: that complete them, of all copies."""
+    """Gradients that are summed together."""
 
     copies: tuple[Copies, ...]
-    bodies: frozenset[BodyKey]
+    bodies: frozenset[BodyKey]  #: those that complete the gradients of all copies
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Who has copies, rising."""
+        """The ranks that have copies, in rising order."""
         return tuple(sorted({rank for copies in self.copies for rank in copies.ranks}))
 
     def pieces(self, rank: int) -> Iterator[tuple[Copies, slice]]:
-        """What a rank adds up: of which parameter, which elements."""
+        """Yield what a rank adds up: elements of parameters."""
         for copies in self.copies:
             for (begin, end), at in zip(copies.pieces, copies.ranks, strict=True):
                 if at == rank:
                     yield copies, slice(begin, end)
 
     def given(self, source: int, target: int) -> int:
-        """Bytes of a rank's pieces in all copies of another one."""
+        """Count the bytes of the target's pieces in all copies of the source."""
         return sum(
             copies.ranks.count(source) * (at.stop - at.start) * copies.itemsize
             for copies, at in self.pieces(target)
         )
 
     def summed(self, rank: int) -> int:
-        """Bytes of the sums that a rank makes."""
+        """Count the bytes of the sums that a rank makes."""
         return sum((at.stop - at.start) * copies.itemsize for copies, at in self.pieces(rank))
 
-    def rooms(self, rank: int) -> tuple[int, int, int, int]:
-        """Bytes that a rank with copies needs besides the gradients: for the pieces that it gives
-        and gets, its sums, and the sums of all."""
+    def buffer_sizes(self, rank: int) -> tuple[int, int, int, int]:
+        """Count the bytes that a rank needs besides the gradients.
+
+        Returns:
+            The bytes of the pieces that it gives, of those that it gets, of its sums, and of the
+            sums of all.
+        """
         others = [r for r in self.ranks if r != rank]
         return (
             sum(self.given(rank, r) for r in others),
@@ -99,18 +100,18 @@ class Bucket(NamedTuple):
 
 
 def all_copies(partition: Partition) -> list[Copies]:
-    """The parameters of a partition that have copies."""
+    """List the parameters of a partition that have copies."""
     graph, place = partition.graph, partition.placement
-    found = []
+    every = []
     for parameter, names in copies_of(graph).items():
         (type_,) = graph[names[0]].types
         ranks = tuple([place.rank_of[place.stage_of[n]] for n in names])
-        found.append(Copies(parameter, names, ranks, type_.nbytes, type_.size))
-    return found
+        every.append(Copies(parameter, names, ranks, type_.nbytes, type_.size))
+    return every
 
 
 def filled(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Runs of items whose bytes together are at most `limit` (a larger one is alone)."""
+    """Yield runs of items whose bytes together are at most `limit` (a larger one is alone)."""
     run: list[T] = []
     held = 0
     for item in items:
@@ -124,20 +125,20 @@ def filled(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> Iterat
 
 
 def buckets(partition: Partition) -> tuple[Bucket, ...]:
-    """The sums of the gradients of copies, in the order in which all ranks make them.
+    """List the sums of copies' gradients, in the order in which all ranks make them.
 
     Parameters of the same stages share buckets; those of later stages come first, since their
     gradients do. The elements of a bucket have one size, so that each piece begins at a multiple
-    of it, as GPUs want.
+    of it, as GPUs require.
     """
-    found = all_copies(partition)
-    if not found:
+    every = all_copies(partition)
+    if not every:
         return ()
     graph, stage_of = partition.graph, partition.placement.stage_of
     makers = {graph[v.node].origin: key for key, b in partition.bodies.items() for v in b.results}
     together: dict[tuple[tuple[int, ...], int], list[Copies]] = {}
-    for copies in found:
-        if copies.names[0] in makers:  # else nobody asks for its gradient
+    for copies in every:
+        if copies.names[0] in makers:  # else its gradient is not asked for
             stages = tuple([stage_of[n] for n in copies.names])
             together.setdefault((stages, copies.itemsize), []).append(copies)
     return tuple(
@@ -156,7 +157,9 @@ def collective_groups(partition: Partition) -> list[Group]:
 
 
 def scratch_bytes(partition: Partition) -> list[int]:
-    """What each rank needs to sum the gradients of copies: rooms that fit all of its buckets."""
-    found = buckets(partition)
-    needs = [[b.rooms(rank) for b in found if rank in b.ranks] for rank in range(partition.ranks)]
-    return [UNDER_WAY * sum(map(max, zip(*own, strict=True))) for own in needs]
+    """Count the bytes that each rank needs to sum gradients: buffers that fit all its buckets."""
+    every = buckets(partition)
+    needs = [
+        [b.buffer_sizes(rank) for b in every if rank in b.ranks] for rank in range(partition.ranks)
+    ]
+    return [UNDER_WAY * sum(map(max, zip(*sizes, strict=True))) for sizes in needs]

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from partitioner.base.aliasing import is_join, view_offsets
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Body, BodyKey, Partition
-from partitioner.cutting.cut import run_order, runs_before
+from partitioner.cutting.cut import body_order, runs_before
 from partitioner.memory.packing import Need, pack, to_cache_lines
 from symgraph.core.graph import Node
 from symgraph.core.registry import find
@@ -115,7 +115,7 @@ def lay_out(
 def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:
     """Sorts bodies so that makers come before readers."""
     phase = TURN[key.phase]
-    return phase, -key.stage if phase else key.stage, run_order(key)
+    return phase, -key.stage if phase else key.stage, body_order(key)
 
 
 class _Use(NamedTuple):

@@ -14,7 +14,7 @@ from symgraph.core.registry import find
 from symgraph.core.tags import lookup
 from symgraph.passes.shards import place_of
 
-Groups = Mapping[str, Context | Sequence[Context]]  # several devices: one for each shard
+Groups = Mapping[str, Context | Sequence[Context]]  # ctx_group -> one device, or one per shard
 
 
 def group2ctx(
@@ -25,13 +25,20 @@ def group2ctx(
 ) -> Placement:
     """Place every forward node of the graph on a device.
 
-    A node goes to its own group's device, else to that of its first placed input, else to that
-    of a consumer, else to `default` (MXNet's PlaceDevice, but for the last). Without `groups`
-    everything goes to `default`. Of a group on several devices, shard i is on the i-th, and what
-    is whole on the first. devices: those to count as ranks even if nothing is placed on them.
-    PlacementError: a group that `groups` does not map, or not to one device or one a shard; an
-    auxiliary state on another device than the node that updates it. A group that no node is in is
-    a warning.
+    A node goes to its group's device, else to that of its first placed input, else to that of a
+    consumer, else to `default` (MXNet's PlaceDevice, except for the last step).
+
+    Args:
+        graph: the graph, with or without gradients.
+        groups: ctx_group -> its device, or several: shard i goes to the i-th, unsplit nodes go to
+            the first. None: everything goes to `default`. A group without nodes is a warning.
+        default: the device of nodes that nothing places.
+        devices: devices to count as ranks even if nothing is placed on them.
+
+    Raises:
+        PlacementError: for a group that `groups` does not map, or maps to a number of devices that
+            is neither 1 nor that of its shards; for an auxiliary state on another device than the
+            node that updates it.
     """
     device_of = assign(graph, groups, default)
     _check_states(graph, device_of)
@@ -42,17 +49,17 @@ def group2ctx(
     return Placement(stage_of, rank_of, tuple(ranks))
 
 
-def devices_of(given: Context | Sequence[Context]) -> tuple[Context, ...]:
-    """The devices that a group is mapped to."""
-    return (given,) if isinstance(given, Context) else tuple(given)
+def devices_of(target: Context | Sequence[Context]) -> tuple[Context, ...]:
+    """List the devices that a group is mapped to."""
+    return (target,) if isinstance(target, Context) else tuple(target)
 
 
 def assign(graph: Graph, groups: Groups | None, default: Context) -> dict[str, Context]:
-    """The device of every forward node."""
+    """Find the device of every forward node."""
     forward = [n for n in graph if n.origin is None]
     if groups is None:
         return {n.name: default for n in forward}
-    found: dict[str, Context] = {}
+    device_of: dict[str, Context] = {}
     met: set[str] = set()
     split: set[str] = set()
     for node in forward:
@@ -65,16 +72,16 @@ def assign(graph: Graph, groups: Groups | None, default: Context) -> dict[str, C
                 )
             met.add(group)
             split.update([group] if place_of(node) else ())
-            found[node.name] = _in_group(node, group, devices_of(groups[group]))
+            device_of[node.name] = _in_group(node, group, devices_of(groups[group]))
         else:
-            placed = (found[v.node] for v in node.inputs if v.node in found)
+            placed = (device_of[v.node] for v in node.inputs if v.node in device_of)
             device = next(placed, None)
             if device is not None:
-                found[node.name] = device
+                device_of[node.name] = device
     for node in reversed(forward):
-        if node.name in found:
+        if node.name in device_of:
             for value in node.inputs:
-                found.setdefault(value.node, found[node.name])
+                device_of.setdefault(value.node, device_of[node.name])
     for group in sorted(met - split):
         if len(devices_of(groups[group])) > 1:
             raise PlacementError(
@@ -84,11 +91,11 @@ def assign(graph: Graph, groups: Groups | None, default: Context) -> dict[str, C
     unused = sorted(set(groups) - met)
     if unused:
         warnings.warn(f"group2ctx maps groups that no node is in: {unused}", stacklevel=3)
-    return {n.name: found.get(n.name, default) for n in forward}
+    return {n.name: device_of.get(n.name, default) for n in forward}
 
 
 def _in_group(node: Node, group: str, devices: tuple[Context, ...]) -> Context:
-    """The device of a node among those of its group."""
+    """Choose a node's device among those of its group."""
     if not devices:
         raise PlacementError(f"group {group!r} is mapped to an empty list of devices")
     index, shards = place_of(node) or (0, len(devices))

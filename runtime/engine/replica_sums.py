@@ -31,7 +31,7 @@ class RankBucket:
         self.bucket, self.rank = bucket, rank
         self._others = [r for r in bucket.ranks if r != rank]
         self._alltoall, self._allgather = bucket.collectives
-        self.sizes = bucket.rooms(rank)
+        self.sizes = bucket.buffer_sizes(rank)
         self.waits = 0  # variables whose gradients this step has not computed yet
         self.ticket: Ticket | None = None
 

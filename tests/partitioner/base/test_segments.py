@@ -131,7 +131,7 @@ def test_a_time_step_that_is_no_number(step):
 
 
 def test_segments_of_no_steps():
-    with pytest.raises(GraphError, match="a time segment of 0 steps; use 1 or more"):
+    with pytest.raises(GraphError, match="a time segment needs at least 1 step, not 0"):
         time_segments(trained(network()).graph, 0)
 
 
