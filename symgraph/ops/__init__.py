@@ -16,7 +16,6 @@ from symgraph.ops import joins as joins
 from symgraph.ops import leaky_relu as leaky_relu
 from symgraph.ops import linear as linear
 from symgraph.ops import loss as loss
-from symgraph.ops import lrn as lrn
 from symgraph.ops import messages as messages
 from symgraph.ops import moments as moments
 from symgraph.ops import movement as movement
@@ -28,7 +27,6 @@ from symgraph.ops import reduce as reduce
 from symgraph.ops import resize as resize
 from symgraph.ops import sequence as sequence
 from symgraph.ops import sharded as sharded
-from symgraph.ops import sharded_sums as sharded_sums
 from symgraph.ops import slices as slices
 from symgraph.ops import softmax as softmax
 from symgraph.ops import states as states

@@ -24,12 +24,12 @@ from symgraph.ops.elementwise import floats
 
 
 def turned(shape: Shape, transposed: bool) -> Shape:
-    """The shape with its last two axes exchanged if `transposed`."""
+    """Return the shape, with its last two axes exchanged if `transposed`."""
     return (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
 
 
 def batch_dot_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """(..., n, k) and (..., k, m) to (..., n, m); what one of the three knows, all know."""
+    """(..., n, k) and (..., k, m) to (..., n, m); each shape completes the others."""
     rank = next((len(s) for s in (*ins, *outs) if s is not None), None)
     if rank is None:
         return ins, outs
@@ -78,7 +78,7 @@ def batch_dot_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
 
 
 def plain_axis(layout: Layout, rank: int, transposed: bool) -> int | None:
-    """The batch axis once the last two axes are in order; None without one."""
+    """Return the batch axis after the last two axes are put in order; None if there is none."""
     if not isinstance(layout, Split):
         return None
     at = layout.axis
@@ -86,7 +86,7 @@ def plain_axis(layout: Layout, rank: int, transposed: bool) -> int | None:
 
 
 def batch_dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Linear in each input; samples are not multiplied with others."""
+    """Linear in each input; refuses products of different samples."""
     x, y = ins
     rank = len(in_types[0].shape)
     x_axis = plain_axis(x, rank, site.attrs["transpose_a"])
@@ -124,6 +124,6 @@ register(
         "forward_stype": params.ignored(),
     },
     precision=LOW,
-    doc="The product of the matrices in the last two axes: (..., n, k) times (..., k, m) is "
-    "(..., n, m); transpose_a and transpose_b exchange those axes first. MXNet batch_dot.",
+    doc="Products of the matrices in the last two axes: (..., n, k) times (..., k, m) is (..., n, "
+    "m). transpose_a and transpose_b exchange those axes of an input first. MXNet batch_dot.",
 )

@@ -1,4 +1,4 @@
-"""Broadcasts: values repeated along axes, and the sums that undo it as their gradients."""
+"""Broadcasts: values repeated along axes, and the sums that are their gradients."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from symgraph.ops.reduce import reduce_flops, total
 
 
 def spread(xp: Any, x: Array, shape: Shape) -> Any:
-    """x repeated to `shape`; x itself if nothing is repeated, never a read-only view of it."""
+    """Repeat x to `shape`; return x itself, never a read-only view, if nothing is repeated."""
     x = x.reshape(padded(x.shape, len(shape)))
     return x if x.shape == shape else xp.broadcast_to(x, shape)
 
 
 def padded(data: Shape, rank: int) -> Shape:
-    """Missing leading axes count as 1."""
+    """Return the shape with leading axes of length 1."""
     return (1,) * (rank - len(data)) + data
 
 
 def target(data: Shape, shape: Shape) -> Shape:
-    """`shape`, whose zeros keep the data's dimension."""
+    """Return `shape` with its zeros replaced by the data's dimensions."""
     return tuple(s or d for d, s in zip(padded(data, len(shape)), shape, strict=True))
 
 
 def check_fit(site: Site, data: Shape, shape: Shape) -> None:
-    """Whether `data` can be repeated to `shape`; zeros fit everything."""
+    """Raise ShapeError unless `data` can be repeated to `shape`; zeros fit everything."""
     wide = padded(data, len(shape))
     if len(wide) != len(shape) or any(
         d > 1 and s and d != s for d, s in zip(wide, shape, strict=True)
@@ -53,7 +53,7 @@ def broadcast_to_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, S
 
 
 def repeated_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """The axes align from the right; the batch axis must keep its length."""
+    """Align the axes from the right; the batch axis must keep its length."""
     layout = ins[0]
     if not isinstance(layout, Split):
         return [layout]
@@ -73,13 +73,13 @@ register(
     batch=repeated_batch,
     params={"shape": params.integers()},
     view=if_unchanged,
-    doc="Data repeated along axes of length 1 to `shape`, whose zeros keep a dimension; missing "
-    "leading axes count as 1. MXNet broadcast_to.",
+    doc="Data repeated along axes of length 1 to `shape`. A 0 in `shape` keeps that dimension; "
+    "missing leading axes count as 1. MXNet broadcast_to.",
 )
 
 
 def sized(attrs: Attrs, data: Shape) -> Shape:
-    """The shape with the axes `axis` set to `size`."""
+    """Return the shape with the axes `axis` set to `size`."""
     new = dict(zip((a % len(data) for a in attrs["axis"]), attrs["size"], strict=True))
     return tuple(new.get(a, d) for a, d in enumerate(data))
 
@@ -111,7 +111,7 @@ register(
     params={"axis": params.integers(()), "size": params.integers(())},
     aliases=("broadcast_axes",),
     view=if_unchanged,
-    doc="Data repeated `size` times along each axis of `axis`, all of length 1. MXNet "
+    doc="Data repeated `size` times along each axis of `axis`; these axes have length 1. MXNet "
     "broadcast_axis.",
 )
 
@@ -149,7 +149,7 @@ register(
         "keepdims": params.boolean(False),
     },
     view=if_unchanged,
-    doc="The value that was reduced over `axes` (non-negative, at least one) repeated to `shape`. "
+    doc="A value that was reduced over `axes` (non-negative, at least one), repeated to `shape`. "
     "Gradient of sum.",
 )
 
@@ -172,7 +172,7 @@ def sum_to(env: Env, a: Attrs, x: Array) -> Any:
 
 
 def sum_to_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """A batch axis of length 1 counts as kept: one sample's sum is the sample."""
+    """Keep a batch axis of length 1: the sum of one sample is the sample."""
     layout, data, shape = ins[0], in_types[0].shape, outs[0].shape
     if not isinstance(layout, Split):
         return [layout]

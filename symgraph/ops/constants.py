@@ -31,7 +31,7 @@ def given_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def source_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """The axis whose length was 0 in the symbol is the batch's; see lower.py."""
+    """The batch lies along the axis whose length was 0 in the symbol; see lower.py."""
     axis = site.attrs["axis"]
     return [WHOLE if axis < 0 else Split(axis)]
 
@@ -64,7 +64,7 @@ for name, alias, spec, compute, doc in (
 
 
 def arange_length(site: Site) -> int:
-    """How many elements there are, each repetition counted; none raises ShapeError."""
+    """Return the number of elements, repetitions included; ShapeError if there are none."""
     start, stop, step = (site.attrs[key] for key in ("start", "stop", "step"))
     span = start if stop is None else stop - start
     count = math.ceil(span / step) if step else 0
@@ -103,13 +103,13 @@ register(
         "dtype": params.dtype("float32"),
     },
     aliases=("arange",),
-    doc="start, start + step, ... below stop, each `repeat` times; from 0 below start if stop is "
-    "None. MXNet _arange.",
+    doc="start, start + step, ... up to but not including stop, each `repeat` times; from 0 up to "
+    "start if stop is None. MXNet _arange.",
 )
 
 
 def ones_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Ones are not a sum over the samples, whatever they are shaped like."""
+    """Ones are never a sum over samples, whatever value they are shaped like."""
     return [WHOLE if layout is PARTIAL else layout for layout in ins]
 
 

@@ -1,8 +1,11 @@
-"""Convolution, Deconvolution and the products that their gradients need.
+"""Convolution, Deconvolution and their gradients.
 
-With the data's shape and the windows known, a convolution is bilinear in data and weight. So the
-gradients of its three forms (the output, that of the data, that of the weight) are these forms
-again, and a deconvolution is the second of them.
+Once the data's shape and the windows are known, a convolution is bilinear in data and weight. So
+the gradients of its three forms (the output, the data's gradient, the weight's gradient) are these
+forms again, and a deconvolution is the second of them.
+
+The computations here are plain sums over the positions in the kernel: the reference for the
+kernels of runtime/backends.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ FORM = {**WINDOW, "num_group": params.count(1)}
 
 
 def form(attrs: Attrs) -> dict[str, Any]:
-    """The parameters that all three forms share."""
+    """Return the parameters that all three forms share."""
     return {key: attrs[key] for key in FORM}
 
 
 def layer_params(
     workspace: int, no_bias: bool, own: Mapping[str, Param] | None = None
 ) -> Mapping[str, Param]:
-    """In MXNet's order, `own` being those of one layer."""
+    """Return a layer's parameters in MXNet's order; `own` are those of this layer alone."""
     return {
         **WINDOW,
         **(own or {}),
@@ -46,7 +49,7 @@ def layer_params(
 
 
 def check_groups(site: Site, channels: int) -> None:
-    """Channels and filters fall into groups of equal size."""
+    """Raise ShapeError unless channels and filters can be cut into equal groups."""
     groups, filters = site.attrs["num_group"], site.attrs["num_filter"]
     if groups < 1 or filters < 1 or filters % groups or channels % groups:
         of = f" and {channels} channels" if channels else ""
@@ -54,7 +57,7 @@ def check_groups(site: Site, channels: int) -> None:
 
 
 def channel_bias(site: Site, given: Shapes, because: str) -> Shapes:
-    """The shapes of the inputs after the weight."""
+    """Return the shapes of the inputs after the weight."""
     return [expect(site, "bias", b, (site.attrs["num_filter"],), because) for b in given]
 
 
@@ -62,24 +65,24 @@ def channel_bias(site: Site, given: Shapes, because: str) -> Shapes:
 
 
 def last(place: Sequence[int | slice]) -> tuple[Any, ...]:
-    """A place along the last axes."""
+    """Index a place along the last axes."""
     return (..., *place)
 
 
 def by_group(x: Array, groups: int) -> Array:
-    """(n, channels, *spatial) as (groups, channels / groups, n * places), rows of a product."""
+    """Return (n, channels, *spatial) as rows (groups, channels / groups, n * places)."""
     return x.swapaxes(0, 1).reshape(groups, x.shape[1] // groups, -1)
 
 
 def surrounded(xp: Any, x: Array, windows: Windows) -> Array:
-    """The data with its padding of zeros."""
+    """Return the data with zeros as padding."""
     around: Array = xp.zeros((*x.shape[:2], *windows.padded(x.shape[2:])), x.dtype)
     around[last(windows.inside(x.shape[2:]))] = x
     return around
 
 
 def convolve(xp: Any, x: Array, weight: Array, windows: Windows, groups: int) -> Array:
-    """(n, C, *spatial) data by (filters, C / groups, *kernel) weights: (n, filters, *windows)."""
+    """Convolve (n, C, *spatial) data with (filters, C / groups, *kernel) weights."""
     around, counts = surrounded(xp, x, windows), windows.counts(x.shape[2:])
     rows = weight.reshape(groups, -1, *weight.shape[1:])
     y: Array = xp.zeros((*rows.shape[:2], len(x) * math.prod(counts)), x.dtype)
@@ -90,7 +93,7 @@ def convolve(xp: Any, x: Array, weight: Array, windows: Windows, groups: int) ->
 
 
 def weight_gradient(xp: Any, g: Array, x: Array, windows: Windows, groups: int) -> Array:
-    """The gradient of the weight from (n, filters, *windows) gradients and the data."""
+    """Return the weight's gradient from (n, filters, *windows) gradients and the data."""
     around, each = surrounded(xp, x, windows), by_group(g, groups)
     shape = (groups, g.shape[1] // groups, x.shape[1] // groups, *windows.kernel)
     total: Array = xp.empty(shape, x.dtype)
@@ -103,7 +106,7 @@ def weight_gradient(xp: Any, g: Array, x: Array, windows: Windows, groups: int) 
 def data_gradient(
     xp: Any, g: Array, weight: Array, windows: Windows, groups: int, shape: Shape
 ) -> Array:
-    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight."""
+    """Return the gradient of data of this shape from the output's gradient and the weight."""
     around: Array = xp.zeros((*shape[:2], *windows.padded(shape[2:])), g.dtype)
     rows, each = weight.reshape(groups, -1, *weight.shape[1:]), by_group(g, groups)
     for offset in windows.offsets():
@@ -118,7 +121,7 @@ def data_gradient(
 
 
 def conv_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """From the output come the batch and, along axes of stride 1, the lengths."""
+    """The batch, and lengths along axes of stride 1, also follow from the output."""
     windows = checked(site)
     rank = len(windows.kernel)
     data, out = (with_rank(site, *s, rank) for s in (("data", ins[0]), ("output", outs[0])))
@@ -161,7 +164,7 @@ def conv_grad(c: Call) -> Sequence[Ref]:
 
 
 def window_flops(attrs: Attrs, values: int, weight: Shape) -> int:
-    """A multiplication and an addition for each element of a window and each of `values`."""
+    """Count a multiplication and an addition per element of a window and each of `values`."""
     return 2 * values * math.prod(weight[1:])
 
 
@@ -189,11 +192,11 @@ register(
     batch=CONV_BATCH,
     params=layer_params(1024, False),
     precision=LOW,
-    doc="Windows of data (batch, channel, *spatial) times weight (num_filter, channel / num_group, "
-    "*kernel), plus bias (num_filter,); one to three spatial axes. The length of an axis becomes "
-    "floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, each num_group-th "
-    "part of the filters reads its part of the channels. workspace and cudnn_* are accepted and "
-    "change nothing. MXNet Convolution.",
+    doc="Convolution of data (batch, channel, *spatial), with one to three spatial axes, with "
+    "weight (num_filter, channel / num_group, *kernel), plus bias (num_filter,). An axis of "
+    "length n becomes floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, "
+    "each group of filters reads its group of channels. workspace and cudnn_* are accepted "
+    "and ignored. MXNet Convolution.",
 )
 
 
@@ -208,7 +211,7 @@ def grad_weight_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Sh
 
 
 def again(c: Call, x: Ref, w: Ref) -> Ref:
-    """The convolution whose gradient the call is part of."""
+    """Apply the convolution whose gradient the call is part of."""
     return apply("Convolution", x, w, num_filter=w.shape[0], no_bias=True, **form(c.attrs))
 
 
@@ -225,7 +228,7 @@ register(
     ),
     flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, ins[1].shape),
     params={**FORM, "shape": params.integers()},
-    doc="Gradient of Convolution's data, which has this shape.",
+    doc="Gradient of Convolution's data, which has the shape `shape`.",
 )
 
 register(
@@ -239,7 +242,7 @@ register(
     ),
     flops=lambda attrs, ins, outs: window_flops(attrs, ins[0].size, outs[0].shape),
     params=FORM,
-    doc="Gradient of Convolution's weight from that of its output and the data.",
+    doc="Gradient of Convolution's weight from the output's gradient and the data.",
 )
 
 
@@ -247,7 +250,7 @@ register(
 
 
 def widened(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
-    """The windows, and the lengths of the output of known data; target_shape sets the padding."""
+    """Return the windows and the output's lengths for known data; target_shape sets the padding."""
     windows = windows_of(attrs)
     grown = [
         s * (n - 1) + e for n, e, s in zip(data[2:], windows.extent, windows.stride, strict=True)
@@ -261,7 +264,7 @@ def widened(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
 
 
 def check_output(site: Site, windows: Windows, data: Shape) -> Shape:
-    """The lengths of the output; 0 where those of the data are not known."""
+    """Return the output's lengths; 0 where those of the data are unknown."""
     target, more = site.attrs["target_shape"], site.attrs["adj"]
     for key in ("target_shape", "adj"):
         if len(site.attrs[key]) not in (0, len(windows.kernel)):
@@ -327,7 +330,7 @@ register(
     ),
     precision=LOW,
     doc="The transpose of Convolution: data (batch, channel, *spatial), weight (channel, "
-    "num_filter / num_group, *kernel). The length of an axis becomes stride (n - 1) + dilate "
-    "(kernel - 1) + 1 - 2 pad + adj, or that of target_shape, which sets pad and adj. MXNet "
+    "num_filter / num_group, *kernel). An axis of length n becomes stride (n - 1) + dilate "
+    "(kernel - 1) + 1 - 2 pad + adj, or target_shape, which sets pad and adj. MXNet "
     "Deconvolution.",
 )

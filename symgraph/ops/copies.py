@@ -1,4 +1,4 @@
-"""Elements repeated and turned round: tile, repeat, reverse, broadcast_like."""
+"""Repeated and reversed elements: tile, repeat, reverse, broadcast_like."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
 
 
 def tiling(reps: Shape, data: Shape) -> tuple[Shape, Shape]:
-    """Repetitions and lengths, one each an axis of the output."""
+    """Return repetitions and lengths, one of each per axis of the output."""
     rank = max(len(reps), len(data))
     return padded(reps, rank), padded(data, rank)
 
@@ -74,8 +74,8 @@ register(
     flops=no_flops,
     batch=tile_batch,
     params={"reps": params.integers()},
-    doc="The whole of data reps[i] times along axis i; reps and axes align from the right. MXNet "
-    "tile.",
+    doc="Data repeated as a whole, reps[i] times along axis i; reps and axes align from the "
+    "right. MXNet tile.",
 )
 
 
@@ -116,8 +116,8 @@ register(
     flops=no_flops,
     batch=not_along(repeated_axes),
     params={"repeats": params.integer(), "axis": params.optional(params.integer())},
-    doc="Every element `repeats` times in a row along an axis; of the flattened data if axis is "
-    "None. MXNet repeat.",
+    doc="Each element repeated `repeats` times along an axis; axis=None flattens the data first. "
+    "MXNet repeat.",
 )
 
 
@@ -160,7 +160,7 @@ def like(env: Env, a: Attrs, x: Array, other: Array) -> Any:
 
 
 def like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Where the data's samples are; one value for all samples lies as those of rhs do."""
+    """The batch lies as in the data; a value without samples lies as rhs does."""
     data, other = ins
     if isinstance(data, Split):
         return repeated_batch(site, [data], in_types[:1], outs)

@@ -1,4 +1,4 @@
-"""A window of an image's height and width: Crop."""
+"""Crop: a window of an image's height and width."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from symgraph.ops.elementwise import arg_names
 
 
 def begins(site: Site, data: Shape, out: Shape) -> Shape:
-    """Where the window starts; one that reaches over the border raises ShapeError."""
+    """Return where the window starts; ShapeError if it does not lie in the data."""
     size, window = data[2:], out[2:]
     offset = site.attrs["offset"]
     if site.attrs["center_crop"]:
@@ -49,7 +49,7 @@ def crop_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def window(a: Attrs, data: Shape, out: Shape) -> dict[str, Any]:
-    """The same part as the parameters of `slice`."""
+    """Return the same part as parameters of `slice`."""
     first = begins(Site("Crop", "", a), data, out)
     last = tuple(b + w for b, w in zip(first, out[2:], strict=True))
     return {"begin": (None, None, *first), "end": (None, None, *last)}
@@ -89,6 +89,6 @@ register(
         "center_crop": params.boolean(False),
     },
     variadic="num_args",
-    doc="The part of (batch, channel, height, width) that has the height and width of a second "
-    "input, or of h_w, from `offset` on or in the middle. MXNet Crop.",
+    doc="A window of (batch, channel, height, width) data, as large as a second input or h_w, "
+    "that begins at `offset` or lies in the middle (center_crop). MXNet Crop.",
 )

@@ -1,4 +1,4 @@
-"""Cross entropy as a number: softmax_cross_entropy, and the sums that make a perplexity."""
+"""Cross entropy: softmax_cross_entropy, and the sums behind a perplexity."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ register(
     reads_on_host=True,
     ids={"label": classes_of},
     doc="The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,). "
-    "Not a head by itself. MXNet softmax_cross_entropy.",
+    "It does not start the backward pass by itself. MXNet softmax_cross_entropy.",
 )
 
 
@@ -78,7 +78,7 @@ def nll(env: Env, a: Attrs, prob: Array, label: Array) -> tuple[Any, Any]:
 
 
 def picked_nll(env: Env, a: Attrs, picked: Array, label: Array) -> tuple[Any, Any]:
-    """Sums over the labels that count, of -log of their probabilities and of 1."""
+    """Return the sums of -log p and of 1 over the labels that are not ignored."""
     xp, tiny = env.xp, float(np.finfo(picked.dtype).tiny)
     losses = -xp.log(xp.maximum(picked, tiny).astype("float64"))
     counted = ~ignored(a, label) if a["use_ignore"] else xp.ones(label.shape, bool)

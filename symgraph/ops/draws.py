@@ -1,4 +1,4 @@
-"""Random values: uniform and normal numbers that do not depend on how anything is cut."""
+"""Random values: uniform and normal numbers that do not depend on how the graph is cut."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def normal_numbers(xp: Any, stream: int, numbers: Any, a: Attrs) -> Any:
 
 
 def register_draw(name: str, draw: Draw, spec: dict[str, Param], doc: str) -> None:
-    """One operator with a shape of its own, and `_<name>_like` with that of its input.
+    """Register an operator with a given shape, and `_<name>_like` with the shape of its input.
 
-    Numbers are drawn in float64, so that those of another dtype are the same but for rounding.
+    Numbers are drawn in float64, so that other dtypes have the same numbers up to rounding.
     """
 
     def drawn(env: Env, a: Attrs, shape: Shape, dtype: Any) -> Any:

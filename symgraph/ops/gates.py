@@ -1,9 +1,9 @@
 """Gates: all arithmetic of one LSTM or GRU step between its matrix products, as one operator.
 
-An unrolled network holds one such node a time step and layer instead of a dozen, so backends can
-do a step's gates in one pass over the rows. Arrays are rows of blocks of H units: (B, H) one block,
-(B, 4H) four gates side by side. What the gradients need again are hidden outputs: the activated
-gates, which fit into the memory of a pre-activation, and nothing that is cheap to compute again.
+An unrolled network has one such node per time step and layer instead of a dozen, so backends can
+compute a step's gates in one pass over the rows. Arrays are rows of blocks of H units: (B, H) is
+one block, (B, 4H) four gates side by side. The gradients need hidden outputs: the activated gates,
+which fit into the memory of the pre-activations, and nothing that is cheap to recompute.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from symgraph.ops.formulas import sigmoid
 
 
 def blocks(counts: Mapping[str, int]) -> ShapeRule:
-    """Every input and output is (B, n H) for one B and H; n is 1 but for the names in `counts`."""
+    """Every input and output is (B, n H) for one B and H; n is in `counts`, 1 by default."""
 
     def rule(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
         op = find(site.op)
@@ -65,7 +65,7 @@ def blocks(counts: Mapping[str, int]) -> ShapeRule:
 
 
 def by_rows(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Each row of the outputs follows from the same row of the inputs, not linearly."""
+    """Each row of the outputs is a nonlinear function of the same row of the inputs."""
     if any(isinstance(layout, Split) and layout.axis != 0 for layout in ins):
         refuse_mixing(site, "takes rows as samples, but the batch lies along axis 1")
     return elementwise(site, ins, in_types, outs)
@@ -85,11 +85,11 @@ def linear_in(*grads: str) -> BatchRule:
 
 
 def with_cells(*cells: str) -> DTypeRule:
-    """One float dtype for all, but the values `cells` may be of the dtype that it is computed in.
+    """One float dtype for all; the values `cells` may have the dtype that computations use.
 
-    A cell's state is a sum over time steps: in 16 bits, of 11 or 8 digits, what a step adds to a
-    large one is lost, and so are a gradient's small parts on the way back. It takes 2 of the 14
-    bytes a unit that a step keeps, so mixed precision leaves it in float32.
+    A cell's state is a sum over time steps: in 16 bits, with 11 or 8 binary digits, small additions
+    to a large state are lost, and so are small parts of its gradient. The state takes 2 of the 14
+    bytes per unit that a step keeps, so mixed precision leaves it in float32.
     """
 
     def rule(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
@@ -176,11 +176,11 @@ register(
     precision=LOW,
     full_inputs=("c",),
     in_place=((2, 0), (2, 1)),
-    doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates i, "
-    "f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * tanh(c "
-    "gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, 4H) are a "
-    "hidden output. With 16 bits the states may be float32. MXNet's LSTMCell between its "
-    "FullyConnected layers.",
+    doc="The arithmetic of an LSTM step: i2h + h2h (B, 4H) are the pre-activations of the gates "
+    "i, f, c, o in this order, c (B, H) is the state. state = sigmoid(f) * c + sigmoid(i) * "
+    "tanh(c gate) and output = sigmoid(o) * tanh(state), both (B, H); the activated gates (B, "
+    "4H) are a hidden output. In 16-bit precision the states may be float32. MXNet's LSTMCell "
+    "between its FullyConnected layers.",
 )
 
 
@@ -206,7 +206,7 @@ def lstm_grad(env: Env, a: Attrs, *arrays: Array) -> tuple[Array, ...]:
 
 
 def lstm_second_grad(c: Call) -> Sequence[Ref]:
-    """The gradient of every line of lstm_grad; dc there, made larger, is `whole` here."""
+    """Differentiate every line of lstm_grad; its updated dc is `whole` here."""
     *grads, gates, old, state = c.x
     of_pre, of_d_c = or_zeros(c.g[0], gates), or_zeros(c.g[1], old)
     (i, f, new, o), (ai, af, a_new, ao) = cut(gates, 4), cut(of_pre, 4)
@@ -240,8 +240,8 @@ register(
     batch=linear_in("dh", "dc"),
     params={"has_dh": params.boolean(True), "has_dc": params.boolean(True)},
     in_place=((0, -3),),
-    doc="Gradients of _lstm_gates from those of output (dh) and state (dc); one that is not there "
-    "is no input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
+    doc="Gradients of _lstm_gates from those of output (dh) and state (dc); a missing one is no "
+    "input. d_pre (B, 4H) is the gradient of i2h and of h2h, d_c that of c.",
 )
 
 
@@ -285,12 +285,10 @@ register(
     batch=by_rows,
     precision=LOW,
     doc="The arithmetic of a GRU step in cuDNN's form: i2h and h2h (B, 3H) are the "
-    "pre-activations "
-    "of the gates r, z, o in this order, h (B, H) is the state. r = sigmoid(i_r + h_r), z = "
-    "sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * h (B, H); the activated "
-    "gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell between its "
-    "FullyConnected "
-    "layers.",
+    "pre-activations of the gates r, z, o in this order, h (B, H) is the state. r = "
+    "sigmoid(i_r + h_r), z = sigmoid(i_z + h_z), output = (1 - z) * tanh(i_o + r * h_o) + z * "
+    "h (B, H); the activated gates (B, 3H) and h_o (B, H) are hidden outputs. MXNet's GRUCell "
+    "between its FullyConnected layers.",
 )
 
 
@@ -307,7 +305,7 @@ def gru_grad(
 
 
 def gru_second_grad(c: Call) -> Sequence[Ref]:
-    """The gradient of every line of gru_grad."""
+    """Differentiate every line of gru_grad."""
     dh, gates, inner, h = c.x
     r, z, new = cut(gates, 3)
     ar, az, a_new = cut(or_zeros(c.g[0], gates), 3)

@@ -17,12 +17,12 @@ from symgraph.ops.elementwise import DTypes
 
 
 def integers(ids: Array) -> Array:
-    """Ids as an array that can index; fractions are cut off (MXNet)."""
+    """Return ids as an array that can index; fractions are cut off (MXNet)."""
     return ids if ids.dtype.kind in "iu" else ids.astype("int64")
 
 
 def checked(ids: Array, count: int, what: str = "id") -> Array:
-    """`integers`; one outside 0..count-1 (or NaN) raises IndexError."""
+    """Return ids as integers; an id outside 0..count-1, or NaN, raises IndexError."""
     low, high = ids.min(), ids.max()
     if not (low >= 0 and high < count):
         wrong = high if low >= 0 else low
@@ -31,7 +31,7 @@ def checked(ids: Array, count: int, what: str = "id") -> Array:
 
 
 def bounded(ids: Array, count: int, mode: str) -> Array:
-    """Ids within 0..count-1: clipped, wrapped around, or checked."""
+    """Return ids within 0..count-1: clipped, wrapped around, or checked."""
     if mode == "raise":
         return checked(ids, count)
     ids = integers(ids)
@@ -39,28 +39,28 @@ def bounded(ids: Array, count: int, mode: str) -> Array:
     return found
 
 
-# Ids [begin, begin + a number of them) of `classes`, which a shard has; 0: all ids.
+# A shard has the ids from `begin` on of `classes`; classes=0: it has all.
 SHARD = {"begin": params.integer(0), "classes": params.integer(0)}
 
 
 def inside(xp: Any, a: Attrs, ids: Array, count: int) -> tuple[tuple[Array, ...], Array]:
-    """The places whose id is one of a shard's `count`, and its number in the shard."""
+    """Return the places whose id is one of a shard's `count`, and these ids within the shard."""
     at = ids.astype("int64") - a["begin"]
     places = xp.nonzero((at >= 0) & (at < count))
     return places, at[places]
 
 
 def id_count(attrs: Attrs, ins: Types) -> int:
-    """The number of ids of the whole Embedding."""
+    """Return the number of ids of the whole Embedding."""
     return int(attrs["classes"] or attrs["input_dim"])
 
 
 def scatter_rows(xp: Any, ids: Array, rows: Array, count: int) -> Array:
-    """(count, ...) zeros, to which row i of `rows` is added at ids[i].
+    """Return (count, ...) zeros, to which row i of `rows` is added at ids[i].
 
-    Equal ids are brought together by a stable sort and added up in a fixed order, so that the
-    result has the same bits in every run, unlike atomic additions on a GPU. For 1280 ids of 10000
-    and rows of 200 floats this takes 0.5 to 1.3 ms, `np.add.at` 2.3 ms.
+    Equal ids are brought together by a stable sort and added up in a fixed order, so the result has
+    the same bits in every run, unlike atomic additions on a GPU. For 1280 ids of 10000 and rows of
+    200 floats this takes 0.5 to 1.3 ms, `np.add.at` 2.3 ms.
     """
     out: Array = xp.zeros((count, *rows.shape[1:]), rows.dtype)
     if not ids.size:
@@ -73,7 +73,7 @@ def scatter_rows(xp: Any, ids: Array, rows: Array, count: int) -> Array:
 
 
 def indexed_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
-    """The data's dtype; indices keep their own, or get the data's if theirs is not known."""
+    """The data's dtype; unknown dtypes of indices default to it."""
     data = ins[0] or "float32"
     return [data, ins[1] or data], [data]
 
@@ -137,11 +137,11 @@ register(
     ids={"data": id_count},
     reads_part=True,
     rowwise=lambda attrs: () if attrs["classes"] else (0,),
-    doc="Rows of weight (input_dim, output_dim): data of any shape holds their numbers, as ints or "
-    "floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). dtype: the weight's, "
-    "where nothing else says it. sparse_grad is accepted and changes nothing. begin, classes: of a "
-    "shard, whose weight has the rows from `begin` on of `classes`; for other ids it gives zeros. "
-    "MXNet Embedding.",
+    doc="Rows of weight (input_dim, output_dim), selected by data of any shape that holds ids as "
+    "integers or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it). "
+    "dtype: the weight's, if nothing else determines it. sparse_grad is accepted and ignored. "
+    "begin, classes: for shards of the weight, which have the rows from `begin` on of "
+    "`classes` and give zeros for other ids. MXNet Embedding.",
 )
 
 
@@ -198,7 +198,7 @@ def take_grad(c: Call) -> Sequence[Ref | None]:
 
 
 def take_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Linear in the data; the batch may lie in the indices or on another axis of the data."""
+    """Linear in the data; the batch lies in the indices or on another axis of the data."""
     data, ids = ins
     axis = site.attrs["axis"] % len(in_types[0].shape)
     if ids is PARTIAL:
@@ -230,8 +230,8 @@ register(
     full_inputs=("indices",),
     ids={"indices": lambda attrs, ins: ins[0].shape[attrs["axis"]]},
     reads_part=True,
-    doc="Slices of a along an axis by index: the shape of indices takes the place of that axis. "
-    "mode: an index out of range is clipped, wrapped around or raises IndexError. MXNet take.",
+    doc="Slices of `a` along an axis by index; the shape of indices replaces that axis. mode: an "
+    "index out of range is clipped, wrapped around, or raises IndexError. MXNet take.",
 )
 
 
@@ -333,7 +333,8 @@ register(
     reads_part=True,
     copies_inputs=False,
     doc="One element along an axis for each index; index has the shape of data without that axis, "
-    "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet pick.",
+    "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet "
+    "pick.",
 )
 
 

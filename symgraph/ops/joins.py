@@ -1,4 +1,4 @@
-"""Values cut into parts and joined: SliceChannel, `_cut`, Concat, stack."""
+"""Cutting and joining: SliceChannel, `_cut`, Concat, stack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from symgraph.ops.movement import inserted, one_axis
 
 
 def unify_all(site: Site, shapes: Shapes, what: str) -> Partial:
-    """What is known of one shape that all of these describe."""
+    """Return what is known of one shape that all of these describe."""
     found: Partial = None
     for shape in shapes:
         found = unify(site, found, shape, what)
@@ -46,7 +46,7 @@ def part_names(attrs: Attrs) -> Names:
 
 
 def part_shape(site: Site, data: Shape, axis: int) -> Shape:
-    """One part of partly known data."""
+    """Return the shape of one part of partly known data."""
     count, length = site.attrs["num_outputs"], data[axis]
     if count < 1 or length % count:
         site.fail(f"axis {axis} of shape {data} cannot be cut into {count} equal parts")
@@ -88,7 +88,7 @@ def part_offsets(a: Attrs, ins: Types, outs: Types) -> Offsets | None:
 
 
 def split_grad(c: Call) -> Sequence[Ref]:
-    """Outputs that no loss depends on have zeros, of the layout of a gradient that is there."""
+    """Outputs without a gradient get zeros of the layout of one that has a gradient."""
     there = next(g for g in c.g if g is not None)
     zeros = apply("zeros_like", there) if None in c.g else there
     terms = [zeros if g is None else g for g in c.g]
@@ -99,7 +99,7 @@ def split_grad(c: Call) -> Sequence[Ref]:
 
 
 def split_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Along the batch axis, parts that hold whole blocks of (batch, inner) are what they were."""
+    """Along the batch axis, each part must hold whole blocks of (batch, inner)."""
     layout, rank = ins[0], len(in_types[0].shape)
     if not isinstance(layout, Split):
         return [layout] * len(outs)
@@ -128,8 +128,8 @@ register(
     },
     aliases=("split",),
     view=part_offsets,
-    doc="Data cut into num_outputs equal parts along an axis; squeeze_axis drops the axis if the "
-    "parts have length 1. MXNet SliceChannel.",
+    doc="Data cut into num_outputs equal parts along an axis; squeeze_axis removes the axis if "
+    "the parts have length 1. MXNet SliceChannel.",
 )
 
 
@@ -141,7 +141,7 @@ def cut_names(attrs: Attrs) -> Names:
 
 
 def cut_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """All but the length along the axis goes both ways."""
+    """All dimensions except the length along the axis follow in both directions."""
     sizes = site.attrs["sizes"]
     known = next((s for s in (*ins, *outs) if s is not None), None)
     if not sizes or min(sizes) < 1:
@@ -175,8 +175,8 @@ register(
     flops=no_flops,
     batch=not_along(named_axis, why="cuts the batch axis"),
     params={"sizes": params.integers(), "axis": params.integer(0)},
-    doc="Data cut along an axis into parts of these sizes, which add up to its length; its "
-    "transpose is Concat.",
+    doc="Data cut along an axis into parts of these sizes, which add up to its length; the "
+    "transpose of Concat.",
 )
 
 
@@ -219,7 +219,7 @@ def concat_grad(c: Call) -> Sequence[Ref]:
 
 
 def cut_off(c: Call) -> Sequence[Ref]:
-    """The gradient of a join, a slice for each input."""
+    """Return the gradients of a join, one slice per input."""
     axis = c.attrs["dim"]
     lengths = [x.shape[axis] for x in c.x]
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
@@ -230,14 +230,14 @@ def cut_off(c: Call) -> Sequence[Ref]:
 
 
 def joined(site: Site, ins: Layouts, in_types: Types, shape: Shape) -> Layout:
-    """The layout that values share which are put side by side."""
+    """Return the common layout of values that are put side by side."""
     if PARTIAL in ins and WHOLE in ins:
         refuse_mixing(site, "joins constants with sums over the batch")
     return merge(site, ins, in_types, shape)
 
 
 def concat_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Along the batch axis, blocks of (batch, inner) follow one another: their number adds up."""
+    """Along the batch axis, blocks of (batch, inner) follow one another; their numbers add up."""
     axis = site.attrs["dim"] % len(outs[0].shape)
     splits = [layout for layout in ins if isinstance(layout, Split)]
     if not any(layout.axis == axis for layout in splits):
@@ -260,7 +260,7 @@ CONCAT = register(
     variadic="num_args",
     aliases=("concat",),
     join="dim",
-    doc="Values joined along axis `dim`; all other axes are of equal length. MXNet Concat.",
+    doc="Values joined along axis `dim`; all other axes have equal lengths. MXNet Concat.",
 )
 
 register(
@@ -274,8 +274,8 @@ register(
     params=CONCAT.params,
     variadic=CONCAT.variadic,
     join=CONCAT.join,
-    doc="Concat of the samples of replicas, whose gradient has the same nodes for equal shares as "
-    "for others: micro-batches of all sizes must have them.",
+    doc="Concat of the samples of replicas. Its gradient has the same nodes for equal and unequal "
+    "shares, as micro-batches of all sizes need.",
 )
 
 

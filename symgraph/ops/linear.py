@@ -1,4 +1,4 @@
-"""Matrix products: FullyConnected, dot and the products their gradients need."""
+"""Matrix products: FullyConnected, dot and their gradients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FEW_ROWS = 64  # OpenBLAS does x @ W^T at half the rate of W @ x^T below about t
 
 def fc_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
     leading = x.shape[:1] if a["flatten"] else x.shape[:-1]
-    rows = x.reshape(-1, w.shape[1])  # one product, not one a leading index
+    rows = x.reshape(-1, w.shape[1])  # one product, not one per leading index
     y: Array = rows @ w.T if len(rows) >= FEW_ROWS else (w @ rows.T).T.copy()
     if b is not None:
         y += b
@@ -86,8 +86,8 @@ register(
     },
     precision=LOW,
     rowwise=(0,),
-    doc="y = x W^T + b; data (B, ...), weight (num_hidden, inputs), bias (num_hidden,). With "
-    "flatten=False the last axis alone is the input axis. MXNet FullyConnected.",
+    doc="y = x W^T + b with data (B, ...), weight (num_hidden, inputs) and bias (num_hidden,). "
+    "With flatten=False only the last axis is the input axis. MXNet FullyConnected.",
 )
 
 
@@ -159,7 +159,7 @@ register(
     grad=lambda c: (apply("_broadcast_rows", c.gy, shape=c.x[0].shape),),
     flops=lambda attrs, ins, outs: ins[0].size,
     row_sums=(0,),
-    doc="The sum of all axes but the last: (..., N) to (N,). Gradient of a bias.",
+    doc="The sum over all axes but the last: (..., N) to (N,). Gradient of a bias.",
 )
 
 register(
@@ -228,7 +228,7 @@ def dot_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
 
 
 def dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Linear in each argument; the batch may lie on a free axis of one, or be summed over."""
+    """Linear in each argument; the batch lies on a free axis of one, or is summed over."""
     x, y = ins
     free = {WHOLE: 0, PARTIAL: 1}
     if not isinstance(x, Split) and not isinstance(y, Split):
@@ -274,5 +274,5 @@ register(
     precision=LOW,
     rowwise=lambda attrs: () if attrs["transpose_a"] else (0,),
     row_sums=lambda attrs: (0, 1) if attrs["transpose_a"] and not attrs["transpose_b"] else (),
-    doc="Sum over the last axis of lhs and the first of rhs. MXNet dot.",
+    doc="The sum over the last axis of lhs and the first of rhs. MXNet dot.",
 )

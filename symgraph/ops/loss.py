@@ -34,7 +34,7 @@ IGNORE = {"ignore_label": params.number(-1.0), "use_ignore": params.boolean(Fals
 
 
 def valid_input(attrs: Attrs) -> Sequence[HiddenInput]:
-    """The count that a SoftmaxOutput with normalization="valid" divides by.
+    """Return the count that a SoftmaxOutput with normalization="valid" divides by.
 
     It is a node of its own, which a run in micro-batches computes once, from the labels of the
     whole batch.
@@ -45,7 +45,7 @@ def valid_input(attrs: Attrs) -> Sequence[HiddenInput]:
 
 
 def labelled(site: Site, ins: Sequence[str | None]) -> list[str | None]:
-    """Float data; the label keeps its dtype, or gets the data's if its own is not known."""
+    """Data of floats; an unknown dtype of the label defaults to the data's."""
     data, label, *rest = ins
     data = data or "float32"
     if not is_float(data):
@@ -63,7 +63,7 @@ def ignored(a: Attrs, label: Array) -> Any:
 
 
 def targets(xp: Any, a: Attrs, label: Array, classes: int) -> Array:
-    """Labels as class numbers, 0 for ignored ones; one out of range raises IndexError."""
+    """Return labels as class numbers, 0 for ignored ones; one out of range raises IndexError."""
     if a["use_ignore"]:
         label = xp.where(ignored(a, label), 0, label)
     return checked(label, classes, "label")
@@ -101,7 +101,7 @@ def class_axis(a: Attrs) -> int:
 
 
 def classes_of(attrs: Attrs, ins: Types) -> int:
-    """The number of classes that a label may name."""
+    """Return the number of classes that a label may name."""
     return int(attrs.get("classes") or ins[0].shape[class_axis(attrs)])
 
 
@@ -140,19 +140,19 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def flat_label(data: Shape) -> Shape:
-    """What MXNet makes of a label of data (B, C, d, ...) of which nothing is known: (B, d*...)."""
+    """Return MXNet's shape (B, d*...) for an unknown label of data (B, C, d, ...)."""
     return data[0], math.prod(data[2:])
 
 
 def check_flat_label(site: Site, data: Shape, label: Shape) -> None:
-    """MXNet lets the label of data (B, C, d, ...) also be (B, d*...) or (B, 1, d, ...)."""
+    """Accept the label shapes (B, d*...) and (B, 1, d, ...) for data (B, C, d, ...) (MXNet)."""
     forms = flat_label(data), (data[0], 1, *data[2:])
     if complete(data) and complete(label) and label not in forms:
         site.fail(f"label of shape {label} does not fit data of shape {data}")
 
 
 def head_grad(c: Call) -> Sequence[Ref | None]:
-    """The gradient of SoftmaxOutput, whole or in a shard."""
+    """Return the gradient of SoftmaxOutput, whole or in a shard."""
     label, *more = c.x[1:]
     attrs = dict(c.attrs)
     valid = more[1:] if "begin" in attrs else more  # a shard has figures before it
@@ -217,17 +217,18 @@ register(
     in_place=((0, 0),),
     ids={"label": classes_of},
     hidden=valid_input,
-    doc="Softmax over the last axis (axis 1 with multi_output), and the head of the backward pass: "
-    "the gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
-    "class numbers of any dtype in the data's shape without the class axis. Data of more than 2 "
-    "dimensions needs preserve_shape or multi_output. out_grad: multiply by the gradient that "
-    "comes back from operators behind it or from out_grads, which is ignored otherwise. A third, "
-    "hidden input holds the count of valid labels (`valid_input`). MXNet SoftmaxOutput.",
+    doc="Softmax over the last axis (axis 1 with multi_output), and a head of the backward pass: "
+    "its gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
+    "class numbers of any dtype, shaped like the data without the class axis. Data of more "
+    "than 2 dimensions needs preserve_shape or multi_output. out_grad: multiply by the "
+    "gradient that comes from operators behind it or from out_grads, which is ignored "
+    "otherwise. A third, hidden input holds the count of valid labels (`valid_input`). MXNet "
+    "SoftmaxOutput.",
 )
 
 
 def head_divisor(a: Attrs, label: Array) -> int:
-    """What MXNet divides by, but for the count of valid labels."""
+    """Return MXNet's divisor, except for the count of valid labels."""
     if a["normalization"] == "batch":
         return int(a["count"]) or label.size
     return label.size // label.shape[0] if a["multi_output"] else 1
@@ -267,10 +268,10 @@ register(
     ids={"label": classes_of},
     doc="(prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored. divisor: "
     "1 (or the number of positions with multi_output) for normalization 'null', the number of "
-    "labels for 'batch' (`count` if that is given: the whole batch's), the third input for "
-    "'valid'. smooth_alpha takes that much off the label's 1 and spreads it over the other "
-    "classes. A label that is neither a class nor ignored raises IndexError. begin, classes: of a "
-    "shard, which has the classes from `begin` on of `classes`; 0: of all.",
+    "labels (or `count`, that of the whole batch) for 'batch', the third input for 'valid'. "
+    "smooth_alpha moves that share from the label's 1 to the other classes. A label that is "
+    "neither a class nor ignored raises IndexError. begin, classes: for a shard, which has "
+    "the classes from `begin` on of `classes`; 0 means all.",
 )
 
 
@@ -316,7 +317,8 @@ register(
     compute=regression_grad,
     dtype=labelled_dtype,
     params={"grad_scale": params.number(1.0), "sign": params.boolean(False)},
-    doc="(output - label), or its sign, times grad_scale / the number of elements a row of axis 0.",
+    doc="(output - label), or its sign, times grad_scale / the number of elements per row of axis "
+    "0.",
 )
 
 
@@ -386,8 +388,8 @@ register(
     compute=make_loss_grad,
     dtype=floats,
     params=MAKE_LOSS,
-    doc="grad_scale * share / divisor in every element: divisor 1, the length of axis 0 (or "
-    "`count`), or the number of elements above valid_thresh, at least 1.",
+    doc="grad_scale * share / divisor in every element; the divisor is 1, the length of axis 0 "
+    "(or `count`), or the number of elements above valid_thresh, at least 1.",
 )
 
 register(
@@ -405,8 +407,8 @@ register(
     aliases=("make_loss",),
     precision=FULL,
     view=same_memory,
-    doc="The data as a loss: the head of the backward pass, whose gradient is grad_scale, divided "
-    "by the length of axis 0 (normalization 'batch') or by the number of elements above "
+    doc="The data as a loss: a head of the backward pass whose gradient is grad_scale, divided by "
+    "the length of axis 0 (normalization 'batch') or by the number of elements above "
     "valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch "
-    "answers for. MXNet MakeLoss.",
+    "contributes. MXNet MakeLoss.",
 )

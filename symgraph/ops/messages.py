@@ -1,4 +1,4 @@
-"""Messages between groups, and those of programs that describe one rank each."""
+"""Messages: copies between groups, sends and receives of programs that describe one rank each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from symgraph.core.shapes import expect, same
 
 
 def receive_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """The shape that is sent and that which is expected, in both directions."""
+    """The shape that is sent and the expected one determine each other."""
     because = f"which the receiver expects (sent by {site.attrs['source']!r})"
     known = expect(site, "a message", ins[0], site.attrs["shape"], because)
     known = expect(site, "a message", known, outs[0])
@@ -31,7 +31,7 @@ def receive_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | Non
     return [wanted], [wanted]
 
 
-# Its gradient is a copy as well, so that what goes back is known by the copy it belongs to.
+# Its gradient is a copy too, so that a backward message is known by its forward copy.
 register(
     name=COPY,
     inputs=("data",),
@@ -42,7 +42,7 @@ register(
     dtype=same_dtype,
     batch=kept,
     view=same_memory,
-    doc="The same value, for a group that it was not made in. MXNet _CrossDeviceCopy.",
+    doc="The same value, copied for another group. MXNet _CrossDeviceCopy.",
 )
 
 
@@ -61,8 +61,8 @@ register(
         "source": Param(str, kind="name"),
     },
     precision=FULL,
-    doc="Data, which must be of this shape (0: any length) and dtype. source: the node that sends "
-    "it, for errors.",
+    doc="Data, which must have this shape (0: any length) and dtype. source: the node that sends "
+    "it, for error messages.",
 )
 
 

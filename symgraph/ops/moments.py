@@ -31,7 +31,7 @@ SCALED = {**AXIS, "eps": params.number(1e-3), "fix_gamma": params.boolean(True)}
 
 
 def one_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Statistics are those of the whole batch."""
+    """Refuse micro-batches: statistics are those of the whole batch."""
     if any(layout is not WHOLE for layout in ins):
         refuse_mixing(site, "normalises by statistics of the batch")
     return [WHOLE] * len(outs)
@@ -81,7 +81,7 @@ register(
     dtype=moments_dtype,
     batch=one_batch,
     params=AXIS,
-    doc="Mean and (biased) variance over all axes but `axis`, and of how many elements (1,).",
+    doc="Mean and (biased) variance over all axes but `axis`, and the number of elements (1,).",
 )
 
 
@@ -115,7 +115,7 @@ def chosen(env: Env, batch: Array, moving: Array) -> Array:
 
 
 def chosen_grad(c: Call) -> Sequence[Ref | None]:
-    """In evaluation nothing of it is the batch's."""
+    """In evaluation no gradient reaches the batch's statistic."""
     return apply("_batch_or_moving", c.gy, apply("zeros_like", c.gy)), None
 
 

@@ -1,4 +1,4 @@
-"""Axes rearranged, elements kept: Reshape, Flatten, transpose, expand_dims, squeeze."""
+"""Rearranged axes: Reshape, Flatten, transpose, SwapAxis, expand_dims, squeeze."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TRIAL = 1_000_003  # a prime that no real axis has as a factor
 
 
 def one_axis(site: Site, axis: int, rank: int) -> int:
-    """A single axis, non-negative; out of range raises ShapeError."""
+    """Return a single axis, non-negative; one out of range raises ShapeError."""
     return axes_of(site, axis, rank)[0]
 
 
 def by_size(one: Shape, other: Shape) -> Shape:
-    """`one` with its only unknown dimension filled in, if `other` tells the number of elements."""
+    """Fill in the only unknown dimension of `one` if `other` determines the number of elements."""
     if 0 in other or one.count(0) != 1:
         return one
     missing, rest = divmod(math.prod(other), math.prod(d for d in one if d))
@@ -44,7 +44,7 @@ def by_size(one: Shape, other: Shape) -> Shape:
 
 
 def codes_of(site: Site) -> Shape:
-    """The codes of `shape`, or those that MXNet 0.x' target_shape and keep_highest stand for."""
+    """Return the codes of `shape`, or those equal to MXNet 0.x's target_shape and keep_highest."""
     codes: Shape | None = site.attrs["shape"]
     if codes is not None:
         return codes
@@ -58,7 +58,7 @@ Links = list[tuple[int, int]]  # (axis of the data, axis of the output) that are
 
 
 def grouped(site: Site, codes: Shape) -> list[Shape]:
-    """One entry a code; -4 with the two numbers that belong to it."""
+    """Return one entry per code; -4 with its two numbers."""
     groups: list[Shape] = []
     rest = iter(codes)
     for code in rest:
@@ -72,7 +72,7 @@ def grouped(site: Site, codes: Shape) -> list[Shape]:
 
 
 def walk(site: Site, data: Shape, groups: Sequence[Shape]) -> tuple[Shape, Links]:
-    """The output that the codes describe, 0 where not known, and which axes are kept."""
+    """Return the output that the codes describe, 0 where unknown, and the axes that are kept."""
     dims: list[int] = []
     links: Links = []
     at = 0
@@ -93,7 +93,7 @@ def walk(site: Site, data: Shape, groups: Sequence[Shape]) -> tuple[Shape, Links
 
 
 def halved(site: Site, whole: int, left: int, right: int) -> Shape:
-    """One axis of length `whole` (0: not known) cut in two, one of which may be -1."""
+    """Return an axis of length `whole` (0: unknown) cut in two; one of the halves may be -1."""
     known = left if right == -1 else right
     if whole and left == -1:
         left = whole // known
@@ -105,7 +105,7 @@ def halved(site: Site, whole: int, left: int, right: int) -> Shape:
 
 
 def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
-    """Reshape's output for partly known data, 0 where not known."""
+    """Return Reshape's output for partly known data, 0 where unknown, and the axes it keeps."""
     groups = grouped(site, codes_of(site))
     if site.attrs["reverse"]:
         backwards = [(g[0], *g[:0:-1]) for g in reversed(groups)]
@@ -142,7 +142,10 @@ def reshape_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes
 def reshape_layout(
     site: Site, layout: Layout, old: Shape, rule: Callable[[Shape], Shape]
 ) -> Layout:
-    """Where the batch axis goes. Shapes of one sample do not say it; those of many do."""
+    """Return the layout after a reshape.
+
+    Shapes of one sample do not show where the batch axis goes, so those of many samples are tried.
+    """
     if not isinstance(layout, Split):
         return layout
     axis = layout.axis
@@ -177,10 +180,10 @@ register(
     },
     aliases=("reshape",),
     view=same_memory,
-    doc="The same elements under another shape. In `shape`, 0 keeps a dimension, -1 is what is "
-    "left, -2 keeps all the rest, -3 merges two, (-4, a, b) cuts one into a x b (one may be -1); "
-    "reverse=True reads both shapes from the right. target_shape is MXNet 0.x' form of it: 0 is "
-    "what is left, and keep_highest keeps the first dimension. MXNet Reshape.",
+    doc="The same elements in another shape. In `shape`, 0 keeps a dimension, -1 is inferred, -2 "
+    "keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may "
+    "be -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's "
+    "form: 0 is inferred, and keep_highest keeps the first dimension. MXNet Reshape.",
 )
 
 
@@ -228,7 +231,7 @@ def transpose_order(site: Site, rank: int) -> Shape:
     axes: Shape = site.attrs["axes"]
     order = tuple(a % rank if -rank <= a < rank else -1 for a in axes) or tuple(range(rank))[::-1]
     if sorted(order) != list(range(rank)):
-        site.fail(f"axes={axes} is no permutation of {rank} axes")
+        site.fail(f"axes={axes} is not a permutation of {rank} axes")
     return order
 
 
@@ -280,7 +283,7 @@ register(
     flops=no_flops,
     batch=permute_batch(transpose_order),
     params={"axes": params.integers(())},
-    doc="Axes in the order `axes`; reversed if it is (). MXNet transpose.",
+    doc="The axes in the order `axes`; reversed for (). MXNet transpose.",
 )
 
 register(
@@ -293,7 +296,7 @@ register(
     batch=permute_batch(swap_order),
     params={"dim1": params.integer(0), "dim2": params.integer(0)},
     aliases=("swapaxes",),
-    doc="Two axes exchanged. MXNet SwapAxis.",
+    doc="The data with two axes exchanged. MXNet SwapAxis.",
 )
 
 
@@ -301,7 +304,7 @@ register(
 
 
 def inserted(layout: Layout, axis: int) -> Layout:
-    """The layout after a new axis is put at `axis`."""
+    """Return the layout after a new axis is inserted at `axis`."""
     if not isinstance(layout, Split):
         return layout
     return Split(layout.axis + (layout.axis >= axis), layout.outer, layout.inner)
@@ -338,7 +341,7 @@ register(
 
 
 def squeezed(site: Site, data: Shape) -> tuple[int, ...]:
-    """The axes that go: those named, or all of length 1."""
+    """Return the axes to remove: those named, or all of length 1."""
     if not site.attrs["axis"]:
         return tuple(a for a, d in enumerate(data) if d == 1)
     axes = axes_of(site, site.attrs["axis"], len(data))
@@ -385,6 +388,6 @@ register(
     batch=squeeze_batch,
     params={"axis": params.optional(params.integers())},
     view=same_memory,
-    doc="Axes of length 1 taken out: those of `axis`, or all; at least (1,) is left. MXNet "
+    doc="The data without axes of length 1: those in `axis`, or all; a scalar becomes (1,). MXNet "
     "squeeze.",
 )

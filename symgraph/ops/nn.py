@@ -25,7 +25,7 @@ def first_order_only(c: Call) -> NoReturn:
 
 
 def norm_shape(site: Site, data: Partial, out: Partial, vectors: Shapes) -> tuple[Partial, Shapes]:
-    """The shape of the data, and that of the vectors along its axis `axis`."""
+    """Return the shapes of the data and of the vectors along its axis `axis`."""
     data = unify(site, data, out, "shapes of data and output")
     if data is None:
         return data, vectors
@@ -48,7 +48,7 @@ def other_axes(x: Array, axis: int) -> tuple[int, ...]:
 
 
 def column(x: Array, axis: int) -> tuple[int, ...]:
-    """The shape in which a vector along `axis` broadcasts against x."""
+    """Return the shape in which a vector along `axis` broadcasts against x."""
     return tuple(d if i == axis % x.ndim else 1 for i, d in enumerate(x.shape))
 
 
@@ -92,7 +92,7 @@ def batch_norm(
 def normalized(
     env: Env, a: Attrs, x: Array, gamma: Array, beta: Array, mean: Array, var: Array
 ) -> Array:
-    """Data by statistics that are given, in the data's dtype."""
+    """Normalise data by given statistics, in the data's dtype."""
     shape = column(x, a["axis"])
     scale = 1 / env.xp.sqrt(var + a["eps"])
     if not a["fix_gamma"]:
@@ -143,10 +143,10 @@ register(
     },
     full_inputs=("gamma", "beta", "moving_mean", "moving_var"),
     doc="(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta and "
-    "the moving mean and variance are vectors along `axis`. Training takes mean and (biased) "
-    "variance of the batch and moves moving to momentum * moving + (1 - momentum) * batch; "
-    "evaluation and use_global_stats take the moving ones. fix_gamma: gamma is 1 and its gradient "
-    "0. cudnn_off is accepted and changes nothing. MXNet BatchNorm.",
+    "the moving mean and variance are vectors along `axis`. Training uses the mean and "
+    "(biased) variance of the batch and updates moving to momentum * moving + (1 - momentum) "
+    "* batch; evaluation and use_global_stats use the moving ones. fix_gamma: gamma is 1 and "
+    "its gradient 0. cudnn_off is accepted and ignored. MXNet BatchNorm.",
 )
 
 

@@ -1,4 +1,8 @@
-"""Pooling over windows of the spatial axes: maximum, average, sum and Lp norm."""
+"""Pooling over windows of the spatial axes: maximum, average, sum and Lp norm.
+
+The computations here go over the positions in the windows one by one: the reference for the
+kernels of runtime/backends.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +48,12 @@ POOLING = {  # in MXNet's order
 
 
 def form(attrs: Attrs) -> dict[str, Any]:
-    """The parameters that say what is pooled, and how."""
+    """Return the parameters that say what is pooled, and how."""
     return {key: attrs[key] for key in FORM if attrs[key] is not None}
 
 
 def windows_over(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
-    """The windows and how many there are along each spatial axis of known data."""
+    """Return the windows, and their number along each spatial axis of known data."""
     lengths = data[2:]
     if attrs["global_pool"]:
         ones, zeros = (1,) * len(lengths), (0,) * len(lengths)
@@ -65,7 +69,7 @@ def windows_over(attrs: Attrs, data: Shape) -> tuple[Windows, Shape]:
 
 
 def check_windows(site: Site, data: Shape) -> None:
-    """Every window is to hold an element of the data."""
+    """Raise ShapeError unless every window holds an element of the data."""
     windows = checked(site)
     if any(p >= k for p, k in zip(windows.pad, windows.kernel, strict=True)):
         site.fail(f"pad={windows.pad} must be less than kernel={windows.kernel}")
@@ -106,7 +110,7 @@ def pool_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 class Span(NamedTuple):
-    """All that windows cover: the data, and around it the padding."""
+    """Everything that the windows cover: the data, and the padding around it."""
 
     windows: Windows
     counts: Shape
@@ -122,7 +126,7 @@ class Span(NamedTuple):
         return (..., *self.windows.inside(self.data[2:]))
 
     def places(self) -> Iterator[tuple[Any, ...]]:
-        """The elements at each position in the windows, row by row."""
+        """Yield the elements at each position in the windows, row by row."""
         for offset in self.windows.offsets():
             yield (..., *self.windows.at(offset, self.counts))
 
@@ -138,7 +142,7 @@ class Span(NamedTuple):
         return array
 
     def sizes(self, padding: bool) -> list[list[int]]:
-        """By axis, how many elements each window has, with those of the padding or without."""
+        """Return by axis how many elements each window has, with its padding or without."""
         sizes = []
         fields = zip(self.data[2:], self.counts, *self.windows, strict=True)
         for n, count, kernel, stride, _, pad in fields:
@@ -165,7 +169,7 @@ def maxima(xp: Any, x: Array, span: Span) -> Array:
 
 
 def first_maxima(xp: Any, x: Array, span: Span) -> Iterator[tuple[tuple[Any, ...], Array]]:
-    """Each position in the windows, and which windows have their first maximum there."""
+    """Yield each position in the windows, and the windows with their first maximum there."""
     around, top = span.around(xp, x, -xp.inf), maxima(xp, x, span)
     free = xp.ones(top.shape, bool)
     for place in span.places():
@@ -183,7 +187,7 @@ def max_gradient(xp: Any, g: Array, x: Array, span: Span) -> Array:
 
 
 def at_maxima(xp: Any, h: Array, x: Array, span: Span) -> Array:
-    """The values of h where each window of x has its first maximum: transposes `max_gradient`."""
+    """Return h at the first maximum of each window of x: transposes `max_gradient`."""
     values = span.around(xp, h, 0.0)
     total: Array = xp.zeros((*x.shape[:2], *span.counts), h.dtype)
     for place, hit in first_maxima(xp, x, span):
@@ -210,7 +214,7 @@ def pooling(env: Env, a: Attrs, x: Array) -> Array:
 
 
 def mean_or_norm(xp: Any, a: Attrs, x: Array, sums: Callable[[Array], Array]) -> Array:
-    """A pooling by sums over the windows, made by `sums`; 16-bit floats in float32."""
+    """Pool by sums over the windows, which `sums` computes; 16-bit floats in float32."""
     kind, each = a["pool_type"], x.astype(wide(x.dtype), copy=False)
     total = sums(each ** a["p_value"] if kind == "lp" else each)
     if kind == "lp":
@@ -221,7 +225,7 @@ def mean_or_norm(xp: Any, a: Attrs, x: Array, sums: Callable[[Array], Array]) ->
 
 
 def divisors(xp: Any, a: Attrs, data: Shape, like: Array) -> Array:
-    """What each window's sum is divided by, in the dtype of `like`."""
+    """Return the divisors of each window's sum, in the dtype of `like`."""
     total: Array = xp.ones((), "int64")
     for sizes in Span.of(a, data).sizes(a["count_include_pad"] is not False):
         total = total[..., None] * xp.asarray(sizes)
@@ -229,7 +233,7 @@ def divisors(xp: Any, a: Attrs, data: Shape, like: Array) -> Array:
 
 
 def per_element(xp: Any, a: Attrs, g: Array) -> Array:
-    """The gradient of each element of a window, of a sum or an average; 16 bits in float32."""
+    """Return the gradient per element of a window of a sum or an average; 16 bits in float32."""
     each = g.astype(wide(g.dtype), copy=False)
     return each / divisors(xp, a, a["shape"], each) if a["pool_type"] == "avg" else each
 
@@ -271,13 +275,13 @@ register(
     batch=not_along(spatial_axes, pool_batch, "pools along axis {axis}, where the batch lies"),
     params=POOLING,
     reads_on_host=True,
-    doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm (the "
-    "p_value-th root of the sum of powers). With x = n + 2 pad - kernel the length of an axis "
-    "becomes floor(x / stride) + 1 (pooling_convention valid), ceil(x / stride) + 1 (full: the "
-    "last windows may reach over the end), or ceil(n / stride) (same, without pad). global_pool: "
-    "one window over everything. An average divides by the elements of the window, those of pad "
-    "too unless count_include_pad=False. The gradient of a maximum goes to the first of equal "
-    "elements. MXNet Pooling.",
+    doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm "
+    "(the p_value-th root of the sum of powers). With x = n + 2 pad - kernel an axis becomes "
+    "floor(x / stride) + 1 long (pooling_convention valid), ceil(x / stride) + 1 (full: the "
+    "last windows may reach over the end), or ceil(n / stride) (same, without pad). "
+    "global_pool: one window over everything. An average divides by the size of the window, "
+    "including its padding unless count_include_pad=False. The gradient of a maximum goes to "
+    "the first of equal elements. MXNet Pooling.",
 )
 
 
@@ -295,7 +299,7 @@ register(
     flops=lambda attrs, ins, outs: pool_flops(attrs, outs, ins),
     params={**FORM, "shape": params.integers()},
     reads_on_host=True,
-    doc="Gradient of Pooling's data, which has this shape, for sums and averages.",
+    doc="Gradient of Pooling's data, which has the shape `shape`, for sums and averages.",
 )
 
 register(
@@ -323,5 +327,5 @@ register(
     grad=lambda c: (apply("_max_pool_grad", c.gy, c.x[1], **form(c.attrs)), None),
     flops=lambda attrs, ins, outs: 2 * pool_flops(attrs, ins, outs),
     params=FORM,
-    doc="The values where each window of the data has its first maximum.",
+    doc="The values at the first maximum of each window of the data.",
 )

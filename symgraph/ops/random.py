@@ -35,7 +35,7 @@ def fraction(raw: Any) -> float:
 
 
 def mask_shape(shape: Shape, axes: Sequence[int]) -> Shape:
-    """One number serves all elements along `axes`."""
+    """Return the shape of the random numbers; one serves all elements along `axes`."""
     shared = {a % len(shape) for a in axes}
     return tuple(1 if a in shared else d for a, d in enumerate(shape))
 
@@ -78,10 +78,10 @@ def mask_numbers(a: Attrs, shape: Shape) -> tuple[int, float, tuple[int, int, in
 
 
 def counters(env: Env, a: Attrs, shape: Shape) -> Any:
-    """The number of each element in the whole batch's random stream, sample after sample.
+    """Return the number of each element in the whole batch's random stream, sample by sample.
 
-    A sample's elements have consecutive numbers, in memory order; so they are the same in
-    whichever micro-batch the sample comes. Without a batch axis: plain element numbers.
+    A sample's elements have consecutive numbers, in memory order, so they are the same whichever
+    micro-batch the sample is in. Without a batch axis these are plain element numbers.
     """
     xp, axis = env.xp, a["axis"]
     if axis < 0:
@@ -94,7 +94,7 @@ def counters(env: Env, a: Attrs, shape: Shape) -> Any:
 
 
 def dropout(env: Env, a: Attrs, x: Array) -> tuple[Any, Any]:
-    """The mask is drawn in float32 for every dtype, so that it is the same for all of them."""
+    """Draw the mask in float32 for every dtype, so that all dtypes have the same mask."""
     shape = mask_shape(x.shape, a["axes"])
     if not (env.train or a["mode"] == "always"):
         return x, env.xp.ones(shape, x.dtype)
@@ -129,9 +129,10 @@ register(
         **PLACE,
     },
     random=True,
-    doc="Zero for a share p of the elements and 1 / (1 - p) times the data for the others, in "
-    "training (or always). axes: one draw for all elements along them. The mask is a function of "
-    "seed, step, `stream` (the node's name) and the sample; axis, outer and inner say where the "
-    "batch lies (layout.Split), axis -1 that there is none; first: samples of the micro-batch "
-    "before these. cudnn_off is accepted and changes nothing. MXNet Dropout.",
+    doc="In training (or always, with mode='always'), zero for a share p of the elements and 1 / "
+    "(1 - p) times the data for the others. axes: one draw for all elements along them. The "
+    "mask is a function of seed, step, `stream` (the node's name) and the sample; axis, outer "
+    "and inner say where the batch lies (batch_layout.Split; axis -1: nowhere); first: "
+    "samples of the micro-batch before these. cudnn_off is accepted and ignored. MXNet "
+    "Dropout.",
 )

@@ -19,7 +19,7 @@ from symgraph.ops.elementwise import floats, numbers
 
 
 def axes_in(attrs: Attrs, rank: int) -> tuple[int, ...]:
-    """The axes a call reduces (non-negative, sorted); those its shape rule found valid."""
+    """Return the axes that a call reduces (non-negative, sorted)."""
     axis = attrs["axis"]
     if axis is None or axis == ():
         return tuple(range(rank))
@@ -28,7 +28,7 @@ def axes_in(attrs: Attrs, rank: int) -> tuple[int, ...]:
 
 
 def reduce_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """Dimensions that are kept are known on both sides if they are on one."""
+    """Dimensions that are kept are known on both sides if they are known on one."""
     data, out = ins[0], outs[0]
     axis, keep = site.attrs["axis"], site.attrs["keepdims"]
     if data is None and not keep:
@@ -47,7 +47,7 @@ def reduce_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]
 
 
 def spread_back(g: Ref, c: Call) -> Ref:
-    """A gradient of the reduced value, repeated along the reduced axes."""
+    """Repeat a gradient of the reduced value along the reduced axes."""
     shape = c.x[0].shape
     axes = axes_in(c.attrs, len(shape))
     if not axes:
@@ -65,7 +65,7 @@ def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts
 
 
 def nonlinear_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Reductions that cannot be put together from those of the micro-batches by adding."""
+    """Refuse reductions over the batch that are not sums of those of the micro-batches."""
     if ins[0] is PARTIAL:
         refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
     found = sum_batch(site, ins, in_types, outs)
@@ -87,7 +87,7 @@ Reduction = Callable[[Any, Array, Attrs, tuple[int, ...]], Array]
 
 
 def total(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
-    """The sum over axes, float16 in float32."""
+    """Sum over axes, 16-bit floats in float32."""
     found: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide(x.dtype))
     return found
 
@@ -142,7 +142,7 @@ register_reduction(
 
 
 def mean_count(attrs: Attrs, ins: Types) -> int:
-    """The number of elements that each mean is over."""
+    """Return the number of elements that each mean is over."""
     shape = ins[0].shape
     return math.prod(shape[a] for a in axes_in(attrs, len(shape)))
 
@@ -166,7 +166,7 @@ register_reduction(
 
 
 def extreme_grad(c: Call) -> Ref:
-    """To every element that equals the extreme, ties included."""
+    """The gradient goes to every element that equals the extreme, ties included."""
     chosen = apply("_equal", c.x[0], spread_back(c.y[0], c))
     return spread_back(c.gy, c) * chosen
 
@@ -208,7 +208,7 @@ def norm(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
 
 
 def norm_grad(c: Call) -> Ref:
-    """Zero where the norm is zero."""
+    """The gradient is zero where the norm is zero."""
     x = c.x[0]
     if c.attrs["ord"] == 1:
         return spread_back(c.gy, c) * apply("sign", x)
@@ -234,7 +234,7 @@ register_reduction(
 
 
 def register_index(name: str, which: str) -> None:
-    """argmax and argmin."""
+    """Register argmax or argmin."""
 
     def compute(env: Env, a: Attrs, x: Array) -> Any:
         shape = reduced_shape(x.shape, axes_in(a, x.ndim), a["keepdims"])

@@ -80,16 +80,16 @@ register(
         "workspace": params.integer(512),
     },
     variadic="num_args",
-    doc="Every element of (batch, channel, height, width) as a square of scale x scale; one "
-    "input, nearest neighbours. num_filter, multi_input_mode and workspace are accepted and "
-    "change nothing. MXNet UpSampling.",
+    doc="Each element of (batch, channel, height, width) repeated to a square of scale x scale "
+    "(nearest neighbours of one input). num_filter, multi_input_mode and workspace are "
+    "accepted and ignored. MXNet UpSampling.",
 )
 
 # -- Pad ---------------------------------------------------------------------------------------
 
 
 def pairs(attrs: Attrs) -> Pairs:
-    """(before, after) for each axis."""
+    """Return (before, after) for each axis."""
     widths = attrs["pad_width"]
     return list(zip(widths[::2], widths[1::2], strict=True))
 
@@ -152,9 +152,9 @@ register(
     ),
     params=PAD,
     aliases=("pad",),
-    doc="More elements before and after those of each axis, pad_width=(before, after, ...): "
-    "constant_value, the outermost element (edge) or those within it mirrored (reflect). MXNet "
-    "Pad.",
+    doc="Data with more elements at both ends of each axis, pad_width=(before, after, ...): "
+    "constant_value, copies of the outermost element (edge), or the elements mirrored "
+    "(reflect). MXNet Pad.",
 )
 
 

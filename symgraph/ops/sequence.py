@@ -1,7 +1,7 @@
 """Sequences of different lengths in one array: SequenceMask, SequenceLast, SequenceReverse.
 
 Data is (T, B, ...) with axis=0, or (B, T, ...) with axis=1; `sequence_length` holds the number of
-time steps of each of the B samples, which are the first ones. It is an input only with
+valid time steps of each of the B samples, which come first. It is an input only with
 use_sequence_length=True; without it every sequence is T long.
 """
 
@@ -47,13 +47,13 @@ def with_lengths(attrs: Attrs) -> Names:
 
 
 def lengths_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
-    """The data's dtype; lengths keep their own, or get the data's if theirs is not known."""
+    """The data's dtype; an unknown dtype of lengths defaults to it."""
     data = ins[0] or "float32"
     return [data, *(d or data for d in ins[1:])], [data]
 
 
 def lengths_of(site: Site, given: Shapes, data: Partial) -> tuple[list[Partial], Partial]:
-    """The shapes of the lengths, if there are any, and of the data, each from the other."""
+    """Return the shapes of the lengths, if any, and of the data, each from the other."""
     if data is not None and len(data) < 2:
         site.fail(f"data of shape {data} has no time and batch axes")
     batch = 1 - site.attrs["axis"]
@@ -85,7 +85,7 @@ def last_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def sequence_batch(after: Callable[[Site, Layout], Layout], *, linear: bool = True) -> BatchRule:
-    """The batch lies along the samples, in data and lengths alike, or on an axis behind them."""
+    """The batch lies along the samples, alike in data and lengths, or on an axis behind them."""
 
     def rule(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
         data, *lengths = ins
@@ -107,14 +107,14 @@ def sequence_batch(after: Callable[[Site, Layout], Layout], *, linear: bool = Tr
 
 
 def by_rows(a: Attrs, lengths: Array, rank: int) -> Any:
-    """The lengths shaped so that they broadcast against data."""
+    """Return the lengths in a shape that broadcasts against data."""
     shape = [1] * rank
     shape[1 - a["axis"]] = lengths.size
     return lengths.reshape(shape)
 
 
 def steps(xp: Any, a: Attrs, shape: Shape) -> Any:
-    """The number of the time step, shaped so that it broadcasts against data."""
+    """Return the numbers of the time steps in a shape that broadcasts against data."""
     ones = [1] * len(shape)
     ones[a["axis"]] = shape[a["axis"]]
     return xp.arange(shape[a["axis"]]).reshape(ones)
@@ -152,7 +152,7 @@ register(
 
 
 def last_index(xp: Any, a: Attrs, lengths: Array, size: int) -> tuple[Any, ...]:
-    """Where the last steps are, as an index of axes 0 and 1."""
+    """Return the last steps as an index of axes 0 and 1."""
     if lengths.min() < 1:
         raise IndexError(f"sequence length {lengths.min()} is outside 1..{size}")
     ends, samples = checked(lengths, size + 1, "sequence length") - 1, xp.arange(lengths.size)
@@ -251,7 +251,7 @@ register(
     params=SEQUENCE,
     full_inputs=("sequence_length",),
     reads_on_host=True,
-    doc="The first sequence_length time steps of each sample in reverse order; those behind them "
-    "stay. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose axis is "
-    "always 0).",
+    doc="The first sequence_length time steps of each sample in reverse order, the others "
+    "unchanged. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse "
+    "(whose axis is always 0).",
 )

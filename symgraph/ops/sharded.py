@@ -1,10 +1,10 @@
-"""Operators on shards of the class axis: SoftmaxOutput in pieces, and the figures that join them.
+"""Operators on shards of the class axis: SoftmaxOutput, cross entropy and nll_stats in pieces.
 
 Shard i has the classes [begin, begin + its length) of `classes`. A softmax over all of them needs
-two numbers a row from each shard, its maximum and its sum of exponentials; brought together they
-let every shard make its own probabilities, and the whole row is nowhere. What the pieces of a
-value add up to, with their gradients, is what the operator on the whole gives, to rounding:
-`symgraph/passes/shard.py` puts them together.
+two numbers per row from each shard, its maximum and its sum of exponentials ("figures"); once they
+are joined, every shard can compute its own probabilities, and no device holds a whole row. The
+pieces, joined or summed by `symgraph/passes/shard.py`, and their gradients equal those of the whole
+operator up to rounding.
 """
 
 from __future__ import annotations
@@ -13,21 +13,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layouts, Split, kept, refuse_mixing
+from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, kept, refuse_mixing
 from symgraph.core.params import Attrs, Site
-from symgraph.core.ref import Ref
+from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import FULL, Call, Env, Shapes, no_flops, register
 from symgraph.core.shapes import expect, same
 from symgraph.core.types import Array, Types, wide
+from symgraph.ops.cross_entropy import figures_batch, picked_nll
 from symgraph.ops.elementwise import DTypes, arg_names, floats
 from symgraph.ops.index import SHARD, inside
 from symgraph.ops.joins import concat_grad, concat_shape
-from symgraph.ops.loss import HEAD, SMOOTH, classes_of, head_grad, labelled, targets
+from symgraph.ops.loss import (
+    HEAD,
+    IGNORE,
+    SMOOTH,
+    classes_of,
+    head_grad,
+    labelled,
+    labelled_dtype,
+    targets,
+)
 from symgraph.ops.softmax import flops_per_element
 
 
 def own(xp: Any, a: Attrs, label: Array, count: int) -> tuple[tuple[Array, ...], Array]:
-    """`inside` for labels, of which some may be ignored."""
+    """`inside` for labels, some of which may be ignored."""
     return inside(xp, a, targets(xp, a, label, a["classes"]), count)
 
 
@@ -69,8 +79,8 @@ register(
     dtype=row_figures_dtype,
     batch=row_figures_batch,
     precision=FULL,
-    doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). "
-    "No gradient flows: what reads it has the gradient of all shards' data.",
+    doc="For data (..., V) the maximum m of each row and the sum of exp(data - m): (2, ...). No "
+    "gradient flows: its readers have the gradient of all shards' data.",
 )
 
 
@@ -125,7 +135,7 @@ def with_figures_batch(site: Site, ins: Layouts) -> bool:
 
 
 def probabilities(xp: Any, x: Array, figures: Array) -> Array:
-    """The shard's part of softmax(x) over all classes, in x's dtype."""
+    """Return the shard's part of softmax(x) over all classes, in x's dtype."""
     y: Array = x - figures[0][..., None].astype(x.dtype)
     xp.exp(y, out=y)
     y /= figures[1][..., None]
@@ -177,5 +187,125 @@ register(
     params={"num_args": params.integer(), "dim": params.integer(-1)},
     variadic="num_args",
     loss=True,
-    doc="The output of a loss from those of its shards; needs no gradient, as the loss needs none.",
+    doc="The output of a loss, joined from its shards; it needs no gradient, as a loss needs none.",
+)
+
+
+# -- cross entropy and perplexity, which are summed over shards -----------------------------------
+
+
+def sum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    return [PARTIAL if with_figures_batch(site, ins) else WHOLE]
+
+
+def cross_entropy(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Any:
+    places, at = own(env.xp, a, label, x.shape[-1])
+    top, total = figures[0][places], figures[1][places]
+    chosen = x[(*places, at)] - top.astype(x.dtype) - env.xp.log(total).astype(x.dtype)
+    return -chosen.sum(dtype=wide(x.dtype)).astype(x.dtype).reshape(1)
+
+
+def cross_entropy_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    return with_figures_shape(site, ins, outs)[0], [(1,)]
+
+
+def cross_entropy_grad(c: Call) -> Sequence[Ref | None]:
+    residual = apply("_shard_residual", *c.x, **c.attrs)
+    return apply("broadcast_mul", residual, c.gy), None, None
+
+
+register(
+    name="_shard_cross_entropy",
+    inputs=("data", "label", "figures"),
+    shape=cross_entropy_shape,
+    compute=cross_entropy,
+    grad=cross_entropy_grad,
+    flops=lambda attrs, ins, outs: 4 * ins[1].size,
+    dtype=with_figures_dtype,
+    batch=sum_batch,
+    params={**IGNORE, **SHARD},
+    precision=FULL,
+    reads_on_host=True,
+    ids={"label": classes_of},
+    doc="The shard's part of softmax_cross_entropy: the sum over samples whose label is in the "
+    "shard. Its gradient is that of the sum over all shards.",
+)
+
+
+def residual(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Array:
+    found = probabilities(env.xp, x, figures)
+    places, at = own(env.xp, a, label, x.shape[-1])
+    found[(*places, at)] -= 1
+    return found
+
+
+register(
+    name="_shard_residual",
+    inputs=("data", "label", "figures"),
+    shape=with_figures_shape,
+    compute=residual,
+    flops=flops_per_element(3),
+    dtype=with_figures_dtype,
+    params={**IGNORE, **SHARD},
+    reads_on_host=True,
+    ids={"label": classes_of},
+    doc="The shard's part of softmax(data) - onehot(label).",
+)
+
+
+def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    prob, label = ins
+    if prob is not None:
+        label = expect(site, "label", label, prob[:-1], f"(prob of shape {prob})")
+    return [prob, label], [label]
+
+
+def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    prob, label = ins
+    if prob is not WHOLE and (not isinstance(prob, Split) or prob != label):
+        refuse_mixing(site, "needs data and labels whose batch lies alike")
+    return [label]
+
+
+def pick(env: Env, a: Attrs, prob: Array, label: Array) -> Array:
+    found: Array = env.xp.zeros(label.shape, prob.dtype)
+    places, at = own(env.xp, a, label, prob.shape[-1])
+    found[places] = prob[(*places, at)]
+    return found
+
+
+register(
+    name="_shard_pick",
+    inputs=("prob", "label"),
+    shape=pick_shape,
+    compute=pick,
+    flops=no_flops,
+    dtype=labelled_dtype,
+    batch=pick_batch,
+    params={**IGNORE, **SHARD},
+    precision=FULL,
+    reads_on_host=True,
+    ids={"label": classes_of},
+    reads_part=True,
+    doc="The probability of each label in the shard, 0 for other labels; summed over shards, the "
+    "probability of the label.",
+)
+
+
+def picked_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    return same(site, ins, [])[0], [(1,)] * len(outs)
+
+
+register(
+    name="_picked_nll",
+    inputs=("picked", "label"),
+    outputs=("nll", "count"),
+    shape=picked_shape,
+    compute=picked_nll,
+    flops=lambda attrs, ins, outs: 2 * ins[1].size,
+    dtype=lambda site, ins: (labelled(site, ins), ["float64"]),
+    batch=figures_batch,
+    params=IGNORE,
+    precision=FULL,
+    doc="nll_stats of probabilities that have been picked.",
 )

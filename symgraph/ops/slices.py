@@ -1,7 +1,7 @@
 """Parts of a value at fixed positions: slice_axis, slice, and their gradients.
 
-Positions are numbers, so a slice along the batch axis means other samples in each micro-batch:
-only what leaves that axis whole can be split.
+Positions are numbers, so a slice along the batch axis would take other samples in each micro-batch:
+only slices that leave that axis whole can be split.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MaybeInts = tuple[int | None, ...]
 
 
 def along_axis(a: Attrs, rank: int, part: slice) -> tuple[slice, ...]:
-    """An index that takes `part` of one axis."""
+    """Return an index that takes `part` of one axis."""
     axis: int = a["axis"] % rank
     return (*[slice(None)] * axis, part)
 
 
 def bounds(site: Site, length: int) -> tuple[int, int]:
-    """Begin and end on an axis of that length, non-negative; empty or outside: ShapeError."""
+    """Return non-negative begin and end on an axis of that length; empty or outside: ShapeError."""
     begin, end = site.attrs["begin"], site.attrs["end"]
     first = begin + length if begin < 0 else begin
     last = length if end is None else end + length if end < 0 else end
@@ -91,8 +91,8 @@ register(
     },
     view=slice_offset,
     reads_part=True,
-    doc="The part [begin, end) of one axis; end None means to its end, negative positions count "
-    "from its end. MXNet slice_axis.",
+    doc="The part [begin, end) of one axis; end=None means up to the axis's end, and negative "
+    "positions count from there. MXNet slice_axis.",
 )
 
 
@@ -131,8 +131,7 @@ register(
     flops=no_flops,
     batch=not_along(named_axis, why="pads the batch axis"),
     params={"axis": params.integer(), "begin": params.integer(), "size": params.integer()},
-    doc="Zeros of length `size` along one axis with the data put at `begin`. Gradient of "
-    "slice_axis.",
+    doc="Zeros of length `size` along one axis, with the data at `begin`. Gradient of slice_axis.",
 )
 
 
@@ -148,13 +147,13 @@ SLICE = {"begin": POSITIONS, "end": POSITIONS, "step": Param(parse_positions, ()
 
 
 def parts(a: Attrs) -> tuple[slice, ...]:
-    """One slice for each leading axis that the parameters name."""
+    """Return one slice for each leading axis that the parameters name."""
     steps = a["step"] or (None,) * len(a["begin"])
     return tuple(slice(*part) for part in zip(a["begin"], a["end"], steps, strict=True))
 
 
 def picked(site: Site, part: slice, length: int) -> int:
-    """How many elements of an axis a slice takes; none raises ShapeError."""
+    """Return how many elements of an axis a slice takes; none raises ShapeError."""
     count = len(range(*part.indices(length)))
     if not count:
         site.fail(
@@ -182,7 +181,7 @@ def slice_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def sliced_axes(a: Attrs, rank: int) -> list[int]:
-    """The axes of which `slice` takes a part."""
+    """Return the axes of which `slice` takes a part."""
     return [
         axis
         for axis, cut in enumerate(parts(a))
@@ -202,8 +201,8 @@ register(
     batch=SLICE_BATCH,
     params=SLICE,
     reads_part=True,
-    doc="The parts [begin, end) by step of the leading axes; None stands for an axis' own end, "
-    "negative positions count from it. MXNet slice.",
+    doc="The parts [begin, end) by step of the leading axes; None stands for the axis's own end, "
+    "and negative positions count from there. MXNet slice.",
 )
 
 
@@ -230,5 +229,5 @@ register(
     flops=no_flops,
     batch=SLICE_BATCH,
     params={**SLICE, "shape": params.integers()},
-    doc="Zeros of `shape` with the data put where `slice` takes it. Gradient of slice.",
+    doc="Zeros of `shape`, with the data where `slice` takes it. Gradient of slice.",
 )

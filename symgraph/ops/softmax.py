@@ -16,12 +16,12 @@ from symgraph.ops.elementwise import floats
 
 
 def flops_per_element(count: int) -> Callable[[Attrs, Types, Types], int]:
-    """So many operations an element of the first input."""
+    """Return a rule of `count` operations per element of the first input."""
     return lambda attrs, ins, outs: count * ins[0].size
 
 
 def softmax(xp: Any, x: Array, axis: int) -> Array:
-    """exp(x) / sum(exp(x)) along an axis, without overflow, in x's dtype."""
+    """Compute exp(x) / sum(exp(x)) along an axis, without overflow, in x's dtype."""
     y: Array = x - x.max(axis=axis, keepdims=True)
     xp.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True, dtype=wide(y.dtype))
@@ -29,14 +29,14 @@ def softmax(xp: Any, x: Array, axis: int) -> Array:
 
 
 def log_softmax(xp: Any, x: Array, axis: int) -> Array:
-    """log(softmax(x)) along an axis, finite where softmax(x) is too small for its dtype."""
+    """Compute log(softmax(x)) along an axis, finite where softmax(x) underflows."""
     y: Array = x - x.max(axis=axis, keepdims=True)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True, dtype=wide(y.dtype)))
     return y
 
 
 def axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """All shapes are the same and have the axis that is asked for."""
+    """All shapes are the same and have the axis."""
     ins, outs = same(site, ins, outs)
     if ins[0] is not None:
         axes_of(site, site.attrs["axis"], len(ins[0]))
@@ -58,7 +58,7 @@ def softmax_grad(env: Env, a: Attrs, y: Array, g: Array) -> Array:
 
 
 def softmax_second_grad(c: Call) -> Sequence[Ref]:
-    """y * (g - sum(y * g)) is bilinear but for the sum: differentiate both places of y."""
+    """y * (g - sum(y * g)) is bilinear except for the sum: differentiate both places of y."""
     (y, g), h, axis = c.x, c.gy, c.attrs["axis"]
     centred = apply("broadcast_sub", g, sum_along(y * g, axis))
     of_y = h * centred - apply("broadcast_mul", g, sum_along(y * h, axis))
@@ -98,7 +98,7 @@ register(
     batch=axiswise,
     params=AXIS_AND_TEMPERATURE,
     precision=FULL,
-    doc="exp(data / temperature), divided by its sum along the axis. MXNet softmax.",
+    doc="exp(data / temperature) divided by its sum along the axis. MXNet softmax.",
 )
 
 

@@ -1,7 +1,7 @@
-"""Begin states: the zeros that a recurrent network starts from, one row a sample.
+"""Begin states: the zeros that a recurrent network starts from, one row per sample.
 
-The batch size of a state is nowhere in the network but in its data, so the operator reads it off
-the first input of the sequence. Shapes, micro-batches and placement then follow from that input.
+Only a network's data has the batch size of a state, so the operator reads it from the first input
+of the sequence. Shapes, micro-batches and placement then follow from that input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def begin_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def begin_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """As the rows of `like`, of which only the number is read."""
+    """The batch lies as in the rows of `like`, of which only the number is read."""
     layout = ins[0]
     return [layout if isinstance(layout, Split) and layout.axis == 0 else WHOLE]
 

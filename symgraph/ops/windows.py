@@ -30,7 +30,7 @@ CUDNN: Mapping[str, Param] = {
 
 
 class Windows(NamedTuple):
-    """One entry a spatial axis in each field."""
+    """Windows along spatial axes, one entry per axis in each field."""
 
     kernel: Shape
     stride: Shape
@@ -39,7 +39,7 @@ class Windows(NamedTuple):
 
     @property
     def extent(self) -> Shape:
-        """How many elements a window spans."""
+        """The number of elements that a window spans."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilate, strict=True))
 
     @property
@@ -51,22 +51,25 @@ class Windows(NamedTuple):
         return tuple(n + 2 * p for n, p in zip(spatial, self.pad, strict=True))
 
     def counts(self, spatial: Shape) -> Shape:
-        """The number of windows along each axis of known data."""
+        """Return the number of windows along each axis of known data."""
         fields = zip(self.padded(spatial), self.extent, self.stride, strict=True)
         return tuple((n - extent) // step + 1 for n, extent, step in fields)
 
     def inside(self, spatial: Shape) -> tuple[slice, ...]:
-        """The data within its padding."""
+        """Return the place of the data within its padding."""
         return tuple(slice(p, p + n) for n, p in zip(spatial, self.pad, strict=True))
 
     def offsets(self) -> Iterator[Shape]:
-        """Positions in the kernel, the last axis fastest."""
+        """Iterate over the positions in the kernel, the last axis fastest."""
         return product(*map(range, self.kernel))
 
     def at(self, offset: Shape, counts: Shape, first: int = 0) -> tuple[slice, ...]:
-        """The padded elements at one position of `counts` windows, from window `first` of axis 0.
+        """Return the place of the padded elements at one position in the windows.
 
-        counts: windows along each spatial axis.
+        Args:
+            offset: The position in the kernel.
+            counts: The number of windows along each spatial axis.
+            first: The first window along axis 0.
         """
         starts = [o * d for o, d in zip(offset, self.dilate, strict=True)]
         starts[0] += first * self.stride[0]
@@ -77,7 +80,7 @@ class Windows(NamedTuple):
 
 
 def windows_of(attrs: Attrs) -> Windows:
-    """The parameters with MXNet's defaults filled in: stride and dilate 1, pad 0."""
+    """Return the parameters with MXNet's defaults: stride and dilate 1, pad 0."""
     kernel = attrs["kernel"]
     ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
     return Windows(
@@ -86,7 +89,7 @@ def windows_of(attrs: Attrs) -> Windows:
 
 
 def checked(site: Site) -> Windows:
-    """`windows_of`; lengths that differ and values that make no sense raise ShapeError."""
+    """Return `windows_of`; wrong lengths or values raise ShapeError."""
     found = windows_of(site.attrs)
     rank = len(found.kernel)
     if not 1 <= rank <= len(LAYOUTS):
@@ -107,7 +110,7 @@ def checked(site: Site) -> Windows:
 
 
 def with_rank(site: Site, what: str, shape: Partial, rank: int) -> Shape:
-    """A partly known shape of (batch, channel) and so many spatial axes."""
+    """Return a partly known shape of (batch, channel) and `rank` spatial axes."""
     if shape is None:
         return (0,) * (rank + 2)
     if len(shape) != rank + 2:
@@ -119,7 +122,7 @@ def with_rank(site: Site, what: str, shape: Partial, rank: int) -> Shape:
 
 
 def counts_of(site: Site, windows: Windows, data: Shape) -> Shape:
-    """How many windows fit into padded data along each spatial axis; 0 where not known."""
+    """Return the number of windows along each spatial axis of padded data; 0 where unknown."""
     lengths = windows.padded(data[2:])
     for length, known, extent in zip(lengths, data[2:], windows.extent, strict=True):
         if known and length < extent:

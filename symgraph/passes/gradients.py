@@ -59,7 +59,7 @@ def gradients(
     for name in wrt:
         if name not in graph.nodes or not graph[name].is_variable:
             known = nearest(name, (n.name for n in graph.variables))
-            raise GraphError(f"cannot differentiate by {name!r}, which is no variable; {known}")
+            raise GraphError(f"cannot differentiate by {name!r}, which is not a variable; {known}")
         if not is_float(graph[name].types[0].dtype):
             raise GraphError(f"cannot differentiate by {name!r} of {graph[name].types[0]}")
     builder = Builder(graph)

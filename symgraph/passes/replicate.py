@@ -98,7 +98,7 @@ def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
             )
         if count > 1 and place_of(node):
             raise GraphError(
-                f"{node.op} {node.name!r} is in shards and is to be replicated as well; keep one "
+                f"{node.op} {node.name!r} is both split into shards and replicated; keep one "
                 "of the attributes shard and replicate"
             )
         if count > 1:
@@ -205,7 +205,7 @@ class _Rewriter:
 
     def _add(self, node: Node, inputs: tuple[Value, ...]) -> None:
         if node.name in self.nodes:
-            raise GraphError(f"{node.name!r} is to be the name of a replica; rename that node")
+            raise GraphError(f"node name {node.name!r} is reserved for a replica; rename the node")
         self.nodes[node.name] = Node(
             node.name, node.op, inputs, node.attrs, node.types, None, node.tags
         )

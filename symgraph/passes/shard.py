@@ -197,7 +197,7 @@ class _Rewriter:
 
     def add(self, node: Node) -> Value:
         if node.name in self.nodes:
-            raise GraphError(f"{node.name!r} is to be the name of a shard; rename that node")
+            raise GraphError(f"node name {node.name!r} is reserved for a shard; rename the node")
         self.nodes[node.name] = node
         return Value(node.name)
 

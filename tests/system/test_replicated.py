@@ -190,7 +190,7 @@ def test_marks_that_say_nothing(text):
 
 
 def test_shards_are_not_replicated_as_well():
-    with pytest.raises(GraphError, match=r"'decode.*' is in shards and is to be replicated"):
+    with pytest.raises(GraphError, match=r"'decode.*' is both split into shards and replicated"):
         make_plan(network(decode={"replicate": "2", "shard": "2"}), placed(1))
 
 

@@ -172,7 +172,7 @@ def test_permutations_are_inferred_both_ways():
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, 1, 2), (0, 2)])
 def test_axes_that_are_no_permutation(axes):
-    with pytest.raises(ShapeError, match=r"transpose 'op': axes=.* is no permutation of 2 axes"):
+    with pytest.raises(ShapeError, match=r"transpose 'op': axes=.* is not a permutation of 2 axes"):
         run_op("transpose", numbers(2, 3), axes=axes)
 
 

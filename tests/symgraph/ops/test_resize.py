@@ -115,7 +115,7 @@ def test_lrn(nsize):
 
 def test_lrn_has_one_output_and_an_odd_size():
     assert LRN(Variable("x"), nsize=5, name="norm").list_outputs() == ["norm_output"]
-    with pytest.raises(ShapeError, match="LRN 'op': nsize=4 is to be odd"):
+    with pytest.raises(ShapeError, match="LRN 'op': nsize=4 must be odd"):
         op_graph("LRN", [X], nsize=4)
     with pytest.raises(ShapeError, match=r"data of shape \(3,\) has no channels"):
         op_graph("LRN", [np.zeros(3)], nsize=3)

@@ -219,9 +219,9 @@ def test_wrong_variables():
     )
     with pytest.raises(GraphError, match=r"cannot differentiate by 'ids' of int32\[3\]"):
         gradients(graph, ["ids"])
-    with pytest.raises(GraphError, match="'embed_wieght', which is no variable; did you mean"):
+    with pytest.raises(GraphError, match="'embed_wieght', which is not a variable; did you mean"):
         gradients(graph, ["embed_wieght"])
-    with pytest.raises(GraphError, match="'embed', which is no variable"):
+    with pytest.raises(GraphError, match="'embed', which is not a variable"):
         gradients(graph, ["embed"])
 
 

@@ -282,7 +282,7 @@ def test_mistakes():
     with AttrScope(shard="2"):
         a = sym.FullyConnected(var("x"), num_hidden=4, name="a")
     symbol = sym.Group([sym.tanh(var("x2"), name="a[0:2]"), a])
-    with pytest.raises(GraphError, match=r"'a\[0:2\]' is to be the name of a shard"):
+    with pytest.raises(GraphError, match=r"node name 'a\[0:2\]' is reserved for a shard"):
         shard(lowered(symbol, {"x": (2, 3), "x2": (2,)}), symbol.list_outputs(), ("x", "x2"))
 
 
