@@ -13,7 +13,6 @@ the plain calls come, where they are needed:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -23,6 +22,7 @@ from partitioner.base.types import FORWARD, BodyKey, CommEdge
 from runtime.backends.bodies import Binder, BoundBody
 from runtime.backends.bodies import Call as BodyCall
 from runtime.backends.cuda_graphs import replayed
+from runtime.backends.device import settings
 from runtime.backends.device.arrays import Device
 from runtime.backends.device.receive_stream import ReceiveStream
 from runtime.engine.rank import Rank
@@ -33,8 +33,6 @@ from runtime.schedule.instructions import RECV, Collective, Free, Instruction, R
 from runtime.schedule.program import Program
 from symgraph.core.types import Array, TensorType
 from symgraph.passes.replicate import copies_of
-
-NVTX = "SYMGRAPH_NVTX"
 
 Call = Callable[[], None]
 
@@ -224,7 +222,7 @@ def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:
 
 def in_ranges(device: Device, program: Program, calls: Sequence[Call]) -> list[Call]:
     """Put each call of a GPU's program into a range with its name, if SYMGRAPH_NVTX=1."""
-    if device.is_host or os.environ.get(NVTX) != "1":
+    if device.is_host or not settings.nvtx_ranges_are_marked():
         return [*calls]
     nvtx = device.xp.cuda.nvtx
     return [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.backends.device import arrays
+from runtime.backends.device import arrays, settings
 from symgraph import gpu
 from symgraph.core.errors import PlacementError
 from tests.fakes.fake_cupy import fake_cupy
@@ -25,7 +25,7 @@ def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     Skips the test where there is none.
     """
-    patch.setenv(arrays.SHARE, "1")
+    patch.setenv(settings.SHARE_GPUS, "1")
     if kind == STAND_IN:
         if compiler() is None:
             pytest.skip(MISSING)

@@ -11,8 +11,7 @@ import pytest
 from runtime.backends.bodies import Call
 from runtime.backends.cuda import KERNELS
 from runtime.backends.cuda_graphs import CapturedRun
-from runtime.backends.device import arrays
-from runtime.backends.device import gpu as card
+from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import CallContext, KernelCall
 from runtime.engine.session import Session
 from runtime.planning.options import Options
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
 
 @pytest.fixture(autouse=True)
 def shared_gpu(monkeypatch):
-    monkeypatch.setenv(arrays.SHARE, "1")
+    monkeypatch.setenv(settings.SHARE_GPUS, "1")
     with fake_cupy() as cupy:
         yield cupy
 
@@ -95,7 +94,7 @@ def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
 def test_without_graphs_if_the_environment_says_so(monkeypatch):
     case = with_dropout()
     by_graphs, _ = trained(case, gpu(0))
-    monkeypatch.setenv(card.GRAPHS, "0")
+    monkeypatch.setenv(settings.CUDA_GRAPHS, "0")
     call_by_call, session = trained(case, gpu(0))
     assert all(run.apart for run in replays(session))
     for name, array in by_graphs.items():

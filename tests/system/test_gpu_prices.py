@@ -16,7 +16,7 @@ import pytest
 import symgraph as sg
 from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, signature
 from partitioner.costs.machine_files import load_machine
-from runtime.backends.device import arrays
+from runtime.backends.device import arrays, settings
 from runtime.backends.device.clocks import EventStamps, HostStamps
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
@@ -50,7 +50,7 @@ from tests.runtime.backends.cuda.emulation import MISSING, compiler
 @pytest.fixture
 def little(monkeypatch):
     """Any number of contexts on one card, on which little is computed for each figure."""
-    monkeypatch.setenv(arrays.SHARE, "1")
+    monkeypatch.setenv(settings.SHARE_GPUS, "1")
     monkeypatch.setattr(calibrate, "ON_CARD", calibrate.Sizes(64, 1 << 12))
     monkeypatch.setattr(measure, "ON_CARD", calibrate.Sizes(64, 1 << 12))
     monkeypatch.setattr(calibrate, "MOST", 1)
@@ -354,7 +354,7 @@ def test_a_machine_of_cards_is_measured_and_used(stand_in, tmp_path, monkeypatch
     ],
 )
 def test_devices_that_cannot_be_measured(stand_in, monkeypatch, capsys, word, message):
-    monkeypatch.delenv(arrays.SHARE)
+    monkeypatch.delenv(settings.SHARE_GPUS)
     assert main(["--measure-machine", word]) == 2
     assert message in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from runtime.backends.cuda.rank_memory import ERROR_KINDS
-from runtime.backends.device import arrays
+from runtime.backends.device import arrays, settings
 from runtime.engine.session import Session, initialize
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
@@ -85,7 +85,7 @@ def test_more_than_there_are(cards, index, there):
 def test_contexts_share_a_card_if_they_may(monkeypatch):
     with fake_cupy(cards=2):
         assert "SYMGRAPH_SHARE_GPUS=1 lets contexts share them" in refused(2)
-        monkeypatch.setenv(arrays.SHARE, "1")
+        monkeypatch.setenv(settings.SHARE_GPUS, "1")
         first, third = arrays.device(gpu(0)), arrays.device(gpu(2))
         assert arrays.device(gpu(2)) is third
         assert first.stream is not third.stream

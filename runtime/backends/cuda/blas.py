@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from runtime.backends.cuda.base import PLANNED
-from runtime.backends.device import arrays
+from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import BoundCall, noop
 from symgraph.core.types import Array
 
@@ -144,7 +144,7 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     number = ctypes.c_double if kind == "float64" else ctypes.c_float
     sums = SUMS_64 if kind == "float64" else SUMS_32
     if kind == "float32":
-        sums = LOOSE[arrays.products()]
+        sums = LOOSE[settings.product_precision()]
     one, zero = number(1), number(0)
     rows, columns = out.shape[-2:]
     args = (

@@ -17,18 +17,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from runtime.backends.device import settings
 from runtime.backends.device.clocks import HostStamps, Stamps
 from runtime.backends.device.gpu import Gpu
 from runtime.backends.device.receive_stream import ReceiveStream
 from symgraph.core.context import Context
-from symgraph.core.errors import ConfigError, PlacementError, nearest
+from symgraph.core.errors import PlacementError
 from symgraph.core.types import Array, Shape, TensorType
 
 ALIGN = 64  # bytes: a cache line
 HUGE = 1 << 21  # bytes: a large page, where the system has such for who asks, as numpy does
-SHARE = "SYMGRAPH_SHARE_GPUS"
-PRODUCTS = "SYMGRAPH_PRODUCTS"
-PRECISIONS = ("float32", "tf32", "bfloat16")  # that products of float32 can have
 INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
@@ -166,7 +164,7 @@ def device(context: Context) -> Device:
 
     With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... are dealt out to the GPUs
     that there are, each with a stream of its own: so a pipeline can be tried on a single card.
-    Products of float32 are as SYMGRAPH_PRODUCTS says, see `products`.
+    Products of float32 are as SYMGRAPH_PRODUCTS says, see settings.py.
     """
     return HOST if context.kind == "cpu" else _gpu(_cupy(context), context)
 
@@ -285,18 +283,6 @@ def loaded() -> Any:
     return importlib.import_module("cupy")
 
 
-def products() -> str:
-    """How products of float32 are made on GPUs, as the environment's SYMGRAPH_PRODUCTS says.
-
-    float32, or with factors cut to tf32 (10 bits of mantissa) or bfloat16 (7), which is faster;
-    sums are float32 in any case. ConfigError for another word.
-    """
-    word = os.environ.get(PRODUCTS, PRECISIONS[0])
-    if word not in PRECISIONS:
-        raise ConfigError(f"{PRODUCTS}={word}: {nearest(word, PRECISIONS)}")
-    return word
-
-
 def shared_library(*names: str) -> Any:
     """The first library of these names that this process has loaded; OSError if it has none."""
     for name in names:
@@ -307,8 +293,7 @@ def shared_library(*names: str) -> Any:
 
 def _cupy(context: Context) -> Any:
     """The module, if there is a GPU for a context."""
-    # CuPy reads this at its first product of float32: strict unless somebody asks for less.
-    os.environ["CUPY_TF32"] = "0" if products() == "float32" else "1"
+    settings.set_cupy_precision()
     try:
         cupy = loaded()
     except ImportError as error:
@@ -327,9 +312,11 @@ def _cupy(context: Context) -> Any:
         raise _missing(context, f"CUDA finds no driver or no GPU ({error})") from None
     if not cards:
         raise _missing(context, "CUDA finds no GPU")
-    if context.index >= cards and os.environ.get(SHARE) != "1":
+    if context.index >= cards and not settings.gpus_are_shared():
         there = "gpu(0)" if cards == 1 else f"gpu(0) to gpu({cards - 1})"
-        raise _missing(context, f"this machine has {there}; {SHARE}=1 lets contexts share them")
+        raise _missing(
+            context, f"this machine has {there}; {settings.SHARE_GPUS}=1 lets contexts share them"
+        )
     return cupy
 
 

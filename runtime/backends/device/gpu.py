@@ -5,7 +5,6 @@ Nothing here is imported from CuPy.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -13,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from runtime.backends.device import settings
 from runtime.backends.device.clocks import EventStamps, Stamps
 from runtime.backends.device.receive_stream import ReceiveStream
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError
 from symgraph.core.types import Array, TensorType
 from symgraph.core.units import bytes_text
-
-GRAPHS = "SYMGRAPH_CUDA_GRAPHS"
 
 
 class Gpu:
@@ -127,7 +125,7 @@ class Gpu:
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See arrays.Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
-        if os.environ.get(GRAPHS) == "0":
+        if not settings.cuda_graphs_are_used():
             return None
         with self.making():
             self.stream.begin_capture()

@@ -15,14 +15,11 @@ import numpy as np
 
 from runtime.backends.device.arrays import copy, loaded, mark
 from runtime.backends.device.pinned import PinnedBuffers
-from symgraph.core.errors import ConfigError
+from runtime.backends.device.settings import cuda_aware_mpi, mpi_gpu_support_is_set
 from symgraph.core.types import Array
 
 __all__: list[str] = []
 
-AWARE = "SYMGRAPH_CUDA_AWARE_MPI"
-# What users of MPICH and of Open MPI set, for libraries that cannot be asked.
-TOLD = ("MPICH_GPU_SUPPORT_ENABLED", "MPICH_GPU_SUPPORT", "OMPI_MCA_opal_cuda_support")
 CUDA = 0  # MPICH's MPIX_GPU_SUPPORT_CUDA
 
 
@@ -31,14 +28,11 @@ def cuda_aware(library: str, environ: Mapping[str, str]) -> bool:
 
     library: a shared library that is, or is linked with, the MPI that has been initialised.
     """
-    said = environ.get(AWARE)
-    if said is None:
-        answer = _answer(library)
-        told = (environ.get(name, "").lower() for name in TOLD)
-        return any(t in ("1", "true", "yes") for t in told) if answer is None else answer
-    if said not in ("0", "1"):
-        raise ConfigError(f"{AWARE}={said!r}: say 1 if MPI takes memory of GPUs, or else 0")
-    return said == "1"
+    setting = cuda_aware_mpi(environ)
+    if setting is not None:
+        return setting
+    answer = _answer(library)
+    return mpi_gpu_support_is_set(environ) if answer is None else answer
 
 
 def _answer(library: str) -> bool | None:

@@ -5,10 +5,10 @@ Processes start, meet and fail as `mpi.py` says; ranks on the host are welcome a
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Sequence
 
+from runtime.backends.device import settings
 from runtime.backends.device.arrays import device, loaded
 from runtime.transports.base import T, Transport, wrong_size
 from runtime.transports.mpi.cluster import MpiCluster
@@ -20,10 +20,6 @@ from symgraph.core.errors import ConfigError, SymgraphError
 
 __all__: list[str] = []
 
-# Streams that CUDA keeps apart. Of its own accord it is 8: what stands behind a message that waits
-# for its receiver would wait as well.
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-
 
 class NcclCluster(MpiCluster):
     """All processes that `mpiexec` started, each with its device."""
@@ -32,7 +28,7 @@ class NcclCluster(MpiCluster):
 
     def __init__(self, timeout: float, devices: Sequence[Context]) -> None:
         """devices: of each rank. ConfigError, the same on all ranks, if they cannot be used so."""
-        os.environ.setdefault(CONNECTIONS, "32")
+        settings.set_cuda_connections()
         super().__init__(timeout)
         try:
             if len(devices) != self.size:

@@ -16,10 +16,10 @@ import numpy as np
 
 from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import device
+from runtime.backends.device.settings import CUDA_AWARE_MPI
 from runtime.transports import Cluster, Transport, make_cluster
 from runtime.transports.base import CollectiveTicket, Ticket
 from runtime.transports.mpi.cluster import MpiCluster
-from runtime.transports.mpi.staging import AWARE
 from runtime.transports.nccl.cluster import NcclCluster
 from symgraph.core.context import Context, gpu
 from symgraph.core.errors import SymgraphError
@@ -115,7 +115,7 @@ def contract() -> None:
 def by_mpi() -> None:
     """Messages and collectives of cards, given to MPI as they are or not."""
     for aware, how in (("1", "as they are"), ("0", "staged")):
-        os.environ[AWARE] = aware
+        os.environ[CUDA_AWARE_MPI] = aware
         for check in MESSAGES:
             check(lambda timeout: OnCards(MpiCluster(timeout)))
         say(f"messages {how}")

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from runtime.backends.device.settings import CUDA_AWARE_MPI
 from runtime.transports import ThreadCluster
-from runtime.transports.mpi.staging import AWARE, cuda_aware
+from runtime.transports.mpi.staging import cuda_aware
 from symgraph.core.errors import ConfigError
 from tests.fakes import fake_nccl
 from tests.fakes.fake_cupy import fake_cupy
@@ -225,7 +226,9 @@ def test_cuda_aware_mpi_is_asked_or_told():
     assert not cuda_aware(library, {})
     assert cuda_aware(library, {"OMPI_MCA_opal_cuda_support": "true"})
     assert cuda_aware(library, {"MPICH_GPU_SUPPORT": "1"})
-    assert not cuda_aware(library, {"MPICH_GPU_SUPPORT": "1", AWARE: "0"})
-    assert cuda_aware(library, {AWARE: "1"})
-    with pytest.raises(ConfigError, match=f"{AWARE}='yes': say 1 if MPI takes memory of GPUs"):
-        cuda_aware(library, {AWARE: "yes"})
+    assert not cuda_aware(library, {"MPICH_GPU_SUPPORT": "1", CUDA_AWARE_MPI: "0"})
+    assert cuda_aware(library, {CUDA_AWARE_MPI: "1"})
+    with pytest.raises(
+        ConfigError, match=f"{CUDA_AWARE_MPI}='yes': say 1 if MPI takes memory of GPUs"
+    ):
+        cuda_aware(library, {CUDA_AWARE_MPI: "yes"})

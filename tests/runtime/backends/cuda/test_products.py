@@ -9,7 +9,7 @@ import pytest
 
 from runtime.backends.cuda import rank_memory
 from runtime.backends.cuda.blas import BlasError, product
-from runtime.backends.device import arrays
+from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import CallContext
 from symgraph import gpu
 from symgraph.core.errors import ConfigError
@@ -72,7 +72,7 @@ def test_products_of_a_single_row_or_column(rows, inner, columns, a, b):
 )
 def test_products_of_float32_are_strict_unless_somebody_asks(monkeypatch, asked, sums, of_cupy):
     if asked is not None:
-        monkeypatch.setenv(arrays.PRODUCTS, asked)
+        monkeypatch.setenv(settings.PRODUCTS, asked)
     monkeypatch.setenv("CUPY_TF32", "1")
     arrays.require(gpu(0))
     assert os.environ["CUPY_TF32"] == of_cupy
@@ -83,7 +83,7 @@ def test_products_of_float32_are_strict_unless_somebody_asks(monkeypatch, asked,
 
 
 def test_a_precision_that_there_is_not(monkeypatch):
-    monkeypatch.setenv(arrays.PRODUCTS, "tf23")
+    monkeypatch.setenv(settings.PRODUCTS, "tf23")
     with pytest.raises(ConfigError, match=r"SYMGRAPH_PRODUCTS=tf23: did you mean 'tf32'\?"):
         arrays.require(gpu(0))
 
