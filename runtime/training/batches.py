@@ -10,26 +10,28 @@ from symgraph.app.corpus import EOS, Ids, TimeMajorBatches, sentences
 from symgraph.frontend.io import DataBatch, DataDesc
 from symgraph.rnn.io import BucketSentenceIter
 
-IGNORED = -1  # the label of what does not count
+IGNORED = -1  # the label of words that do not count
 LAYOUT = "TN"
 
 
 class Source(Protocol):
-    """Batches of steps, numbered over epochs."""
+    """The batches of steps, numbered over epochs."""
 
     def __len__(self) -> int:
-        """Steps an epoch."""
+        """The number of steps per epoch."""
         ...
 
-    def batches(self, step: int) -> Sequence[DataBatch]: ...
+    def batches(self, step: int) -> Sequence[DataBatch]:
+        """The batches of a step."""
+        ...
 
     def tokens(self, step: int) -> int:
-        """Labels of a step that count."""
+        """The number of labels of a step that count."""
         ...
 
 
 class Stream:
-    """Consecutive batches of one stream: states go on from each to the next."""
+    """Consecutive batches of one stream of words: states are carried from each to the next."""
 
     def __init__(self, ids: Ids, data: DataConfig) -> None:
         assert data.sequence_length is not None
@@ -41,7 +43,7 @@ class Stream:
 
     def batches(self, step: int) -> list[DataBatch]:
         data, label = self._batches.batch(step % len(self))
-        provide = described(*data.shape)
+        provide = descriptions(*data.shape)
         return [DataBatch([data], [label], provide_data=provide[0], provide_label=provide[1])]
 
     def tokens(self, step: int) -> int:
@@ -49,8 +51,10 @@ class Stream:
 
 
 class Sentences:
-    """Sentences in buckets, `batches_per_step` batches a step; the last few of an epoch may go on
-    into the next one."""
+    """Sentences in buckets, `batches_per_step` batches per step.
+
+    The last step of an epoch may take its last batches from the next one.
+    """
 
     def __init__(self, ids: Ids, data: DataConfig, seed: int) -> None:
         self._batches = BucketSentenceIter(
@@ -78,12 +82,12 @@ class Sentences:
         return sum(int((b.label[0] != IGNORED).sum()) for b in self.batches(step))
 
 
-def described(steps: int, batch: int) -> tuple[list[DataDesc], list[DataDesc]]:
-    """Data and labels of that many time steps and sequences."""
+def descriptions(steps: int, batch: int) -> tuple[list[DataDesc], list[DataDesc]]:
+    """Describe the data and labels of that many time steps and sequences."""
     data, label = (DataDesc(n, (steps, batch), "int32", LAYOUT) for n in ("data", "label"))
     return [data], [label]
 
 
 def source(ids: Ids, data: DataConfig, seed: int) -> Source:
-    """The batches that a config's `data:` section asks for."""
+    """Make the batches that a config's `data:` section asks for."""
     return Stream(ids, data) if data.buckets is None else Sentences(ids, data, seed)

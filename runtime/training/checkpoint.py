@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, by name, for any other partition.
+"""Checkpoints: everything a run needs to resume, by name, for any other partition.
 
     runs/a/step-00000500/
         rank-0.safetensors      parameters under their own names, `optimizer/<name>/<slot>`,
@@ -6,11 +6,10 @@
         shards.safetensors      parameters that are in shards, joined, and their optimizer arrays
         checkpoint.json         steps and updates done, the loss scale, and the config
 
-Every rank writes what it holds and reads what it needs, wherever it stands, so a run may go on
-with other groups, devices, schedules or transports, and its numbers stay the same to the bit (for
-one number of micro-batches), or with other shards. Random numbers need nothing: they are keyed by
-seed and step. A folder gets its name only when all of it is written. With MPI, ranks share the
-folder.
+Every rank writes what it holds and reads what it needs, whichever rank wrote it. So a run may
+resume with other groups, devices, schedules or transports, with bit-identical results (for one
+number of micro-batches), or with other shards. Random numbers need nothing: they are keyed by seed
+and step. A folder gets its name only when all of it is written. With MPI, ranks share the folder.
 """
 
 from __future__ import annotations
@@ -44,21 +43,30 @@ OPTIMIZER = "optimizer/{}/"  # the variable, then the slot
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a folder, if there is one."""
+    """Find the newest complete checkpoint in a folder."""
     return next(reversed(by_age(folder)), None)
 
 
 def by_age(folder: Path) -> list[Path]:
-    """Whole checkpoints, last written last: a run begun anew is newer than an older, longer one."""
-    found = folder.glob(f"step-*/{ABOUT}")
-    return [a.parent for a in sorted(found, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
+    """Complete checkpoints in the order in which they were written, whatever their steps."""
+    files = folder.glob(f"step-*/{ABOUT}")
+    return [a.parent for a in sorted(files, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
 
 
 def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
     """Write a checkpoint of a training session, and remove all but the newest `keep`.
 
-    about: JSON-able facts to keep with it. Raises RunError if it cannot be written; then the
-    older ones are still whole.
+    Args:
+        session: The session.
+        folder: The folder of all checkpoints.
+        about: Facts to keep with it, as JSON can hold them.
+        keep: How many checkpoints remain.
+
+    Returns:
+        The checkpoint's own folder.
+
+    Raises:
+        RunError: It cannot be written; the older ones are still complete.
     """
     path = folder / STEP.format(session.steps)
     partial = folder / PARTIAL.format(path.name)
@@ -93,28 +101,28 @@ def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) ->
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Let no other run write checkpoints into a folder until the block ends, or the process.
+    """Lock a folder against other runs' checkpoints until the block ends, or the process.
 
-    Raises ConfigError if one does. A file system that has no locks lets all in.
+    Raises ConfigError if another run has the lock. A file system without locks lets all in.
     """
-    opened = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"checkpoint.directory: another run writes its checkpoints into {folder}; wait for "
-                "its end, or give this one another folder"
+                f"checkpoint.directory: another run is writing checkpoints into {folder}; wait "
+                "until it ends, or use another folder"
             ) from None
         except OSError:
             pass
         yield
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def publish(partial: Path, path: Path, about: Mapping[str, Any]) -> None:
-    """Give a folder in which all else is written its facts, then, at once, its name."""
+    """Write the facts into a folder that is otherwise complete, then rename it, at once."""
     (partial / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
     shutil.rmtree(path, ignore_errors=True)
     os.replace(partial, path)
@@ -127,17 +135,17 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The facts that were kept with a checkpoint."""
+    """Read the facts that were kept with a checkpoint."""
     try:
-        found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is no checkpoint: {error}") from error
+        raise ConfigError(f"{path} is not a checkpoint: {error}") from error
     for key, default in (("steps", None), ("updates", 0)):
-        number = found.get(key, default) if isinstance(found, dict) else None
+        number = about.get(key, default) if isinstance(about, dict) else None
         if type(number) is not int or number < 0:
-            raise ConfigError(f"{path} is no checkpoint: {ABOUT} does not say its {key}")
-    about: dict[str, Any] = found
-    return about
+            raise ConfigError(f"{path} is not a checkpoint: {ABOUT} lacks its {key}")
+    facts: dict[str, Any] = about
+    return facts
 
 
 def restore(session: Session, path: Path) -> None:
@@ -173,7 +181,7 @@ def restore(session: Session, path: Path) -> None:
 
 
 def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What a rank holds, by name: what is whole, and what is a shard's."""
+    """The tensors that a rank holds, by name: whole ones, and those of shards."""
     tensors: dict[str, Array] = {}
     pieces: dict[str, Array] = {}
     for name, array in session.arrays[rank].items():
@@ -189,7 +197,7 @@ def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, A
 
 
 def _join_pieces(session: Session, folder: Path) -> None:
-    """Put one file in the place of all ranks' shards, in which parameters are whole."""
+    """Replace the files of all ranks' shards by one in which parameters are whole."""
     files = list(folder.glob("pieces-*.safetensors"))
     if not files:
         return
@@ -206,14 +214,14 @@ def _join_pieces(session: Session, folder: Path) -> None:
 
 
 def _split(session: Session, name: str, whole: Array) -> Iterator[Array]:
-    """A state's micro-batches."""
+    """Split a state into its micro-batches."""
     plan, axis = session.plan, session.plan.feeds[name].axis
     ends = np.cumsum(plan.sizes)[:-1]
     return (np.ascontiguousarray(part) for part in np.split(whole, ends, axis))
 
 
 class Reader:
-    """All tensors of a checkpoint, whichever rank wrote them."""
+    """Reads the tensors of a checkpoint, whichever rank wrote them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -234,9 +242,16 @@ class Reader:
     def read(
         self, key: str, name: str, like: Array | None = None, shard: Shard | None = None
     ) -> Array:
-        """The tensor of a variable, of the shape and dtype of `like`; of a shard, its rows alone.
+        """Read the tensor of a variable.
 
-        key: what the tensor is called, with {} for the variable or the parameter it is a shard of.
+        Args:
+            key: The tensor's name, with {} for the variable or the parameter it is a shard of.
+            name: The variable.
+            like: An array of the expected shape and dtype; None: any.
+            shard: The rows to read; None: all.
+
+        Raises:
+            ConfigError: The tensor is missing, or has another shape or dtype.
         """
         tensor = key.format(shard.parameter if shard else name)
         if tensor not in self.holder:

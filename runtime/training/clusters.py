@@ -1,4 +1,4 @@
-"""The clusters of a command: one for each transport and number of devices, made when wanted."""
+"""The clusters of a command: one for each transport and number of devices, made on demand."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Clusters:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self._made: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
+        self._clusters: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
 
     def of(self, config: Config) -> Cluster:
-        """The cluster that a config runs on; ConfigError if it cannot be."""
+        """The cluster that a config runs on; ConfigError if there can be none."""
         name, size = transport_of(config, self.environ), len(config.devices)
         devices = tuple([Context.parse(d) for d in config.devices]) if name == NCCL else ()
         key = name, size, devices
-        if key not in self._made:
-            self._made[key] = make_cluster(name, size, config.timeout, devices)
-        return self._made[key]
+        if key not in self._clusters:
+            self._clusters[key] = make_cluster(name, size, config.timeout, devices)
+        return self._clusters[key]
 
     def close(self) -> None:
         """End all of them; every process must."""
-        for cluster in self._made.values():
+        for cluster in self._clusters.values():
             cluster.close()
 
     def leave(self, status: int) -> None:
-        """End them after a failure, with this exit status where a transport wants one."""
-        for cluster in self._made.values():
+        """End them after a failure; status: the exit status, for a transport that wants one."""
+        for cluster in self._clusters.values():
             cluster.leave(status)

@@ -31,21 +31,22 @@ from symgraph.frontend.io import DataBatch
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a step; loss: mean negative log-likelihood of its words.
-
-    scaling: the loss scale, and 1 if the step was left out for it; empty without a scale.
-    """
+    """The state of a run after a step."""
 
     step: int
+    #: Since the start of this run, without evaluations.
     seconds: float
+    #: Words of all steps, those of earlier runs included.
     tokens: int
     tokens_per_second: float
+    #: Mean negative log-likelihood of the step's words.
     loss: float
+    #: `loss_scale`, and `skipped`: 1 if the step was left out for it; empty without a scale.
     scaling: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_corpus(config: Config) -> Corpus:
-    """The text that the config names."""
+    """Load the text that the config names; ConfigError if a part of it has no words."""
     data = config.data
     paths = {k: getattr(data, k) for k in ("path", "valid_path") if getattr(data, k) is not None}
     corpus = CORPORA[data.kind](vocab=data.vocab, **paths)
@@ -64,7 +65,7 @@ def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
 
 
 def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
-    """Threads of one matrix product: as said, or this host's cores shared out among its ranks."""
+    """Threads of a matrix product: the config's, or this host's cores divided by its ranks."""
     if isinstance(config.blas_threads, int):
         return config.blas_threads
     hosts = cluster.run(lambda transport: transport.exchange(platform.node()))[0]
@@ -72,7 +73,7 @@ def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
 
 
 def agree_on_config(config: Config, cluster: Cluster) -> None:
-    """Refuse to start unless all ranks have one config; names of data files may differ by host."""
+    """Raise on all ranks unless they have one config; paths of data files may differ by host."""
     settings = {
         f"{section}.{key}" if isinstance(values, dict) else section: value
         for section, values in config.model_dump(mode="json").items()
@@ -85,11 +86,11 @@ def agree_on_config(config: Config, cluster: Cluster) -> None:
 class Trainer:
     """Trains a job on a cluster; `fit` is the whole run.
 
-    Every process of an MPI run does the same; figures are the same on all of them. timed: whether
-    the calls of training steps are timed, for a profile.
+    Every process of an MPI run does the same; figures are the same on all of them.
     """
 
     def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
+        """timed: whether the calls of training steps are timed, for a profile."""
         self.job, config, data = job, job.config, job.config.data
         if config.checkpoint is not None and 0 in cluster.ranks:
             require_folder(config.checkpoint.directory, "checkpoint.directory: cannot write")
@@ -109,7 +110,7 @@ class Trainer:
 
     @property
     def total_steps(self) -> int | None:
-        """Steps after which training ends; None if only time limits it."""
+        """The number of the step that ends training; None if only time limits it."""
         train = self.job.config.train
         limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.source)]
         return min((n for n in limits if n is not None), default=None)
@@ -119,7 +120,7 @@ class Trainer:
         on_step: Callable[[Progress], None] = lambda p: None,
         on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
     ) -> dict[str, Any]:
-        """Train to the config's limit and evaluate; the summary, as `--json` prints it.
+        """Train to the config's limit and evaluate; return the summary, as `--json` prints it.
 
         Raises ConfigError while another run writes checkpoints into the same folder.
         """
@@ -166,11 +167,11 @@ class Trainer:
                 self.save()
             if every and (number + 1) % every == 0:
                 before = time.perf_counter()
-                on_evaluation(number + 1, exp(self.evaluate()))
+                on_evaluation(number + 1, perplexity(self.evaluate()))
                 spent += time.perf_counter() - before
         self.save()
         loss = self.evaluate()
-        on_evaluation(self.last.step, exp(loss))
+        on_evaluation(self.last.step, perplexity(loss))
         return self.summary(loss)
 
     def save(self) -> None:
@@ -184,7 +185,7 @@ class Trainer:
             self.saved = self.training.steps
 
     def resume(self) -> Path | None:
-        """Go on from the newest checkpoint, if the config says so and there is one: its path."""
+        """Resume from the newest checkpoint, if the config says so; return its path."""
         settings = self.job.config.checkpoint
         if settings is None or settings.resume == "never":
             return None
@@ -197,9 +198,9 @@ class Trainer:
             _require_same_run(about.get("config"), self.job.config, path)
             if about.get("vocabulary", self.vocabulary) != self.vocabulary:
                 raise ConfigError(
-                    f"the text has other words than the one that the checkpoint {path} learnt, so "
-                    "its ids mean others; train on that one, or use another checkpoint.directory "
-                    "or resume: never"
+                    f"the text has another vocabulary than the one that the checkpoint {path} was "
+                    "trained on; train on that one, or use another checkpoint.directory or "
+                    "resume: never"
                 )
             checkpoint.restore(self.training, path)
             self.saved = self.training.steps
@@ -207,11 +208,11 @@ class Trainer:
         return path
 
     def tokens(self, steps: int) -> int:
-        """Words of so many steps from the start."""
+        """Count the words of the first `steps` steps."""
         return sum(self.source.tokens(step) for step in range(steps))
 
     def steps(self, first: int) -> Iterator[tuple[int, Sequence[DataBatch]]]:
-        """The number and the batches of every step from `first` to the limit."""
+        """Yield the number and the batches of every step from `first` to the limit."""
         total = self.total_steps
         number = first
         while total is None or number < total:
@@ -221,7 +222,7 @@ class Trainer:
             number += 1
 
     def evaluate(self) -> float:
-        """The mean negative log-likelihood of the held-out words, states carried along."""
+        """Compute the mean negative log-likelihood of the held-out words, carrying states along."""
         limit = self.job.config.evaluate.tokens
         left = math.inf if limit is None else limit
         self.evaluation.reset_states()
@@ -233,9 +234,9 @@ class Trainer:
         return mean_loss(self.evaluation.collect(), self.job.figures)
 
     def summary(self, loss: float) -> dict[str, Any]:
-        """The figures of the run, with the keys of `--json`; see README.md.
+        """Collect the figures of the run, with the keys of `--json`; see README.md.
 
-        Steps of several buckets have no one prediction, nor one bubble: these are None then.
+        With several buckets, the predicted seconds and the bubble of a step are None.
         """
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
@@ -244,7 +245,7 @@ class Trainer:
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
             "loss": loss,
-            "perplexity": exp(loss),
+            "perplexity": perplexity(loss),
             "train_loss": None if math.isnan(self.last.loss) else self.last.loss,
             "steps": self.last.step,
             "tokens": self.last.tokens,
@@ -268,7 +269,7 @@ class Trainer:
 
 
 def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
-    """To train and to evaluate."""
+    """The sessions to train and to evaluate."""
     train = job.config.train
     optimizer, clip, seed = create_optimizer(job.config), train.clip_global_norm, train.seed
     if job.buckets is None or job.scoring is None:
@@ -284,12 +285,12 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
     )
 
 
-def exp(loss: float) -> float:
-    """Perplexity of a mean negative log-likelihood; infinite where it overflows."""
+def perplexity(loss: float) -> float:
+    """The perplexity of a mean negative log-likelihood; infinite where it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
-FIXED = (
+FIXED = (  # keys that may not change from a checkpoint to the run that resumes from it
     ("model",),
     ("args",),
     ("data", "batch_size"),
@@ -305,27 +306,29 @@ FIXED = (
 
 
 def _require_same_run(old: object, config: Config, path: Path) -> None:
-    """A checkpoint goes on with what it was begun with, but for where and how it runs."""
+    """ConfigError if a checkpoint's config differs in a key of FIXED from the run's."""
     new = config.model_dump(mode="json")
     for key in FIXED:
         name = ".".join(key)
-        was, now = old, new
+        before, after = old, new
         for part in key:
-            if not isinstance(was, dict) or part not in was:
-                raise ConfigError(f"{path} is no checkpoint of a training run: it has no {name}")
-            was, now = was[part], now[part]
-        if was != now:
+            if not isinstance(before, dict) or part not in before:
+                raise ConfigError(
+                    f"{path} is not a checkpoint of a training run: {name} is missing"
+                )
+            before, after = before[part], after[part]
+        if before != after:
             raise ConfigError(
-                f"{name}: {now!r}, but the checkpoint {path} was written with {was!r}; change "
+                f"{name}: {after!r}, but the checkpoint {path} was written with {before!r}; change "
                 f"{name} back, or use another checkpoint.directory or resume: never"
             )
 
 
 def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
-    """Mean negative log-likelihood; RunError if it is not finite, or there are no words."""
+    """The mean negative log-likelihood; RunError if it is not finite, or there are no words."""
     total, count = (figures[n] for n in names)
     if not count:
-        raise RunError("no word was there to predict: a line of the text that is empty has none")
+        raise RunError("no tokens to predict: the text has only empty lines")
     if not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
     return total / count

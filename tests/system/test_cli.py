@@ -316,7 +316,7 @@ def test_sentences_without_words(tmp_path):
     (tmp_path / "lines.txt").write_text("\n" * 400)
     done = run(str(config))
     assert done.returncode == 1
-    assert done.stderr.startswith("symgraph: error: no word was there to predict")
+    assert done.stderr.startswith("symgraph: error: no tokens to predict")
 
 
 def test_text_from_a_device(config):

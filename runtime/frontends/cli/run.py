@@ -305,7 +305,7 @@ def _fit(
     from runtime.profiling.calibration.pricing import CostCache
     from runtime.training.job import prepare
     from runtime.training.trainer import Progress as TrainProgress
-    from runtime.training.trainer import Trainer, blas_threads, exp, load_corpus
+    from runtime.training.trainer import Trainer, blas_threads, load_corpus, perplexity
     from symgraph.app.step_log import EventLog, JsonLog
 
     job = prepare(config, CostCache().on(cluster))
@@ -329,17 +329,17 @@ def _fit(
                 progress.update(p.step, p.tokens, p.loss)
                 figures = {
                     "loss": p.loss,
-                    "perplexity": exp(p.loss),
+                    "perplexity": perplexity(p.loss),
                     "tokens_per_second": p.tokens_per_second,
                     **p.scaling,
                 }
                 lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
                 scalars.write(step=p.step, **figures)
 
-            def on_evaluation(step: int, perplexity: float) -> None:
-                progress.evaluation(step, perplexity)
-                lines.write(step=step, held_out_perplexity=perplexity)
-                scalars.write(step=step, held_out_perplexity=perplexity)
+            def on_evaluation(step: int, held_out: float) -> None:
+                progress.evaluation(step, held_out)
+                lines.write(step=step, held_out_perplexity=held_out)
+                scalars.write(step=step, held_out_perplexity=held_out)
 
             summary = trainer.fit(on_step, on_evaluation)
     _show(summary, console)

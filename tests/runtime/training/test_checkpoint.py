@@ -128,7 +128,7 @@ def test_other_words_are_refused(path):
     text.write_text("\n".join([*text.read_text().splitlines()[::-1]]), encoding="utf-8")
     train(path, "train.steps=3")  # the same words in the same numbers
     text.write_text("w1 w1 new " * 50 + text.read_text(), encoding="utf-8")
-    with pytest.raises(ConfigError, match="the text has other words than the one that the checkp"):
+    with pytest.raises(ConfigError, match="the text has another vocabulary than the one that"):
         train(path, "train.steps=4")
 
 
@@ -144,13 +144,13 @@ def test_damaged_files_are_named(path):
     config = json.loads((folder / "checkpoint.json").read_text())["config"]
     del config["train"]["seed"]
     for about, message in (
-        ("", "is no checkpoint"),
-        ("[]", "is no checkpoint: checkpoint.json does not say its steps"),
-        ("{}", "is no checkpoint: checkpoint.json does not say its steps"),
-        ('{"steps": -2}', "is no checkpoint: checkpoint.json does not say its steps"),
-        ('{"steps": 2, "updates": "2"}', "checkpoint.json does not say its updates"),
-        ('{"steps": 2}', "is no checkpoint of a training run: it has no model"),
-        (json.dumps({"steps": 2, "config": config}), "training run: it has no train.seed"),
+        ("", "is not a checkpoint"),
+        ("[]", "is not a checkpoint: checkpoint.json lacks its steps"),
+        ("{}", "is not a checkpoint: checkpoint.json lacks its steps"),
+        ('{"steps": -2}', "is not a checkpoint: checkpoint.json lacks its steps"),
+        ('{"steps": 2, "updates": "2"}', "checkpoint.json lacks its updates"),
+        ('{"steps": 2}', "is not a checkpoint of a training run: model is missing"),
+        (json.dumps({"steps": 2, "config": config}), "training run: train.seed is missing"),
     ):
         (folder / "checkpoint.json").write_text(about)
         with pytest.raises(ConfigError, match=message):
@@ -172,7 +172,7 @@ def test_two_runs_do_not_write_into_one_folder(path):
     """Each removed what the other one was writing: one ended at a file that was not there."""
     with (
         checkpoint.alone_in(path.parent),
-        pytest.raises(ConfigError, match="another run writes its checkpoints into"),
+        pytest.raises(ConfigError, match="another run is writing checkpoints into"),
     ):
         train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
     train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
