@@ -26,7 +26,6 @@ ROOT = Path(__file__).parent.parent
 TARGETS = (  # the mistakes are made here
     "symgraph/core/graph.py",
     "symgraph/core/build.py",
-    "symgraph/core/prune.py",
     "partitioner/cutting/cut.py",
     "partitioner/base/stages.py",
     "partitioner/base/node_bodies.py",

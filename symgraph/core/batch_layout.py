@@ -1,16 +1,17 @@
 """Batch layouts: where the batch axis is in each value, and what a micro-batch's value means.
 
-Micro-batches change nothing but rounding, or the graph is refused. To know which, every value of
-a graph is one of
+Micro-batches change nothing but rounding, or the graph is rejected. To tell, every value of a graph
+has one of these layouts:
 
     Split(axis, outer, inner)   samples lie along `axis`, whose length is outer * batch * inner:
                                 (T, B, H) is Split(1); merged to (T*B, H) it is Split(0, outer=T);
-                                the whole batch's value is put together from the micro-batches'
-    PARTIAL                     a sum over samples: the whole batch's value is the sum of them
+                                the whole batch's value is the micro-batches' values concatenated
+    PARTIAL                     a sum over samples: the whole batch's value is the sum of theirs
     WHOLE                       does not depend on the samples: parameters and what follows
 
-and every operator has a rule that says how these go through it. A zero-sized axis is never the
-batch's. The rules here serve most operators; they raise MicroBatchError by `refuse_mixing`.
+Every operator has a rule that derives its outputs' layouts from its inputs'. The rules here serve
+most operators; they raise MicroBatchError by `refuse_mixing`. A zero-sized axis is never the
+batch's.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def refuse_mixing(site: Site, why: str) -> NoReturn:
 
 
 def merge(site: Site, ins: Layouts, in_types: Types, out: Shape) -> Layout:
-    """The common layout of inputs that broadcast to `out`."""
-    found: Layout = WHOLE
+    """Return the common layout of inputs that broadcast to `out`."""
+    common: Layout = WHOLE
     for layout, type_ in zip(ins, in_types, strict=True):
         if layout is WHOLE:
             continue
@@ -66,28 +67,29 @@ def merge(site: Site, ins: Layouts, in_types: Types, out: Shape) -> Layout:
             if axis < 0 or type_.shape[layout.axis] != out[axis]:
                 refuse_mixing(site, "does not keep the length of the batch axis")
             layout = Split(axis, layout.outer, layout.inner)
-        if found is not WHOLE and found != layout:
-            refuse_mixing(site, f"joins values whose batch lies differently ({found} and {layout})")
-        found = layout
-    return found
+        if common is not WHOLE and common != layout:
+            message = f"joins values whose batch lies differently ({common} and {layout})"
+            refuse_mixing(site, message)
+        common = layout
+    return common
 
 
 def elementwise(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Any function of one element of each input, with broadcasting."""
+    """Derive the layout of any function of one element of each input, with broadcasting."""
     if PARTIAL in ins:
         refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
     return [merge(site, ins, in_types, out.shape) for out in outs]
 
 
 def linear(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Sums of the inputs, each with a constant factor."""
+    """Derive the layout of a sum of the inputs, each times a constant."""
     if PARTIAL in ins and WHOLE in ins:
         refuse_mixing(site, "adds a constant to a sum over the batch")
     return [merge(site, ins, in_types, out.shape) for out in outs]
 
 
 def bilinear(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Products: a sum over the batch may be multiplied by what does not depend on it."""
+    """Derive the layout of a product; a sum over the batch may be times what is independent."""
     if PARTIAL in ins:
         if any(isinstance(layout, Split) for layout in ins) or list(ins).count(PARTIAL) > 1:
             refuse_mixing(site, "multiplies sums over the batch")
@@ -96,14 +98,14 @@ def bilinear(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
 
 
 def quotient(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """x / y: linear in x."""
+    """Derive the layout of x / y, which is linear in x."""
     if ins[1] is PARTIAL:
         refuse_mixing(site, "divides by a sum over the batch")
     return bilinear(site, ins, in_types, outs)
 
 
 def reduced(axes: Sequence[int], keepdims: bool, layout: Layout, rank: int) -> Layout:
-    """The layout after a sum over `axes` (non-negative)."""
+    """Return the layout after a sum over `axes` (0 or more)."""
     if not isinstance(layout, Split):
         return layout
     if layout.axis in axes:
@@ -113,7 +115,7 @@ def reduced(axes: Sequence[int], keepdims: bool, layout: Layout, rank: int) -> L
 
 
 def reshaped(site: Site, layout: Layout, old: Shape, new: Shape) -> Layout:
-    """The layout after elements are read in the same order under another shape."""
+    """Return the layout after elements are read in the same order under another shape."""
     if not isinstance(layout, Split):
         return layout
     before = math.prod(old[: layout.axis]) * layout.outer
@@ -131,7 +133,7 @@ def reshaped(site: Site, layout: Layout, old: Shape, new: Shape) -> Layout:
 
 
 def kept(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """A linear function of the first input that leaves its axes where they are."""
+    """Derive the layout of a linear function of the first input that leaves its axes in place."""
     return [ins[0]] * len(outs)
 
 
@@ -143,7 +145,7 @@ def not_along(
     rule: BatchRule = kept,
     why: str = "works along axis {axis}, where the batch lies",
 ) -> BatchRule:
-    """`rule`, for an operation along some axes of its first input: the batch may not lie there."""
+    """Extend `rule` to an operation along axes of its first input where no batch may lie."""
 
     def checked(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
         first = ins[0]

@@ -1,4 +1,4 @@
-"""The name of a device: which kind of processor, and which one of them."""
+"""Device names: the kind of processor, and the number among those of its kind."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Context:
 
     @classmethod
     def parse(cls, text: str) -> Context:
-        """The device written as in a config file: `cpu(N)` or `gpu(N)`; else ConfigError."""
+        """Parse a device as a config file writes it, `cpu(N)` or `gpu(N)`; else ConfigError."""
         match = re.fullmatch(r"(cpu|gpu)\(([0-9]+)\)", text.strip())
         if match is None:
             raise ConfigError(_refusal(text))
         return gpu(int(match[2])) if match[1] == "gpu" else cpu(int(match[2]))
 
 
-def require_context(what: str, given: object) -> Context:
-    """What is a device; TypeError for anything else."""
-    if not isinstance(given, Context):
-        raise TypeError(f"{what} is a device like cpu(0), not {given!r}")
-    return given
+def require_context(what: str, value: object) -> Context:
+    """Return the value if it is a device; TypeError, which names `what`, for anything else."""
+    if not isinstance(value, Context):
+        raise TypeError(f"{what} is a device like cpu(0), not {value!r}")
+    return value
 
 
-def require_contexts(what: str, given: object) -> tuple[Context, ...]:
-    """The devices of what is one, or several in a sequence; TypeError for anything else."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(require_context(what, device) for device in given)
-    return (require_context(what, given),)
+def require_contexts(what: str, value: object) -> tuple[Context, ...]:
+    """Return the devices of a sequence, or a single device; TypeError for anything else."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(require_context(what, device) for device in value)
+    return (require_context(what, value),)
 
 
 def _refusal(text: str) -> str:
@@ -66,10 +66,10 @@ def _refusal(text: str) -> str:
 
 
 def cpu(device_id: int = 0) -> Context:
-    """The CPU device number `device_id`: a thread or rank of its own, not a core."""
+    """Return the CPU device number `device_id`: a thread or rank of its own, not a core."""
     return Context("cpu", device_id)
 
 
 def gpu(device_id: int = 0) -> Context:
-    """The GPU number `device_id` of this machine."""
+    """Return the GPU number `device_id` of this machine."""
     return Context("gpu", device_id)

@@ -36,7 +36,7 @@ class ScheduleError(SymgraphError, ValueError):
 
 
 class LimitError(PlacementError, ScheduleError):
-    """Nothing keeps to the memory limit; the message names the smallest limit that works."""
+    """Nothing fits the memory limit; the message names the smallest limit that works."""
 
 
 class ConfigError(SymgraphError, ValueError):
@@ -48,13 +48,14 @@ class RunError(SymgraphError, RuntimeError):
 
 
 class PeerFailed(RunError):
-    """Another rank failed or was lost, so this one stopped. status: with which that one ends."""
+    """Another rank failed or was lost, so this one stopped."""
 
+    #: The exit status of the rank that failed.
     status = 1
 
 
 class TransportTimeout(RunError):
-    """A wait for another rank went past its time limit."""
+    """A wait for another rank exceeded its time limit."""
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def malformed(error: type[SymgraphError], message: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A half sentence for an error about an unknown name: the near misses, or all known ones.
+    """Return a half sentence for an error about an unknown name: near misses, or all known names.
 
     >>> nearest("guipe", ["gpipe", "1f1b"])
     "did you mean 'gpipe'? (known: '1f1b', 'gpipe')"

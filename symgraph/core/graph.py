@@ -15,26 +15,26 @@ from symgraph.core.types import TensorType, Value
 
 
 def nothing() -> Mapping[str, Any]:
-    """An empty read-only mapping."""
+    """Return an empty read-only mapping."""
     return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call of an operator, or a variable (op == "variable").
-
-    types: one an output. origin: the forward node that a gradient node serves (None: forward).
-    tags: user attributes under their stored keys (`__ctx_group__`, ...); see attribute.lookup.
-    """
+    """One call of an operator, or a variable (op == "variable")."""
 
     name: str
     op: str
     inputs: tuple[Value, ...] = ()
+    #: The operator's parameters.
     attrs: Mapping[str, Any] = field(default_factory=nothing)
+    #: The type of each output.
     types: tuple[TensorType, ...] = ()
+    #: The forward node that a gradient node serves; None for a forward node.
     origin: str | None = None
+    #: User attributes under their stored keys (`__ctx_group__`, ...); see tags.lookup.
     tags: Mapping[str, str] = field(default_factory=nothing)
-    # The input types for which `types` was found right: passes check a node many times.
+    # The input types for which `types` proved right: passes check a node many times.
     _checked: list[list[TensorType]] = field(
         init=False, default_factory=list, compare=False, repr=False
     )
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in run order and the values asked for. Make one with `Graph.of`, which checks it."""
+    """Nodes in run order, and the outputs. Make one with `Graph.of`, which checks it."""
 
     nodes: Mapping[str, Node]
     outputs: tuple[Value, ...]
@@ -65,7 +65,7 @@ class Graph:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], outputs: Iterable[Value]) -> Graph:
-        """A checked graph; duplicate names, unknown inputs and wrong types raise GraphError."""
+        """Check and return a graph; GraphError for duplicate names, unknown inputs, wrong types."""
         table: dict[str, Node] = {}
         for node in nodes:
             if node.name in table:
@@ -98,12 +98,12 @@ class Graph:
         return [n for n in self if n.is_variable]
 
     def users(self) -> dict[Value, list[str]]:
-        """The names of the nodes that read each value, in run order, once a node."""
-        found: dict[Value, list[str]] = {}
+        """Map each value that is read to the names of its readers, in run order, each once."""
+        readers: dict[Value, list[str]] = {}
         for node in self:
             for value in dict.fromkeys(node.inputs):
-                found.setdefault(value, []).append(node.name)
-        return found
+                readers.setdefault(value, []).append(node.name)
+        return readers
 
     @property
     def digest(self) -> str:
@@ -121,8 +121,20 @@ class Graph:
         return "\n".join([*lines, "outputs: " + ", ".join(map(str, self.outputs))])
 
 
+def prune(graph: Graph, outputs: Iterable[Value]) -> Graph:
+    """Return the part of a graph that these outputs need, with the origins of gradient nodes."""
+    outputs = list(outputs)
+    needed = {v.node for v in outputs}
+    for node in reversed(list(graph)):  # readers come before producers
+        if node.name in needed:
+            needed.update(v.node for v in node.inputs)
+            if node.origin is not None:
+                needed.add(node.origin)
+    return Graph.of((n for n in graph if n.name in needed), outputs)
+
+
 def _look_up(table: Mapping[str, Node], value: Value, reader: Node | None) -> TensorType:
-    """The type of a value that a node, or the list of outputs, reads."""
+    """Return the type of a value that a node, or the list of outputs, reads."""
     node = table.get(value.node)
     if node is not None and 0 <= value.index < len(node.types):
         return node.types[value.index]

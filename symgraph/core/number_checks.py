@@ -1,4 +1,4 @@
-"""Settings: the numbers among the fields of a dataclass, looked at when it is made."""
+"""A check of the numbers among a dataclass's fields, for `__post_init__`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from symgraph.core.errors import SymgraphError
 
-# how fields are annotated that hold numbers -> what they must be
+# Annotation of a field -> what its value must be.
 NUMBERS = {"int": "a whole number", "float": "a finite number", "float | None": "a finite number"}
 
 
 def require_numbers(settings: Any, error: type[SymgraphError]) -> None:
-    """Raise the error for a field that is to be a number and is none."""
+    """Raise the error if a field that is annotated as a number holds something else."""
     for field in fields(settings) if is_dataclass(settings) else ():
         kind, value = str(field.type), getattr(settings, field.name)
         optional = value is None and kind.endswith("None")

@@ -16,7 +16,7 @@ Attrs = Mapping[str, Any]
 
 
 class Site(NamedTuple):
-    """A node whose rules are asked, so that their errors can name it."""
+    """The node that a rule is applied to, so that its errors can name it."""
 
     op: str
     name: str
@@ -67,12 +67,12 @@ def _ints(raw: Any) -> tuple[int, ...]:
 
 
 def integer(default: Any = REQUIRED) -> Param:
-    """An int."""
+    """Declare an int."""
     return Param(_int, default, "int")
 
 
 def count(default: Any = REQUIRED) -> Param:
-    """An int of 1 or more."""
+    """Declare an int of 1 or more."""
 
     def parse(raw: Any) -> int:
         value = _int(raw)
@@ -84,22 +84,22 @@ def count(default: Any = REQUIRED) -> Param:
 
 
 def number(default: Any = REQUIRED) -> Param:
-    """A float."""
+    """Declare a float."""
     return Param(lambda raw: float(literal(raw)), default, "float")
 
 
 def boolean(default: Any = REQUIRED) -> Param:
-    """A bool; MXNet's `True`, `true`, `1` are all accepted."""
+    """Declare a bool; MXNet's `True`, `true` and `1` are all accepted."""
     return Param(_bool, default, "bool")
 
 
 def integers(default: Any = REQUIRED) -> Param:
-    """A tuple of ints; a single int counts as a tuple of one."""
+    """Declare a tuple of ints; a single int counts as a tuple of one."""
     return Param(_ints, default, "tuple of ints")
 
 
 def optional(param: Param) -> Param:
-    """The same parameter, with None allowed and the default."""
+    """Declare the same parameter, with None allowed and the default."""
 
     def parse(raw: Any) -> Any:
         return None if literal(raw) is None else param.parse(raw)
@@ -108,17 +108,17 @@ def optional(param: Param) -> Param:
 
 
 def dtype(default: Any = REQUIRED) -> Param:
-    """A dtype by name or numpy type."""
+    """Declare a dtype, given by name or numpy type."""
     return Param(dtype_name, default, "dtype, one of " + ", ".join(DTYPES))
 
 
 def ignored() -> Param:
-    """Whatever MXNet takes here makes no difference to us; accepted, and not kept."""
+    """Declare a parameter of MXNet that has no effect here: any value is accepted and dropped."""
     return Param(lambda raw: None, None, "value, which changes nothing")
 
 
 def only(value: Any) -> Param:
-    """A parameter of MXNet of which we offer no other value than its default."""
+    """Declare a parameter of MXNet that may have no other value than its default."""
 
     def parse(raw: Any) -> Any:
         if literal(raw) != value:
@@ -129,7 +129,7 @@ def only(value: Any) -> Param:
 
 
 def choice(*names: str, default: Any = REQUIRED) -> Param:
-    """One of a few words."""
+    """Declare one of a few words."""
 
     def parse(raw: Any) -> str:
         if raw not in names:
@@ -140,7 +140,7 @@ def choice(*names: str, default: Any = REQUIRED) -> Param:
 
 
 def parse_params(op: str, name: str, spec: Mapping[str, Param], given: Mapping[str, Any]) -> Attrs:
-    """Typed parameters of one call; unknown, missing and malformed ones raise GraphError."""
+    """Parse the parameters of one call; GraphError for unknown, missing and malformed ones."""
     for key in given:
         if key not in spec:
             raise GraphError(f"{op} {name!r}: no parameter {key!r}; {nearest(key, spec)}")

@@ -25,13 +25,13 @@ _DIGITS = {"float16": 11, "float32": 24, "float64": 53}  # bits of the significa
 
 
 def key(seed: int, *parts: str | int) -> int:
-    """A 64-bit key for the stream that the seed and these words and numbers name."""
+    """Return the 64-bit key of the stream that the seed and these words and numbers name."""
     text = json.dumps([int(seed), *(p if isinstance(p, str) else int(p) for p in parts)])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def bits(xp: ModuleType, key: int, counters: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """64 random bits (uint64) for each counter of an integer array, in its shape."""
+    """Draw 64 random bits (uint64) for each counter of an integer array."""
     # Mixed in place, so that a 0-d array stays one: numpy warns when scalars wrap around.
     z: npt.NDArray[Any] = xp.array(counters, dtype=xp.uint64)
     z *= xp.uint64(_GAMMA)
@@ -47,9 +47,10 @@ def bits(xp: ModuleType, key: int, counters: npt.NDArray[Any]) -> npt.NDArray[An
 def uniform(
     xp: ModuleType, key: int, counters: npt.NDArray[Any], dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """Numbers evenly spread over [0, 1), in steps of 2**-24 (float32) or 2**-53 (float64).
+    """Draw numbers uniformly from [0, 1), in steps of 2**-24 (float32) or 2**-53 (float64).
 
-    A float32 number is its float64 sister cut short. Raises DTypeError for other than floats.
+    A float32 number is the float64 number of the same counter, cut short. Raises DTypeError for
+    dtypes other than floats.
     """
     digits = _digits(dtype)
     raw = bits(xp, key, counters)
@@ -62,9 +63,9 @@ def uniform(
 def normal(
     xp: ModuleType, key: int, counters: npt.NDArray[Any], dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """Numbers of the standard normal distribution, by Box and Muller's method in float64.
+    """Draw from the standard normal distribution, by Box and Muller's method in float64.
 
-    Raises DTypeError for other than floats.
+    Raises DTypeError for dtypes other than floats.
     """
     _digits(dtype)
     radius = uniform(xp, key, counters, np.float64)

@@ -1,4 +1,4 @@
-"""The reference interpreter: one device, one node after the other, the judge of every executor."""
+"""The reference interpreter: one device, one node after another. It judges every executor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ PLAIN = Env()
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Any], env: Env = PLAIN) -> list[Array]:
-    """The outputs of the graph for these values of its variables.
+    """Compute the outputs of a graph.
 
-    feeds: variable name -> array of exactly its type. Raises GraphError for one that is missing
-    or of another type.
+    Args:
+        graph: The graph.
+        feeds: Variable name -> array of exactly the variable's type.
+        env: The environment of all computations.
+
+    Raises:
+        GraphError: A variable has no value, or one of another type.
     """
     values: dict[Value, Array] = {}
     for node in graph:

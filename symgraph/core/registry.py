@@ -1,4 +1,4 @@
-"""The operator registry: every rule of an operator stands in one `register(...)` call."""
+"""The operator registry: one `register(...)` call holds every rule and fact of an operator."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ Shapes = Sequence[Partial]
 
 
 class Env(NamedTuple):
-    """What a computation may depend on besides its inputs.
+    """The environment of a computation: what it may depend on besides its inputs."""
 
-    xp: the array module. seed, step, sample: keys of the counter-based random numbers, sample
-    being the index in the whole batch of this micro-batch's first sample.
-    """
-
+    #: The array module, numpy or CuPy.
     xp: Any = np
+    #: Whether this is a training step.
     train: bool = False
+    #: The seed of the counter-based random numbers.
     seed: int = 0
+    #: The training step, from 0.
     step: int = 0
+    #: The index in the whole batch of this micro-batch's first sample.
     sample: int = 0
 
 
 class Call(NamedTuple):
-    """What a gradient rule sees: the forward call, and the gradients of its outputs.
-
-    g holds None for an output that no loss depends on (and for a loss's own output).
-    """
+    """A forward call, as its gradient rule sees it, and the gradients of its outputs."""
 
     attrs: Attrs
+    #: The inputs.
     x: tuple[Ref, ...]
+    #: The outputs.
     y: tuple[Ref, ...]
+    #: The outputs' gradients; None for one that no loss depends on, and for a loss's own output.
     g: tuple[Ref | None, ...]
 
     @property
     def gy(self) -> Ref:
-        """The gradient of the only differentiable output, which is there."""
+        """The gradient of the first output, which must not be None."""
         assert self.g[0] is not None
         return self.g[0]
 
@@ -67,7 +68,7 @@ Count = Callable[[Attrs, Types], int]
 
 
 def same_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None], list[str]]:
-    """Every input and output has one dtype (float32 if none is known)."""
+    """Give every input and output one dtype (float32 if none is known)."""
     known = [d for d in ins if d is not None]
     dtype = known[0] if known else "float32"
     for other in known:
@@ -79,22 +80,22 @@ def same_dtype(site: Site, ins: Sequence[str | None]) -> tuple[list[str | None],
 
 
 def output_size(attrs: Attrs, ins: Types, outs: Types) -> int:
-    """One operation an element of the first output."""
+    """Count one operation for each element of the first output."""
     return outs[0].size
 
 
 def no_flops(attrs: Attrs, ins: Types, outs: Types) -> int:
-    """Data movement only."""
+    """Count nothing, for operators that only move data."""
     return 0
 
 
 def same_memory(attrs: Attrs, ins: Types, outs: Types) -> Offsets | None:
-    """A view whose only output is all of the first input."""
+    """Place the only output over all of the first input."""
     return (0,)
 
 
 def if_unchanged(attrs: Attrs, ins: Types, outs: Types) -> Offsets | None:
-    """`same_memory` where the output has the first input's type; otherwise a new array."""
+    """Place the output over the first input if their types are equal."""
     return (0,) if ins[0] == outs[0] else None
 
 
@@ -109,41 +110,47 @@ class HiddenInput(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OpDef:
-    """Everything the library knows about one operator.
-
-    shape: bidirectional rule over partial shapes. dtype: rule over partly known dtypes; a single
-    output dtype stands for all outputs. compute(env, attrs, *arrays): one array, or a tuple for
-    several outputs. grad(call): one Ref or None an input; None instead of a rule: no gradient
-    flows. flops: multiplications and additions of one call. batch: how the batch axis goes
-    through (core/batch_layout.py). divisor: number of samples or elements a mean divides by; such
-    an operator has a parameter `count` that micro-batching sets to the whole batch's.
-    loss: a head of the backward pass; the gradient of its own output is not asked for.
-    whole_batch: must see the whole batch (a count of valid labels), see batching.py.
-    precision, full_inputs: what it stores with mixed precision, see precision.py.
-    looks: the computation looks at its inputs' values on the host, or takes values from there, so
-    that a GPU must wait for it: a CUDA graph cannot hold it.
-    """
+    """Everything the library knows about one operator."""
 
     name: str
     inputs: Names | Callable[[Attrs], Names]
+    #: The rule that completes partly known shapes of inputs and outputs, in both directions.
     shape: ShapeRule
+    #: compute(env, attrs, *arrays) -> an array, or a tuple of arrays for several outputs.
     compute: Callable[..., Any]
+    #: The gradients of the inputs, each a Ref or None; without a rule no gradient flows.
     grad: Callable[[Call], Sequence[Ref | None]] | None = None
+    #: Multiplications and additions of one call.
     flops: Callable[[Attrs, Types, Types], int] = output_size
     params: Mapping[str, Param] = field(default_factory=dict)
+    #: The rule that completes partly known dtypes; one output dtype stands for all outputs.
     dtype: DTypeRule = same_dtype
+    #: How the batch axis goes through; see batch_layout.py.
     batch: BatchRule = elementwise
     outputs: Names | Callable[[Attrs], Names] = ("output",)
-    visible: int | None = None  # the outputs users see; all by default
-    aux: Names = ()  # trailing inputs that are auxiliary states
-    aux_outputs: tuple[int, ...] = ()  # the outputs that hold their next values in training
-    variadic: str | None = None  # parameter that counts the inputs arg0, arg1, ...
-    divisor: Callable[[Attrs, Types], int] | None = None
+    #: How many of the outputs, the first ones, users see; all by default.
+    visible: int | None = None
+    #: The trailing inputs that are auxiliary states.
+    aux: Names = ()
+    #: The outputs that hold the next values of auxiliary states in training.
+    aux_outputs: tuple[int, ...] = ()
+    #: The parameter that counts the inputs arg0, arg1, ...
+    variadic: str | None = None
+    #: The number of samples or elements that a mean divides by. Such an operator has a parameter
+    #: `count`, which micro-batching sets to the whole batch's number.
+    divisor: Count | None = None
+    #: Whether it is a head of the backward pass: its own output's gradient is not asked for.
     loss: bool = False
+    #: Whether it draws random numbers.
     random: bool = False
+    #: Whether it must see the whole batch, as a count of valid labels must; see batching.py.
     whole_batch: bool = False
+    #: What it stores with mixed precision; see precision.py.
     precision: str = FOLLOWS
+    #: The inputs that stay float32 with mixed precision.
     full_inputs: Names = ()
+    #: Whether its computation reads values on the host or takes values from there: a GPU must wait
+    #: for it, so a CUDA graph cannot hold it.
     reads_on_host: bool = False
     #: Where in the first input's memory the outputs lie, if the computation makes no new array.
     view: ViewRule | None = None
@@ -192,7 +199,7 @@ P = ParamSpec("P")
 
 def _registering(define: Callable[P, OpDef]) -> Callable[P, OpDef]:
     def register(*args: P.args, **fields: P.kwargs) -> OpDef:
-        """Add an operator of these fields; a name or alias that is taken raises GraphError."""
+        """Add an operator, given OpDef's fields; GraphError for a name or alias that is taken."""
         op = define(*args, **fields)
         for name in (op.name, *op.aliases):
             if name in OPS or name in ALIASES:
@@ -208,7 +215,7 @@ register = _registering(OpDef)
 
 
 def find(name: str) -> OpDef:
-    """The operator of that name or alias; unknown names raise GraphError with near misses."""
+    """Return the operator of a name or alias; GraphError with near misses for an unknown name."""
     op = OPS.get(ALIASES.get(name, name))
     if op is None:
         raise GraphError(f"no operator {name!r}; {nearest(name, [*OPS, *ALIASES])}")
@@ -220,23 +227,23 @@ def complete(shape: Partial) -> bool:
     return shape is not None and 0 not in shape
 
 
-MEMO = 1 << 16  # calls whose types are remembered
+MAX_CACHED = 1 << 16  # calls whose types are cached
 _inferred: dict[Hashable, tuple[TensorType, ...]] = {}
 
 
 def infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
-    """Output types of one call whose input types are all known.
+    """Return the output types of a call whose input types are all known.
 
-    Remembered, because an unrolled network makes the same few calls thousands of times, and every
-    pass over its graph asks again.
+    They are cached, because an unrolled network makes the same few calls thousands of times, and
+    every pass over its graph asks again.
     """
     key = op.name, tuple(site.attrs.items()), tuple(ins)
-    found = _inferred.get(key)
-    if found is None:
-        if len(_inferred) >= MEMO:
+    types = _inferred.get(key)
+    if types is None:
+        if len(_inferred) >= MAX_CACHED:
             _inferred.clear()
-        found = _inferred[key] = _infer(op, site, ins)
-    return found
+        types = _inferred[key] = _infer(op, site, ins)
+    return types
 
 
 def _infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
@@ -253,7 +260,7 @@ def _infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
 
 
 def run(op: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Compute one call; every output is C-contiguous, and of the dtype that `infer` says.
+    """Compute one call; every output is C-contiguous and has the dtype that `infer` returns.
 
     BLAS may choose another kernel for a transposed view than for its copy that came over a
     channel; values that are always contiguous have the same bits wherever they are used.
@@ -264,26 +271,26 @@ def run(op: OpDef, env: Env, attrs: Attrs, arrays: Sequence[Array]) -> tuple[Arr
         result = (result,)
     if compute is not op.compute:
         types = [TensorType(a.shape, str(a.dtype)) for a in arrays]
-        made = infer(op, Site(op.name, op.name, attrs), types)
-        result = tuple([r.astype(t.dtype) for r, t in zip(result, made, strict=True)])
+        outs = infer(op, Site(op.name, op.name, attrs), types)
+        result = tuple([r.astype(t.dtype) for r, t in zip(result, outs, strict=True)])
     return tuple([env.xp.asarray(r, order="C") for r in result])
 
 
 def computation(op: OpDef, arrays: Sequence[Array]) -> Callable[..., Any]:
-    """An operator's computation on such arrays: floats of 16 bits are computed in float32.
+    """Return an operator's computation on such arrays: floats of 16 bits are computed in float32.
 
-    So sums do not stop and nothing in between overflows; results are rounded once, when they are
-    stored. What only moves numbers takes them as they are.
+    So sums do not stagnate and intermediate values do not overflow; results are rounded once, when
+    they are stored. Operators that only move data take them as they are.
     """
     if op.flops is no_flops or not any(str(a.dtype) in HALVES for a in arrays):
         return op.compute
 
-    def compute(env: Env, attrs: Attrs, *given: Array) -> Any:
-        return op.compute(env, attrs, *[_widened(a) for a in given])
+    def compute(env: Env, attrs: Attrs, *narrow: Array) -> Any:
+        return op.compute(env, attrs, *[_widened(a) for a in narrow])
 
     return compute
 
 
 def _widened(array: Array) -> Array:
-    found: Array = array.astype(wide(array.dtype), copy=False)
-    return found
+    wider: Array = array.astype(wide(array.dtype), copy=False)
+    return wider

@@ -1,4 +1,4 @@
-"""Shape rules shared by operators: bidirectional, over shapes of which parts may be unknown."""
+"""Shape rules shared by operators: bidirectional, over partly known shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from symgraph.core.types import Shape
 
 
 def unify(site: Site, a: Partial, b: Partial, what: str = "shapes") -> Partial:
-    """What is known when both describe one value; a contradiction raises ShapeError."""
+    """Combine what two partly known shapes say of one value; ShapeError for a contradiction."""
     if a is None or a == b:
         return b
     if b is None:
@@ -21,7 +21,7 @@ def unify(site: Site, a: Partial, b: Partial, what: str = "shapes") -> Partial:
 
 
 def expect(site: Site, what: str, known: Partial, wanted: Partial, because: str = "") -> Partial:
-    """`unify` for an input whose shape follows from the others: names the input."""
+    """Combine an input's shape with what follows from the others; its errors name the input."""
     if known is not None and wanted is not None and known != wanted:
         differs = any(x != y and x and y for x, y in zip(known, wanted, strict=False))
         if len(known) != len(wanted) or differs:
@@ -31,7 +31,7 @@ def expect(site: Site, what: str, known: Partial, wanted: Partial, because: str 
 
 
 def same(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """All inputs and outputs have one shape."""
+    """Give all inputs and outputs one shape."""
     shape: Partial = None
     for other in (*ins, *outs):
         shape = unify(site, shape, other, "shapes of inputs")
@@ -39,7 +39,7 @@ def same(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def broadcast(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """numpy broadcasting; nothing is inferred backwards."""
+    """Broadcast as numpy does; nothing is inferred backwards."""
     if any(s is None for s in ins):
         return ins, outs
     shapes = [s for s in ins if s is not None]
@@ -55,7 +55,7 @@ def broadcast(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def axes_of(site: Site, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Sorted non-negative axes; None or () means all of them; out of range raises ShapeError."""
+    """Return sorted axes, 0 or more; None or () means all; ShapeError if one is out of range."""
     if axis is None or axis == ():
         return tuple(range(rank))
     wanted = (axis,) if isinstance(axis, int) else tuple(axis)
@@ -66,6 +66,6 @@ def axes_of(site: Site, axis: int | Sequence[int] | None, rank: int) -> tuple[in
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """The shape after a reduction over `axes` (non-negative); MXNet gives (1,) for a full one."""
+    """Return the shape after a reduction over `axes` (0 or more): MXNet's (1,) for a full one."""
     kept = tuple(1 if a in axes else d for a, d in enumerate(shape) if keepdims or a not in axes)
     return kept or (1,)

@@ -1,8 +1,8 @@
 """Tags: the keys of symbols' and nodes' attributes, and their two spellings.
 
 The executor's own keys (`HIDDEN`) are stored as `__key__`, and only attributes spelt like that are
-handed down to the variables an operator creates for itself: that is how `fc1_weight` gets the
-`ctx_group` of `fc1` but not its `kernel`.
+inherited by the variables that an operator creates: so `fc1_weight` gets the `ctx_group` of `fc1`
+but not its `kernel`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SPELLINGS = {spelt: (f"__{k}__", k) for k in HIDDEN for spelt in (f"__{k}__", k)
 
 
 def hide(key: str) -> str:
-    """The spelling under which a key is stored: `ctx_group` -> `__ctx_group__`."""
+    """Return the spelling under which a key is stored: `ctx_group` -> `__ctx_group__`."""
     return f"__{key}__" if key in HIDDEN else key
 
 
 def canonical(attrs: Mapping[str, str]) -> dict[str, str]:
-    """The attributes under their stored keys.
+    """Return the attributes under their stored keys.
 
     Raises GraphError for a value that is not a string, or two spellings with different values.
     """
@@ -51,7 +51,7 @@ def canonical(attrs: Mapping[str, str]) -> dict[str, str]:
 
 
 def lookup(attrs: Mapping[str, str], key: str) -> str | None:
-    """The value of a key under either spelling of it, or None."""
+    """Return the value of a key under either spelling, or None."""
     for spelt in SPELLINGS.get(key, (key,)):
         if spelt in attrs:
             return attrs[spelt]
@@ -59,10 +59,10 @@ def lookup(attrs: Mapping[str, str], key: str) -> str | None:
 
 
 def both_spellings(attrs: Mapping[str, str]) -> dict[str, str]:
-    """The attributes, and those of the executor's own keys under their plain names as well."""
+    """Return the attributes, with those of the executor's keys under their plain names as well."""
     return {**attrs, **{k: attrs[hide(k)] for k in HIDDEN if hide(k) in attrs}}
 
 
 def inherited(attrs: Mapping[str, str]) -> dict[str, str]:
-    """The `__x__` attributes: those that variables created by an operator take from it."""
+    """Return the `__x__` attributes, which variables created by an operator take from it."""
     return {k: v for k, v in canonical(attrs).items() if k.startswith("__") and k.endswith("__")}

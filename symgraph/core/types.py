@@ -40,14 +40,18 @@ CODES = (
     "int8",
     "int64",
     "bool",
-)  # MXNet's numbers of dtypes, which its files hold
+)  # by MXNet's numbers of dtypes, which its files hold
 
 
 def dtype_name(raw: Any) -> str:
-    """The name of a dtype given by name, numpy type or MXNet's number; KeyError if it is none.
+    """Return the name of a dtype given by name, numpy type or MXNet's number.
 
-    bfloat16 is no dtype of numpy's: the first time that it is named the package ml_dtypes is
-    loaded, which makes it one. DTypeError without that package.
+    numpy itself does not have bfloat16: the package ml_dtypes, imported at the first use of that
+    name, adds it.
+
+    Raises:
+        KeyError: There is no such dtype.
+        DTypeError: bfloat16 without the package ml_dtypes.
     """
     text = raw if isinstance(raw, str) else getattr(raw, "__name__", None) or str(raw)
     if text.isdigit() and int(text) < len(CODES):
@@ -96,7 +100,7 @@ class TensorType(NamedTuple):
         return self.size * np.dtype(self.dtype).itemsize
 
     def before(self, axis: int) -> int:
-        """The product of the dimensions before an axis: 1 where its parts are contiguous."""
+        """Return the product of the dimensions before an axis: 1 if its parts are contiguous."""
         return math.prod(self.shape[: axis % len(self.shape)])
 
     def __str__(self) -> str:
@@ -107,10 +111,10 @@ Types = Sequence[TensorType]
 
 
 def is_float(dtype: str) -> bool:
-    """Whether gradients can flow through values of this dtype."""
+    """Tell whether gradients can flow through values of this dtype."""
     return dtype.startswith("float") or dtype == BFLOAT16
 
 
 def wide(dtype: Any) -> Any:
-    """The dtype in which values of a dtype are computed: floats of 16 bits in float32."""
+    """Return the dtype in which values of a dtype are computed: float32 for floats of 16 bits."""
     return "float32" if str(dtype) in HALVES else dtype

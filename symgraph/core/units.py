@@ -1,4 +1,4 @@
-"""Figures as people read them: bytes, operations, seconds and plain numbers as text."""
+"""Figures as text and back: bytes, operations, seconds and plain numbers with their units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Real
 
-# One decimal prefix of a power comes before its other spellings.
+# `exact_text` uses the first of several prefixes for one power.
 PREFIXES = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -30,7 +30,7 @@ PREFIXES = {
 
 
 def value_text(value: object) -> str:
-    """A cell of a table: figures to four digits, thousands apart, - for nothing.
+    """Format a table's cell: four digits, thousands separated, - for None.
 
     >>> value_text(1234567), value_text(0.00123456), value_text(23456.7), value_text(None)
     ('1,234,567', '0.001235', '23,457', '-')
@@ -48,7 +48,7 @@ def value_text(value: object) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """So many of them.
+    """Format a count with its noun.
 
     >>> count_text(1, "stage"), count_text(1024, "micro-batch")
     ('1 stage', '1,024 micro-batches')
@@ -67,7 +67,7 @@ def but_only(count: int, noun: str) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes in binary units.
+    """Format bytes in binary units.
 
     >>> bytes_text(512), bytes_text(1536), bytes_text(4 * 2**30)
     ('512 B', '1.50 KiB', '4.00 GiB')
@@ -76,7 +76,7 @@ def bytes_text(count: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from a number with or without a unit; ValueError for anything else.
+    """Parse bytes from a number with or without a unit; ValueError for anything else.
 
     >>> parse_bytes("4GiB"), parse_bytes("1.5 MiB"), parse_bytes("200MB"), parse_bytes("512")
     (4294967296, 1572864, 200000000, 512)
@@ -90,7 +90,7 @@ def parse_bytes(text: str) -> int:
 
 
 def flops_text(count: float) -> str:
-    """Floating-point operations in decimal units.
+    """Format floating-point operations in decimal units.
 
     >>> flops_text(13_920_000)
     '13.9 MFLOP'
@@ -99,7 +99,7 @@ def flops_text(count: float) -> str:
 
 
 def si_text(value: float, unit: str) -> str:
-    """A figure in decimal multiples of its unit.
+    """Format a figure in decimal multiples of its unit.
 
     >>> si_text(12.34e9, "B/s")
     '12.3 GB/s'
@@ -108,7 +108,7 @@ def si_text(value: float, unit: str) -> str:
 
 
 def exact_text(value: float, unit: str) -> str:
-    """A finite figure above 0 in multiples of its unit, with all its digits: for `parse_si`.
+    """Format a finite figure above 0 with all its digits, so that `parse_si` reads it back.
 
     >>> exact_text(1.25e-05, "s"), exact_text(245.7e9, "FLOP/s")
     ('12.5 us', '245.7 GFLOP/s')
@@ -120,7 +120,7 @@ def exact_text(value: float, unit: str) -> str:
 
 
 def parse_si(text: str, unit: str) -> float:
-    """A figure with its unit, or a multiple of it, in the unit; ValueError for anything else.
+    """Parse a figure with its unit or a multiple of it; ValueError for anything else.
 
     >>> parse_si("2us", "s"), parse_si("100 GFLOP/s", "FLOP/s"), parse_si("1.5GiB/s", "B/s")
     (2e-06, 100000000000.0, 1610612736.0)
@@ -134,7 +134,7 @@ def parse_si(text: str, unit: str) -> float:
 
 
 def seconds_text(seconds: float) -> str:
-    """A length of time, from microseconds to hours.
+    """Format a duration, from microseconds to hours.
 
     >>> seconds_text(1.234e-5), seconds_text(0.25), seconds_text(7.891), seconds_text(3725)
     ('12.3 µs', '250 ms', '7.89 s', '1 h 02 min')
@@ -152,7 +152,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:
-    """Three significant digits in the largest unit that leaves at least 1 before the point."""
+    """Format three significant digits in the largest unit of which there is at least 1."""
     at = 0
     while abs(value) >= base - 0.5 and at < len(units) - 1:  # 999.6 would be shown as 1000
         value, at = value / base, at + 1
@@ -163,6 +163,6 @@ def _scaled(value: float, base: int, units: Sequence[str]) -> str:
 
 
 def aligned_columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """Rows of cells as lines, columns aligned to the right."""
+    """Format rows of cells as lines whose columns are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]

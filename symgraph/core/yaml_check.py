@@ -1,7 +1,7 @@
-"""The check of a YAML document against a model of its keys.
+"""The check of a YAML document against a pydantic model of its keys.
 
-One mistake is reported at a time, the first of the file, in one line that names the file, the line,
-the key and what would be right.
+Only the first mistake of the file is reported, in one line that names the file, the line, the key
+and what would be right.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from symgraph.core.yaml_lines import Document, KeyPath, Problem, shown
 
 
 class Section(BaseModel):
-    """Some keys and values. The text below a key is its help."""
+    """A mapping in a config file. The docstring below a key is its help."""
 
-    # strict: 3.0 is no count, "5" no number and yes no seed
+    # strict: 3.0 is not a count, "5" not a number and yes not a seed
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
@@ -32,45 +32,49 @@ Mistakes = Iterable[tuple[KeyPath, str]]  # the key, and what is wrong with its 
 
 
 def sections(annotation: object) -> dict[str, type[Section]]:
-    """The sections that a key's type allows, by the `kind` that chooses ("" where none does)."""
+    """Return the sections that a key's type allows, by `kind` ("" where there is no choice)."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         kind = annotation.model_fields.get("kind")
         names = get_args(kind.annotation) if kind else ()
         return {name: annotation for name in names or ("",)}
-    found: dict[str, type[Section]] = {}
+    by_kind: dict[str, type[Section]] = {}
     for part in get_args(annotation):
-        found |= sections(part)
-    return found
+        by_kind |= sections(part)
+    return by_kind
 
 
 def checked(document: Document, model: type[S], more: Callable[[S | None], Mistakes]) -> S:
-    """The document as a model; ConfigError, one line, for the first mistake in it.
+    """Return the document as a model; ConfigError, one line, for the first mistake in it.
 
-    Keys that are missing come after mistakes in those that are there. more: mistakes that no key's
-    type shows, found in the model, or without it if its keys are wrong one by one.
+    Missing keys are reported after mistakes in the keys that are given.
+
+    Args:
+        document: The document.
+        model: The model of its top level.
+        more: Returns mistakes that no key's type shows; it gets None if the keys alone are wrong.
     """
     problems = list(document.problems)
     missing: list[Problem] = []
-    found = None
+    config = None
     try:
-        found = model.model_validate(document.data)
+        config = model.model_validate(document.data)
     except ValidationError as error:
         for details in error.errors():
             kind = missing if details["type"] in MISSING else problems
             kind.append(_problem(document, model, details))
-    problems += [Problem(document.place(at), at, message) for at, message in more(found)]
+    problems += [Problem(document.place(at), at, message) for at, message in more(config)]
     if problems or missing:
         raise ConfigError(str(min(problems or missing, key=lambda p: p.place[:2])))
-    assert found is not None
-    return found
+    assert config is not None
+    return config
 
 
 def _locate(
     location: tuple[int | str, ...], model: type[Section]
 ) -> tuple[KeyPath, type[Section] | None]:
-    """Key path of a pydantic location, and the section that holds its last key.
+    """Return the key path of a pydantic location, and the section that holds its last key.
 
-    Pydantic puts the kind of a section between the keys wherever it had to choose by kind.
+    Where pydantic chooses a section by its kind, it puts the kind between the keys.
     """
     path: KeyPath = ()
     holder: type[Section] | None = None
@@ -89,7 +93,7 @@ def _locate(
 
 MISSING = ("missing", "union_tag_not_found")
 
-# pydantic's name of a mistake -> what to say; the value follows
+# pydantic's name of a mistake -> the message; the value follows
 MESSAGES = {
     "bool_type": "expected true or false",
     "dict_type": "expected keys and values",

@@ -1,8 +1,8 @@
-"""A YAML document that remembers where each key was written: file and line, or override.
+"""YAML documents that know where each key was written: file and line, or override.
 
-Every message about a config file names a line, which plain `yaml.safe_load` has forgotten by the
-time a value turns out to be wrong. Departures from PyYAML: a key given twice is a mistake, 1e-3 is
-a number (PyYAML wants 1.0e-3), and keys are always text, exactly as written.
+Every message about a config file names a line; data from `yaml.safe_load` has no lines. Departures
+from PyYAML: a key given twice is a mistake, 1e-3 is a number (PyYAML wants 1.0e-3), and keys are
+always text, exactly as written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 
 
 def dotted(path: KeyPath) -> str:
-    """A key path as users write it.
+    """Format a key path as users write it.
 
     >>> dotted(("devices", 1)), dotted(("train", "seed"))
     ('devices[1]', 'train.seed')
@@ -54,7 +54,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for an error message, in YAML's words and never long."""
+    """Format a value for an error message, in YAML's words and at most 60 characters."""
     if isinstance(value, dict | list):
         return ("a" if value else "an empty") + (" mapping" if isinstance(value, dict) else " list")
     words: dict[object, str] = {None: "null", True: "true", False: "false"}
@@ -66,21 +66,24 @@ def shown(value: object) -> str:
 
 @dataclass
 class Document:
-    """Data of a YAML file after overrides, the place of every key, and the mistakes so far."""
+    """A YAML file after overrides."""
 
     data: dict[str, Any] = field(default_factory=dict)
+    #: Where every key was written.
     places: dict[KeyPath, Place] = field(default_factory=dict)
+    #: The mistakes so far.
     problems: list[Problem] = field(default_factory=list)
+    #: The number of overrides so far.
     overrides: int = 0
 
     def place(self, path: KeyPath) -> Place:
-        """Place of a key, or of the nearest key around it."""
+        """Return the place of a key, or of the nearest key around it."""
         while path not in self.places:
             path = path[:-1]
         return self.places[path]
 
     def override(self, text: str) -> None:
-        """Set one key from `key.path=value`, a YAML value; missing parents are made."""
+        """Set one key from `key.path=value`, a YAML value; missing parents are created."""
         self.overrides += 1
         place = Place(True, self.overrides, f"override {text!r}")
         name, equals, value = text.partition("=")
@@ -106,7 +109,9 @@ class Document:
 def read(path: str, what: str = "config") -> Document:
     """Read a YAML file whose top level is a mapping; ConfigError if it cannot be read or parsed.
 
-    what: the kind of file, for the error if there is none.
+    Args:
+        path: The file.
+        what: The kind of file, for the error if it is missing.
     """
     try:
         text = Path(path).read_bytes().decode()
@@ -126,7 +131,7 @@ def read(path: str, what: str = "config") -> Document:
 
 
 def written(data: Mapping[str, Any], *, width: int = 100) -> str:
-    """The YAML text that `read` reads as this data; innermost lists and mappings on one line."""
+    """Write data as YAML that `read` reads back; innermost lists and mappings are on one line."""
     return yaml.dump(data, None, _Dumper, sort_keys=False, default_flow_style=None, width=width)
 
 
@@ -156,7 +161,7 @@ for _kind in (_Loader, _Dumper):
 def _parse(
     text: str, name: str, place_of: Callable[[int], Place], document: Document, path: KeyPath
 ) -> Any:
-    """The value written in text; its places and mistakes go into document, below path."""
+    """Parse the value in `text`; add its places and mistakes to the document, below `path`."""
     document.places[path] = place_of(1)
     try:
         loader = _Loader(text)
@@ -178,7 +183,7 @@ def _parse(
 
 
 class _Builder:
-    """Turns YAML nodes into data and notes the place of each."""
+    """Turns YAML nodes into data and records the place of each."""
 
     def __init__(
         self, loader: _Loader, place_of: Callable[[int], Place], document: Document, limit: int

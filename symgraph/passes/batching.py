@@ -17,8 +17,7 @@ import numpy as np
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split, refuse_mixing
 from symgraph.core.build import Builder
 from symgraph.core.errors import MicroBatchError
-from symgraph.core.graph import Graph, Node
-from symgraph.core.prune import prune
+from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.reference import PLAIN, evaluate
 from symgraph.core.registry import VARIABLE, OpDef, find, run
 from symgraph.core.types import Array, TensorType, Types, Value

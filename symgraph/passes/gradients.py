@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from symgraph.core.build import Builder
 from symgraph.core.errors import GraphError, nearest
-from symgraph.core.graph import Graph, Node
-from symgraph.core.prune import prune
+from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, find
 from symgraph.core.types import TensorType, Value, is_float

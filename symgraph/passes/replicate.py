@@ -24,8 +24,7 @@ from types import MappingProxyType
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split
 from symgraph.core.build import forward_node
 from symgraph.core.errors import GraphError, MicroBatchError
-from symgraph.core.graph import Graph, Node
-from symgraph.core.prune import prune
+from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.registry import find
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import Shape, Value

@@ -31,8 +31,7 @@ from typing import Any
 
 from symgraph.core.build import forward_node
 from symgraph.core.errors import GraphError
-from symgraph.core.graph import Graph, Node
-from symgraph.core.prune import prune
+from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.registry import VARIABLE
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import TensorType, Value
