@@ -24,47 +24,46 @@ _B, _I, _W = PHASES.index(BACKWARD), PHASES.index(INPUT), PHASES.index(WEIGHT)
 
 
 class Wires(NamedTuple):
-    """Of `Facts`: the edges that cross ranks, by the bodies at their ends (CSR).
+    """The edges of `Facts` that cross ranks."""
 
-    channel: of an edge. reverse: of a channel, the one the other way, or -1; TAKEN_OVER if senders
-    need not know of the receipt.
-    """
-
+    #: By body: the edges to it, and those from it; see Lists.
     in_start: Ints
     incoming: Ints
     out_start: Ints
     outgoing: Ints
+    #: By edge.
     channel: Ints
+    #: By channel: the channel in the other direction, or -1; TAKEN_OVER if senders need not know
+    #: of the receipt.
     reverse: Ints
 
 
 class Queues(NamedTuple):
-    """The messages of channel c in the order they are sent: message[start[c] : start[c + 1]].
+    """The messages of all channels, in the order in which they are sent."""
 
-    place: message -> its index in there, or -1. sent, taken: for each index, its place in the
-    sender's and in the receiver's program, or NEVER.
-    """
-
+    #: Channel c's messages are message[start[c] : start[c + 1]].
     start: Ints
     message: Ints
+    #: By message: its index in `message`, or -1.
     place: Ints
+    #: By index: the places in the sender's and in the receiver's program, or NEVER.
     sent: Ints
     taken: Ints
 
 
 class Frees(NamedTuple):
-    """after: run -> the place that its free follows. ahead: place -> how many frees precede it.
+    """The places of frees."""
 
-    first: rank -> where its places begin in `ahead`, one more at the end.
-    """
-
+    #: By run: the place that its free follows.
     after: Ints
+    #: By place: the number of frees before it.
     ahead: Ints
+    #: By rank: where its places begin in `ahead`; one more at the end.
     first: Ints
 
 
 class Bodies(NamedTuple):
-    """body -> phase, stage, segment."""
+    """The phase, stage and segment of each body."""
 
     phase: Ints
     stage: Ints
@@ -75,9 +74,9 @@ class Bodies(NamedTuple):
 def number_runs(
     rank: int, runs: Columns, body_at: Ints, rank_of: Ints, mbs: int, out: Ints
 ) -> tuple[int, int]:
-    """Write the numbers of a rank's runs that have a body; (how many, first bad index or -1).
+    """Write the numbers of a rank's runs that have a body; return how many, and a bad index or -1.
 
-    A B run of a stage that has I and W bodies instead is both of them.
+    A B run of a stage that has I and W bodies instead becomes both of them.
     """
     count = 0
     for index in range(len(runs.code)):
@@ -86,9 +85,9 @@ def number_runs(
             return count, index
         if not 0 <= segment < body_at.shape[2]:
             continue
-        whole = body_at[phase, stage, segment]
-        if whole >= 0:
-            out[count] = whole * mbs + runs.mb[index]
+        body = body_at[phase, stage, segment]
+        if body >= 0:
+            out[count] = body * mbs + runs.mb[index]
             count += 1
         elif phase == _B:
             for half in (_I, _W):
@@ -101,7 +100,7 @@ def number_runs(
 
 @njit(cache=True, nogil=True)
 def queue_messages(runs: Ints, mbs: int, wires: Wires) -> Queues:
-    """All messages of the runs of all ranks, one after the other, by channel; no places yet."""
+    """Return all messages of the runs of all ranks by channel, without their places."""
     start = np.zeros(len(wires.reverse) + 1, np.int32)
     for run in runs:
         body = run // mbs
@@ -128,10 +127,12 @@ def queue_messages(runs: Ints, mbs: int, wires: Wires) -> Queues:
 def place_runs(
     start: Ints, runs: Ints, mbs: int, wires: Wires, queues: Queues
 ) -> tuple[Ints, Ints]:
-    """The place of every run, and the length of every rank's program; fills in those of messages.
+    """Return the place of every run and the length of every rank's program; write messages' places.
 
-    A message is taken where the first body wants it, after those before it on its channel.
-    start: rank -> its first run, one more at the end.
+    A message is received where the first body wants it, after those before it on its channel.
+
+    Args:
+        start: By rank: its first run; one more at the end.
     """
     ran = np.empty(len(runs), np.int32)
     lengths = np.empty(len(start) - 1, np.int64)
@@ -160,10 +161,10 @@ def place_runs(
 
 @njit(cache=True, nogil=True)
 def known_delivered(wires: Wires, queues: Queues) -> Ints:
-    """For each message, where its sender knows that it was taken, or NEVER.
+    """Return for each message where its sender knows that it was received, or NEVER.
 
-    That is where it takes the first message that the receiver sent after taking this one.
-    Messages are sent and taken in one order, so one walk along both channels finds all.
+    That is where the sender receives the first message that the receiver sent after receiving this
+    one. Messages are sent and received in one order, so one walk along both channels finds all.
     """
     known = np.full(len(queues.message), NEVER, np.int32)
     for channel in range(len(wires.reverse)):
@@ -194,9 +195,12 @@ def place_frees(
     freed: Ints,
     first: Ints,
 ) -> Frees:
-    """Where all frees go. stage: body -> stage. first: as in Frees.
+    """Return where all frees go.
 
-    freed: stage * mbs + micro-batch -> the place of its last free so far, 0 at first.
+    Args:
+        stage: By body.
+        freed: By stage * mbs + micro-batch: the place of its last free so far, 0 at first.
+        first: See Frees.
     """
     after = np.empty(len(runs), np.int32)
     ahead = np.zeros(first[-1], np.int32)
@@ -228,7 +232,7 @@ def write_runs(
     base: Ints,
     out: Columns,
 ) -> None:
-    """Write all runs and frees. base: rank -> where its program begins in `out`."""
+    """Write all runs and frees. base: by rank, where its program begins in `out`."""
     for rank in range(len(start) - 1):
         ahead = frees.ahead[frees.first[rank] : frees.first[rank + 1]]
         written = np.zeros(len(ahead), np.int32)
@@ -255,7 +259,7 @@ def _write(out: Columns, to: int, code: int, run: int, mbs: int, bodies: Bodies)
 def write_messages(
     queues: Queues, mbs: int, source: Ints, target: Ints, frees: Frees, base: Ints, out: Columns
 ) -> None:
-    """Write all sends and receives. source, target: rank at each end of a channel."""
+    """Write all sends and receives. source, target: by channel, the ranks at its ends."""
     for channel in range(len(source)):
         for index in range(queues.start[channel], queues.start[channel + 1]):
             for code in (SEND, RECV):
@@ -273,7 +277,7 @@ def write_messages(
 def write_updates(rank_of: Ints, at: Ints, reductions: Ints, out: Columns) -> None:
     """Write the collectives at the end of every rank's program, then U of its stages.
 
-    at: rank -> there.
+    at: by rank, the end of its program without them.
     """
     to = at.copy()
     for rank in range(len(at)):

@@ -80,7 +80,7 @@ def profile(
 
 @njit(cache=True, nogil=True)
 def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
-    """Bytes of the early messages that are received from instruction i on, before the next run."""
+    """Count the bytes of early messages that are received from word i on, before the next run."""
     total = 0
     while i < len(words) and words[i] & KINDS >= FREE:
         tag = words[i] >> KIND & NAMES
@@ -92,7 +92,7 @@ def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
-    """The most that was held so far."""
+    """Return the most that was held so far."""
     now = held.sum() + running
     if now > most:
         worst[0], worst[1], worst[2] = i, held[SUMS], held[KEPT]
@@ -103,7 +103,7 @@ def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def merged(waiting: Array, widths: Array, index: int) -> int:
-    """By how much the number of partial sums changes when TreeSum adds this term."""
+    """Return by how much the number of partial sums changes when TreeSum adds this term."""
     change = 1
     level = 0
     while level < len(widths) - 1:
@@ -120,10 +120,15 @@ def merged(waiting: Array, widths: Array, index: int) -> int:
 
 @njit(cache=True, nogil=True)
 def in_flight(columns: Columns, backward: Array, left: Array) -> int:
-    """The most pairs of stage and micro-batch between first forward and last backward run.
+    """Count the most pairs of stage and micro-batch between first forward and last backward run.
 
-    backward: the number of backward bodies of each stage. left[stage, mb]: those to run; 0 before
-    the forward run, -1 after the last one. Returns -1 for a run of what there is not.
+    Args:
+        backward: By stage, the number of backward bodies.
+        left: [stage, micro-batch], the number of them to run; 0 before the forward run, -1 after
+            the last one.
+
+    Returns:
+        -1 if a run is of a stage or micro-batch that does not exist.
     """
     code, at, mb, _ = columns
     stages, mbs = left.shape

@@ -72,7 +72,7 @@ def check(
 
 
 class _Check:
-    """One check: its arrays, the rules that no kernel looks at, and the words of violations."""
+    """One check: its arrays, the rules without kernels, and the messages of violations."""
 
     def __init__(
         self, schedule: Schedule, facts: Facts, mbs: int, runs: npt.NDArray[np.bool_] | None
@@ -124,7 +124,7 @@ class _Check:
         return f"edge {tag} ({self.facts.edges[tag]})"
 
     def _ends(self, tag: int) -> tuple[int, int]:
-        """The ranks of an edge."""
+        """Return the ranks of an edge."""
         edge, rank_of = self.facts.edges[tag], self.facts.rank_of
         return rank_of[edge.src.stage], rank_of[edge.dst.stage]
 

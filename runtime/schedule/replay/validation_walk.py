@@ -1,7 +1,7 @@
 """Kernels of the check: walks over the tape, one rank after the other, each linear in its length.
 
-Every violation is a row (rule, rank, step, other); rule OK means that there is none. What `other`
-is depends on the rule. `runtime.schedule.replay.validation` puts rows into words.
+Every violation is a row (rule, rank, step, other); rule OK means that there is none. The meaning of
+`other` depends on the rule. `runtime.schedule.replay.validation` turns rows into messages.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Steps(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def stamp(words: Ints, first: Ints, end: int, steps: Steps) -> Row:
-    """Write down the steps of all words before `end`; the first that is there twice.
+    """Write the steps of all words before `end`; return the first that is there twice.
 
-    first: rank -> its first word; one more at the end.
+    first: by rank, its first word; one more at the end.
     """
     run, free, send, recv, update = steps
     for rank in range(len(first) - 1):
@@ -109,9 +109,9 @@ def stamp(words: Ints, first: Ints, end: int, steps: Steps) -> Row:
 
 @njit(cache=True, nogil=True)
 def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
-    """The first instruction that comes before one of its rank that it needs.
+    """Return the first instruction that comes before one of its rank that it needs.
 
-    Every instruction that there must be is there.
+    No instruction is missing.
     """
     run, free, send, recv, update = steps
     body_stage, before_first, before, in_first, incoming, out_first, outgoing, edge_src = needs
@@ -149,7 +149,7 @@ def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
 
 @njit(cache=True, nogil=True)
 def _later(table: Ints, first: Ints, needs: Ints, of: int, mb: int, step: int) -> int:
-    """What of a body's needs (a list of Needs) comes after this step; -1 if nothing."""
+    """Return which of a body's needs (a list of Needs) comes after this step, or -1."""
     for at in range(first[of], first[of + 1]):
         need: int = needs[at]
         if table[need, mb] > step:
@@ -159,10 +159,12 @@ def _later(table: Ints, first: Ints, needs: Ints, of: int, mb: int, step: int) -
 
 @njit(cache=True, nogil=True)
 def fifo(words: Ints, first: Ints, channels: Ints, count: Ints, sent: Ints) -> Row:
-    """The first receive of another message than is next on its channel.
+    """Return the first receive of a message that is not the next one of its channel.
 
-    channels: of each edge. count: 0 for each channel. sent: written; [edge, micro-batch] -> the
-    index of the message on its channel.
+    Args:
+        channels: By edge.
+        count: By channel, 0.
+        sent: Written: [edge, micro-batch], the index of the message on its channel.
     """
     for word in words:
         if word & KINDS == SEND:

@@ -204,7 +204,7 @@ def start(
 
 @njit(cache=True, nogil=True)
 def walk(state: State) -> int:
-    """Do all that can be done; DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
+    """Run until the end: DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
     words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
     run, overhead, update, _, _, _, _, _ = ticks
@@ -260,7 +260,7 @@ def _wake(rank: int, ready: Array, tally: Array) -> None:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _send(word: int, now: int, board: Board) -> int:
-    """Post a message; when that is done, or later than LIMIT if it arrives too late."""
+    """Post a message; return when that is done, more than LIMIT if it arrives too late."""
     ranks, edges, channels, messages, _, number, ready, tally = board
     tag, mb = word >> KIND & NAMES, word >> MB
     edge = edges[tag]
@@ -284,7 +284,7 @@ def _send(word: int, now: int, board: Board) -> int:
 
 @njit(cache=True, nogil=True)
 def _join(now: int, number: int, mb: int, board: Board) -> int:
-    """Post a message of an exchange; when the exchange ends, as far as it is known."""
+    """Post a message of an exchange; return when the exchange ends, judging by those posted."""
     exchange = board.exchanges[number, mb]
     exchange.unposted -= 1
     exchange.time = max(exchange.time, now)
@@ -300,7 +300,7 @@ def _join(now: int, number: int, mb: int, board: Board) -> int:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _recv(word: int, now: int, me: Any, board: Board) -> int:
-    """When the message is received, or WAIT."""
+    """Return when the message is received, or WAIT."""
     ranks, edges, channels, messages, exchanges, _, ready, tally = board
     edge = edges[word >> KIND & NAMES]
     channel = channels[edge.channel]
@@ -327,9 +327,9 @@ def _recv(word: int, now: int, me: Any, board: Board) -> int:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board) -> int:
-    """When the last of a body's messages is delivered, or WAIT; at once if all are when posted.
+    """Return when the last of a body's messages is delivered, or WAIT.
 
-    Of a channel that buffers n messages, one is delivered when the one n before it is received.
+    On a channel that buffers n messages, one is delivered when the one n before it is received.
     """
     _, edges, channels, messages, _, number, _, _ = board
     if not number.size:
@@ -351,7 +351,7 @@ def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board
 
 @njit(cache=True, nogil=True)
 def _summed(state: State) -> int:
-    """When the last sum ends, if all runs have been done."""
+    """Return when the last sum ends, if all runs are done."""
     sums, first, bodies, ran = state.ticks.sums, state.sum_first, state.sum_bodies, state.ran
     end = 0
     for number in range(len(sums)):
@@ -363,9 +363,9 @@ def _summed(state: State) -> int:
 
 @njit(cache=True, nogil=True)
 def _meet(rank: int, now: int, least: int, end: Array, board: Board) -> int:
-    """When the collective ends, or WAIT; the rank that comes last wakes the others.
+    """Return when the collective ends, or WAIT; the rank that comes last wakes the others.
 
-    least: when it ends at the earliest.
+    least: the earliest possible end.
     """
     ranks, ready, tally = board.ranks, board.ready, board.tally
     tally[1] += 1

@@ -1,7 +1,7 @@
 """The breakdown of a timeline: where each rank's time goes, and the chain that sets the makespan.
 
-Both read nothing but start and end of each instruction, so they say the same of predicted and
-measured runs. A message is posted when its Send ends.
+Both read only the start and end of each instruction, so they treat predicted and measured runs
+alike. A message is posted when its Send ends.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RankTime:
-    """Seconds of one rank; their sum is the makespan.
+    """Seconds of one rank; their sum is the makespan."""
 
-    compute: in runs and updates. dispatch: between instructions, and posting messages. warm_up:
-    waiting before the first run (always, on a rank without runs). drain: waiting after the last
-    one, and from the rank's end to that of the timeline.
-    In between, communication: receiving messages that are posted, on their way or being copied;
-    imbalance: waiting for messages that are not posted yet, for deliveries and for collectives.
-    """
-
+    #: In runs and updates.
     compute: float
+    #: Between the first and the last run: receiving messages that are posted, on their way or being
+    #: copied.
     communication: float
+    #: Waiting before the first run; on a rank without runs, all its waiting.
     warm_up: float
+    #: Waiting after the last run, and from the rank's end to that of the timeline.
     drain: float
+    #: Between the first and the last run: waiting for messages that are not posted yet, for
+    #: deliveries and for collectives.
     imbalance: float
+    #: Between instructions, and posting messages.
     dispatch: float
 
 
 def breakdown(timeline: Timeline, topology: Topology) -> tuple[RankTime, ...]:
-    """Where the time of each rank goes.
+    """Return where the time of each rank goes.
 
-    A rank of another process is all drain, and its messages count as posted from the beginning.
+    A rank of another process is all drain, and its messages count as posted at the beginning.
     """
     begin, end = timeline.ticks
     facts = Facts.of(topology)
@@ -79,13 +80,15 @@ def _rank_time(track: Track, posted: _Messages, begin: int, end: int, unit: Frac
 
 
 def critical_path(timeline: Timeline, topology: Topology, *, copy: Number = inf) -> list[Event]:
-    """The instructions that the makespan comes from, in the order of time.
+    """Return the instructions that determine the makespan, in the order of time.
 
-    It is found from the last end backwards: a receive that waited goes back to the send of its
-    message, a collective that waited to that of the rank that came last, and everything else to
-    the instruction before it. A receive waited if its message was posted after it began; in a
-    simulation, where posting takes no time, also if it took longer than it takes to copy the
-    message at `copy` bytes a second.
+    The path is traced back from the last end: a receive that waited leads to the send of its
+    message, a collective that waited to the rank that came last, and everything else to the
+    instruction before it. A receive waited if its message was posted after the receive began; in a
+    simulation, where posting takes no time, also if it took longer than copying the message.
+
+    Args:
+        copy: Bytes per second at which messages are copied.
     """
     facts = Facts.of(topology)
     causes = _Causes(timeline, facts, copy)
@@ -100,7 +103,7 @@ def critical_path(timeline: Timeline, topology: Topology, *, copy: Number = inf)
 
 
 class _Causes:
-    """What each instruction of a timeline waited for."""
+    """The instruction that each one of a timeline waited for."""
 
     def __init__(self, timeline: Timeline, facts: Facts, copy: Number) -> None:
         self.tracks = timeline.tracks
@@ -117,7 +120,7 @@ class _Causes:
         self.copying = [round(seconds / timeline.unit) for seconds in sizes]
 
     def of(self, rank: int, step: int) -> tuple[int, int]:
-        """The rank and step that this one follows from; step -1 if from the beginning."""
+        """Return the rank and step that this one follows from; step -1 is the beginning."""
         code, at, mb, _ = self.tracks[rank].program.columns
         if code[step] == RECV:
             tag, sent = int(at[step]), self.sent.of(int(at[step]), int(mb[step]))
@@ -135,7 +138,7 @@ class _Causes:
         return bool(simulated and track.end[step] - track.start[step] > self.copying[tag])
 
     def _last(self, rank: int, step: int) -> tuple[int, int]:
-        """The rank that came last to a collective, and its place in that one's program."""
+        """Return the rank that came last to a collective, and its step there."""
         number = int(np.searchsorted(self.meetings[rank], step))
         others = ((r, int(m[number])) for r, m in enumerate(self.meetings) if number < len(m))
         last = max(others, key=lambda place: self.tracks[place[0]].start[place[1]])
@@ -145,7 +148,7 @@ class _Causes:
 
 
 class _Messages:
-    """One number for each message of a timeline; `missing` where nothing was written."""
+    """A number for each message of a timeline; `missing` where nothing was written."""
 
     def __init__(self, timeline: Timeline, facts: Facts, missing: int) -> None:
         mbs = (int(t.program.columns.mb.max(initial=0)) + 1 for t in timeline.tracks)
@@ -153,16 +156,16 @@ class _Messages:
         self.table = np.full(len(facts.edges) * self.mbs, missing, np.int64)
 
     def write(self, track: Track, numbers: Array) -> None:
-        """Those of the sends of a track, taken from an array of one entry an instruction."""
+        """Write the numbers of the sends of a track, given by instruction."""
         sends = track.program.columns.code == SEND
         self.table[self._places(track, sends)] = numbers[sends]
 
     def of(self, tag: int, mb: int) -> int:
-        """That of one message."""
+        """Return the number of one message."""
         return int(self.table[tag * self.mbs + mb])
 
     def read(self, track: Track, other: int) -> Array:
-        """For each instruction of a track: its message's if it is a receive, else `other`."""
+        """Return, by instruction of a track, the number of a receive's message, else `other`."""
         receives = track.program.columns.code == RECV
         numbers = np.full(len(receives), other, np.int64)
         numbers[receives] = self.table[self._places(track, receives)]

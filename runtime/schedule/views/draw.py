@@ -16,9 +16,10 @@ CHART = 72  # columns of a chart
 
 
 def chart(timeline: Timeline, columns: int = CHART) -> str:
-    """The runs of every rank as rows of characters, one a phase: the micro-batch's last digit.
+    """Draw the runs of every rank as rows of characters, one per phase.
 
-    Of one micro-batch alone it is the time segment's.
+    A run shows the last digit of its micro-batch; if there is just one micro-batch, of its time
+    segment.
 
     rank 0  F 0011223344......
             B             ....44332211
@@ -44,11 +45,9 @@ def chart(timeline: Timeline, columns: int = CHART) -> str:
 
 
 def _phases(timeline: Timeline) -> list[str]:
-    """The phases that runs are of."""
-    found: set[int] = set()
-    for track in timeline.tracks:
-        found.update(np.unique(track.program.columns.code).tolist())
-    return [phase for code, phase in enumerate(PHASES) if code in found]
+    """Return the phases of runs, in order."""
+    codes = {c for t in timeline.tracks for c in np.unique(t.program.columns.code).tolist()}
+    return [phase for code, phase in enumerate(PHASES) if code in codes]
 
 
 # -- SVG -----------------------------------------------------------------------------------------
@@ -71,10 +70,10 @@ ARROW = (
 
 
 def svg(timeline: Timeline, title: str = "") -> str:
-    """The timeline as an SVG file: a row a rank, boxes with micro-batches, arrows for messages.
+    """Return the timeline as SVG: a row per rank, boxes with micro-batches, arrows for messages.
 
-    Boxes are labelled micro-batch.segment as far as there is room; pointing at one shows its
-    instruction and times. Paler boxes are of a rank's later stages.
+    Boxes with enough room are labelled micro-batch.segment; pointing at one shows its instruction
+    and times. Paler boxes are runs of a rank's later stages.
     """
     first, last = timeline.ticks
     scale = WIDTH / max(1, last - first)
@@ -99,7 +98,7 @@ def svg(timeline: Timeline, title: str = "") -> str:
 
 
 def _heading(timeline: Timeline, title: str) -> Iterator[str]:
-    """Title, figures and legend."""
+    """Yield title, figures and legend."""
     yield f'<text class="t" x="{LEFT}" y="24">{escape(title)}</text>'
     yield (
         f'<text x="{LEFT}" y="44">makespan {timeline.makespan:.6g}, bubble '
@@ -116,7 +115,7 @@ def _heading(timeline: Timeline, title: str) -> Iterator[str]:
 
 
 def _axis(first: int, last: int, unit: float, bottom: int) -> Iterator[str]:
-    """Vertical lines at round times, with their labels."""
+    """Yield vertical lines at round times, with their labels."""
     span = (last - first) * unit
     step = _round_step(span / 10) if span else 1.0
     for tick in range(floor(span / step * (1 + 1e-9)) + 1):
@@ -127,42 +126,43 @@ def _axis(first: int, last: int, unit: float, bottom: int) -> Iterator[str]:
 
 
 def _round_step(least: float) -> float:
-    """The next of ..., 0.5, 1, 2, 5, 10, ... that is not below."""
+    """Return the first of ..., 0.5, 1, 2, 5, 10, ... that is at least this."""
     power = 10.0 ** floor(log10(least))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
 
 
 def _boxes(track: Track, y: int, first: int, scale: float, unit: float) -> Iterator[str]:
-    """The runs of a rank, and its updates if they take time."""
+    """Yield boxes for the runs of a rank, and for updates that take time."""
     stages = np.unique(track.program.columns.at[track.is_run]).tolist()
-    for at, now in enumerate(track.program):
+    for at, box in enumerate(track.program):
         start, end = int(track.start[at]), int(track.end[at])
-        if not isinstance(now, Run) and (start == end or not isinstance(now, Update)):
+        if not isinstance(box, Run) and (start == end or not isinstance(box, Update)):
             continue
         x, width = LEFT + (start - first) * scale, (end - start) * scale
-        kind, label = "o", str(now)
-        if isinstance(now, Run):
-            kind, paler = now.phase, 0.6 * stages.index(now.stage) / len(stages)
+        kind, label = "o", str(box)
+        if isinstance(box, Run):
+            kind, paler = box.phase, 0.6 * stages.index(box.stage) / len(stages)
             kind += f'" fill-opacity="{1 - paler:.2f}' if paler else ""
-            label = f"{now.mb}.{now.segment}" if now.segment else str(now.mb)
+            label = f"{box.mb}.{box.segment}" if box.segment else str(box.mb)
         times = f"{(start - first) * unit:.6g} to {(end - first) * unit:.6g}"
         yield (
             f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW}">'
-            f"<title>{now}: {times}</title></rect>"
+            f"<title>{box}: {times}</title></rect>"
         )
         if len(label) * LETTER < width:
             yield f'<text class="n" x="{x + width / 2:.2f}" y="{y + 17}">{label}</text>'
 
 
 def _arrows(timeline: Timeline, first: int, scale: float) -> Iterator[str]:
-    """A line for each message, from its send to the end of its receive."""
+    """Yield a line for each message, from its send to the end of its receive."""
     sends: dict[tuple[int, int], tuple[int, int]] = {}  # (tag, micro-batch) -> rank, tick
     for rank, track in enumerate(timeline.tracks):
-        for now, end in _ends(track, Send):
-            sends[now.tag, now.mb] = rank, end
+        for message, end in _ends(track, Send):
+            sends[message.tag, message.mb] = rank, end
     for rank, track in enumerate(timeline.tracks):
-        for now, end in _ends(track, Recv):
-            source, posted = sends.get((now.tag, now.mb), (rank, end))  # absent: another process
+        for message, end in _ends(track, Recv):
+            # A send in another process is not there.
+            source, posted = sends.get((message.tag, message.mb), (rank, end))
             if source != rank:
                 down = source < rank
                 y1 = TOP + source * (ROW + GAP) + (ROW if down else 0)
@@ -175,6 +175,6 @@ def _arrows(timeline: Timeline, first: int, scale: float) -> Iterator[str]:
 
 
 def _ends(track: Track, kind: type[Send] | type[Recv]) -> Iterable[tuple[Send | Recv, int]]:
-    """The sends or receives of a rank, with the ticks of their ends."""
+    """Return the sends or receives of a rank, with the ticks of their ends."""
     pairs = zip(track.program, track.end.tolist(), strict=True)
-    return ((now, end) for now, end in pairs if isinstance(now, kind))
+    return ((instruction, end) for instruction, end in pairs if isinstance(instruction, kind))

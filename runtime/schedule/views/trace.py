@@ -27,34 +27,35 @@ TraceEvent = dict[str, Any]
 
 
 class Slice(NamedTuple):
-    """Something inside of a run: a node's call. Ticks of its timeline; args: shown in a viewer."""
+    """A part of a run: the call of a node."""
 
     name: str
+    #: Ticks of its timeline.
     start: int
     end: int
+    #: What a viewer shows about it.
     args: dict[str, Any]
 
 
 class Shown(NamedTuple):
-    """A timeline in a trace.
-
-    label: in the names of its rows. edge: what the message of a tag and micro-batch carries.
-    slices: of each rank, shown below its runs.
-    """
+    """A timeline in a trace."""
 
     timeline: Timeline
+    #: In the names of its rows.
     label: str = ""
+    #: Of a tag and micro-batch.
     edge: Callable[[int, int], CommEdge] | None = None
+    #: By rank: shown below its runs.
     slices: Mapping[int, Iterable[Slice]] = MappingProxyType({})
 
 
 def write_trace(timeline: Timeline, path: str | Path) -> None:
-    """Write the trace; open it at https://ui.perfetto.dev or chrome://tracing."""
+    """Write a trace file, to be opened at https://ui.perfetto.dev or chrome://tracing."""
     write_traces([Shown(timeline)], path)
 
 
 def write_traces(shown: Iterable[Shown], path: str | Path) -> None:
-    """Write one trace of several timelines."""
+    """Write one trace file of several timelines."""
     events = (event for at, one in enumerate(shown) for event in shown_events(one, at))
     with open(path, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -64,12 +65,12 @@ def write_traces(shown: Iterable[Shown], path: str | Path) -> None:
 
 
 def trace_events(timeline: Timeline) -> Iterator[TraceEvent]:
-    """The events of the trace; times in microseconds, as the format wants them."""
+    """Return the events of the trace, with times in microseconds as the format requires."""
     return shown_events(Shown(timeline))
 
 
 def shown_events(shown: Shown, number: int = 0) -> Iterator[TraceEvent]:
-    """The events of the number-th timeline of a trace."""
+    """Yield the events of the number-th timeline of a trace."""
     timeline, label, edge, slices = shown
     microseconds = float(timeline.unit * 1_000_000)
     begin, _ = timeline.ticks
@@ -123,7 +124,7 @@ def _metadata(name: str, rank: int, row: int, args: dict[str, Any]) -> TraceEven
 
 
 def _entries(track: Track, begin: int) -> Iterator[tuple[Instruction, int, int]]:
-    """The instructions of a rank with their ticks after the step's begin."""
+    """Return the instructions of a rank with their ticks after the beginning of the step."""
     start, end = (track.start - begin).tolist(), (track.end - begin).tolist()
     return zip(track.program, start, end, strict=True)
 
@@ -131,7 +132,7 @@ def _entries(track: Track, begin: int) -> Iterator[tuple[Instruction, int, int]]
 def _meaning(
     instruction: Instruction, edge: Callable[[int, int], CommEdge] | None
 ) -> dict[str, Any]:
-    """The category and arguments of an instruction's event."""
+    """Return the category and arguments of an instruction's event."""
     match instruction:
         case Run(stage, phase, mb, segment):
             args: dict[str, Any] = {"stage": stage, "micro-batch": mb, "segment": segment}
@@ -151,7 +152,7 @@ def _meaning(
 
 
 def _arrow_ends(track: Track, begin: int) -> Iterator[tuple[Send | Recv, bool, float]]:
-    """Where arrows leave (True) and arrive: messages, and times just inside of the runs.
+    """Yield where arrows leave (True) and arrive: messages, and times just inside the runs.
 
     Viewers attach an end to the slice that is open at its time, so it must not be on its edge.
     """
