@@ -67,7 +67,7 @@ def where_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def where_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
-    """The dtype of x and y; the condition keeps its own."""
+    """Give x, y and the output one dtype; the condition keeps its own."""
     branches, outs = same_dtype(site, ins[1:])
     return [ins[0] or outs[0], *branches], outs
 
@@ -83,7 +83,7 @@ def where_grad(c: Call) -> Sequence[Ref | None]:
 
 
 def where_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """Linear in x and y under a constant condition."""
+    """Derive the layout: linear in x and y if the condition does not depend on the samples."""
     if ins[0] is WHOLE:
         return linear(site, ins[1:], in_types[1:], outs)
     return elementwise(site, ins, [in_types[1]] * 3, outs)  # a condition by row is on axis 0 too
@@ -100,5 +100,5 @@ register(
     batch=where_batch,
     full_inputs=("condition",),
     doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
-    "entry a row of axis 0. MXNet where.",
+    "entry per row of axis 0. MXNet where.",
 )

@@ -44,33 +44,35 @@ DTypes = tuple[list[str | None], list[str]]
 
 
 def numbers(site: Site, ins: Sequence[str | None]) -> DTypes:
-    """One dtype for all; not bool."""
-    found = same_dtype(site, ins)
-    if found[1][0] == "bool":
+    """Give all one dtype, which is not bool."""
+    dtypes = same_dtype(site, ins)
+    if dtypes[1][0] == "bool":
         raise DTypeError(f"{site.op} {site.name!r}: works on numbers, not bool; add a Cast")
-    return found
+    return dtypes
 
 
 def floats(site: Site, ins: Sequence[str | None]) -> DTypes:
-    """One float dtype for all: the result would not fit an integer."""
-    found = same_dtype(site, ins)
-    if not is_float(found[1][0]):
-        raise DTypeError(f"{site.op} {site.name!r}: works on floats, not {found[1][0]}; add a Cast")
-    return found
+    """Give all one float dtype: the result would not fit an integer."""
+    dtypes = same_dtype(site, ins)
+    dtype = dtypes[1][0]
+    if not is_float(dtype):
+        raise DTypeError(f"{site.op} {site.name!r}: works on floats, not {dtype}; add a Cast")
+    return dtypes
 
 
 def numbers_with(*names: str) -> DTypeRule:
-    """`numbers`; the parameters `names` must be whole if the input is of integers."""
+    """Return the rule `numbers` with whole parameters `names` if the input holds integers."""
 
     def rule(site: Site, ins: Sequence[str | None]) -> DTypes:
-        found = numbers(site, ins)
+        dtypes = numbers(site, ins)
+        dtype = dtypes[1][0]
         for name in names:
             value = site.attrs[name]
-            if not is_float(found[1][0]) and not value.is_integer():
+            if not is_float(dtype) and not value.is_integer():
                 raise DTypeError(
-                    f"{site.op} {site.name!r}: {name}={value} is no {found[1][0]}; add a Cast"
+                    f"{site.op} {site.name!r}: {name}={value} is not a valid {dtype}; add a Cast"
                 )
-        return found
+        return dtypes
 
     return rule
 
@@ -123,7 +125,7 @@ def not_zero(value: Ref) -> Ref:
 
 
 def chosen_grad(lhs_wins: str, rhs_wins: str) -> PairRule:
-    """The gradient goes to the input that was chosen."""
+    """Return a rule that passes the gradient to the input that was chosen."""
 
     def grad(c: Call, f: Apply) -> tuple[Ref, Ref]:
         return f("mul", c.gy, f(lhs_wins, *c.x)), f("mul", c.gy, f(rhs_wins, *c.x))
@@ -168,12 +170,12 @@ LONG = {"add": "plus", "sub": "minus"}
 
 
 def capitals(word: str) -> str:
-    """MXNet's older spelling: `not_equal` is `Not_Equal`."""
+    """Return MXNet's older spelling of a word: `not_equal` is `Not_Equal`."""
     return "_".join(part.capitalize() for part in word.split("_"))
 
 
 def older_names(key: str) -> Names:
-    """MXNet's aliases of SAME[key]: `_add`, `_plus` and `_Plus`, or `_Not_Equal`."""
+    """Return MXNet's aliases of SAME[key]: `_add`, `_plus` and `_Plus`, or `_Not_Equal`."""
     long = LONG.get(key, key)
     names = dict.fromkeys((f"_{key}", f"_{long}", f"_{capitals(long)}"))
     return tuple(name for name in names if name != SAME[key])
@@ -182,7 +184,7 @@ def older_names(key: str) -> Names:
 def register_binary(
     name: str, row: Binary, formula: Formula, shape: ShapeRule, aliases: Names
 ) -> None:
-    """Register a pair; with the shape rule `broadcast`, gradients are summed to inputs' shapes."""
+    """Register an operator on pairs; if shapes broadcast, gradients are summed to the inputs'."""
     names = BROADCAST if shape is broadcast else SAME
 
     def grad(c: Call) -> Sequence[Ref]:
@@ -221,20 +223,20 @@ for key, row in BINARY.items():
 
 
 def shifted(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
-    """A number is added: a sum over the batch would get it once a micro-batch."""
+    """Derive the layout of a sum with a number, which every micro-batch would add to a PARTIAL."""
     if PARTIAL in ins:
         refuse_mixing(site, "adds a constant to a sum over the batch")
     return elementwise(site, ins, in_types, outs)
 
 
 class Scalar(NamedTuple):
-    """A row of BINARY with the number in parameter `scalar`; grad(call, number)."""
+    """A row of BINARY, one of whose values is the number in parameter `scalar`."""
 
-    grad: Callable[[Call, float], Ref | None] | None
+    grad: Callable[[Call, float], Ref | None] | None  # (call, scalar) -> gradient of the data
     batch: BatchRule = elementwise
     dtype: DTypeRule = floats
     precision: str = FOLLOWS
-    neutral: float | None = None  # the number with which the data stays as it is
+    neutral: float | None = None  # the scalar that leaves the data unchanged
 
 
 def power_scalar_grad(c: Call, s: float) -> Ref | None:
@@ -284,7 +286,7 @@ def register_scalar(key: str, row: Scalar) -> None:
     formula = FORMULAS[name] = pair.with_number(name, "x" if reverse else "y", "scalar")
 
     def compare(env: Env, a: Attrs, x: Array) -> Any:
-        """Compare with the number as it is, which integers are not."""
+        """Compare with the scalar in its own type: integers may be compared with 0.5."""
         return formula(env.xp, (x,), a).astype(x.dtype, copy=False)
 
     register(
@@ -312,7 +314,7 @@ for key, scalar_row in SCALAR.items():
 
 
 def arg_names(attrs: Attrs) -> Names:
-    """The inputs of an operator whose parameter `num_args` counts them."""
+    """Name the inputs of an operator whose parameter `num_args` counts them."""
     return tuple(f"arg{i}" for i in range(attrs["num_args"]))
 
 

@@ -10,6 +10,7 @@ it stands; runtime/backends compiles it into loops and writes it in CUDA.
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ import numpy as np
 from symgraph.core.params import Attrs
 from symgraph.core.registry import Env
 from symgraph.core.types import Array
-from symgraph.ops.special import special_functions
 
 ARRAYS = "xyz"
 
@@ -33,10 +33,16 @@ def sigmoid(xp: Any, x: Array) -> Any:
     return xp.reciprocal(y, out=y)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {  # those that an array module does not have
+def erf(xp: Any, x: Array) -> Any:
+    """Compute the error function; its module is imported at the first call."""
+    special = "scipy.special" if isinstance(x, np.ndarray) else "cupyx.scipy.special"
+    return importlib.import_module(special).erf(x)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {  # those that array modules do not have
     "sigmoid": sigmoid,
     "softrelu": lambda xp, x: xp.logaddexp(x, 0),
-    "erf": lambda xp, x: special_functions(x).erf(x),
+    "erf": erf,
 }
 
 
@@ -44,9 +50,10 @@ class Formula:
     """A function of the elements of one to three arrays, and of numbers.
 
     Args:
-        name: The formula's name, unique among all.
+        name: A name that no other formula has.
         text: The expression.
-        derived: Numbers that are not parameters but computed from them, by name.
+        derived: Name of a number -> how it is computed from the operator's parameters, if it is
+            not one of them.
     """
 
     def __init__(self, name: str, text: str, **derived: Callable[[Attrs], float]) -> None:
@@ -54,7 +61,7 @@ class Formula:
         self.tree = ast.parse(text, mode="eval").body
         names = [n.id for n in _by_place(self.tree, ast.Name)]
         calls = [n.func.id for n in _by_place(self.tree, ast.Call) if isinstance(n.func, ast.Name)]
-        #: The functions that it calls.
+        #: The names of the functions that it calls.
         self.functions = tuple(dict.fromkeys(calls))
         #: Its arrays, in the order of the operator's inputs.
         self.arrays = tuple(a for a in ARRAYS if a in names)
@@ -72,8 +79,8 @@ class Formula:
             name: partial(FUNCTIONS[name], xp) if name in FUNCTIONS else getattr(xp, name)
             for name in self.functions
         }
-        given = dict(zip(self.arrays, arrays, strict=True))
-        return eval(self._code, functions, {**given, **numbers})
+        values = {**dict(zip(self.arrays, arrays, strict=True)), **numbers}
+        return eval(self._code, functions, values)
 
     def with_number(self, name: str, array: str, number: str) -> Formula:
         """Return the formula of one array, named x, and a number in place of `array`."""
@@ -96,4 +103,5 @@ def _by_place(tree: ast.AST, kind: type[Any]) -> list[Any]:
     return sorted(nodes, key=lambda node: node.col_offset)
 
 
-FORMULAS: dict[str, Formula] = {}  # by operator, of those that are one whatever their parameters
+#: Operator -> its formula, for operators that have one formula for all parameters.
+FORMULAS: dict[str, Formula] = {}

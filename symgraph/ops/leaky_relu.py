@@ -16,9 +16,9 @@ from symgraph.core.types import Array, Types
 from symgraph.ops.elementwise import floats
 from symgraph.ops.formulas import FORMULAS, Formula
 
-SELU_ALPHA = 1.6732632423543772  # Klambauer et al. 2017: mean 0 and variance 1 stay
+# Klambauer et al. 2017: with these, mean 0 and variance 1 are preserved.
+SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
-
 
 FORMULAS["_leaky_relu_grad"] = Formula("_leaky_relu_grad", "where(y > 0, x, x * slope)")
 register(
@@ -35,7 +35,7 @@ register(
 
 
 def elu_grad(c: Call, slope: float, scale: float) -> Ref:
-    """At data <= 0, where y = scale slope (e^x - 1), the derivative is y + scale slope."""
+    """Return g scale where x > 0, else g (y + scale slope), since y = scale slope (e^x - 1)."""
     positive = apply("_greater_scalar", c.x[0], scalar=0.0)
     left = (c.y[0] + scale * slope) * (1.0 - positive)
     return c.gy * (left + positive * scale)
@@ -68,7 +68,7 @@ KINDS: Mapping[str, Formula] = {  # by act_type
 
 
 def channels(gamma: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The shape in which the slopes along axis 1 broadcast against data of this rank."""
+    """Return the shape in which slopes along axis 1 broadcast against data of this rank."""
     return (1, *gamma, *[1] * (rank - 2)) if rank > 1 else tuple(gamma)
 
 
@@ -80,10 +80,10 @@ def leaky_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     (data,), outs = same(site, ins[:1], outs)
     if data is None or len(ins) == 1:
         return [data, *ins[1:]], outs
-    each = data[1:2] or (1,)
+    by_channel = data[1:2] or (1,)
     if ins[1] == (1,):
         return [data, (1,)], outs
-    return [data, expect(site, "gamma", ins[1], each, f"(data of shape {data})")], outs
+    return [data, expect(site, "gamma", ins[1], by_channel, f"(data of shape {data})")], outs
 
 
 def leaky(env: Env, a: Attrs, x: Array, *gamma: Array) -> Any:

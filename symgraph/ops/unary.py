@@ -41,7 +41,7 @@ class Unary(NamedTuple):
 
 
 def inverse_root(x: Ref, sign: float, constant: float) -> Ref:
-    """1 / sqrt(sign * x * x + constant)."""
+    """Return 1 / sqrt(sign * x * x + constant)."""
     return apply("rsqrt", apply("square", x) * sign + constant)
 
 

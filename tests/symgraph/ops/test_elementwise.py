@@ -264,7 +264,9 @@ def test_functions_that_leave_the_integers_refuse_them(name):
 
 def test_scalars_for_integers_are_whole():
     assert run_op("_mul_scalar", np.array([2], "int32"), scalar=3.0).dtype == "int32"
-    with pytest.raises(DTypeError, match=r"_mul_scalar 'op': scalar=1.5 is no int32; add a Cast"):
+    with pytest.raises(
+        DTypeError, match=r"_mul_scalar 'op': scalar=1.5 is not a valid int32; add a Cast"
+    ):
         run_op("_mul_scalar", np.array([2], "int32"), scalar=1.5)
 
 
