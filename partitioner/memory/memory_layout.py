@@ -1,13 +1,13 @@
-"""The layout: where in memory the values of a rank's micro-batch lie, beside and upon each other.
+"""The memory layout: where the values of a rank's micro-batch lie, and which share memory.
 
-Values lie in roots, pieces of memory that come and go as a whole. A view lies in its input's root.
-What a join puts side by side is written there at once, so that time steps are joined and taken
-apart for nothing:
+Values lie in roots, pieces of memory that are allocated and freed as a whole. A view lies in its
+input's root. The inputs of a join are written side by side at once, so that joining time steps and
+taking them apart cost nothing:
 
     h0 h1 h2 h3 h4      one root; the joins (h0 h1 h2 h3) and (h1 h2 h3 h4) are windows of it
 
-An output may take the place of an input that nobody reads any more. What only one body touches is
-scratch: its roots are packed by when the body's calls need them, and gone when it has run.
+An output may take the place of an input that no later call reads. Values that only one body touches
+are scratch: their roots are packed by when the body's calls need them, and freed when it has run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from symgraph.core.graph import Node
 from symgraph.core.registry import find
 from symgraph.core.types import TensorType, Value
 
-TURN = {FORWARD: 0, BACKWARD: 1, INPUT: 1, WEIGHT: 2}  # phases by when they come
-Key = tuple[int, Value]  # a value as a stage has it
+PHASE_ORDER = {FORWARD: 0, BACKWARD: 1, INPUT: 1, WEIGHT: 2}
+Key = tuple[int, Value]  # a stage, and a value that it has
 
 
 class Place(NamedTuple):
-    """A root, and the bytes before the value in it."""
+    """The place of a value: a root, and the offset in it in bytes."""
 
     root: int
     offset: int
@@ -43,18 +43,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Root:
-    """A piece of memory. fixed: the variable whose own array it is; it is not ours, then.
-
-    bodies: that make or read what is in it. messages: tags of the edges that are received into
-    it. sends: bodies whose messages lie in it. lasts: whether it is held to the step's end.
-    """
+    """A piece of memory."""
 
     nbytes: int
-    fixed: str | None = None
-    bodies: tuple[BodyKey, ...] = ()
-    messages: tuple[int, ...] = ()
-    sends: tuple[BodyKey, ...] = ()
-    lasts: bool = False
+    fixed: str | None = None  #: the variable whose own array it is; the layout does not allocate it
+    bodies: tuple[BodyKey, ...] = ()  #: those that make or read values in it
+    messages: tuple[int, ...] = ()  #: tags of the edges that are received into it
+    sends: tuple[BodyKey, ...] = ()  #: bodies whose messages lie in it
+    lasts: bool = False  #: whether it is held to the end of the step
 
     @property
     def scratch(self) -> bool:
@@ -65,25 +61,25 @@ class Root:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """Where a rank's values lie. scratch: body -> bytes; scratch_at: scratch root -> its offset."""
+    """Where a rank's values lie."""
 
     places: Mapping[Key, Place]
     roots: tuple[Root, ...]
-    scratch: Mapping[BodyKey, int]
-    scratch_at: Mapping[int, int]
+    scratch: Mapping[BodyKey, int]  #: body -> bytes
+    scratch_at: Mapping[int, int]  #: scratch root -> its offset in the body's scratch
 
     @cached_property
     def touched(self) -> Mapping[BodyKey, tuple[int, ...]]:
-        """The roots that each body makes or reads something in; scratch and fixed ones aside."""
-        found: dict[BodyKey, list[int]] = {key: [] for key in self.scratch}
+        """The roots in which each body makes or reads values, except scratch and fixed ones."""
+        touched: dict[BodyKey, list[int]] = {key: [] for key in self.scratch}
         for number, root in enumerate(self.roots):
             if root.fixed is None and not root.scratch:
                 for key in root.bodies:
-                    found[key].append(number)
-        return {key: tuple(numbers) for key, numbers in found.items()}
+                    touched[key].append(number)
+        return {key: tuple(numbers) for key, numbers in touched.items()}
 
 
-_KNOWN: WeakKeyDictionary[Partition, dict[object, MemoryLayout]] = WeakKeyDictionary()
+_LAYOUTS: WeakKeyDictionary[Partition, dict[object, MemoryLayout]] = WeakKeyDictionary()
 
 
 def lay_out(
@@ -92,18 +88,22 @@ def lay_out(
     fixed: Collection[str] = (),
     lasting: Collection[Value] = (),
 ) -> MemoryLayout:
-    """The layout of one rank.
+    """Lay out the memory of one rank.
 
-    fixed: variables that have arrays of their own; other variables are copied in. lasting: values
-    that are read after the last run. Remembered as long as the partition is there: the memory
-    plan's layout is the worker's.
+    Layouts are cached as long as the partition exists: worker and memory plan use the same one.
+
+    Args:
+        partition: the cut graph.
+        rank: whose memory.
+        fixed: variables that have their own arrays; other variables are copied in.
+        lasting: values that are read after the last run.
     """
-    own = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
-    here = {n.name for b in own for n in b.graph.variables if n.name not in b.imports}
-    key = rank, frozenset(here.intersection(fixed)), frozenset(lasting)
-    known = _KNOWN.setdefault(partition, {})
+    rank_bodies = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
+    fed = {n.name for b in rank_bodies for n in b.graph.variables if n.name not in b.imports}
+    key = rank, frozenset(fed.intersection(fixed)), frozenset(lasting)
+    known = _LAYOUTS.setdefault(partition, {})
     if key not in known:
-        bodies = sorted(own, key=lambda b: turn(b.key))
+        bodies = sorted(rank_bodies, key=lambda b: turn(b.key))
         builder = _Builder(partition, bodies, *key[1:])
         builder.make_places()
         builder.join()
@@ -113,22 +113,22 @@ def lay_out(
 
 
 def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:
-    """Sorts bodies so that makers come before readers."""
-    phase = TURN[key.phase]
+    """Sort bodies so that makers come before readers."""
+    phase = PHASE_ORDER[key.phase]
     return phase, -key.stage if phase else key.stage, body_order(key)
 
 
 class _Use(NamedTuple):
-    """A body and the place of one of its calls; -1: before the first."""
+    """A use of a value: a body and the place of one of its calls; -1: before the first."""
 
     body: BodyKey
     at: int
 
 
 class _Inside:
-    """The keys in one root, to be found by where they lie: of each size, sorted by their begin.
+    """An index of the values in one root by where they lie: for each size, sorted by their begin.
 
-    A root has a value a time step and a few of all steps, so it has few sizes and many keys.
+    A root has one value per time step and a few of all steps, so few sizes and many values.
     """
 
     def __init__(self) -> None:
@@ -143,14 +143,14 @@ class _Inside:
         return (key for found in self._of_size.values() for _, _, key in found)
 
     def forget(self, begin: int, end: int) -> None:
-        """Drop those that lie in [begin, end)."""
+        """Drop the values that lie in [begin, end)."""
         for size, found in self._of_size.items():
             first = bisect_left(found, begin, key=itemgetter(0))
             last = bisect_left(found, end - size + 1, key=itemgetter(0))
             del found[first:last]
 
     def within(self, begin: int, end: int) -> Iterator[Key]:
-        """Those that share a byte with [begin, end)."""
+        """Yield the values that share a byte with [begin, end)."""
         for size, found in self._of_size.items():
             first = bisect_left(found, begin - size + 1, key=itemgetter(0))
             for start, _, key in islice(found, first, None):
@@ -160,10 +160,10 @@ class _Inside:
 
 
 class _Builder:
-    """A layout in the making.
+    """Builds a layout step by step.
 
-    Roots that are joined become parts of another: `parent` names it, and how far in they begin.
-    cells: of a root that is no part, the intervals that are written, by their begin.
+    Roots that are joined become parts of another root: `parent` holds its number and their offset
+    in it. `cells` holds the intervals of other roots that are written, by their begin.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class _Builder:
         self.cells.append({0: type_.nbytes})
 
     def where(self, key: Key) -> Place:
-        """The root that is no part of another, and the offset in it."""
+        """Find the root that is not part of another, and the offset in it."""
         root, offset = self.places[key]
         while (up := self.parent[root]) is not None:
             root, offset = up[0], offset + up[1]
@@ -249,7 +249,7 @@ class _Builder:
     # -- joins -----------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Lay the inputs of joins side by side where no two joins want them otherwise."""
+        """Lay the inputs of joins side by side, unless two joins need different orders."""
         for key, inputs in self.joins:
             moves = self._moves(key, inputs)
             if moves:
@@ -265,7 +265,7 @@ class _Builder:
                 self.parent[whole] = target, -moves[target]
 
     def _moves(self, key: Key, inputs: Iterable[Key]) -> dict[int, int]:
-        """By how far each input's root has to be moved to lie in the join's; {} if it cannot be."""
+        """Find how far to move each input's root into the join's; {} if that is impossible."""
         whole = self.where(key)
         if self.cells[whole.root] != {0: self.size(key)} or whole.offset:
             return {}
@@ -284,7 +284,7 @@ class _Builder:
     # -- in place --------------------------------------------------------------------------------
 
     def write_over(self) -> None:
-        """Let outputs take the places of inputs that nobody reads any more."""
+        """Let outputs take the places of inputs that no later call reads."""
         found = [
             (body, at, node, pair)
             for body in self.bodies
@@ -393,7 +393,7 @@ class _Builder:
 
 
 def _before(use: _Use, body: BodyKey, at: int) -> bool:
-    """Whether something happens before call `at` of a body is done, whatever the schedule."""
+    """Tell whether a use comes before the end of call `at` of a body in every schedule."""
     if use.body == body:
         return use.at <= at
     return use.body.stage == body.stage and runs_before(use.body, body)

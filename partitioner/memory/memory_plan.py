@@ -1,6 +1,6 @@
 """The memory plan: bytes that bodies hold and leave, from the cut alone.
 
-What lies where is the layout's doing, and which micro-batches a rank holds at once the schedule's:
+The layout decides where values lie, and the schedule which micro-batches a rank holds at once:
 `runtime.schedule.replay.memory_profile` walks the programs with these figures and finds the worst
 moment of every rank.
 """
@@ -17,61 +17,62 @@ from partitioner.cutting.replicas import scratch_bytes
 from partitioner.memory.memory_layout import MemoryLayout, Root, lay_out, turn
 from symgraph.core.types import Value
 
-NOTHING: Mapping[str, Value] = MappingProxyType({})
+NO_GRADIENTS: Mapping[str, Value] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class BodyMemory:
-    """Bytes of one micro-batch's run of a body.
+    """Bytes of one micro-batch's run of a body."""
 
-    top: the most that is held beyond what the rank holds when the run starts; the messages that
-    it received are held already. kept: by how much the bytes held have changed when it has run
-    and its messages are delivered; negative if it drops more than it leaves. sending: what is
-    held besides that until its messages are delivered. sums: the gradients that it completes,
-    which wait as partial sums over micro-batches.
-    """
-
+    #: The most held beyond what the rank holds at the start, which includes received messages.
     top: int
+    #: The change in bytes held once the body has run and its messages are delivered; negative if it
+    #: drops more than it leaves.
     kept: int
+    #: Bytes held in addition until its messages are delivered.
     sending: int = 0
+    #: The gradients that it completes, which wait as partial sums over micro-batches.
     sums: int = 0
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """bodies: see BodyMemory. parameters, optimizer: bytes of each rank that stay for the run.
+    """The bytes of every body and rank.
 
-    scratch: what its kernels take within a call, which stays as well; kernels are the runtime's.
-    early: see `early_messages`. The data that is fed is the caller's; a copy of a micro-batch's
-    part is counted.
+    The data that is fed belongs to the caller; only a copy of a micro-batch's part is counted.
     """
 
     bodies: Mapping[BodyKey, BodyMemory]
-    parameters: tuple[int, ...]
-    optimizer: tuple[int, ...]
-    scratch: tuple[int, ...]
-    early: frozenset[int] = frozenset()
+    parameters: tuple[int, ...]  #: bytes of each rank that stay for the run
+    optimizer: tuple[int, ...]  #: bytes of each rank that stay for the run
+    scratch: tuple[int, ...]  #: bytes that each rank's kernels take within a call; they stay too
+    early: frozenset[int] = frozenset()  #: see `early_messages`
 
     @property
     def static(self) -> list[int]:
-        """Bytes of each rank that stay, all together."""
+        """All bytes of each rank that stay for the run."""
         return [*map(sum, zip(self.parameters, self.optimizer, self.scratch, strict=True))]
 
 
 def plan_memory(
     partition: Partition,
     *,
-    grads: Mapping[str, Value] = NOTHING,
+    grads: Mapping[str, Value] = NO_GRADIENTS,
     slots: int = 0,
     parameters: Collection[str] = (),
     several: bool = False,
     scratch: tuple[int, ...] | None = None,
 ) -> MemoryPlan:
-    """The memory of every body and rank.
+    """Plan the memory of every body and rank.
 
-    grads: parameter -> the value of its gradient, with `slots` optimizer arrays each.
-    parameters: variables that stay for the whole run. several: whether a step has several
-    micro-batches, so that gradients are copied or added to partial sums. scratch: of each rank.
+    Args:
+        partition: the cut graph.
+        grads: parameter -> the value of its gradient.
+        slots: optimizer arrays per parameter.
+        parameters: variables that stay for the whole run.
+        several: whether a step has several micro-batches, so that gradients are copied or added to
+            partial sums.
+        scratch: bytes that each rank's kernels take within a call.
     """
     graph, place = partition.graph, partition.placement
     held, learnt = [0] * partition.ranks, [0] * partition.ranks
@@ -101,9 +102,10 @@ def plan_memory(
 
 
 def early_messages(partition: Partition) -> frozenset[int]:
-    """The tags of messages that may come while the run before their receive is under way.
+    """List the tags of messages that may arrive while the run before their receive is under way.
 
-    GPUs' do, and so have their places as long. The messages of an exchange come when it is taken.
+    Those to GPUs do, so their memory is held from then on. The messages of an exchange arrive when
+    the exchange is taken.
     """
     devices = partition.placement.devices
     return frozenset(
@@ -114,7 +116,7 @@ def early_messages(partition: Partition) -> frozenset[int]:
 
 
 def _bodies(partition: Partition, rank: int, layout: MemoryLayout) -> dict[BodyKey, BodyMemory]:
-    """The figures of a rank's bodies, gradients that are asked for aside."""
+    """Compute the figures of a rank's bodies, except the gradients that are asked for."""
     top: Counter[BodyKey] = Counter(layout.scratch)
     kept: Counter[BodyKey] = Counter()
     sending: Counter[BodyKey] = Counter()
@@ -128,19 +130,21 @@ def _bodies(partition: Partition, rank: int, layout: MemoryLayout) -> dict[BodyK
             kept[last] -= max(root.nbytes, came)
             if last in root.sends:
                 sending[last] += root.nbytes
-    own = [key for key in partition.bodies if partition.rank(key) == rank]
-    return {key: BodyMemory(top[key], kept[key], sending[key]) for key in own}
+    keys = [key for key in partition.bodies if partition.rank(key) == rank]
+    return {key: BodyMemory(top[key], kept[key], sending[key]) for key in keys}
 
 
 def _ends(root: Root) -> tuple[BodyKey, BodyKey]:
-    """The bodies that touch it first and last, as far as that is known without a schedule."""
+    """Find the bodies that touch a root first and last, as far as any schedule has them so."""
     return min(root.bodies, key=turn), max(root.bodies, key=turn)
 
 
 def kept_bytes(partition: Partition, fixed: Collection[str] | None = None) -> tuple[int, ...]:
-    """Bytes that each stage's forward phase leaves for its backward phase, a micro-batch.
+    """Count the bytes that each stage's forward phase leaves for its backward phase.
 
-    fixed: variables that have arrays of their own; by default all.
+    Args:
+        partition: the cut graph; bytes are those of one micro-batch.
+        fixed: variables that have their own arrays; None: all of them.
     """
     if fixed is None:
         fixed = [n.name for n in partition.graph.variables]

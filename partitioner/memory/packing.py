@@ -1,4 +1,4 @@
-"""Packing: places in one piece of memory for arrays that are needed at different times."""
+"""Packing: offsets in one piece of memory for arrays that are needed at different times."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-ALIGN = 64  # bytes; where every piece begins
-ROUNDS, STEPS = 100, 40_000_000  # of improvement: the most, and pairs of needs looked at in all
+ALIGN = 64  # bytes: offsets are multiples of it
+MAX_ROUNDS, MAX_PAIRS = 100, 40_000_000  # of improvement; pairs of needs looked at in all
 Ints = npt.NDArray[Any]
 
 
@@ -23,17 +23,20 @@ class Need(NamedTuple):
 
 
 def to_cache_lines(nbytes: int) -> int:
-    """The same number of bytes in whole cache lines."""
+    """Round a number of bytes up to whole cache lines."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
 def pack(needs: Sequence[Need]) -> tuple[list[int], int]:
-    """An offset for each need, none overlapping one held at the same time; and the bytes of all.
+    """Find an offset for each need so that none overlaps another held at the same time.
 
-    Each is put at the lowest free place, in the best of some orders: the largest first (Pisarchyk
-    and Lee 2020), those first that take most room for most time, as they come, or as they go,
-    backwards. Where that takes more than is ever held at once, what came out on top is put earlier
-    in the order, again and again.
+    Each is put at the lowest free offset, in the best of some orders: the largest first (Pisarchyk
+    and Lee 2020), the most bytes for the longest time first, by their first moment, or backwards by
+    their last. Where that takes more than is ever held at once, the needs at the top are moved
+    forward in the order, again and again.
+
+    Returns:
+        The offsets, and the bytes that all needs take together.
     """
     if not needs:
         return [], 0
@@ -52,13 +55,13 @@ def pack(needs: Sequence[Need]) -> tuple[list[int], int]:
             total = int(_place(first, last, size, order, offsets, np.zeros_like(offsets)))
             if least < 0 or total < least:
                 best, least = offsets, total
-    rounds = min(ROUNDS, STEPS // len(needs) ** 2)
+    rounds = min(MAX_ROUNDS, MAX_PAIRS // len(needs) ** 2)
     least = int(_improve(first, last, size, np.lexsort(orders[-1]), held, rounds, best, least))
     return best.tolist(), least
 
 
 def most_held(first: Ints, last: Ints, size: Ints) -> int:
-    """The most bytes that are needed at once: no packing takes fewer."""
+    """Return the most bytes that are needed at once: no packing takes fewer."""
     change = np.zeros(int(last.max()) + 2, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
@@ -67,7 +70,7 @@ def most_held(first: Ints, last: Ints, size: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _place(first: Ints, last: Ints, size: Ints, order: Ints, offsets: Ints, placed: Ints) -> int:
-    """Fill in the offsets; placed: room for the needs that have one, kept sorted by offset."""
+    """Fill in the offsets; `placed` holds the needs that have one, sorted by offset."""
     total = 0
     for count in range(len(order)):
         item = order[count]
@@ -100,9 +103,10 @@ def _improve(
     best: Ints,
     least: int,
 ) -> int:
-    """Squeaky wheel optimization (Joslin and Clements 1999): place in an order, move the needs
-    that reach into the last quarter of what is too much halfway to its front, place again.
-    Fills in the best offsets; the bytes of all.
+    """Improve by squeaky wheel optimization (Joslin and Clements 1999).
+
+    Place in an order, move the needs that reach into the last quarter of the excess halfway to the
+    front, place again. Fills in the best offsets and returns the bytes of all.
     """
     offsets, placed = np.zeros_like(size), np.zeros_like(size)
     for _ in range(rounds):
