@@ -1,7 +1,7 @@
-"""Consistency of measured costs: do they add up, and does backward time go with forward time?
+"""Consistency of measured costs: do they add up, and does backward time fit forward time?
 
-A profiler that takes the time between two hooks that fire out of order gives it to the wrong node:
-in PipeDream's published gnmt profiles a bidirectional LSTM takes 14.1 ms forward and 0.02 ms
+A profiler that measures between two hooks that fire out of order assigns the time to the wrong
+node: in PipeDream's published gnmt profiles a bidirectional LSTM takes 14.1 ms forward and 0.02 ms
 backward, and the embedding before it 25.5 ms backward.
 """
 
@@ -16,98 +16,100 @@ from partitioner.costs.cost import Costs, is_free, signature
 from symgraph.core.graph import Graph
 from symgraph.core.units import seconds_text
 
-LIKE_TWINS, LIKE_OTHERS = 2.5, 4.0  # how far from the usual ratio is an outlier
-SHARE = 0.02  # of the whole time: less cannot matter
+KIND_FACTOR, GENERAL_FACTOR = 2.5, 4.0  # from the usual ratio to an outlier
+MIN_TWINS = 3  # operators of one kind that are enough to compare with
+MIN_SHARE = 0.02  # of the whole time: less cannot matter
 TOLERANCE = 0.05  # of the measured step: how far off the sum may be
 
 
 class Timed(NamedTuple):
-    """Forward and backward time of an operator, in any unit. kind: what is alike with others."""
+    """Forward and backward time of an operator, in any unit."""
 
     name: str
-    kind: str
+    kind: str  #: operators of one kind are compared with each other
     forward: float
     backward: float
 
 
 class Outlier(NamedTuple):
-    """An operator whose backward time is not about what it was expected to be."""
+    """An operator whose backward time is far from the expected one."""
 
     timed: Timed
     expected: float
 
 
 def outliers(timed: Sequence[Timed]) -> list[Outlier]:
-    """Those whose backward time does not go with their forward time.
+    """Find operators whose backward time does not fit their forward time.
 
-    Compared with those of the same kind where there are three or more, else with all.
+    They are compared with others of the same kind if there are enough of those, else with all.
     """
     total = sum(x.forward + x.backward for x in timed)
-    heavy = [x for x in timed if x.forward > 0 and x.forward + x.backward > SHARE * total]
+    heavy = [x for x in timed if x.forward > 0 and x.forward + x.backward > MIN_SHARE * total]
     if not heavy or not any(x.backward for x in timed if x.forward > 0):
         return []
     found = []
     for x in timed:
         twins = [y for y in heavy if y.kind == x.kind]
-        many = len(twins) >= 3
+        many = len(twins) >= MIN_TWINS
         expected = x.forward * _usual(twins if many else heavy)
-        far = LIKE_TWINS if many else LIKE_OTHERS
+        far = KIND_FACTOR if many else GENERAL_FACTOR
         strange = x.backward > far * expected or x.backward * far < expected
-        if strange and abs(x.backward - expected) > SHARE * total:
+        if strange and abs(x.backward - expected) > MIN_SHARE * total:
             found.append(Outlier(x, expected))
     return found
 
 
 def _usual(timed: Sequence[Timed]) -> float:
-    """The median ratio of backward to forward time."""
+    """Return the median ratio of backward to forward time."""
     return median(x.backward / x.forward for x in timed)
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """What is strange about costs. Seconds.
+    """Costs compared with a measured step, in seconds."""
 
-    nodes: the sum of all nodes' times. step: that of the whole as it was measured. outliers: of
-    all calls with one signature together; its name is the signature.
-    """
-
-    nodes: float
-    step: float
-    outliers: tuple[Outlier, ...]
+    nodes: float  #: the sum of all nodes' times
+    step: float  #: the whole step as measured
+    outliers: tuple[Outlier, ...]  #: named by signature; all calls of one signature are one
 
     @property
     def off(self) -> float:
-        """How far the sum is above (or below: < 0) the whole, as a share of it."""
+        """How far the sum is above (> 0) or below (< 0) the step, as a share of the step."""
         return self.nodes / self.step - 1
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What is strange, in words, a line each; none if all is well."""
-        found = []
+        """What is inconsistent, one line each; none if everything fits."""
+        lines = []
         if abs(self.off) > TOLERANCE:
             why = (
-                "measured one by one they are slower than together"
+                "measured one by one, nodes are slower than together"
                 if self.off > 0
-                else ("some of the step is in no node, or other work slows them down")
+                else ("part of the step is in no node, or other work slows the nodes down")
             )
-            found.append(
+            lines.append(
                 f"the nodes' times add up to {seconds_text(self.nodes)}, the step took "
                 f"{seconds_text(self.step)} ({self.off:+.0%}): {why}"
             )
-        found += [
+        lines += [
             f"{x.timed.name}: backward {seconds_text(x.timed.backward)} for forward "
             f"{seconds_text(x.timed.forward)}, where about {seconds_text(x.expected)} is usual: "
-            "measured on another node?"
+            "was it measured on another node?"
             for x in self.outliers
         ]
-        return tuple(found)
+        return tuple(lines)
 
 
 def consistency(costs: Costs, graph: Graph, measured_step: float, runs: int = 1) -> Consistency:
-    """Check costs against a whole step, in seconds, in which a graph with gradients runs.
+    """Compare costs with a whole measured step of a graph with gradients.
 
-    measured_step: what one device computes, or all together. runs: of the graph in the step.
     Nodes without gradient nodes, and those that take no time themselves, are not compared.
+
+    Args:
+        costs: seconds of nodes.
+        graph: the graph that runs.
+        measured_step: seconds of computation in the step, of one device or all together.
+        runs: how often the graph runs in the step.
     """
     kinds: dict[str, str] = {}
     forward: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Costs: seconds of nodes and bodies, measured where they were, estimated from counts elsewhere.
+"""Costs: seconds of nodes and bodies, measured or else estimated from operation counts.
 
 A measurement belongs to a signature, which all calls of one kernel on arrays of the same types
 share, so a network unrolled over 60 time steps has as many as one over 2.
@@ -23,22 +23,22 @@ from symgraph.core.registry import find
 from symgraph.core.types import TensorType
 from symgraph.core.units import seconds_text
 
-SCHEMA = 3  # of saved tables
+SCHEMA = 3  # the version of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
 # what the types say already, where a slice of that size lies, numbers to divide by.
 UNTIMED = {"stream", "shape", "begin", "end", "count", "share", "classes"}
 
-LARGE = 1 << 15  # bytes of a parameter for which it matters where it lies
+CACHED_BYTES = 1 << 15  # parameters from this size on are slower when not in a cache
 
 
 def is_free(node: Node, graph: Graph) -> bool:
-    """Whether a call takes no time: its output is its inputs' memory, or is laid beside it."""
+    """Tell whether a call takes no time: its output is in its inputs' memory, or beside it."""
     return is_view(node, graph) or is_join(node)
 
 
 def signature(node: Node, graph: Graph) -> str:
-    """What the time of a call depends on: operator, attributes that matter, types in and out.
+    """Write what the time of a call depends on: operator, attributes that matter, types.
 
     `FullyConnected(float32[16,200] float32[800,200]; ..., no_bias=True) -> float32[16,800]`
     """
@@ -58,22 +58,25 @@ def _text(
 
 
 def _listed(types: tuple[TensorType, ...]) -> str:
-    """Types as text, equal neighbours once: `60*float32[16,200]`."""
+    """Write types, equal neighbours once: `60*float32[16,200]`."""
     runs = [(type_, len(list(group))) for type_, group in groupby(types)]
     return " ".join(f"{count}*{type_}" if count > 1 else str(type_) for type_, count in runs)
 
 
 def parameters(node: Node, graph: Graph, elsewhere: Container[str] = ()) -> list[str]:
-    """The large variables that a call reads.
+    """List the large variables that a call reads.
 
-    elsewhere: variables that do not count, as what they stand for was made a moment ago.
+    Args:
+        node: the call.
+        graph: its graph.
+        elsewhere: variables to leave out, because their values were made a moment ago.
     """
-    found = dict.fromkeys(v.node for v in node.inputs if graph[v.node].is_variable)
-    return [v for v in found if v not in elsewhere and graph[v].types[0].nbytes >= LARGE]
+    variables = dict.fromkeys(v.node for v in node.inputs if graph[v.node].is_variable)
+    return [v for v in variables if v not in elsewhere and graph[v].types[0].nbytes >= CACHED_BYTES]
 
 
 def touched_bytes(node: Node, graph: Graph) -> int:
-    """Bytes that a call reads and writes."""
+    """Count the bytes that a call reads and writes."""
     written = sum(t.nbytes for t in node.types)
     sizes = [t.nbytes for t in graph.types_of(node.inputs)]
     reads_part = not node.is_variable and find(node.op).reads_part
@@ -81,129 +84,122 @@ def touched_bytes(node: Node, graph: Graph) -> int:
 
 
 def resident_bytes(body: Body) -> int:
-    """Bytes of a body's variables: what it finds in memory, or in caches."""
+    """Count the bytes of a body's variables, which it finds in memory or in caches."""
     return sum(n.types[0].nbytes for n in body.graph.variables)
 
 
 class Costs(Protocol):
-    """Seconds of one call of a node: a CostTable, a Speed, or whatever else counts."""
+    """A source of costs: a CostTable, a Speed, or any other."""
 
-    def seconds_of(self, node: Node, graph: Graph) -> float: ...
+    def seconds_of(self, node: Node, graph: Graph) -> float:
+        """Return the seconds of one call of a node."""
+        ...
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one device does: operations a second, seconds to call a small kernel, bytes a second.
+    """The speed of one device.
 
     A call takes as long as its operations or its bytes in and out, whichever is more (the
     roofline: Williams, Waterman and Patterson 2009).
     """
 
-    flops: float
-    call: float
-    bandwidth: float = inf
+    flops: float  #: operations per second
+    call: float  #: seconds to call a small kernel
+    bandwidth: float = inf  #: bytes per second to and from memory
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
-        """Time of one call; variables take none."""
-        if node.is_variable:
-            return 0.0
-        if is_free(node, graph):
+        """Estimate the seconds of one call; variables take none."""
+        if node.is_variable or is_free(node, graph):
             return 0.0
         ins = graph.types_of(node.inputs)
         operations = find(node.op).flops(node.attrs, ins, node.types)
         return self.call + self.roofline(operations, touched_bytes(node, graph))
 
     def roofline(self, flops: float, nbytes: float) -> float:
-        """The least seconds for so many operations on so many bytes."""
+        """Return the least seconds for these numbers of operations and bytes."""
         return max(flops / self.flops, nbytes / self.bandwidth)
 
     @property
     def rates(self) -> Rates:
-        """Of what goes through memory."""
+        """The rates of passes through memory."""
         return Rates(self.bandwidth, self.bandwidth)
 
     def seconds(self, body: Body) -> float:
-        """Time of one run of a body."""
+        """Estimate the seconds of one run of a body."""
         return sum(self.seconds_of(n, body.graph) for n in body.graph)
 
 
 @dataclass(frozen=True)
 class KindCosts:
-    """Costs where devices are of several kinds; kinds: by the kind of their contexts."""
+    """Costs where devices are of several kinds."""
 
-    kinds: Mapping[str, Costs]
+    kinds: Mapping[str, Costs]  #: by the kind of the devices' contexts
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
-        """Time of one call on the kind that does it in the least."""
+        """Return the seconds of one call on the fastest kind."""
         return min(costs.seconds_of(node, graph) for costs in self.kinds.values())
 
 
 class Caches(NamedTuple):
-    """Bytes that a device finds in its own cache, and in its part of the one that all share."""
+    """The bytes of a device's caches."""
 
     own: int
-    shared: int
+    shared: int  #: the device's part of the cache that all share
 
 
 class Rates(NamedTuple):
-    """Bytes a second, while the other devices do the same.
+    """Bytes per second through memory, while the other devices do the same."""
 
-    passes: over large arrays, that are read and written. packing: of parameters that are laid out
-    anew.
-    """
-
-    passes: float
-    packing: float
+    passes: float  #: over large arrays that are read and written
+    packing: float  #: of parameters into another layout
 
     @classmethod
     def mean(cls, rates: Sequence[Rates]) -> Rates:
-        """Of several devices."""
+        """Average the rates of several devices."""
         return cls(*(sum(of_all) / len(rates) for of_all in zip(*rates, strict=True)))
 
 
 class Measured(NamedTuple):
-    """A kernel's time and the interquartile range, in seconds, of that many calls.
-
-    levels: its time if its parameters come from the own cache, from the shared one, from memory;
-    empty if it reads none.
-    """
+    """A measured kernel."""
 
     seconds: float
-    spread: float
-    calls: int
+    spread: float  #: the interquartile range, in seconds
+    calls: int  #: the number of calls that were measured
+    #: Seconds if its parameters come from the device's cache, the shared one, and memory; empty if
+    #: it reads no large parameters.
     levels: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """Measured kernels of one kind of device, and the speed by which all others are estimated.
-
-    dispatch: seconds of the runtime's loop for one call, which come on top of a measured kernel.
-    measured, failed: by signature; failed: why it could not be measured. machine: where, in words.
-    """
+    """Measured kernels of one kind of device, and the speed that estimates all others."""
 
     speed: Speed
-    dispatch: float
+    dispatch: float  #: seconds of the runtime's loop for one call, in addition to its kernel
     rates: Rates
     caches: Caches
-    measured: Mapping[str, Measured]
-    failed: Mapping[str, str]
-    machine: Mapping[str, str]
+    measured: Mapping[str, Measured]  #: by signature
+    failed: Mapping[str, str]  #: signature -> why it could not be measured
+    machine: Mapping[str, str]  #: where it was measured, in words
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
-        """Time of one call; variables take none."""
+        """Return the seconds of one call; variables take none."""
         if node.is_variable or is_free(node, graph):
             return 0.0
-        found = self.measured.get(signature(node, graph))
-        if found is None:
+        kernel = self.measured.get(signature(node, graph))
+        if kernel is None:
             return self.speed.seconds_of(node, graph)
-        return found.seconds + self.dispatch
+        return kernel.seconds + self.dispatch
 
     def seconds(self, body: Body, between: float = 0.0) -> float:
-        """Time of one run of a body.
+        """Return the seconds of one run of a body.
 
-        A parameter is in a cache if no more was read and written since its last use than that
-        holds. between: bytes that the rank touches before the body runs again.
+        A parameter is in a cache if the bytes read and written since its last use fit into that.
+
+        Args:
+            body: the body.
+            between: bytes that the rank touches before the body runs again.
         """
         graph, total, moved = body.graph, 0.0, 0.0
         used: dict[str, float] = {}
@@ -211,18 +207,18 @@ class CostTable:
             if node.is_variable or is_free(node, graph):
                 continue
             moved += touched_bytes(node, graph)
-            found = self.measured.get(signature(node, graph))
-            own = parameters(node, graph, body.imports) if found and found.levels else ()
-            if not found or not own:
+            kernel = self.measured.get(signature(node, graph))
+            reads = parameters(node, graph, body.imports) if kernel and kernel.levels else ()
+            if not kernel or not reads:
                 total += self.seconds_of(node, graph)
                 continue
-            far = max(moved - used.get(name, -between) for name in own)
-            used |= dict.fromkeys(own, moved)
-            total += found.levels[sum(far > size for size in self.caches)] + self.dispatch
+            distance = max(moved - used.get(name, -between) for name in reads)
+            used |= dict.fromkeys(reads, moved)
+            total += kernel.levels[sum(distance > size for size in self.caches)] + self.dispatch
         return total
 
     def measured_share(self, graph: Graph) -> float:
-        """The part of a graph's time that rests on measurements, from 0 to 1."""
+        """Return the share of a graph's time that is measured, from 0 to 1."""
         total = known = 0.0
         for node in graph:
             seconds = self.seconds_of(node, graph)
@@ -232,54 +228,54 @@ class CostTable:
         return known / total if total else 1.0
 
     def to_json(self) -> str:
-        """The table as text, signatures in alphabetical order."""
+        """Write the table as JSON, signatures in alphabetical order."""
         return json.dumps(self.data(), indent=1, sort_keys=True)
 
     def data(self) -> dict[str, Any]:
-        """The table as JSON can say it."""
+        """Return the table as JSON-able data."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: str, source: str = "costs") -> CostTable:
-        """The table that `to_json` wrote; ConfigError naming the source if it is none."""
+        """Read what `to_json` wrote. Raises ConfigError, which names the source, for other text."""
         try:
-            found = json.loads(text)
+            data = json.loads(text)
         except ValueError as error:
             raise _no_table(source, error) from None
-        return cls.from_data(found, source)
+        return cls.from_data(data, source)
 
     @classmethod
-    def from_data(cls, found: Any, source: str = "costs") -> CostTable:
-        """The table that `data` said; ConfigError naming the source if it is none."""
+    def from_data(cls, data: Any, source: str = "costs") -> CostTable:
+        """Read what `data` returned. Raises ConfigError, which names the source, otherwise."""
         try:
-            return cls._parsed(found)
+            return cls._parsed(data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _no_table(source, error) from None
 
     @classmethod
-    def _parsed(cls, found: Any) -> CostTable:
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
+    def _parsed(cls, data: Any) -> CostTable:
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
         return cls(
-            Speed(**{key: float(value) for key, value in found["speed"].items()}),
-            float(found["dispatch"]),
-            Rates(*map(float, found["rates"])),
-            Caches(*map(int, found["caches"])),
+            Speed(**{key: float(value) for key, value in data["speed"].items()}),
+            float(data["dispatch"]),
+            Rates(*map(float, data["rates"])),
+            Caches(*map(int, data["caches"])),
             {
                 key: Measured(float(s), float(d), int(n), tuple(map(float, levels)))
-                for key, (s, d, n, levels) in found["measured"].items()
+                for key, (s, d, n, levels) in data["measured"].items()
             },
-            {key: str(why) for key, why in found["failed"].items()},
-            {key: str(value) for key, value in found["machine"].items()},
+            {key: str(why) for key, why in data["failed"].items()},
+            {key: str(value) for key, value in data["machine"].items()},
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the table as JSON."""
+        """Write the table to a file as JSON."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
-        """The table that `save` wrote; ConfigError if the file is missing or no such table."""
+        """Read a file that `save` wrote. Raises ConfigError if that is missing or another."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -287,7 +283,7 @@ class CostTable:
         return cls.from_json(text, str(path))
 
     def __str__(self) -> str:
-        """One line a signature, the slowest first."""
+        """Show one line per signature, the slowest first."""
         slowest = sorted(self.measured.items(), key=lambda item: -item[1].seconds)
         lines = [
             f"{seconds_text(m.seconds):>9} ± {seconds_text(m.spread / 2):>9}  {text}"
@@ -299,6 +295,6 @@ class CostTable:
 
 def _no_table(source: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{source} is no table of costs of this version ({type(error).__name__}: {error}); "
-        "measure it anew with --profile"
+        f"{source} is not a table of costs of this version ({type(error).__name__}: {error}); "
+        "measure it again with --profile"
     )

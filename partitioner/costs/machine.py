@@ -2,7 +2,7 @@
 
 Places are nested: sockets in nodes, nodes in racks, racks in the network. Two devices talk over the
 link of the narrowest place that holds both; where the file has none, over that of the next wider
-one. A shared link is one wire in each such place, of which its channels take turns.
+one. A shared link is one wire in each such place, which its channels use in turns.
 """
 
 from __future__ import annotations
@@ -25,48 +25,42 @@ LEVELS = ("socket", "node", "rack", "network")  # from the narrowest
 
 @dataclass(frozen=True)
 class Device:
-    """What one device does, and where it stands.
-
-    flops: operations a second. call: seconds of a small kernel. bandwidth: of its memory, bytes a
-    second. memory: bytes that it holds; None: any number.
-    """
+    """The speed and memory of one device, and where it stands."""
 
     context: Context
-    flops: float
-    call: float = 0.0
-    bandwidth: float = inf
-    memory: int | None = None
+    flops: float  #: operations per second
+    call: float = 0.0  #: seconds of a small kernel
+    bandwidth: float = inf  #: bytes per second to and from its memory
+    memory: int | None = None  #: bytes that it holds; None: any number
     socket: str = "0"
     node: str = "0"
     rack: str = "0"
 
     @property
     def speed(self) -> Speed:
-        """The roofline, which tells seconds of nodes and bodies on this device."""
+        """The roofline, which estimates seconds of nodes and bodies on this device."""
         return Speed(self.flops, self.call, self.bandwidth)
 
     def place(self, level: str) -> tuple[str, ...]:
-        """Which socket, node or rack it stands in, from the outside: socket 1 is one of a node."""
+        """Name the socket, node or rack it stands in, with the places around that first."""
         return (self.rack, self.node, self.socket)[: len(LEVELS) - 1 - LEVELS.index(level)]
 
 
 class Level(NamedTuple):
-    """The links inside places of one level: seconds, bytes a second, and whether a place has one
-    for all its pairs of devices or each pair and direction its own."""
+    """The links inside places of one level."""
 
-    latency: float = 0.0
-    bandwidth: float = inf
+    latency: float = 0.0  #: seconds
+    bandwidth: float = inf  #: bytes per second
+    #: Whether a place has one link for all its pairs of devices, not one per pair and direction.
     shared: bool = False
 
 
 class LinkSpec(NamedTuple):
-    """The link of two devices: seconds of latency, bytes a second.
+    """The link of two devices."""
 
-    All pairs whose links have the same name share one; "": the pair's own, each way.
-    """
-
-    latency: float = 0.0
-    bandwidth: float = inf
+    latency: float = 0.0  #: seconds
+    bandwidth: float = inf  #: bytes per second
+    #: Pairs whose links have the same name share one link; "": not shared, in each direction.
     name: str = ""
 
 
@@ -85,7 +79,7 @@ class Machine:
     def uniform(
         cls, contexts: Iterable[Context], speed: Speed, latency: float, bandwidth: float
     ) -> Self:
-        """Equal devices, each pair of them with a link of its own; any memory."""
+        """Make a machine of equal devices without memory limits; each pair has a separate link."""
         devices = tuple(Device(c, speed.flops, speed.call, speed.bandwidth) for c in contexts)
         return cls(devices, {"network": Level(latency, bandwidth)})
 
@@ -94,18 +88,18 @@ class Machine:
         return tuple(d.context for d in self.devices)
 
     def index(self, context: Context) -> int:
-        """The number of a device; ConfigError if the machine has none of that name."""
+        """Return the number of a device. Raises ConfigError if the machine does not have it."""
         if context not in self.contexts:
             known = nearest(str(context), map(str, self.contexts))
             raise ConfigError(f"the machine has no device {context}: {known}")
         return self.contexts.index(context)
 
     def only(self, contexts: Iterable[Context]) -> Machine:
-        """The machine with these of its devices, in this order; ConfigError for unknown ones."""
+        """Select devices, in this order. Raises ConfigError for unknown ones."""
         return Machine(tuple(self.devices[self.index(c)] for c in contexts), self.links)
 
     def link(self, a: int, b: int) -> LinkSpec:
-        """What carries messages from one device, by number, to another; nothing to itself."""
+        """Return the link from one device, by number, to another; one to itself is free."""
         if a == b:
             return LinkSpec()
         first, second = self.devices[a], self.devices[b]
@@ -116,14 +110,14 @@ class Machine:
         return LinkSpec(latency, bandwidth, name)
 
     def to_yaml(self) -> str:
-        """The machine as a file that `load_machine` reads as an equal one."""
+        """Write the machine as a file that `load_machine` reads as an equal one."""
         devices = {str(d.context): _device_keys(d) for d in self.devices}
         links = {n: _level_keys(self.links[n]) for n in LEVELS if n in self.links}
         data = {"devices": devices} | ({"links": links} if links else {})
         return written(data, width=1000)
 
     def __str__(self) -> str:
-        """A table of the devices, and one of the links."""
+        """Show a table of the devices and one of the links."""
         head = ("device", "rack/node/socket", "operations", "memory bandwidth", "a call", "memory")
         rows: list[tuple[str, ...]] = [head]
         rows += [
@@ -158,19 +152,19 @@ def _rate(bandwidth: float) -> str:
 
 
 def _narrowest(devices: Iterable[Device]) -> str:
-    """The level of the narrowest place that holds all these devices."""
+    """Find the level of the narrowest place that holds all these devices."""
     return next(level for level in LEVELS if len({d.place(level) for d in devices}) == 1)
 
 
 def _level(narrowest: str, links: Mapping[str, Level]) -> str | None:
-    """The level whose link is used inside a place of that level."""
+    """Find the level whose link is used inside a place of that level."""
     return next((n for n in LEVELS[LEVELS.index(narrowest) :] if n in links), None)
 
 
 def mistakes(
     devices: tuple[Device, ...], links: Mapping[str, Level]
 ) -> Iterator[tuple[KeyPath, str]]:
-    """What is wrong with devices and links that are right one by one."""
+    """Yield what is wrong with devices and links that are right one by one."""
     if not devices:
         yield ("devices",), "needs at least 1 entry"
     for context, count in Counter(d.context for d in devices).items():
@@ -186,7 +180,7 @@ def mistakes(
 
 
 def _apart(devices: tuple[Device, ...], level: str) -> str:
-    """Two devices that have no narrower place in common than one of that level."""
+    """Describe two devices that have no narrower place in common than one of that level."""
     first, *others = devices
     if level == "socket":
         return f"{first.context} and {others[0].context} are in one socket"

@@ -1,4 +1,4 @@
-"""Machine files: YAML that says what a `Machine` is.
+"""Machine files: YAML that describes a `Machine`.
 
     devices:
       gpu(0): {flops: 15 TFLOP/s, bandwidth: 900 GB/s, call: 10 us, memory: 16 GiB, node: a}
@@ -7,7 +7,7 @@
       node: {latency: 5 us, bandwidth: 12 GB/s}
       network: {latency: 30 us, bandwidth: 10 Gbit/s, shared: true}
 
-`Machine.to_yaml` writes them. They are read here, so that only programs that read one wait for
+`Machine.to_yaml` writes them. Reading is in this file, so that only programs that read one import
 pydantic.
 """
 
@@ -56,19 +56,19 @@ class DeviceKeys(Section):
     """One device."""
 
     flops: Operations
-    """Operations a second, such as 250 GFLOP/s."""
+    """Operations per second, such as 250 GFLOP/s."""
     call: Seconds = 0.0
-    """Time of a kernel that has next to nothing to do, such as 1 us."""
+    """Time of a kernel with almost no work, such as 1 us."""
     bandwidth: Rate = inf
-    """Bytes a second to and from its memory, such as 40 GB/s; left out: any number."""
+    """Bytes per second to and from its memory, such as 40 GB/s; left out: no limit."""
     memory: Bytes | None = None
-    """Bytes that it holds, such as 8 GiB; null: any number."""
+    """Bytes that it holds, such as 8 GiB; null: no limit."""
     socket: Name = "0"
-    """Which socket of its node it stands in."""
+    """The socket of its node that it is in."""
     node: Name = "0"
-    """Which node of its rack it stands in."""
+    """The node of its rack that it is in."""
     rack: Name = "0"
-    """Which rack it stands in."""
+    """The rack that it is in."""
 
 
 class LinkKeys(Section):
@@ -77,9 +77,9 @@ class LinkKeys(Section):
     latency: Seconds = 0.0
     """Time until the first byte arrives, such as 2 us."""
     bandwidth: Rate = inf
-    """Bytes a second, such as 10 GB/s or 100 Gbit/s; left out: any number."""
+    """Bytes per second, such as 10 GB/s or 100 Gbit/s; left out: no limit."""
     shared: bool = False
-    """true: one link for all devices of a place; false: each pair and direction has its own."""
+    """true: one link for all devices of a place; false: one for each pair and direction."""
 
 
 class LinksKeys(Section):
