@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from runtime.chainermn import create_communicator
 
-from runtime.frontends.chainermn import create_communicator
 from runtime.transports import launched_by_mpi
 from runtime.transports.mpi.cluster import MpiCluster
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import sys
 
+from runtime.chainermn import MultiNodeChainList, connect
+
 import symgraph as sg
 from examples.mnist import CLASSES, HIDDEN, main, softmax_loss
-from runtime.frontends.chainermn import MultiNodeChainList, connect
 from symgraph import Symbol
 
 

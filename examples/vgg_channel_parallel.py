@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from runtime.chainermn import ParallelConvolution2D, ShardedConvolution
 from symgraph.errors import ConfigError
 
 import symgraph as sg
 from examples.cifar import SIDE, Images, load
 from runtime import Options, Session, initialize, make_cluster, plan
 from runtime.backends.device.processor import limit_blas
-from runtime.frontends.chainermn import ParallelConvolution2D, ShardedConvolution
 from runtime.transports import Cluster, launched_by_mpi
 from symgraph import Feed, Symbol, TensorType
 from symgraph.app.command_line import OK, status_of

@@ -1,7 +1,17 @@
-"""The runtime: schedules, their proof and simulation, and the workers that run them."""
+"""The runtime: schedules, their proof and simulation, and the workers that run them.
+
+    from runtime import Options, Session, plan
+    from runtime.chainermn import create_communicator
+
+May import symgraph and partitioner.
+Start reading: planning/plan.py for what is planned, engine/worker.py for what runs.
+"""
+
+import sys
 
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Session, initialize
+from runtime.frontends import chainermn
 from runtime.frontends.mxnet.executor import Executor
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.prices import MEASURED, PROVIDERS
@@ -17,6 +27,7 @@ from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import breakdown, critical_path
 from runtime.transports import ThreadCluster, make_cluster
 
+sys.modules["runtime.chainermn"] = chainermn  # its public name
 PROVIDERS[MEASURED] = fresh_pricing  # of Options that name no pricing
 
 __all__ = [
@@ -35,6 +46,7 @@ __all__ = [
     "ThreadCluster",
     "Timeline",
     "breakdown",
+    "chainermn",
     "check",
     "critical_path",
     "initialize",

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from runtime.chainermn import MultiNodeChainList, connect, create_multi_node_n_step_rnn
+
 from examples.seq2seq.batches import Key
 from examples.seq2seq.vocabulary import PAD
-from runtime.frontends.chainermn import MultiNodeChainList, connect, create_multi_node_n_step_rnn
 from symgraph import AttrScope, Symbol, rnn, sym
 from symgraph.chainermn.chain_list import Call
 
