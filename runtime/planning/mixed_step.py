@@ -156,13 +156,13 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
 
 def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tuple[int, ...]]:
     """Return orders of the micro-batches to try, without repetition."""
-    given = range(len(parts.mbs))
+    order = range(len(parts.mbs))
     seconds = [
         sum(float(costs.run(k)) for k in union.bodies if runs[k.stage]) for runs in union.runs.T
     ]
-    rising = sorted(given, key=seconds.__getitem__)
-    falling = sorted(given, key=lambda mb: -seconds[mb])
-    return list(dict.fromkeys([tuple(given), tuple(falling), tuple(rising)]))
+    rising = sorted(order, key=seconds.__getitem__)
+    falling = sorted(order, key=lambda mb: -seconds[mb])
+    return list(dict.fromkeys([tuple(order), tuple(falling), tuple(rising)]))
 
 
 def _reordered(program: Program, order: Sequence[int]) -> Program:

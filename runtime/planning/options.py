@@ -105,7 +105,7 @@ class PlacementOptions(MemoryOptions):
         return {group: len(devices_of(d)) for group, d in (self.groups or {}).items()}
 
     def machine_of(self, costs: CostModel) -> Machine:
-        """The machine that a strategy places on."""
+        """Return the machine that a strategy places on."""
         return self.machine or costs.machine_of(self.ranks)
 
 
@@ -169,11 +169,11 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
     """Gives what runs and messages cost; called only if something is chosen automatically."""
 
     def costs(self, graph: Graph) -> CostModel:
-        """The costs of a graph on these devices."""
+        """Return the costs of a graph on these devices."""
         return self.pricing(graph, self.contexts)
 
     def forward_only(self) -> Options:
-        """The options of a plan that does not train: its micro-batches run forward in order."""
+        """Return the options of a plan that does not train: micro-batches run forward in order."""
         return replace(self, schedule=FORWARD_ONLY, recompute=(), memory=None, order=None)
 
 

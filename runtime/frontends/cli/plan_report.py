@@ -31,7 +31,6 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     )
     config = job.config
-    choice = plan.choice
     head = (
         f"{config.model}: {len(plan.partition.graph)} nodes with gradients, batch of "
         f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, {how(plan)}"
@@ -56,19 +55,23 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         parts.insert(-1, "splits: " + "; ".join(c.split_words for c in plan.splits))
     if len(plan.candidates) > 1:
         parts.insert(-1, "tried:\n" + candidates_table(plan))
-    figures = {
+    return "\n\n".join(parts), _figures(job, timeline)
+
+
+def _figures(job: Job, timeline: Timeline) -> dict[str, Any]:
+    plan, config = job.training, job.config
+    return {
         "predicted_step_seconds": timeline.makespan,
         "bubble_fraction": timeline.bubble_fraction,
-        "schedule": choice.schedule,
+        "schedule": plan.choice.schedule,
         "micro_batches": len(plan.sizes),
-        "time_segment": choice.time_segment,
-        "recompute": list(choice.recompute),
+        "time_segment": plan.choice.time_segment,
+        "recompute": list(plan.choice.recompute),
         "strategy": config.partition.strategy,
         "placement": placement_of(plan),
         "devices": list(config.devices),
         "stages": plan_rows(plan),
     }
-    return "\n\n".join(parts), figures
 
 
 def _prices(job: Job) -> CostModel:

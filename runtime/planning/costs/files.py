@@ -66,7 +66,7 @@ def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
         kinds = {
             str(kind): CostTable.from_data(table, source) for kind, table in data["kinds"].items()
         }
-        given = data["links"].items()
+        links_data = data["links"].items()
     except (KeyError, AttributeError) as error:
         raise ConfigError(f"{source} has no kinds and links of costs: {error}") from None
     try:
@@ -74,7 +74,7 @@ def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
             (sender, receiver): link_of_host(
                 float(link["latency"]), float(link["bandwidth"]), receiver
             )
-            for sender, receiver, link in ((*pair.split(" "), link) for pair, link in given)
+            for sender, receiver, link in ((*pair.split(" "), link) for pair, link in links_data)
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{source}: links: expected latency and bandwidth, not {error}") from None

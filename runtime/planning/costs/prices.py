@@ -68,7 +68,7 @@ class CostModel:
         return max(self.links.values(), key=lambda link: link.latency, default=Link())
 
     def of(self, context: Context) -> KernelCosts:
-        """The costs of a device's kernels.
+        """Return the costs of a device's kernels.
 
         Raises:
             ConfigError: a device that has no costs.
@@ -86,7 +86,7 @@ class CostModel:
         return self.kinds[context.kind]
 
     def link_between(self, sender: Context, receiver: Context) -> Link:
-        """The link that carries messages from one device to another."""
+        """Return the link that carries messages from one device to another."""
         if self.machine is not None:
             return Link(*self.machine.link(*map(self.machine.index, (sender, receiver))))
         return self.links.get((sender.kind, receiver.kind), self.link)

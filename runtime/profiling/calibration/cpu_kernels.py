@@ -31,7 +31,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from partitioner.base.types import FORWARD, BodyKey
-from partitioner.costs.cost import CostTable, Measured, Rates, Speed, parameters, signature
+from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, parameters, signature
 from runtime.backends.bodies import BoundBody, Call, NodeFailed
 from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
@@ -88,8 +88,7 @@ def measure(
         seconds: the time to use.
         known: signatures that need not be measured.
         workers: threads that run kernels at the same time.
-        progress: called after each pass with the part of the time that is used, and with 1 at the
-            end.
+        progress: called after each pass with the part of the time that is used; with 1 at the end.
     """
     begun = time.perf_counter()
     speed, caches = measure_speed(), find_caches(workers)
@@ -100,11 +99,7 @@ def measure(
     idle, loops = _Excerpt.idle(), list[float]()
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
-        teams = [prepare(graph) for graph in graphs if prepare.is_new(graph)]
-        passes = [
-            _Pass([team[worker] for team in teams], CacheFlusher(caches, workers))
-            for worker in range(workers)
-        ]
+        passes = prepare.passes(graphs, caches)
         rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
         ready = time.perf_counter()
         while True:
@@ -267,6 +262,15 @@ class _Prepare:
     ) -> None:
         """uses: counts the calls of every signature. failed: signatures that fail, and why."""
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
+
+    def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
+        """Return what each worker runs of graphs that are not known yet."""
+        teams = [self(graph) for graph in graphs if self.is_new(graph)]
+        workers = len(self.data)
+        return [
+            _Pass([team[worker] for team in teams], CacheFlusher(caches, workers))
+            for worker in range(workers)
+        ]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 from runtime.engine.session import Session, initialize
-from runtime.planning.options import Options
+from runtime.planning.costs.prices import MEASURED, NOMINAL, PROVIDERS
+from runtime.planning.options import (
+    MemoryOptions,
+    NetworkOptions,
+    Options,
+    PlacementOptions,
+    PrecisionOptions,
+    ScheduleOptions,
+)
 from runtime.planning.planner import plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
@@ -97,3 +107,39 @@ def test_what_is_fed_is_an_array():
         with pytest.raises((GraphError, RunError), match="'x' is given a list, not an array"):
             session.step({"x": [[0.0] * 3] * 4})
         session.step({"x": np.zeros((4, 3), "float32")})
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def test_an_options_is_every_concern_and_its_fields_are_flat():
+    concerns = (NetworkOptions, ScheduleOptions, PlacementOptions, MemoryOptions, PrecisionOptions)
+    options = Options({"all": cpu(0)}, cpu(1), (cpu(0), cpu(1)), "1f1b", 3, memory=8)
+    assert all(isinstance(options, concern) for concern in concerns)
+    names = [{f.name for f in fields(concern)} for concern in concerns]
+    assert {f.name for f in fields(Options)} == set.union(*names) | {"pricing"}
+    assert (options.default, options.schedule, options.micro_batches) == (cpu(1), "1f1b", 3)
+    with pytest.raises(TypeError):
+        Options(None, cpu(), (), "gpipe", 1, {})
+
+
+def test_another_plan_follows_where_this_one_chose():
+    made = planned(time_segment="auto", recompute="all", memory=1 << 20)
+    options = made.following(memory=None)
+    assert options.like.placement == made.placement
+    assert (options.time_segment, options.recompute) == (None, (0,))
+    assert options.memory is None
+    assert planned(**vars(options)).placement.devices == made.devices
+    assert made.evaluating().placement == made.placement
+    assert not made.evaluating().update
+
+
+def test_ranks_of_mpiexec_do_not_measure_for_themselves(monkeypatch):
+    """Under mpiexec each rank measured for itself, and ranks chose different plans."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert Options().costs(planned().network.first) is NOMINAL
+
+
+def test_planning_alone_has_nominal_costs(monkeypatch):
+    monkeypatch.delitem(PROVIDERS, MEASURED)
+    assert Options().costs(planned().network.first) is NOMINAL
