@@ -34,12 +34,12 @@ def form(attrs: Attrs) -> dict[str, Any]:
 
 
 def layer_params(
-    workspace: int, no_bias: bool, own: Mapping[str, Param] | None = None
+    workspace: int, no_bias: bool, extra: Mapping[str, Param] | None = None
 ) -> Mapping[str, Param]:
     """Return a layer's parameters in MXNet's order; `own` are those of this layer alone."""
     return {
         **WINDOW,
-        **(own or {}),
+        **(extra or {}),
         "num_filter": params.count(),
         "num_group": FORM["num_group"],
         "workspace": params.integer(workspace),

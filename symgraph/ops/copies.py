@@ -39,8 +39,8 @@ def tile_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     if data is None:
         return ins, outs
     counts, lengths = tiling(reps, data)
-    made = tuple(r * d for r, d in zip(counts, lengths, strict=True))
-    out = unify(site, made, outs[0], "output shapes")
+    tiled = tuple(r * d for r, d in zip(counts, lengths, strict=True))
+    out = unify(site, tiled, outs[0], "output shapes")
     assert out is not None
     known = [n // r for n, r in zip(out, counts, strict=True)][len(out) - len(data) :]
     return [tuple(d or k for d, k in zip(data, known, strict=True))], [out]

@@ -35,8 +35,8 @@ def bounded(ids: Array, count: int, mode: str) -> Array:
     if mode == "raise":
         return checked(ids, count)
     ids = integers(ids)
-    found: Array = ids.clip(0, count - 1) if mode == "clip" else ids % count
-    return found
+    valid: Array = ids.clip(0, count - 1) if mode == "clip" else ids % count
+    return valid
 
 
 # A shard has the ids from `begin` on of `classes`; classes=0: it has all.
@@ -248,8 +248,8 @@ def take_grad_compute(env: Env, a: Attrs, ids: Array, g: Array) -> Any:
     before, after = g.shape[:axis], g.shape[axis + ids.ndim :]
     flat = bounded(ids, size, a["mode"]).reshape(-1)
     slices = g.reshape(*before, flat.size, *after)
-    found = scatter_rows(env.xp, flat, env.xp.moveaxis(slices, axis, 0), size)
-    return env.xp.moveaxis(found, 0, axis)
+    total = scatter_rows(env.xp, flat, env.xp.moveaxis(slices, axis, 0), size)
+    return env.xp.moveaxis(total, 0, axis)
 
 
 register(
@@ -286,8 +286,10 @@ def pick_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 def pick(env: Env, a: Attrs, x: Array, index: Array) -> Any:
     axis = a["axis"] % x.ndim
     kept = reduced_shape(x.shape, (axis,), True)
-    found = env.xp.take_along_axis(x, bounded(index, x.shape[axis], a["mode"]).reshape(kept), axis)
-    return found.reshape(reduced_shape(x.shape, (axis,), a["keepdims"]))
+    elements = env.xp.take_along_axis(
+        x, bounded(index, x.shape[axis], a["mode"]).reshape(kept), axis
+    )
+    return elements.reshape(reduced_shape(x.shape, (axis,), a["keepdims"]))
 
 
 def pick_grad(c: Call) -> Sequence[Ref | None]:

@@ -28,10 +28,10 @@ from symgraph.ops.movement import inserted, one_axis
 
 def unify_all(site: Site, shapes: Shapes, what: str) -> Partial:
     """Return what is known of one shape that all of these describe."""
-    found: Partial = None
+    common: Partial = None
     for shape in shapes:
-        found = unify(site, found, shape, what)
-    return found
+        common = unify(site, common, shape, what)
+    return common
 
 
 def resized(shape: Shape, axis: int, length: int) -> Shape:

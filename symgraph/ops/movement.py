@@ -78,16 +78,16 @@ def walk(site: Site, data: Shape, groups: Sequence[Shape]) -> tuple[Shape, Links
     at = 0
     for code, *halves in groups:
         used = {-3: 2, -2: max(0, len(data) - at)}.get(code, 1)
-        here = data[at : at + used]
-        if len(here) < used and code in (0, -3, -4):
+        dims_read = data[at : at + used]
+        if len(dims_read) < used and code in (0, -3, -4):
             site.fail(f"shape={codes_of(site)} needs more axes than data of shape {data} has")
         if code in (0, -2):
             links += [(at + i, len(dims) + i) for i in range(used)]
-            dims += here
+            dims += dims_read
         elif code == -4:
-            dims += halved(site, here[0], *halves)
+            dims += halved(site, dims_read[0], *halves)
         else:
-            dims.append(math.prod(here) if code == -3 else max(code, 0))
+            dims.append(math.prod(dims_read) if code == -3 else max(code, 0))
         at += used
     return tuple(dims), links
 

@@ -315,8 +315,8 @@ register(
 
 
 def at_maxima_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    _, made = pool_shape(site, ins[1:], outs)
-    return ins, made
+    _, pooled = pool_shape(site, ins[1:], outs)
+    return ins, pooled
 
 
 register(

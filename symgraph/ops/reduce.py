@@ -68,10 +68,10 @@ def nonlinear_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> L
     """Refuse reductions over the batch that are not sums of those of the micro-batches."""
     if ins[0] is PARTIAL:
         refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
-    found = sum_batch(site, ins, in_types, outs)
-    if PARTIAL in found:
+    layouts = sum_batch(site, ins, in_types, outs)
+    if PARTIAL in layouts:
         refuse_mixing(site, "reduces over the batch axis")
-    return found
+    return layouts
 
 
 AXES = {
@@ -88,8 +88,8 @@ Reduction = Callable[[Any, Array, Attrs, tuple[int, ...]], Array]
 
 def total(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
     """Sum over axes, 16-bit floats in float32."""
-    found: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide(x.dtype))
-    return found
+    sums: Array = xp.sum(x, axis=axes, keepdims=a["keepdims"], dtype=wide(x.dtype))
+    return sums
 
 
 def register_reduction(
@@ -148,8 +148,8 @@ def mean_count(attrs: Attrs, ins: Types) -> int:
 
 
 def mean(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
-    found: Array = total(xp, x, a, axes) / (a["count"] or math.prod(x.shape[i] for i in axes))
-    return found
+    means: Array = total(xp, x, a, axes) / (a["count"] or math.prod(x.shape[i] for i in axes))
+    return means
 
 
 register_reduction(
@@ -203,8 +203,8 @@ def norm(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
     if a["ord"] == 1:
         return total(xp, xp.abs(x), a, axes)
     wider = x.astype(wide(x.dtype), copy=False)
-    found: Array = xp.sqrt(total(xp, wider * wider, a, axes))
-    return found
+    root: Array = xp.sqrt(total(xp, wider * wider, a, axes))
+    return root
 
 
 def norm_grad(c: Call) -> Ref:

@@ -40,8 +40,8 @@ def upsampling_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Sha
     if len(given) != 4:
         site.fail(f"works on (batch, channel, height, width), not on shape {given}")
     data = ins[0] or (*given[:2], *[n // scale for n in given[2:]])
-    made = (*data[:2], *[n * scale for n in data[2:]])
-    out = unify(site, made, outs[0], "output shapes")
+    scaled = (*data[:2], *[n * scale for n in data[2:]])
+    out = unify(site, scaled, outs[0], "output shapes")
     assert out is not None
     back = (*out[:2], *[n // scale for n in out[2:]])
     return [expect(site, "data", data, back, f"(output of shape {out})")], [out]
@@ -111,8 +111,8 @@ def pad_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
         n and max(both) >= n for n, both in zip(data, around, strict=True)
     ):
         site.fail(f"pad_width={widths} reflects more than data of shape {data} has")
-    made = tuple(n and n + sum(both) for n, both in zip(data, around, strict=True))
-    out = unify(site, made, outs[0], "output shapes")
+    padded = tuple(n and n + sum(both) for n, both in zip(data, around, strict=True))
+    out = unify(site, padded, outs[0], "output shapes")
     assert out is not None
     back = tuple(n and n - sum(both) for n, both in zip(out, around, strict=True))
     return [expect(site, "data", data, back, f"(output of shape {out})")], [out]

@@ -60,9 +60,9 @@ def lengths_of(site: Site, given: Shapes, data: Partial) -> tuple[list[Partial],
     if data is None or not given:
         return list(given), data
     (lengths,) = given
-    found = expect(site, "sequence_length", lengths, (data[batch],), f"(data of shape {data})")
-    assert found is not None
-    return [found], (*data[:batch], found[0], *data[batch + 1 :])
+    count = expect(site, "sequence_length", lengths, (data[batch],), f"(data of shape {data})")
+    assert count is not None
+    return [count], (*data[:batch], count[0], *data[batch + 1 :])
 
 
 def kept_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:

@@ -87,7 +87,9 @@ register(
 def joined_figures(env: Env, a: Attrs, *parts: Array) -> Array:
     tops = env.xp.stack([part[0] for part in parts])
     top = tops.max(axis=0)
-    total = sum(part[1] * env.xp.exp(own - top) for part, own in zip(parts, tops, strict=True))
+    total = sum(
+        part[1] * env.xp.exp(own_top - top) for part, own_top in zip(parts, tops, strict=True)
+    )
     joined: Array = env.xp.stack([top, total])
     return joined
 
@@ -233,10 +235,10 @@ register(
 
 
 def residual(env: Env, a: Attrs, x: Array, label: Array, figures: Array) -> Array:
-    found = probabilities(env.xp, x, figures)
+    rest = probabilities(env.xp, x, figures)
     places, at = own(env.xp, a, label, x.shape[-1])
-    found[(*places, at)] -= 1
-    return found
+    rest[(*places, at)] -= 1
+    return rest
 
 
 register(
@@ -268,10 +270,10 @@ def pick_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
 
 
 def pick(env: Env, a: Attrs, prob: Array, label: Array) -> Array:
-    found: Array = env.xp.zeros(label.shape, prob.dtype)
+    picked: Array = env.xp.zeros(label.shape, prob.dtype)
     places, at = own(env.xp, a, label, prob.shape[-1])
-    found[places] = prob[(*places, at)]
-    return found
+    picked[places] = prob[(*places, at)]
+    return picked
 
 
 register(

@@ -90,23 +90,24 @@ def windows_of(attrs: Attrs) -> Windows:
 
 def checked(site: Site) -> Windows:
     """Return `windows_of`; wrong lengths or values raise ShapeError."""
-    found = windows_of(site.attrs)
-    rank = len(found.kernel)
+    windows = windows_of(site.attrs)
+    rank = len(windows.kernel)
     if not 1 <= rank <= len(LAYOUTS):
-        site.fail(f"kernel={found.kernel} has {rank} axes, not 1 to {len(LAYOUTS)}")
-    for key, values in found._asdict().items():
+        site.fail(f"kernel={windows.kernel} has {rank} axes, not 1 to {len(LAYOUTS)}")
+    for key, values in windows._asdict().items():
         if len(values) != rank:
             site.fail(
-                f"{key}={values} does not have one value for each axis of kernel={found.kernel}"
+                f"{key}={values} does not have one value for each axis of kernel={windows.kernel}"
             )
         if min(values) < (key != "pad"):
             site.fail(f"{key}={values} must be {'0' if key == 'pad' else '1'} or more")
     layout = site.attrs.get("layout")
     if layout is not None and layout != LAYOUTS[rank - 1]:
         site.fail(
-            f"layout={layout!r} does not go with kernel={found.kernel}; it is {LAYOUTS[rank - 1]!r}"
+            f"layout={layout!r} does not go with kernel={windows.kernel}; it is "
+            f"{LAYOUTS[rank - 1]!r}"
         )
-    return found
+    return windows
 
 
 def with_rank(site: Site, what: str, shape: Partial, rank: int) -> Shape:

@@ -101,14 +101,14 @@ def early_values(
         made = evaluate(ins, {n.name: values[n.name] for n in ins.variables})
         flat = iter([array.reshape(-1) for array in made])
         read.append([[next(flat) for _ in early[out.node].inputs] for out in early.outputs])
-    found: list[dict[str, Array]] = [{} for _ in prologues]
+    by_prologue: list[dict[str, Array]] = [{} for _ in prologues]
     for index, columns in enumerate(zip(*read, strict=True)):
         node = prologues[0][prologues[0].outputs[index].node]
         joined = [np.concatenate(arrays) for arrays in zip(*columns, strict=True)]
         (value,) = run(find(node.op), PLAIN, node.attrs, joined)
-        for into, early in zip(found, prologues, strict=True):
+        for into, early in zip(by_prologue, prologues, strict=True):
             into[early.outputs[index].node] = value
-    return found
+    return by_prologue
 
 
 def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) -> MicroBatched:
@@ -152,10 +152,10 @@ def _of_one_batch(ins: list[Layout], in_types: Types, outs: Types) -> list[Layou
     The only micro-batch is the whole batch, so nothing is assembled by them. Where shapes agree,
     outputs lie as the samples do; sums over samples are recognised later.
     """
-    found = next(
+    sample = next(
         ((at, t) for at, t in zip(ins, in_types, strict=True) if isinstance(at, Split)), None
     )
-    return [found[0] if found and t.shape == found[1].shape else WHOLE for t in outs]
+    return [sample[0] if sample and t.shape == sample[1].shape else WHOLE for t in outs]
 
 
 def _adjust(
@@ -178,8 +178,8 @@ def _adjust(
         )
     split = any(isinstance(layout, Split) for layout in ins)
     if op.divisor is not None and split and (op.loss or outs[0] is PARTIAL):
-        own = op.divisor(node.attrs, graph.types_of(node.inputs))
-        builder.replace(node.name, count=own * whole // size)
+        count = op.divisor(node.attrs, graph.types_of(node.inputs))
+        builder.replace(node.name, count=count * whole // size)
     if op.random and isinstance(outs[0], Split):
         at = outs[0]
         builder.replace(node.name, axis=at.axis, outer=at.outer, inner=at.inner)

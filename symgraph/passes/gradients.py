@@ -114,10 +114,10 @@ def _backward(
     g = tuple([sums.get(v) for v in outs])
     if op.grad is None or (not op.loss and all(x is None for x in g)):
         return
-    own = node.name
-    refs = [builder.ref(v, own) for v in (*node.inputs, *outs)]
-    here = tuple([None if x is None else builder.ref(x.value, own) for x in g])
-    call = Call(node.attrs, tuple(refs[: len(node.inputs)]), tuple(refs[len(node.inputs) :]), here)
+    origin = node.name
+    refs = [builder.ref(v, origin) for v in (*node.inputs, *outs)]
+    grads = tuple([None if x is None else builder.ref(x.value, origin) for x in g])
+    call = Call(node.attrs, tuple(refs[: len(node.inputs)]), tuple(refs[len(node.inputs) :]), grads)
     starts = scaled and op.loss and not node.attrs.get("out_grad")
     for value, term in zip(node.inputs, op.grad(call), strict=True):
         if term is not None and value.node in active:
@@ -132,9 +132,9 @@ def _scaled(term: Ref, loss: Node, builder: Builder) -> Ref:
 
 def _gradient_of(variable: Node, builder: Builder, sums: dict[Value, Ref]) -> Value:
     """Return the gradient as a value of a node that serves the variable, to be placed with it."""
-    found = sums.get(Value(variable.name))
-    if found is not None:
-        return apply("identity", found).value
+    total = sums.get(Value(variable.name))
+    if total is not None:
+        return apply("identity", total).value
     type_ = variable.types[0]
     attrs = {"shape": type_.shape, "dtype": type_.dtype}
     return builder.call_for(variable.name, "_zeros", (), attrs)[0]

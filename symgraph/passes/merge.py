@@ -92,7 +92,7 @@ def _step(graph: Graph, node: Node) -> int | None:
 
 def _groups(graph: Graph, home: KeepApart) -> list[list[Node]]:
     """Return the nodes that can be merged, in the order of their time steps."""
-    found: dict[Hashable, list[tuple[int, int, Node]]] = {}
+    by_kind: dict[Hashable, list[tuple[int, int, Node]]] = {}
     for at, node in enumerate(graph):
         joined = _rowwise(node)
         step = _step(graph, node) if joined else None
@@ -102,8 +102,8 @@ def _groups(graph: Graph, home: KeepApart) -> list[list[Node]]:
             rest = tuple([(t.shape[1:], t.dtype) for t in (*parts, *node.types)])
             if _has_rows(graph, node):
                 key = node.op, shared, _attrs(node), rest, home(node)
-                found.setdefault(key, []).append((step, at, node))
-    groups = [[n for _, _, n in sorted(g, key=lambda x: x[:2])] for g in found.values()]
+                by_kind.setdefault(key, []).append((step, at, node))
+    groups = [[n for _, _, n in sorted(g, key=lambda x: x[:2])] for g in by_kind.values()]
     return _independent(graph, [group for group in groups if len(group) > 1])
 
 
@@ -138,9 +138,11 @@ def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
     edges = [(number[v.node], number[n.name]) for n in graph for v in n.inputs]
     label = connected(len(graph) + len(groups), edges, strong=True)
     cyclic = np.bincount(label) > 1
-    own = {a for a, b in edges if a == b and a >= len(graph)}
+    looped = {a for a, b in edges if a == b and a >= len(graph)}
     return [
-        group for i, group in enumerate(groups, len(graph)) if not cyclic[label[i]] and i not in own
+        group
+        for i, group in enumerate(groups, len(graph))
+        if not cyclic[label[i]] and i not in looped
     ]
 
 
@@ -161,16 +163,16 @@ def _order(graph: Graph, groups: Sequence[Sequence[Node]]) -> list[str | int]:
                 waits[item] += 1
     ready = [(at, item) for item, at in items.items() if not waits[item]]
     heapify(ready)
-    found: list[str | int] = []
+    order: list[str | int] = []
     while ready:
         _, item = heappop(ready)
-        found.append(item)
+        order.append(item)
         for later in then[item]:
             waits[later] -= 1
             if not waits[later]:
                 heappush(ready, (items[later], later))
-    assert len(found) == len(items)
-    return found
+    assert len(order) == len(items)
+    return order
 
 
 # -- sums ----------------------------------------------------------------------------------------
@@ -184,15 +186,15 @@ class _Term(NamedTuple):
 
 def _terms(graph: Graph, node: Node, inner: Iterable[str]) -> list[Value]:
     """Return the values that a tree of sums adds up, in its order."""
-    found: list[Value] = []
+    terms: list[Value] = []
     stack = [*reversed(node.inputs)]
     while stack:
         value = stack.pop()
         if value.node in inner:
             stack += reversed(graph[value.node].inputs)
         else:
-            found.append(value)
-    return found
+            terms.append(value)
+    return terms
 
 
 # -- making nodes --------------------------------------------------------------------------------
@@ -241,15 +243,15 @@ class _Merger:
             if _summed(maker) and step is not None:
                 key = maker.op, _attrs(maker), _rest(self.graph, maker), home(maker)
             kinds.setdefault(key, []).append(_Term(step or 0, at, maker))
-        if all(len(found) == 1 for found in kinds.values()):
+        if all(len(equal) == 1 for equal in kinds.values()):
             self._keep(node, terms)
             return
         parts: list[Value] = []
-        for found in kinds.values():
-            if len(found) == 1:
-                parts.append(terms[found[0].at])
+        for equal in kinds.values():
+            if len(equal) == 1:
+                parts.append(terms[equal[0].at])
                 continue
-            makers = [term.node for term in sorted(found, key=lambda t: t[:2])]
+            makers = [term.node for term in sorted(equal, key=lambda t: t[:2])]
             name = node.name if len(kinds) == 1 else self._fresh(f"{node.name}_part")
             inputs = tuple(
                 [
@@ -269,14 +271,14 @@ class _Merger:
     def _keep(self, node: Node, terms: Sequence[Value]) -> None:
         """Add the sum unchanged."""
         stack = [node]
-        found = [node]
+        sums = [node]
         known = set(terms)
         while stack:
             for value in stack.pop().inputs:
                 if value not in known and value.node not in self.nodes:
                     stack.append(self.graph[value.node])
-                    found.append(self.graph[value.node])
-        for part in reversed(found):
+                    sums.append(self.graph[value.node])
+        for part in reversed(sums):
             self.nodes[part.name] = part
 
     def _joined(self, like: Node, name: str, values: Sequence[Value]) -> Value:
@@ -297,8 +299,8 @@ class _Merger:
         site = Site(op, name, parse_params(op, name, opdef.params, dict(given)))
         types = infer(opdef, site, [self._type(v) for v in inputs])
         if tags is None:
-            own = {} if like.origin else {MERGED_FROM: home_of(like)}
-            tags = MappingProxyType({**like.tags, **own})
+            mark = {} if like.origin else {MERGED_FROM: home_of(like)}
+            tags = MappingProxyType({**like.tags, **mark})
         self.nodes[name] = Node(name, op, inputs, site.attrs, types, like.origin, tags)
         return Value(name)
 

@@ -145,12 +145,14 @@ class _Rewriter:
         floats = {i for i, v in enumerate(node.inputs) if self.graph.type_of(v).dtype == FLOAT32}
         low = op.precision == LOW
         if op.precision == FOLLOWS:
-            made = {
+            activations = {
                 v
                 for i, v in enumerate(node.inputs)
                 if i in floats - full and v.node not in self.held
             }
-            low = bool(made) and all(self._type(self._now(v)).dtype == self.low for v in made)
+            low = bool(activations) and all(
+                self._type(self._now(v)).dtype == self.low for v in activations
+            )
         return [
             None if i not in floats else self.low if low and i not in full else FLOAT32
             for i in range(len(node.inputs))

@@ -50,21 +50,21 @@ class Replicated:
 
     def variables(self, names: Iterable[str]) -> list[str]:
         """Return these variables, with its copies in place of a parameter that has some."""
-        found = []
+        variables = []
         for name in names:
-            own = [v for v, copy in self.copies.items() if copy.parameter == name]
-            found += own or [name]
-        return found
+            copies = [v for v, copy in self.copies.items() if copy.parameter == name]
+            variables += copies or [name]
+        return variables
 
 
 def copies_of(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Return parameter -> the variables that are its copies, in order."""
-    found: dict[str, tuple[str, ...]] = {}
+    copies: dict[str, tuple[str, ...]] = {}
     for node in graph.variables:
         if COPY_OF in node.tags:
             parameter = node.tags[COPY_OF]
-            found[parameter] = (*found.get(parameter, ()), node.name)
-    return found
+            copies[parameter] = (*copies.get(parameter, ()), node.name)
+    return copies
 
 
 def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
@@ -78,7 +78,7 @@ def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
         GraphError: The attribute has another value, or the node is a shard as well.
     """
     sharded = {lookup(n.tags, GROUP) for n in graph if place_of(n)}
-    found = {}
+    counts = {}
     for node in graph:
         if node.is_variable:
             continue
@@ -101,8 +101,8 @@ def replica_counts(graph: Graph, devices: Mapping[str, int] = NONE) -> Counts:
                 "of the attributes shard and replicate"
             )
         if count > 1:
-            found[node.name] = count
-    return found
+            counts[node.name] = count
+    return counts
 
 
 def replicate(
@@ -194,13 +194,13 @@ class _Rewriter:
 
     def _parameters(self) -> dict[str, int]:
         """Return the parameters to copy: those that only replicas read."""
-        found = {}
+        copied = {}
         for node in self.graph.variables:
             counts = {self.counts.get(r, 1) for r in self.readers.get(node.name, ())}
             stays = node.name not in self._fed and self.layouts[Value(node.name)] is WHOLE
             if stays and len(counts) == 1 and counts != {1}:
-                found[node.name] = counts.pop()
-        return found
+                copied[node.name] = counts.pop()
+        return copied
 
     def _add(self, node: Node, inputs: tuple[Value, ...]) -> None:
         if node.name in self.nodes:
@@ -277,10 +277,10 @@ class _Rewriter:
             axis += 1
         if self.even[count]:
             self._call(stem, "SliceChannel", (source,), tags, num_outputs=count, axis=axis)
-            found = [Value(stem, i) for i in range(count)]
+            slices = [Value(stem, i) for i in range(count)]
         else:
             ends = [n * layout.inner for n in accumulate(shares, initial=0)]
-            found = [
+            slices = [
                 self._call(
                     f"{stem}[{i}]",
                     "slice_axis",
@@ -293,11 +293,11 @@ class _Rewriter:
                 for i in range(count)
             ]
         if layout.outer > 1:
-            found = [
+            slices = [
                 self._reshape(f"{stem}[{i} closed]", v, _with_samples(shape, layout, n), tags)
-                for i, (v, n) in enumerate(zip(found, shares, strict=True))
+                for i, (v, n) in enumerate(zip(slices, shares, strict=True))
             ]
-        return tuple(found)
+        return tuple(slices)
 
     def _reshape(self, name: str, value: Value, shape: Shape, tags: Mapping[str, str]) -> Value:
         return self._call(name, "Reshape", (value,), tags, shape=shape)

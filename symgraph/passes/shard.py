@@ -93,7 +93,7 @@ def shard(
         GraphError: The attribute has another value, there are more shards than rows, or a parameter
             would be split in two ways.
     """
-    parts = {node.name: own for node in graph if (own := _parts(node, devices))}
+    parts = {node.name: proportion for node in graph if (proportion := _parts(node, devices))}
     if not parts:
         return Sharded(graph, tuple(names), {})
     rewriter = _Rewriter(graph, fed, parts)
@@ -111,8 +111,8 @@ def shard(
         pieces = rewriter.pieces.get(value, ()) if in_pieces else ()
         listed += [(v, name + v.node.removeprefix(value.node)) for v in pieces] or [(value, name)]
     outputs = [value for value, _ in listed]
-    made = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)
-    return Sharded(made, tuple(n for _, n in listed), MappingProxyType(rewriter.shards))
+    pruned = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)
+    return Sharded(pruned, tuple(n for _, n in listed), MappingProxyType(rewriter.shards))
 
 
 def _parts(node: Node, devices: Mapping[str, int]) -> Proportion:
@@ -149,20 +149,20 @@ def _parameters(
     graph: Graph, fed: Collection[str], parts: Mapping[str, Proportion]
 ) -> dict[str, Bounds]:
     """Return the parameters to split; all split operators that read one must agree how."""
-    found: dict[str, tuple[Bounds, str]] = {}
+    bounds_of: dict[str, tuple[Bounds, str]] = {}
     for node in graph:
         if node.op not in SPLIT or node.name not in parts:
             continue
         bounds = _bounds(node, parts[node.name], node.attrs[SPLIT[node.op]])
         for value in node.inputs[1:]:
             if graph[value.node].is_variable and value.node not in fed:
-                known, reader = found.setdefault(value.node, (bounds, node.name))
+                known, reader = bounds_of.setdefault(value.node, (bounds, node.name))
                 if known != bounds:
                     raise GraphError(
                         f"parameter {value.node!r} is split into {len(known)} for {reader!r} and "
                         f"into {len(bounds)} for {node.name!r}; give both the same shard"
                     )
-    return {name: bounds for name, (bounds, _) in found.items()}
+    return {name: bounds for name, (bounds, _) in bounds_of.items()}
 
 
 class _Rewriter:
@@ -238,13 +238,13 @@ class _Rewriter:
         """Return the pieces of a weight along its first axis: shards of a parameter, or slices."""
         if value.node in self.parameters:
             return self.parameters[value.node]
-        found = []
+        slices = []
         for start, stop in bounds:
             name = f"{value}[rows {start}:{stop}]"
             if name not in self.nodes:
                 self.call(name, "slice_axis", [value], {}, axis=0, begin=start, end=stop)
-            found.append(Value(name))
-        return tuple(found)
+            slices.append(Value(name))
+        return tuple(slices)
 
     def figures_of(self, scores: Value) -> Value:
         """Return the figures of whole rows of a value that is split."""

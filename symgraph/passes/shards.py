@@ -53,17 +53,17 @@ def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, 
 
     One copy of a parameter with replicas is enough.
     """
-    found = {name: array for name, array in arrays.items() if name not in shards}
+    joined = {name: array for name, array in arrays.items() if name not in shards}
     for parameter in dict.fromkeys(s.parameter for s in shards.values()):
-        own = [name for name, s in shards.items() if s.parameter == parameter]
-        here = {name: arrays[name] for name in own if name in arrays}
-        if here and shards[own[0]].is_whole:
-            found[parameter] = next(iter(here.values()))
-        elif len(here) == len(own):
-            found[parameter] = np.concatenate([*here.values()])
+        names = [name for name, s in shards.items() if s.parameter == parameter]
+        parts = {name: arrays[name] for name in names if name in arrays}
+        if parts and shards[names[0]].is_whole:
+            joined[parameter] = next(iter(parts.values()))
+        elif len(parts) == len(names):
+            joined[parameter] = np.concatenate([*parts.values()])
         else:
-            found |= here
-    return found
+            joined |= parts
+    return joined
 
 
 def place_of(node: Node) -> tuple[int, int] | None:

@@ -86,11 +86,11 @@ def _needed(nodes: list[Node], graph: Graph) -> list[Node]:
     """Drop calls that lost their last reader; those that nobody read before stay."""
     before = {v.node for n in graph for v in n.inputs} | {v.node for v in graph.outputs}
     read = {v.node for v in graph.outputs}
-    found: list[Node] = []
+    needed: list[Node] = []
     for node in reversed(nodes):
         if node.is_variable or node.name in read or node.name not in before:
             read.update(v.node for v in node.inputs)
             if node.origin is not None:
                 read.add(node.origin)
-            found.append(node)
-    return found[::-1]
+            needed.append(node)
+    return needed[::-1]
