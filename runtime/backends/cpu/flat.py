@@ -26,8 +26,8 @@ FLOAT_TYPES = {np.dtype(name) for name in FLOATS}
 
 
 def floating(*values: Array) -> bool:
-    """Whether all are of one float dtype that has kernels."""
-    kinds = {value.dtype for value in values}  # not their names, which numpy makes each time
+    """Tell whether all are of one float dtype that has kernels."""
+    kinds = {value.dtype for value in values}  # dtypes, since numpy makes their names anew
     return len(kinds) == 1 and kinds <= FLOAT_TYPES
 
 
@@ -49,7 +49,7 @@ def _widened(array: Array) -> Array:
 
 # -- formulas ----------------------------------------------------------------------------------
 
-# Of an operator or of a kind; a compiled loop is faster than numpy or scipy for them.
+# The formulas for which a compiled loop is faster than numpy or scipy, by their names.
 LOOPS: dict[str, Function] = {
     formula.name: loop(formula)
     for formula in (
@@ -63,7 +63,7 @@ CALLS = {
     for op, formula in FORMULAS.items()
     if op not in LOOPS and (call := numpy_call(formula)) is not None
 }
-# What takes any part of its arrays by itself, the output being the last argument; see chains.py.
+# Functions that may be called on parts of their arrays, the last being the output; see chains.py.
 BY_ELEMENT = frozenset(
     [
         *[LOOPS[f] for f in LOOPS if f not in ("leaky", "elu", "_leaky_relu_grad")],
@@ -81,7 +81,7 @@ def by_loop(formula: Formula, call: KernelCall) -> BoundCall | None:
 
 
 def by_ufunc(op: str, call: KernelCall) -> BoundCall | None:
-    """A number is an array without axes: numpy takes it twice as fast as a Python number."""
+    """Pass numbers as arrays without axes: numpy takes them twice as fast as Python numbers."""
     (out,), formula, (function, names) = call.outs, FORMULAS[op], CALLS[op]
     if not floating(*call.ins, out):
         return None
@@ -115,7 +115,7 @@ def leaky_relu(call: KernelCall) -> BoundCall | None:
 
 @kernel("add_n")
 def add_n(call: KernelCall) -> BoundCall | None:
-    """Block by block, so that a partial sum is still in the cache when the next term comes."""
+    """Add block by block, so that a partial sum is still in the cache when the next term comes."""
     (out,), first = call.outs, call.ins[0]
     if not floating(*call.ins, out):
         return None

@@ -1,6 +1,6 @@
-"""Vector functions for compiled loops: exp, sigmoid, tanh, expm1 and erf, such as LLVM vectorises.
+"""Functions for compiled loops that LLVM vectorises: exp, sigmoid, tanh, expm1 and erf.
 
-numba calls the C library for them, one number at a time. Here e^x is 2^n e^r with n the nearest
+numba calls the C library for these, one number at a time. Here e^x is 2^n e^r with n the nearest
 integer to x / ln 2, and e^r - 1 is a Taylor polynomial in |r| <= ln 2 / 2: no branch, no table, no
 conversion to integers, so NaN goes through and a loop over an array becomes vector code. erf is
 its Taylor polynomial up to 1, and then 1 - e^-x^2 q with a Chebyshev polynomial q. The
@@ -56,18 +56,18 @@ def erf(x: Any) -> Any:
 
 
 def erfcx_polynomial(top: float, degree: int) -> list[float]:
-    """Coefficients of e^x^2 (1 - erf x) for x from 1 to top, in powers of x scaled to -1 ... 1."""
+    """Fit e^x^2 (1 - erf x) for x from 1 to top, in powers of x scaled to -1 ... 1."""
     middle, half = (top + 1) / 2, (top - 1) / 2
 
     def at(scaled: Any) -> Any:
         return np.array([math.exp(x * x) * math.erfc(x) for x in scaled * half + middle])
 
-    found: list[float] = chebyshev.cheb2poly(chebyshev.chebinterpolate(at, degree)).tolist()
-    return found
+    coefficients: list[float] = chebyshev.cheb2poly(chebyshev.chebinterpolate(at, degree)).tolist()
+    return coefficients
 
 
 def _power_of_two(context: Any, shifted: Any) -> Any:
-    """2^n from n + 1.5 * 2^m, m bits being the fraction: n stands in its last bits.
+    """Compute 2^n from n + 1.5 * 2^m, m being the bits of the fraction: its last bits hold n.
 
     It is 0 for n one below, and infinite for n one above the exponents of normal numbers.
     """
@@ -90,13 +90,13 @@ Function = Callable[[Any], Any]
 
 
 def compiled(function: Function) -> Function:
-    """A part of the functions here, with their flags."""
+    """Compile a part of the functions here, with their flags."""
     inner: Function = numba.njit(**OPTIONS)(function)
     return inner
 
 
 def polynomial(number: Any, powers: Sequence[float]) -> Function:
-    """The sum of powers[k] x^k: even and odd ones apart, which are short enough to be unrolled."""
+    """Return the sum of powers[k] x^k: even and odd terms apart, short enough to be unrolled."""
     even, odd = (tuple(map(number, powers[start::2][::-1])) for start in (0, 1))
 
     @compiled
@@ -112,9 +112,13 @@ def polynomial(number: Any, powers: Sequence[float]) -> Function:
 
 
 def error_function(number: Any, parts: Function, top: int, degrees: tuple[int, int]) -> Function:
-    """erf for one float type. parts: of e^x, see `family`. top: from there on it is 1.
+    """Return erf for one float type.
 
-    degrees: of the polynomials up to 1, in x^2, and from there to the top.
+    Args:
+        number: The type.
+        parts: The parts of e^x; see `family`.
+        top: Where erf becomes 1.
+        degrees: Of the polynomial in x^2 up to 1, and of the one from 1 to the top.
     """
     taylor = [
         (-1) ** k * 2 / math.sqrt(math.pi) / (math.factorial(k) * (2 * k + 1))
@@ -136,7 +140,13 @@ def error_function(number: Any, parts: Function, top: int, degrees: tuple[int, i
 
 
 def family(number: Any, degree: int, *erf: Any) -> list[Function]:
-    """exp, sigmoid, tanh, expm1 and erf. degree: of e^r. erf: what `error_function` wants."""
+    """Return exp, sigmoid, tanh, expm1 and erf for one float type.
+
+    Args:
+        number: The type.
+        degree: Of the polynomial for e^r.
+        erf: The further arguments of `error_function`.
+    """
     info = np.finfo(number)
     shift = number(1.5 * 2.0**info.nmant)  # adding it rounds to an integer
     per_ln2, high, low = number(1 / math.log(2)), number(LN2_HIGH), number(LN2_LOW)

@@ -1,4 +1,4 @@
-// Functions that formulas call and C does not have. Their kernels are written behind this.
+// Functions that formulas call and C does not have. The kernels are appended to this.
 
 __device__ inline calc maximum(calc x, calc y) {  // NaN if one is
     return x >= y || x != x ? x : y;

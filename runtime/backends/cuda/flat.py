@@ -1,7 +1,7 @@
-"""Flat kernels: element by element, one or a pack a thread, by the formulas of formulas.py.
+"""Flat kernels: element by element, by formulas.py; a thread computes one element or a pack.
 
-A call is one pass over its arrays, however many functions it takes; what broadcasts is not copied
-first. For 16 bits all of a formula is computed in float and rounded once.
+A call is one pass over its arrays, however many functions the formula calls; inputs that broadcast
+are not copied first. 16-bit values are computed in float, and the result is rounded once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from runtime.backends.cuda.base import (
     module,
     packed,
 )
-from runtime.backends.cuda.formulas import BY_PACKS, FORMULAS, LIMIT, MOST, added, kernels
+from runtime.backends.cuda.formulas import (
+    BY_PACKS,
+    COMPILED_TERMS,
+    FORMULAS,
+    MAX_TERMS,
+    added,
+    kernels,
+)
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.shapes import reduced_shape
 from symgraph.core.types import HALVES, Array, Shape
@@ -32,8 +39,8 @@ from symgraph.ops.formulas import Formula
 from symgraph.ops.leaky_relu import channels
 
 WRITTEN["flat"] = "".join(kernels())
-AXES = 4  # of arrays that broadcast, where neighbours that do so alike are one
-ROWS = 1 << 31  # a kernel counts them in 32 bits, for the sake of its divisions
+MAX_AXES = 4  # of arrays that broadcast; neighbours that broadcast alike count as one axis
+MAX_ROWS = 1 << 31  # kernels count rows in 32 bits, since divisions of 64 bits are slow
 
 
 @kernel("Cast")
@@ -59,45 +66,47 @@ def by_element(name: str, ins: Sequence[Array], out: Array, *numbers: float) -> 
         kind, count = ("packs", out.size // PACK) if by_packs else ("flat", out.size)
         run = function("flat", f"{kind}_{name}", real=out.dtype.name)
         return launch(run, *each(count), *ins, out, count, *map(float, numbers))
-    found = merged(out.shape, [x.shape for x in ins])
-    if found is None or math.prod(found[0][:-1]) > ROWS:
+    merged = merge_axes(out.shape, [x.shape for x in ins])
+    if merged is None or math.prod(merged[0][:-1]) > MAX_ROWS:
         return None
-    (*above, columns), steps = found
+    (*above, columns), steps = merged
     run, rows = function("flat", f"spread_{name}", real=out.dtype.name), math.prod(above)
     return launch(
         run, *each_of_rows(rows, columns), *ins, out, rows, columns, *above[1:], *chain(*steps)
     )
 
 
-def merged(shape: Shape, ins: Sequence[Shape]) -> tuple[list[int], list[list[int]]] | None:
-    """The axes of an output, and for each input its steps along them: 0 where it is repeated.
+def merge_axes(shape: Shape, ins: Sequence[Shape]) -> tuple[list[int], list[list[int]]] | None:
+    """Merge neighbouring axes of an output along which the same inputs are repeated.
 
-    Neighbours along which the same inputs are repeated are one axis; None: there are too many.
+    Returns:
+        The lengths of MAX_AXES axes, and for each input its steps along them, 0 where it is
+        repeated; None if more axes are left.
     """
     padded = [(1,) * (len(shape) - len(x)) + x for x in ins]
     lengths: list[int] = []
-    kept: list[tuple[bool, ...]] = []  # by axis: the inputs that go along it
-    for length, *own in zip(shape, *padded, strict=True):
-        going = tuple([n == length for n in own])
+    moves: list[tuple[bool, ...]] = []  # by axis: whether each input moves along it
+    for length, *sizes in zip(shape, *padded, strict=True):
         if length == 1:
             continue
-        if kept and kept[-1] == going:
+        moving = tuple([size == length for size in sizes])
+        if moves and moves[-1] == moving:
             lengths[-1] *= length
         else:
             lengths.append(length)
-            kept.append(going)
-    missing = AXES - len(lengths)
+            moves.append(moving)
+    missing = MAX_AXES - len(lengths)
     if missing < 0:
         return None
-    lengths, kept = [1] * missing + lengths, [(False,) * len(ins)] * missing + kept
-    return lengths, [steps_of(lengths, [going[i] for going in kept]) for i in range(len(ins))]
+    lengths, moves = [1] * missing + lengths, [(False,) * len(ins)] * missing + moves
+    return lengths, [_steps(lengths, [moving[i] for moving in moves]) for i in range(len(ins))]
 
 
-def steps_of(lengths: Sequence[int], kept: Sequence[bool]) -> list[int]:
+def _steps(lengths: Sequence[int], moves: Sequence[bool]) -> list[int]:
     steps, step = [], 1
-    for length, goes in zip(reversed(lengths), reversed(kept), strict=True):
-        steps.append(step if goes else 0)
-        step *= length if goes else 1
+    for length, moving in zip(reversed(lengths), reversed(moves), strict=True):
+        steps.append(step if moving else 0)
+        step *= length if moving else 1
     return steps[::-1]
 
 
@@ -147,7 +156,7 @@ def where(call: KernelCall) -> BoundCall | None:
 
 
 def choose(condition: Array, x: Array, y: Array, out: Array) -> BoundCall | None:
-    """`where` by a condition of another dtype, of all elements or of rows."""
+    """Launch `where` with a condition of another dtype, for each element or for each row."""
     if not by_id(condition, x, y, out):
         return None
     kinds = {"real": out.dtype.name, "number": condition.dtype.name}
@@ -160,12 +169,12 @@ def choose(condition: Array, x: Array, y: Array, out: Array) -> BoundCall | None
 
 @kernel("add_n")
 def add_n(call: KernelCall) -> BoundCall | None:
-    """More terms than usual have a source for their number, which is compiled when it is met."""
+    """Launch a sum; for more than COMPILED_TERMS terms a kernel is compiled at the first use."""
     terms, (out,) = len(call.ins), call.outs
-    if terms <= MOST:
+    if terms <= COMPILED_TERMS:
         name = {1: "copy", 2: "add"}.get(terms, f"add_{terms}")
         return by_element(name, call.ins, out)
-    if terms > LIMIT or not floating(*call.ins, out):
+    if terms > MAX_TERMS or not floating(*call.ins, out):
         return None
     source = f"add_{terms}"
     WRITTEN.setdefault(source, added(terms))

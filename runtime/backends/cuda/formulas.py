@@ -1,8 +1,8 @@
-"""Element-wise formulas of symgraph.ops in CUDA: their C, and the kernels that are written of it.
+"""Element-wise formulas of symgraph.ops in CUDA: their C, and kernels written from it.
 
 A kernel computes in `calc` and takes the arrays and numbers that its formula names. flat_NAME is
-for arrays that are laid out alike, packs_NAME the same by packs (of what is so short that memory is
-all it waits for), spread_NAME for arrays that broadcast. An output may be an input of its own size.
+for arrays of one shape, packs_NAME the same by packs (for formulas so short that memory limits
+them), spread_NAME for arrays that broadcast. An output may be an input of its own size.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ BY_PACKS = (
     "_rminus_scalar",
     "_mul_scalar",
 )
-MOST = 8  # terms that kernels add which are compiled with the others
-LIMIT = 256  # terms that one kernel adds: its arguments have 4 KiB
+COMPILED_TERMS = 8  # sums of up to so many terms are compiled with the other kernels
+MAX_TERMS = 256  # of one kernel, whose arguments may take 4 KiB
 
 
 # -- C -----------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def spread(formula: Formula) -> str:
 
 
 def _fields(formula: Formula) -> dict[str, str]:
-    """What all kernels of a formula have in common."""
+    """Return the fields that all templates of kernels have in common."""
     return {
         "name": formula.name,
         "formula": in_c(formula.tree),
@@ -164,7 +164,7 @@ def _numbers(formula: Formula) -> list[str]:
 
 
 def added(terms: int) -> str:
-    """The kernel of a sum from left to right, as add_n says."""
+    """Write the kernel of a sum from left to right, which is the order of add_n."""
     names = [f"of_{i}" for i in range(terms)]
     total = " + ".join(f"(calc){name}[at]" for name in names)
     arrays = "".join(f"const real* {name}, " for name in names)
@@ -172,8 +172,8 @@ def added(terms: int) -> str:
 
 
 def kernels() -> Iterator[str]:
-    """The kernels of all formulas."""
+    """Write the kernels of all formulas."""
     yield from map(flat, FORMULAS.values())
     yield from (packs(FORMULAS[name]) for name in BY_PACKS)
     yield from (spread(FORMULAS[name]) for name in SPREAD)
-    yield from map(added, range(3, MOST + 1))
+    yield from map(added, range(3, COMPILED_TERMS + 1))

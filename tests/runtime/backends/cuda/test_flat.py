@@ -10,8 +10,8 @@ import pytest
 
 from runtime.backends.cuda import KERNELS
 from runtime.backends.cuda.base import NUMBERS, PACK, each, function
-from runtime.backends.cuda.flat import merged
-from runtime.backends.cuda.formulas import BY_PACKS, FORMULAS, LIMIT, MOST, in_c
+from runtime.backends.cuda.flat import merge_axes
+from runtime.backends.cuda.formulas import BY_PACKS, COMPILED_TERMS, FORMULAS, MAX_TERMS, in_c
 from runtime.backends.device.arrays import address
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env
@@ -188,17 +188,20 @@ def test_gradients(op, dtype):
 @pytest.mark.parametrize("dtype", REALS)
 def test_many_terms(dtype):
     """In 16 bits they are added up in float32: terms that a sum in 16 bits would lose are there."""
-    terms = [1000 * numbers((5, 70), dtype), *(numbers((5, 70), dtype, i) for i in range(1, MOST))]
-    for count in range(1, MOST + 1):
+    terms = [
+        1000 * numbers((5, 70), dtype),
+        *(numbers((5, 70), dtype, i) for i in range(1, COMPILED_TERMS)),
+    ]
+    for count in range(1, COMPILED_TERMS + 1):
         exact("add_n", *terms[:count], num_args=count)
-    exact("add_n", *terms, num_args=MOST, over={0: 2})
-    for count in (MOST + 1, 60):
-        more = [*terms, *(numbers((5, 70), dtype, i) for i in range(MOST, count))]
+    exact("add_n", *terms, num_args=COMPILED_TERMS, over={0: 2})
+    for count in (COMPILED_TERMS + 1, 60):
+        more = [*terms, *(numbers((5, 70), dtype, i) for i in range(COMPILED_TERMS, count))]
         exact("add_n", *more, num_args=count)
         exact("add_n", *more, num_args=count, over={0: 2})
-    few = [numbers(2, dtype)] * (LIMIT + 1)
-    exact("add_n", *few[1:], num_args=LIMIT)
-    assert has_no_kernel("add_n", *few, num_args=LIMIT + 1)
+    few = [numbers(2, dtype)] * (MAX_TERMS + 1)
+    exact("add_n", *few[1:], num_args=MAX_TERMS)
+    assert has_no_kernel("add_n", *few, num_args=MAX_TERMS + 1)
 
 
 # -- broadcasts ------------------------------------------------------------------------------------
@@ -235,21 +238,21 @@ def test_pairs_that_broadcast(word):
 
 
 def test_neighbours_that_broadcast_alike_are_one_axis():
-    assert merged((2, 3, 4, 5), [(2, 3, 4, 5), (4, 5)]) == (
+    assert merge_axes((2, 3, 4, 5), [(2, 3, 4, 5), (4, 5)]) == (
         [1, 1, 6, 20],
         [[0, 0, 20, 1], [0, 0, 0, 1]],
     )
-    assert merged((2, 3, 1, 5), [(2, 3, 1, 1), (1, 5)]) == (
+    assert merge_axes((2, 3, 1, 5), [(2, 3, 1, 1), (1, 5)]) == (
         [1, 1, 6, 5],
         [[0, 0, 1, 0], [0, 0, 0, 1]],
     )
-    assert merged((3, 4), [(1,), (1, 1)]) == ([1, 1, 1, 12], [[0, 0, 0, 0], [0, 0, 0, 0]])
+    assert merge_axes((3, 4), [(1,), (1, 1)]) == ([1, 1, 1, 12], [[0, 0, 0, 0], [0, 0, 0, 0]])
 
 
 def test_what_has_too_many_axes_or_rows_is_left_to_the_operator(monkeypatch):
     x = numbers((2, 3, 2, 3, 2))
     assert has_no_kernel("broadcast_add", x, numbers((2, 1, 2, 1, 2)))
-    monkeypatch.setattr("runtime.backends.cuda.flat.ROWS", 3)
+    monkeypatch.setattr("runtime.backends.cuda.flat.MAX_ROWS", 3)
     assert has_no_kernel("broadcast_add", numbers((4, 5)), numbers((4, 1)))
     exact("broadcast_add", numbers((3, 5)), numbers((3, 1)))
 
