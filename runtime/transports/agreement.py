@@ -1,4 +1,4 @@
-"""Agreement of all ranks on what they are about to run: a difference is an error, never a hang."""
+"""Agreement checks before a run: if the ranks differ, all raise the same error and none hangs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from symgraph.core.errors import PeerFailed, RunError
 
 
 def agree(transport: Transport, mine: Any, complaint: Callable[[int, Any, Any], str]) -> None:
-    """Raise RunError on every rank, in the same words, unless all give the same small value.
+    """Raise the same RunError on every rank unless all ranks pass the same value.
 
-    mine: JSON-able. complaint: the error for (the first rank that differs from rank 0, its value,
-    rank 0's value).
+    Args:
+        transport: The rank's endpoint.
+        mine: This rank's value, small and JSON-able.
+        complaint: Makes the error's text of the first rank that differs from rank 0, its value and
+            rank 0's value.
     """
     values = transport.exchange(mine)
     others = [r for r, value in enumerate(values) if value != values[0]]
@@ -25,14 +28,14 @@ def agree(transport: Transport, mine: Any, complaint: Callable[[int, Any, Any], 
 
 
 class Digested(Protocol):
-    """A plan, or whatever else ranks compare by a hash."""
+    """A plan, or anything else that ranks compare by a hash."""
 
     @property
     def digest(self) -> str: ...
 
 
 def agree_on_plan(transport: Transport, plan: Digested) -> None:
-    """All ranks run one plan, or all of them say who differs."""
+    """Raise RunError on every rank unless all ranks run the same plan."""
     transport.waiting_for("the start: comparing plans")
     agree(
         transport,
@@ -46,7 +49,7 @@ def agree_on_plan(transport: Transport, plan: Digested) -> None:
 
 
 def agree_on_data(transport: Transport, digest: str) -> None:
-    """All ranks read the same text."""
+    """Raise RunError on every rank unless all ranks read the same text."""
     transport.waiting_for("the start: comparing data")
     agree(
         transport,
@@ -59,7 +62,7 @@ def agree_on_data(transport: Transport, digest: str) -> None:
 
 
 def agree_on_settings(transport: Transport, settings: dict[str, Any]) -> None:
-    """All ranks were started with the same values of these keys."""
+    """Raise RunError on every rank unless all were started with the same settings."""
     transport.waiting_for("the start: comparing configs")
 
     def complaint(rank: int, theirs: dict[str, Any], ours: dict[str, Any]) -> str:

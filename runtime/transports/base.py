@@ -1,11 +1,11 @@
-"""Contract of a transport: what ranks may say to each other and what they hear when one fails.
+"""Contract of a transport: messages and collectives between ranks, and how failures spread.
 
-A `Cluster` starts the ranks and hands each one its `Transport`, the rank's endpoint. Messages of
-one (src, dst) channel arrive in the order sent, whatever their tags, because NCCL has no tags and
-MPI orders only within one: a tag is a check, never a choice. `send` never blocks, so neighbours
-may stand sending to each other. Every wait ends: with the message, with `PeerFailed`, or with
+A `Cluster` starts the ranks and gives each one its endpoint, a `Transport`. Messages of one
+(src, dst) channel arrive in the order sent, whatever their tags, because NCCL has no tags and MPI
+orders only within one: a tag is a check, never a choice. `send` never blocks, so two neighbours can
+send to each other at the same time. Every wait ends: with the message, with `PeerFailed`, or with
 `TransportTimeout`. Ranks that wait for each other, or for a rank whose work has ended, are a
-failure as well (`stalls.py`). `tests/contracts/transport.py` holds these rules as checks.
+failure as well (`stalls.py`). `tests/contracts/transport.py` checks these rules.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from symgraph.core.types import BFLOAT16, DTYPES
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwise
-GRACE_SECONDS = 3.0  # how long a failing rank stays so that the others hear why
+GRACE_SECONDS = 3.0  # how long a failing rank stays alive so that the others hear why
 
 CARRIED = frozenset(map(np.dtype, DTYPES))
 
 
 def is_carried(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this dtype can be sent."""
+    """Return whether arrays of this dtype can be sent."""
     return dtype in CARRIED or dtype.name == BFLOAT16
 
 
@@ -47,12 +47,16 @@ LAUNCHER_VARIABLES = (
 
 @dataclass(frozen=True)
 class Failure:
-    """What every rank is told about the first error of a run."""
+    """The first error of a run, as every rank hears of it."""
 
-    rank: int  # -1: not a rank, but the caller
-    where: str  # instruction and node, as far as known: "1F0 (step 12), node 'l1_t3_i2h'"
-    message: str  # "ZeroDivisionError: division by zero"
-    status: int = FAILED  # with which that rank ends
+    #: The rank that failed; -1: the caller, not a rank.
+    rank: int
+    #: Instruction and node, if known: "1F0 (step 12), node 'l1_t3_i2h'".
+    where: str
+    #: The error: "ZeroDivisionError: division by zero".
+    message: str
+    #: The exit status of that rank.
+    status: int = FAILED
 
     def __str__(self) -> str:
         if self.rank < 0:
@@ -61,58 +65,62 @@ class Failure:
 
 
 class Ticket(Protocol):
-    """A message under way."""
+    """A message in transit."""
 
     def done(self) -> bool:
-        """Whether the sender may overwrite its buffer."""
+        """Return whether the sender may overwrite its buffer."""
         ...
 
     def wait(self) -> None:
-        """Wait until the sender may overwrite its buffer; raises like every wait."""
+        """Wait until the sender may overwrite its buffer; raise like every wait."""
         ...
 
 
 class CollectiveTicket(Ticket, Protocol):
-    """A collective under way."""
+    """A collective in progress."""
 
     def returned(self) -> bool:
-        """Whether what this rank gave may be overwritten by what it calls next."""
+        """Return whether calls that this rank makes next may overwrite what it has given."""
         ...
 
 
 class Collectives(Protocol):
-    """What moves the values of several ranks at once. Those of a group match by their order."""
+    """Collectives among some of the ranks. Those of one group are matched by their order."""
 
     def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
-        """Make ready for collectives of these groups; all ranks call it with equal ones.
+        """Prepare collectives of these groups; all ranks pass the same ones.
 
         cards: the ranks whose values lie on GPUs.
         """
         ...
 
     def module(self, ranks: Sequence[int]) -> Any:
-        """The array module of what these ranks give each other: numpy, or CuPy from card to card.
+        """Return the array module for collectives of these ranks: numpy, or CuPy between GPUs.
 
-        It is the same on all of them; None: each may have its own.
+        It is the same on all of them; None: each may use its own.
         """
         ...
 
     def start(
         self, blocks: CollectiveLayout, out: npt.NDArray[np.uint8], into: npt.NDArray[np.uint8]
     ) -> CollectiveTicket:
-        """Start a collective, which every rank of it starts in one order, and return at once.
+        """Start a collective and return at once; all of its ranks start theirs in one order.
 
-        out: what this rank gives. into: where it gets `blocks.column`, one block behind the other.
-        Both, unless they are empty, are of the ranks' `module`. `into` may not be touched until
-        the ticket is done. `out` may not be overwritten, or its memory be used for something else,
-        until it is returned; or until this rank has all of a later collective of these ranks,
-        whose `out` others make of what they have read.
+        Args:
+            blocks: Who gives how many bytes to whom.
+            out: The bytes that this rank gives; not to be overwritten or reused until the ticket
+                is `returned`, or until this rank has received a later collective of these ranks
+                whose `out` the others compute from what they have read.
+            into: Receives `blocks.column`, one block after the other; not to be touched until the
+                ticket is done.
+
+        Both arrays, unless empty, are of the ranks' `module`.
         """
         ...
 
 
 class Transport(Protocol):
-    """One rank's endpoint, used by that rank's thread alone."""
+    """One rank's endpoint, used by that rank's thread only."""
 
     rank: int
     size: int
@@ -124,38 +132,37 @@ class Transport(Protocol):
         ...
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
-        """Make ready for the values of GPUs on these (src, dst); all ranks give equal ones.
+        """Prepare channels (src, dst) for values on GPUs; all ranks pass the same ones.
 
-        They travel without it too, but maybe not the best way.
+        Values travel on other channels too, but perhaps more slowly.
         """
         ...
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
-        """Start a message and return at once; `array` may not change until the ticket is done."""
+        """Start a message and return at once; do not change `array` until the ticket is done."""
         ...
 
     def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         """Wait for the next message of channel (src, this rank) and copy it into `out`.
 
-        `out` is C-contiguous and of exactly the message's shape and dtype; another type or
-        another tag at the head of the channel is a `RunError`.
+        `out` is C-contiguous. `RunError` if the message has another shape, dtype or tag.
         """
         ...
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
-        """Replace a float64 vector by its sum over ranks, added in rank order on every rank."""
+        """Replace a float64 vector by its sum over ranks, added in the order of ranks."""
         ...
 
     def exchange(self, obj: Any) -> list[Any]:
-        """Give every rank one small JSON-able object and return all of them by rank."""
+        """Give every rank one small JSON-able object; return those of all ranks, by rank."""
         ...
 
     def waiting_for(self, what: str) -> None:
-        """Remember the current instruction's text, for the errors of later waits."""
+        """Set the text of the current instruction, for the errors of later waits."""
         ...
 
     def abort(self, failure: Failure) -> None:
-        """Tell every rank that the run has failed; the first failure told wins."""
+        """Tell every rank that the run has failed; only the first failure counts."""
         ...
 
     def close(self) -> None:
@@ -164,30 +171,30 @@ class Transport(Protocol):
 
 
 class Cluster(Protocol):
-    """The ranks of a run: starts work on those that live in this process."""
+    """The ranks of a run; it runs work on those that live in this process."""
 
     size: int
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The local ranks: those that live in this process."""
+        """The ranks that live in this process."""
         ...
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
-        """Call `work(endpoint)` on every local rank; the results by rank, or the first error.
+        """Call `work(endpoint)` on every local rank; return the results by rank.
 
-        An exception on one rank is told to all others, whose waits then raise `PeerFailed`.
-        A rank that knows more than the exception says calls `endpoint.abort` before it raises.
-        Work receives every message that is sent to it: what is left over at its end is undefined.
+        If a rank raises, the waits of all others raise `PeerFailed`, and the first error is raised
+        here. A rank that knows more than its exception says calls `endpoint.abort` first. Work has
+        to receive every message that is sent to it; messages left over are undefined behaviour.
         """
         ...
 
     def close(self) -> None:
-        """Stop the ranks and what serves them; idempotent."""
+        """Stop the ranks and their helpers; idempotent."""
         ...
 
     def leave(self, status: int) -> None:
-        """After a failure: stop; a process that is one of several ranks ends with `status`."""
+        """Stop after a failure; a process that is one of several ranks exits with `status`."""
         ...
 
     def __enter__(self) -> Self:
@@ -198,12 +205,12 @@ class Cluster(Protocol):
 
 
 def launched_by_mpi(environ: Mapping[str, str]) -> bool:
-    """Whether an MPI launcher (mpiexec, mpirun, srun) started the process of this environment."""
+    """Return whether an MPI launcher (mpiexec, mpirun, srun) set this environment."""
     return any(name in environ for name in LAUNCHER_VARIABLES)
 
 
 def wrong_size(transport: str, ranks: int, started: int) -> ConfigError:
-    """The error of an MPI launch with more or fewer processes than the run has ranks."""
+    """Return the error for an MPI launch with more or fewer processes than ranks."""
     return ConfigError(
         f"transport {transport!r}: the run has {ranks} ranks, but {started} processes were "
         f"started; use mpiexec -n {ranks}"
@@ -211,7 +218,7 @@ def wrong_size(transport: str, ranks: int, started: int) -> ConfigError:
 
 
 def type_text(array: npt.NDArray[Any]) -> str:
-    """An array's type as errors show it: "float32 (3, 4)"."""
+    """Return an array's type as errors show it: "float32 (3, 4)"."""
     return f"{array.dtype} {array.shape}"
 
 
@@ -249,7 +256,7 @@ def check_recv(out: npt.NDArray[Any], rank: int, src: int, size: int) -> None:
 
 
 def check_reduced(array: npt.NDArray[Any], rank: int) -> None:
-    """Raise `RunError` unless `array` is a vector that allreduce takes."""
+    """Raise `RunError` unless `array` is a vector that allreduce accepts."""
     if array.dtype != np.float64 or array.ndim != 1:
         raise RunError(
             f"allreduce: rank {rank} gives {type_text(array)}, but a float64 vector is summed"
@@ -270,14 +277,14 @@ def require_same_calls(calls: Sequence[str], complaint: str = DIFFERENT_CALLS) -
 
 
 def require_same_lengths(sizes: Sequence[int]) -> None:
-    """Raise `RunError` unless the vectors that are summed (sizes: by rank) are equally long."""
+    """Raise `RunError` unless the vectors to sum (sizes: by rank) are equally long."""
     if len(set(sizes)) > 1:
         lengths = ", ".join(map(str, sizes))
         raise RunError(f"allreduce: the vectors of ranks 0..{len(sizes) - 1} have {lengths} values")
 
 
 def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
-    """The error of a receiver that asks for another tag than the channel's next message has."""
+    """Return the error for a receiver whose tag is not that of the channel's next message."""
     return RunError(
         f"channel {src} -> {dst}: the next message has tag {head}, but tag {tag} is asked for; "
         "receive a channel's messages in the order they are sent"
@@ -285,12 +292,12 @@ def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
 
 
 def joined_by(blocks: CollectiveLayout) -> str:
-    """What a rank of a collective awaits."""
+    """Describe the wait of a rank in a collective."""
     return f"{blocks.kind} with ranks {', '.join(map(str, blocks.ranks))}"
 
 
 def wrong_type(src: int, dst: int, tag: int, message: str, out: str) -> RunError:
-    """The error of a message that does not fit the receiver's buffer."""
+    """Return the error for a message that does not fit the receiver's buffer."""
     return RunError(
         f"channel {src} -> {dst}, tag {tag}: the message is {message}, but the receiver's buffer "
         f"is {out}; both ends must be built from one partition"
@@ -298,7 +305,7 @@ def wrong_type(src: int, dst: int, tag: int, message: str, out: str) -> RunError
 
 
 def peer_failed(rank: int, failure: Failure, awaited: str, what: str) -> PeerFailed:
-    """The error of a wait for `awaited`, in instruction `what`, that another rank's end stops."""
+    """Return the error of a wait for `awaited`, in instruction `what`, ended by a failure."""
     at = f" ({what})" if what else ""
     error = PeerFailed(f"rank {rank} stopped while waiting for {awaited}{at}: {failure}")
     error.status = failure.status
@@ -306,7 +313,7 @@ def peer_failed(rank: int, failure: Failure, awaited: str, what: str) -> PeerFai
 
 
 def timed_out(rank: int, seconds: float, awaited: str, what: str) -> TransportTimeout:
-    """The error of a wait for `awaited`, in instruction `what`, that took too long."""
+    """Return the error of a wait for `awaited`, in instruction `what`, that took too long."""
     at = f" ({what})" if what else ""
     return TransportTimeout(
         f"rank {rank} waited more than {seconds:g} s for {awaited}{at}; "
@@ -315,19 +322,19 @@ def timed_out(rank: int, seconds: float, awaited: str, what: str) -> TransportTi
 
 
 def message_from(src: int, tag: int) -> str:
-    """What a receiver awaits."""
+    """Describe the wait of a receiver."""
     return f"tag {tag} from rank {src}"
 
 
 def taken_by(dst: int, tag: int) -> str:
-    """What a sender awaits."""
+    """Describe the wait of a sender."""
     return f"rank {dst} to take tag {tag}"
 
 
 def failure_of(rank: int, what: str, error: BaseException) -> Failure:
-    """The failure to tell the others for an exception on `rank` in instruction `what`.
+    """Return the failure to announce for an exception on `rank` in instruction `what`.
 
-    The exception gets a note that says the same, for the traceback the user sees.
+    The exception gets a note with the rank and the instruction, for the traceback.
     """
     if not isinstance(error, PeerFailed):
         error.add_note(f"on rank {rank}{f', at {what}' if what else ''}")

@@ -1,9 +1,9 @@
-"""Stalls: ranks that wait for ranks which wait in turn, or whose work has ended.
+"""Stall detection: ranks that wait for each other, or for a rank whose work has ended.
 
-Such waits never end, so they are an error as soon as they are seen, and not when a time limit is
-over. Every transport judges by `stalled`. Threads see each other's waits, and the last one that
-falls asleep or ends looks. Processes tell theirs to a judge (on the lifeline's hub), whose
-knowledge is old: it asks the suspects once more before it says so.
+Such waits never end, so they are an error as soon as they are seen, without waiting for a time
+limit. All transports use `stalled`. Threads see each other's waits; the last one to fall asleep or
+to end looks. Processes report theirs to a `StallDetector` on the lifeline's hub; since reports are
+old when they arrive, it asks the suspects once more before it decides.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from typing import Any, NamedTuple
 
 __all__: list[str] = []
 
-STALL_SECONDS = 0.5  # a message that was sent has come, and is seen, after so long
+STALL_SECONDS = 0.5  # within this time a message that was sent has arrived and been noticed
 
 
 def stalled(needs: Mapping[int, Collection[int]], ended: Callable[[int, int], bool]) -> set[int]:
-    """The ranks whose waits never end.
+    """Return the ranks whose waits never end.
 
-    needs: of each rank that waits, the ranks without any one of which it cannot go on. ended:
-    whether a rank (first) waits in vain for another one (second), because that one's work is over.
+    Args:
+        needs: For each waiting rank, the ranks it needs, all of them.
+        ended: Whether a rank (first) waits in vain for another (second), whose work is over.
     """
-    found = set(needs)
+    stuck = set(needs)
     while True:
         freed = {
             rank
-            for rank in found
-            if not any(peer in found or ended(rank, peer) for peer in needs[rank])
+            for rank in stuck
+            if not any(peer in stuck or ended(rank, peer) for peer in needs[rank])
         }
         if not freed:
-            return found
-        found -= freed
+            return stuck
+        stuck -= freed
 
 
 def verdict(waits: Mapping[int, str], over: Collection[int]) -> str:
-    """The error of these ranks' waits; over: the ranks that some of them wait for, and that ended.
+    """Return the error text for these waits; over: ranks that some of them need and that ended.
 
     >>> print(verdict({0: "tag 7 from rank 1"}, [1]))
     ranks that wait for ever:
@@ -49,58 +50,70 @@ def verdict(waits: Mapping[int, str], over: Collection[int]) -> str:
 
 
 class Wait(NamedTuple):
-    """A wait of a process, as it is told. It cannot end without any one of `needs`."""
+    """A wait of a process, as it reports it."""
 
-    number: int  # no two waits of a rank have the same
+    #: Unique among the waits of a rank.
+    number: int
     text: str
+    #: The ranks it cannot end without.
     needs: tuple[int, ...]
-    run: int  # the run that it is in; 0: in none, but between the start and the goodbye
-    meeting: tuple[str, int] = ("", 0)  # group and number: who has come there is not needed
+    #: The run that it is in; 0: none, it may last until a rank says goodbye.
+    run: int
+    #: Group and number; ranks that have come to this meeting are not needed any more.
+    meeting: tuple[str, int] = ("", 0)
 
 
 @dataclass
 class RankStatus:
-    """Where a process stands: written by it, read by its helper thread."""
+    """What a process is doing: written by it, read by its helper thread."""
 
-    runs: int = 0  # begun
-    inside: bool = False  # one of them
-    wait: Wait | None = None  # a long one
-    met: dict[str, int] = field(default_factory=dict)  # group -> meetings that it came to
+    #: Runs begun so far, and whether the process is inside one.
+    runs: int = 0
+    inside: bool = False
+    #: The current wait, if it is long.
+    wait: Wait | None = None
+    #: Group -> number of meetings that the process has come to.
+    met: dict[str, int] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
-        """JSON-able."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the status as a JSON-able object."""
         wait = self.wait  # first: who no longer waits may have come to more meetings
         return {"runs": self.runs, "inside": self.inside, "wait": wait, "met": dict(self.met)}
 
     @classmethod
-    def heard(cls, told: Mapping[str, Any]) -> RankStatus:
-        stand = cls(**told)
-        if stand.wait is not None:
-            number, text, needs, run, (group, meeting) = stand.wait
-            stand.wait = Wait(number, text, tuple(needs), run, (group, meeting))
-        return stand
+    def from_json(cls, fields: Mapping[str, Any]) -> RankStatus:
+        """Return the status that `as_json` has described."""
+        status = cls(**fields)
+        if status.wait is not None:
+            number, text, needs, run, (group, meeting) = status.wait
+            status.wait = Wait(number, text, tuple(needs), run, (group, meeting))
+        return status
 
 
 class StallDetector:
-    """Finds stalls in what processes tell of themselves."""
+    """Finds stalls in the reports of processes."""
 
     def __init__(self) -> None:
-        self.stands: dict[int, RankStatus] = {}
-        self.question = 0  # the last one
+        self.statuses: dict[int, RankStatus] = {}  # by rank
+        self.question = 0  # the number of the last one
         self._suspects: dict[int, Wait] = {}
         self._since = 0.0
         self._asked = False
         self._answers: dict[int, int] = {}  # rank -> the last question it answered
 
-    def hear(self, rank: int, told: Mapping[str, Any], answer: int) -> None:
-        """A rank tells its stand, after it heard this question."""
-        self.stands[rank] = RankStatus.heard(told)
+    def hear(self, rank: int, status: Mapping[str, Any], answer: int) -> None:
+        """Take in a rank's report; answer: the last question that it had heard by then."""
+        self.statuses[rank] = RankStatus.from_json(status)
         self._answers[rank] = answer
 
     def look(self, closed: Collection[int], now: float) -> str | None:
-        """The verdict, once it is certain; `question` is a new one if suspects must answer it.
+        """Return the error text once a stall is certain.
 
-        closed: ranks that have said goodbye. now: seconds of a clock.
+        Increases `question` if the suspects must report again first.
+
+        Args:
+            closed: Ranks that have said goodbye.
+            now: Seconds of a clock.
         """
         suspects = self._find(closed)
         if suspects != self._suspects:
@@ -119,28 +132,28 @@ class StallDetector:
         )
 
     def _find(self, closed: Collection[int]) -> dict[int, Wait]:
-        waits = {rank: stand.wait for rank, stand in self.stands.items() if stand.wait is not None}
-        found = stalled(
+        waits = {rank: status.wait for rank, status in self.statuses.items() if status.wait}
+        stuck = stalled(
             {rank: self._needs(rank) for rank in waits},
             lambda rank, peer: self._ended(closed, {rank: waits[rank]}, peer),
         )
-        return {rank: waits[rank] for rank in sorted(found)}
+        return {rank: waits[rank] for rank in sorted(stuck)}
 
     def _needs(self, rank: int) -> list[int]:
-        wait = self.stands[rank].wait
+        wait = self.statuses[rank].wait
         assert wait is not None
         group, number = wait.meeting
         return [r for r in wait.needs if not (group and self._met(r, group) >= number)]
 
     def _met(self, rank: int, group: str) -> int:
-        return self.stands[rank].met.get(group, 0) if rank in self.stands else 0
+        return self.statuses[rank].met.get(group, 0) if rank in self.statuses else 0
 
     def _ended(self, closed: Collection[int], waits: Mapping[int, Wait], peer: int) -> bool:
-        """Whether a rank's work is over for any of these waits."""
+        """Return whether a rank's work is over for any of these waits."""
         if peer in closed:
             return True
-        stand = self.stands.get(peer)
-        return stand is not None and any(
-            wait.run and (stand.runs > wait.run or (stand.runs == wait.run and not stand.inside))
+        status = self.statuses.get(peer)
+        return status is not None and any(
+            wait.run and (status.runs > wait.run or (status.runs == wait.run and not status.inside))
             for wait in waits.values()
         )

@@ -1,6 +1,6 @@
-"""MPI processes as ranks: the cluster they form, and lines for programs that call MPI themselves.
+"""MPI processes as ranks: their cluster, and a context for code that calls MPI itself.
 
-Only this file knows mpi4py, and loads it when a cluster is made.
+Only this file imports mpi4py, when a cluster is made.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _guard: int | None = None  # process id of this process's guard
 
 
 class MpiContext(NamedTuple):
-    """What code needs that calls MPI itself.
+    """What code that calls MPI itself needs."""
 
-    The module, a communicator, bounded waits, the places of the communicator's ranks in the
-    cluster, a name for these that is the same on all of them, and the messages of all lines that
-    are under way, with their buffers.
-    """
-
+    #: The module mpi4py.MPI.
     mpi: Any
     comm: MPI.Comm
+    #: Bounded waits.
     waiter: Waiter
+    #: The places of the communicator's ranks in the cluster.
     ranks: tuple[int, ...]
+    #: A name of the communicator, the same on all of its ranks.
     name: str
+    #: Messages in transit of all contexts of a cluster, with their buffers.
     sent: deque[tuple[MPI.Request, Any]]
 
 
 def context_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> MpiContext:
-    """A line over a communicator of the caller's, who sees to it that failures end all ranks."""
+    """Return a context for the caller's communicator; the caller makes failures end all ranks."""
     mpi = sys.modules["mpi4py.MPI"]
     waiter = Waiter(mpi, comm.rank, timeout)
     return MpiContext(mpi, comm, waiter, tuple(range(comm.size)), "line", deque())
@@ -72,9 +72,9 @@ def context_of(comm: MPI.Comm, timeout: float = TIMEOUT_SECONDS) -> MpiContext:
 class MpiCluster(Cluster):
     """All processes that `mpiexec` started; `run` works in the calling thread of each.
 
-    Make it early, on every process alike: if MPI is not running yet, the process forks and its
-    parent becomes a guard (see `guard.py`), so no other threads may run. After a failure the
-    cluster is of no more use, and `leave` ends the process.
+    Make it early, and on every process: if MPI is not running yet, the process forks and its parent
+    becomes a guard (see `guard.py`), so no other threads may run. After a failure the cluster
+    cannot be used any more, and `leave` ends the process.
     """
 
     def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -90,7 +90,7 @@ class MpiCluster(Cluster):
         self._lifeline = Lifeline.open(self.rank, self.size, exchange, patience, _guard)
         self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
-        self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by lines
+        self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by contexts
         self._groups: Groups = {}
         self._staging = Staging(mpi.__file__, os.environ)
         self._closed = False
@@ -114,15 +114,15 @@ class MpiCluster(Cluster):
         """See `Cluster.run`; the result of this process's rank alone."""
         if self._closed:
             raise RunError("run: this MPI cluster is closed; make a new one")
-        stand = self._waiter.stand
+        status = self._waiter.status
         self._waiter.what = ""
-        stand.runs += 1
-        stand.inside = True
+        status.runs += 1
+        status.inside = True
         endpoint = self._endpoint()
         try:
             result = work(endpoint)
             endpoint.close()
-            stand.inside = False
+            status.inside = False
         except BaseException as error:
             self._lifeline.abort(failure_of(self.rank, self._waiter.what, error))
             endpoint.close()
@@ -131,7 +131,7 @@ class MpiCluster(Cluster):
         return [result]
 
     def close(self) -> None:
-        """See `Cluster.close`; waits, at most `timeout`, until every rank has said goodbye."""
+        """See `Cluster.close`; waits up to `timeout` seconds until every rank has said goodbye."""
         while self._sent and not self._closed and self._lifeline.failure is None:
             self._waiter.until(self._sent[0][0].Test, "its messages to leave")
             self._sent.popleft()
@@ -140,8 +140,8 @@ class MpiCluster(Cluster):
     def leave(self, status: int) -> NoReturn:
         """End this process with `status`, without MPI_Finalize, which may hang after a failure.
 
-        Stays up to `GRACE_SECONDS`, until every rank has heard of the failure and leaves as well.
-        `MPI_Abort` would end the others before they can say what happened.
+        Stays alive up to `GRACE_SECONDS`, until every rank has heard of the failure and leaves as
+        well. `MPI_Abort` would end the others before they can report what happened.
         """
         if status:
             self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}", status))
@@ -150,7 +150,6 @@ class MpiCluster(Cluster):
         os._exit(status)
 
     def _endpoint(self) -> MpiTransport:
-        """A run's."""
         return MpiTransport(
             self._mpi, self._comm, self._waiter, self._lifeline, self._groups, self._staging
         )
@@ -170,7 +169,7 @@ class MpiCluster(Cluster):
 
 
 def _load_mpi() -> Any:
-    """Initialise MPI, once, behind a guard; returns mpi4py's MPI module."""
+    """Initialise MPI, once, behind a guard; return mpi4py's MPI module."""
     global _guard
     if "mpi4py.MPI" not in sys.modules:
         if launched_by_mpi(os.environ):
@@ -199,9 +198,10 @@ def _flush() -> None:
 
 
 def _at_exit() -> None:
-    """Finalise MPI; after a failure, which would make that hang, end with its status, as all do.
+    """Finalise MPI; after a failure, which could make that hang, exit with the failure's status.
 
-    A rank whose own work went well hears of it here. Without a status, mpiexec would kill the rest.
+    A rank whose own work succeeded hears of the failure here. If it exited without the status,
+    mpiexec would kill the rest.
     """
     for cluster in list(_open_clusters):
         cluster._lifeline.abort(Failure(cluster.rank, "", UNCLOSED))

@@ -1,7 +1,7 @@
-"""MPI's own collectives as tickets: all ranks of a group start them in one order; none blocks.
+"""MPI's non-blocking collectives as tickets; all ranks of a group start them in one order.
 
-Where ranks have cards and MPI takes their memory, the same blocks go as messages between all pairs:
-Open MPI takes GPUs' memory in messages, but not in collectives that do not block.
+Where ranks have GPUs and MPI takes their memory, the same blocks go as messages between all pairs:
+Open MPI takes memory of GPUs in messages, but not in non-blocking collectives.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from runtime.transports.base import CollectiveTicket, joined_by
 from runtime.transports.mpi.staging import Staging, settle
 from runtime.transports.mpi.waiter import Waiter
 
-Comm = Any  # mpi4py's Intracomm: only mpi.py knows that package
+Comm = Any  # mpi4py's Intracomm: only cluster.py imports that package
 Groups = dict[Group, Comm]  # None: this rank is not in it
 Bytes = npt.NDArray[Any]
 
 
 class Joined:
-    """The ticket of a collective under way."""
+    """The ticket of a collective in progress."""
 
     __slots__ = ("_blocks", "_buffers", "_meeting", "_of", "_request")
 
     def __init__(
         self, request: Any, of: MpiCollectives, blocks: CollectiveLayout, buffers: Sequence[Bytes]
     ) -> None:
-        """buffers: what must live as long."""
+        """buffers: kept alive until the collective is over."""
         self._request, self._of, self._blocks, self._buffers = request, of, blocks, buffers
         self._meeting = of.meet(blocks.group)
 
@@ -42,7 +42,7 @@ class Joined:
         return self.over()
 
     def over(self) -> bool:
-        """Whether nothing of it is under way any more."""
+        """Return whether MPI is done with it."""
         return bool(self._request.Test())
 
     def wait(self) -> None:
@@ -58,10 +58,10 @@ class MpiCollectives:
     def __init__(
         self, comm: Comm, waiter: Waiter, run: int, groups: Groups, staging: Staging
     ) -> None:
-        """groups: communicators made before, shared by all endpoints of a rank. run: see `Wait`."""
+        """groups: existing communicators, shared by all endpoints of a rank. run: see `Wait`."""
         self._comm, self._waiter, self._run, self._groups = comm, waiter, run, groups
         self._staging = staging
-        self._cards: frozenset[int] = frozenset()  # whose memory MPI takes
+        self._cards: frozenset[int] = frozenset()  # ranks with GPUs whose memory MPI takes
         self._under_way: deque[Joined] = deque()
 
     def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
@@ -70,17 +70,17 @@ class MpiCollectives:
             self._cards = frozenset(cards)
         new = [group for group in groups if group not in self._groups]
         if new:
-            # MPI's own way to make communicators cannot be watched: so all ranks come here first.
+            # MPI makes communicators in a blocking call without a limit: so all ranks meet first.
             everyone = tuple(range(self._comm.size))
             meeting = self.meet(("join", everyone))
             self.wait(self._comm.Ibarrier(), "all ranks to join", everyone, meeting)
         for group in sorted(new):
             members = self._comm.Get_group().Incl(group[1])
-            own = self._comm.rank in group[1]
-            self._groups[group] = self._comm.Create_group(members) if own else None
+            is_member = self._comm.rank in group[1]
+            self._groups[group] = self._comm.Create_group(members) if is_member else None
 
     def _agreed(self, has_card: bool) -> bool:
-        """Whether MPI takes the memory of all cards; the ranks ask each other once."""
+        """Return whether MPI takes the memory of GPUs on all ranks; they ask each other once."""
         staging = self._staging
         if staging.agreed is None:
             everyone = tuple(range(self._comm.size))
@@ -91,7 +91,7 @@ class MpiCollectives:
         return staging.agreed
 
     def module(self, ranks: Sequence[int]) -> Any:
-        """See `Collectives.module`; by way of the host if MPI does not take cards' memory."""
+        """See `Collectives.module`; numpy unless MPI takes the memory of GPUs."""
         return np if self._cards.isdisjoint(ranks) else None
 
     def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
@@ -104,7 +104,7 @@ class MpiCollectives:
         return ticket
 
     def meet(self, group: Group) -> tuple[str, int]:
-        """This rank comes to what the ranks of a group come to."""
+        """Count this rank's arrival at a group's next collective."""
         name = f"collective {group}"
         return name, self._waiter.meet(name)
 
@@ -116,17 +116,17 @@ class MpiCollectives:
         meeting: tuple[str, int],
         moving: int = 0,
     ) -> None:
-        """Wait for what ranks have come to."""
+        """Wait for a collective at which this rank has arrived."""
         until = self._waiter.until
         until(request.Test, awaited, needs, moving=moving, run=self._run, meeting=meeting)
 
     def advance(self) -> None:
-        """Let go of those that are done."""
+        """Drop collectives that are over."""
         while self._under_way and self._under_way[0].over():
             self._under_way.popleft()
 
     def finish(self) -> None:
-        """Wait for all that are under way."""
+        """Wait for all collectives in progress."""
         while self._under_way:
             self._under_way[0].wait()
             self._under_way.popleft()
@@ -151,7 +151,7 @@ def start_collective(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Byt
 
 
 class _Several:
-    """Requests as one."""
+    """Several requests as one."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
         self._requests = requests
@@ -161,7 +161,7 @@ class _Several:
 
 
 def _by_messages(comm: Comm, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> _Several:
-    """The same, block by block; a rank's own goes to itself like all others."""
+    """Start the same as messages, one per block; a rank's own block is sent to itself."""
     for array in (out, into):
         settle(array)
     me, requests, at = comm.rank, [], 0

@@ -1,11 +1,11 @@
 """One MPI process's endpoint: non-blocking messages on raw memory, and its collectives.
 
-Arrays travel as bytes (MPI has no float16, and no array is pickled); those of GPUs as they are, or
-by way of the host (`staging.py`). Every wait is bounded
-(`waiter.py`). A receiver takes the head of its channel, whatever its tag, and checks tag and size:
-channels are queues here as on every other transport, and a message that does not fit is an error
-instead of a truncation or a hang. Large messages are first matched (`Improbe`), so that a wait for
-a rank is told from the moving of bytes, which no stall is and no sleep may slow.
+Arrays travel as bytes (MPI has no float16, and no array is pickled); those on GPUs directly or by
+way of the host (`staging.py`). Every wait is bounded (`waiter.py`). A receiver takes the head of
+its channel, whatever its tag, and checks tag and size: channels are queues, as on every transport,
+and a message that does not fit is an error, never a truncation or a hang. Large messages are
+matched first (`Improbe`), which separates waiting for a rank from moving bytes: the latter is never
+a stall, and must not be slowed down by sleeping.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from symgraph.core.errors import RunError
 
 __all__: list[str] = []
 
-SMALL = 1 << 13  # bytes: MPI hands such a message over at once
+EAGER_BYTES = 1 << 13  # MPI delivers such a message at once
 VERBS = ("allreduce", "exchange")
-GROUP = "endpoint"  # as the meeting place
+MEETING_NAME = "endpoint"
 
 
 class _Sent:
@@ -64,20 +64,20 @@ SENT = _Sent()
 class Sending:
     """The ticket of a message under way."""
 
-    __slots__ = ("_awaited", "_end", "_request", "nbytes", "room")
+    __slots__ = ("_awaited", "_end", "_request", "buffer", "nbytes")
 
     def __init__(
-        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int, room: Any
+        self, request: Any, end: MpiTransport, awaited: tuple[int, int], nbytes: int, buffer: Any
     ) -> None:
-        """awaited: by whom it is taken, and its tag. room: of a value of a GPU; or None."""
+        """awaited: receiver and tag. buffer: the staging buffer of a value on a GPU, or None."""
         self._request, self._end, self._awaited = request, end, awaited
-        self.nbytes, self.room = nbytes, room
+        self.nbytes, self.buffer = nbytes, buffer
 
     def done(self) -> bool:
         return bool(self._request.Test())
 
     def over(self) -> bool:
-        """Whether nothing of it is under way any more."""
+        """Return whether MPI is done with it."""
         return bool(self._request.Test())
 
     def wait(self) -> None:
@@ -98,7 +98,7 @@ class MpiTransport:
         groups: Groups,
         staging: Staging,
     ) -> None:
-        """groups: of ranks that have a communicator of their own."""
+        """groups: communicators of groups of ranks."""
         self.rank, self.size, self.timeout = comm.rank, comm.size, waiter.timeout
         self._mpi, self._comm, self._waiter, self._lifeline = mpi, comm, waiter, lifeline
         self._byte, self._any_tag = mpi.BYTE, mpi.ANY_TAG
@@ -108,10 +108,10 @@ class MpiTransport:
         self._staging = staging
         self._sending: deque[Sending] = deque()  # keeps the buffers of messages under way
         self._closed = False
-        self.until = partial(waiter.until, run=lifeline.stand.runs)
-        everyone, run = range(self.size), lifeline.stand.runs
-        self._meeting = Meeting(comm, waiter, GROUP, everyone, 2, run)
-        self.collectives = MpiCollectives(comm, waiter, lifeline.stand.runs, groups, staging)
+        self.until = partial(waiter.until, run=lifeline.status.runs)
+        everyone, run = range(self.size), lifeline.status.runs
+        self._meeting = Meeting(comm, waiter, MEETING_NAME, everyone, 2, run)
+        self.collectives = MpiCollectives(comm, waiter, lifeline.status.runs, groups, staging)
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
         """See `Transport.open`; nothing to do."""
@@ -121,23 +121,23 @@ class MpiTransport:
         if self._closed or dst not in self._peers or array.dtype not in CARRIED:
             self._check_open("send")
             check_send(array, self.rank, dst, self.size)
-        room = None
+        buffer = None
         if not isinstance(array, np.ndarray):
-            array = room = self._staging.given(array)
+            array = buffer = self._staging.outgoing(array)
         elif not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
         request = self._comm.Isend([array, self._byte], dst, tag % self._tags)
         if self._sending:
             self._advance()
         if request.Test():
-            self._staging.sent(room)
+            self._staging.sent(buffer)
             return SENT
-        ticket = Sending(request, self, (dst, tag), array.nbytes, room)
+        ticket = Sending(request, self, (dst, tag), array.nbytes, buffer)
         self._sending.append(ticket)
         return ticket
 
     def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        """See `Transport.recv`; of a wrong type only the size shows, and only if it differs."""
+        """See `Transport.recv`; a wrong type is noticed only if its size differs."""
         on_host = isinstance(out, np.ndarray)
         if self._closed or src not in self._peers or not (on_host and out.flags.carray):
             self._check_open("recv")
@@ -145,12 +145,12 @@ class MpiTransport:
         if on_host:
             self._recv(out, src, tag)
         else:
-            room = self._staging.target(out)
-            self._recv(room, src, tag)
-            self._staging.came(room, out)
+            buffer = self._staging.incoming(out)
+            self._recv(buffer, src, tag)
+            self._staging.received(buffer, out)
 
     def _recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        if out.nbytes > SMALL:
+        if out.nbytes > EAGER_BYTES:
             self._recv_large(out, src, tag)
             return
         status = self._status
@@ -164,7 +164,7 @@ class MpiTransport:
         self._check_head(out, src, tag)
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
-        """See `Transport.allreduce`; gathers and adds here, since MPI's own order is not fixed."""
+        """See `Transport.allreduce`; gathers and adds, because MPI's own order is not fixed."""
         self._check_open("allreduce")
         check_reduced(array, self.rank)
         require_same_lengths(self._meet("allreduce", array.size))
@@ -192,11 +192,11 @@ class MpiTransport:
         self._lifeline.abort(failure)
 
     def close(self) -> None:
-        """See `Transport.close`; waits for messages under way, unless the run has failed."""
+        """See `Transport.close`; waits for messages in transit, unless the run has failed."""
         self._closed = True
         while self._sending and self._lifeline.failure is None:
             self._sending[0].wait()
-            self._staging.sent(self._sending.popleft().room)
+            self._staging.sent(self._sending.popleft().buffer)
         if self._lifeline.failure is None:
             self.collectives.finish()
 
@@ -206,7 +206,7 @@ class MpiTransport:
         self._take(message, out, src, tag)
 
     def _head(self, src: int, tag: int) -> Any:
-        """The next message of a channel, once it has come; its status is this rank's."""
+        """Wait for the next message of a channel and match it; `_status` describes it."""
 
         def arrived() -> Any:
             self._advance()
@@ -216,13 +216,13 @@ class MpiTransport:
         return arrived() or self.until(arrived, awaited, (src,), moving=self._moving())
 
     def _take(self, message: Any, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        """Receive what has come."""
+        """Receive a matched message."""
         request = message.Irecv([out, self._byte])
         if not request.Test():
             self.until(request.Test, message_from(src, tag), moving=out.nbytes)
 
     def _check_head(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        """Raise RunError unless the message of the status is the one that is received."""
+        """Raise RunError unless `_status` describes the expected message."""
         self._check_tag(src, tag)
         size = self._status.Get_count(self._byte)
         if size != out.nbytes:
@@ -246,13 +246,13 @@ class MpiTransport:
         return list(sizes)
 
     def _advance(self) -> None:
-        """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
+        """Drop messages that have been sent; MPICH's Improbe makes no progress on others."""
         while self._sending and self._sending[0].over():
-            self._staging.sent(self._sending.popleft().room)
+            self._staging.sent(self._sending.popleft().buffer)
         self.collectives.advance()
 
     def _moving(self) -> int:
-        """Bytes of messages under way, which may need this rank to go on."""
+        """Count the bytes of messages in transit, which may need this rank to make progress."""
         return sum([ticket.nbytes for ticket in self._sending])
 
     def _check_open(self, verb: str) -> None:

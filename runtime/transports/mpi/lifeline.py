@@ -1,14 +1,14 @@
-"""Lifeline between processes: a TCP star that carries failures and notices deaths and stalls.
+"""Lifeline between processes: a TCP star that carries failures and detects deaths and stalls.
 
-MPI itself cannot tell a rank that another one has raised, died or ended: the wait for its message
-just goes on. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
+MPI cannot tell a rank that another one has raised, died or ended: the wait for its message just
+continues. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
 each process listens. Messages are JSON lines:
 
-    {"rank": 2, "token": "…"}      a rank joins; the token came through MPI, so no stranger does
+    {"rank": 2, "token": "…"}      a rank joins; the token came through MPI, so strangers cannot
     {"failure": {…}}               the run has failed; the hub passes it on
-    {"stand": {…}, "answer": 3}    to the hub, now and then: the rank's waits and how far it is
-    {"question": 4}                the hub wants to hear that again (see stalls.py)
-    {"bye": true}                  this rank is done (or leaves after a failure): its end is no loss
+    {"status": {…}, "answer": 3}   to the hub, regularly: the rank's waits and progress
+    {"question": 4}                the hub asks for that again (see stalls.py)
+    {"bye": true}                  this rank is done (or leaves after a failure): no loss
 
 A connection that ends without a goodbye means that the process at its other end is lost.
 """
@@ -35,28 +35,30 @@ __all__: list[str] = []
 
 LOST = "its process was lost (it ended without a goodbye)"
 ORPHANED = "its process was orphaned (the MPI launcher ended or was killed)"
-HELLO_SECONDS = 5.0  # a connection that says nothing for so long is a stranger's
+HELLO_SECONDS = 5.0  # a connection that is silent for so long is a stranger's
 ORPHAN_SECONDS = 1.0  # time for a better reason to arrive than "orphaned"
-LOOK_SECONDS = 0.25  # how often the helper looks up
+LOOK_SECONDS = 0.25  # how often the helper checks
 
 
 class Lifeline:
     """One rank's part of the star.
 
-    failure: the first failure heard of, or None. stand: where this rank stands, for it to write.
-    alarms: called, on any thread, when the first failure is heard of; for what waits elsewhere.
-    watches: called by the helper now and then; they give a failure that no call of this rank shows.
+    Attributes:
+        failure: The first failure heard of, or None.
+        status: What this rank is doing; the rank itself writes it.
+        alarms: Called, on any thread, when the first failure is heard of.
+        watches: Called by the helper regularly; they return a failure that no call has raised.
     """
 
     def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
-        """`links`: connection to each peer by rank; `guard`: process id of this process's guard."""
+        """links: peer -> its connection. guard: process id of this process's guard."""
         self.failure: Failure | None = None
-        self.stand = RankStatus()
+        self.status = RankStatus()
         self.alarms: list[Callable[[], None]] = []
         self.watches: list[Callable[[], Failure | None]] = []
-        self._told: object = None  # what was last told of it
+        self._told: object = None  # the last report
         self._question = 0  # the last one heard
-        self._judge = StallDetector()  # the hub's
+        self._detector = StallDetector()  # the hub's
         self._rank, self._links, self._guard = rank, links, guard
         self._talking = set(links)  # peers that have neither said goodbye nor gone
         self._changed = threading.Condition()  # of failure and _talking
@@ -74,9 +76,9 @@ class Lifeline:
         timeout: float,
         guard: int | None,
     ) -> Self:
-        """Join all ranks; `exchange` gives each rank's JSON-able object to all (through MPI).
+        """Join all ranks; RunError if they cannot reach the hub within `timeout` seconds.
 
-        `RunError` if the ranks cannot reach the hub within `timeout` seconds.
+        exchange: gives each rank's JSON-able object to all, through MPI.
         """
         names = exchange(socket.gethostname())
         deadline = time.monotonic() + timeout
@@ -93,7 +95,7 @@ class Lifeline:
         return cls(rank, links, guard)
 
     def abort(self, failure: Failure) -> None:
-        """Tell every rank; does nothing if a failure is known already."""
+        """Tell every rank, unless a failure is known already."""
         self._fail(failure, heard_from=self._rank)
 
     def close(self, timeout: float) -> None:
@@ -156,15 +158,15 @@ class Lifeline:
                 orphaned_at = self._look_for_guard(orphaned_at)
                 self._look_around()
                 if self.failure is None and self._links:
-                    self._judge_stalls() if self._rank == 0 else self._tell_stand()
+                    self._detect_stalls() if self._rank == 0 else self._tell_status()
 
     def _hear(self, peer: int, lines: list[bytes] | None) -> None:
         """Take in complete lines from a peer; None is the connection's end."""
         for message in map(json.loads, lines or []):
             if "failure" in message:
                 self._fail(Failure(**message["failure"]), heard_from=peer)
-            elif "stand" in message:
-                self._judge.hear(peer, message["stand"], message["answer"])
+            elif "status" in message:
+                self._detector.hear(peer, message["status"], message["answer"])
             elif "question" in message:
                 self._question = message["question"]
             else:
@@ -186,22 +188,22 @@ class Lifeline:
             if failure is not None:
                 self.abort(failure)
 
-    def _tell_stand(self) -> None:
-        now = {"stand": self.stand.told(), "answer": self._question}
-        if now != self._told:
-            self._told = now
-            self._tell(now)
+    def _tell_status(self) -> None:
+        report = {"status": self.status.as_json(), "answer": self._question}
+        if report != self._told:
+            self._told = report
+            self._tell(report)
 
-    def _judge_stalls(self) -> None:
-        """The hub's: look for ranks that wait for ever, and end the run if there are any."""
-        judge, asked = self._judge, self._judge.question
-        judge.hear(self._rank, self.stand.told(), asked)
+    def _detect_stalls(self) -> None:
+        """Look for ranks that wait forever, on the hub, and end the run if there are any."""
+        detector, asked = self._detector, self._detector.question
+        detector.hear(self._rank, self.status.as_json(), asked)
         closed = {*self._links} - self._talking
-        text = judge.look(closed | {self._rank} if self._closed else closed, time.monotonic())
+        text = detector.look(closed | {self._rank} if self._closed else closed, time.monotonic())
         if text is not None:
             self._fail(Failure(-1, "", text), heard_from=self._rank)
-        elif judge.question != asked:
-            self._tell({"question": judge.question})
+        elif detector.question != asked:
+            self._tell({"question": detector.question})
 
     def _look_for_guard(self, orphaned_at: float | None) -> float | None:
         """End a process whose guard is gone: first by a failure, then, if it does not react, hard.
@@ -221,7 +223,7 @@ class Lifeline:
 
 
 def _read(link: socket.socket, unread: dict[int, bytes], peer: int) -> list[bytes] | None:
-    """The complete lines that have arrived from a peer; None at the connection's end."""
+    """Return the complete lines that have arrived from a peer; None at the connection's end."""
     try:
         data = link.recv(65536)
     except OSError:
@@ -233,12 +235,12 @@ def _read(link: socket.socket, unread: dict[int, bytes], peer: int) -> list[byte
 
 
 def _addresses(host: str) -> list[str]:
-    """Where other hosts may reach this one: its name, then its addresses."""
-    found = [host]
+    """Return where other hosts may reach this one: its name, then its addresses."""
+    names = [host]
     with suppress(OSError):
         infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-        found += [str(info[4][0]) for info in infos]
-    return [address for address in found if not address.startswith("127.")]
+        names += [str(info[4][0]) for info in infos]
+    return [address for address in names if not address.startswith("127.")]
 
 
 def _welcome(
@@ -263,12 +265,12 @@ def _welcome(
 
 
 def _hello(link: socket.socket, token: str) -> int | None:
-    """The rank that a new connection names, or None for a stranger."""
+    """Return the rank that a new connection names, or None for a stranger."""
     link.settimeout(HELLO_SECONDS)
     line = b""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         while not line.endswith(b"\n") and len(line) < 1000:
-            more = link.recv(1)  # and not what the rank says next
+            more = link.recv(1)  # leaves what follows the line unread
             if not more:
                 return None
             line += more

@@ -1,8 +1,7 @@
-"""Staging: how values of GPUs go through MPI, as they are or by way of the host.
+"""Staging: how values on GPUs go through MPI, directly or by way of the host.
 
-An MPI that knows of CUDA reads and writes the memory of GPUs itself. Another one is given pinned
-memory of the host, from and to which GPUs copy without a detour; messages of one type use it again
-and again.
+A CUDA-aware MPI reads and writes the memory of GPUs itself. Any other gets pinned buffers of the
+host, which messages of one type reuse.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from symgraph.core.types import Array
 
 __all__: list[str] = []
 
-CUDA = 0  # MPICH's MPIX_GPU_SUPPORT_CUDA
+MPIX_CUDA = 0  # MPICH's MPIX_GPU_SUPPORT_CUDA
 
 
 def cuda_aware(library: str, environ: Mapping[str, str]) -> bool:
-    """Whether an MPI takes memory of GPUs: as SYMGRAPH_CUDA_AWARE_MPI says, else as itself says.
+    """Return whether MPI takes memory of GPUs: as SYMGRAPH_CUDA_AWARE_MPI says, else as MPI says.
 
     library: a shared library that is, or is linked with, the MPI that has been initialised.
     """
@@ -36,33 +35,33 @@ def cuda_aware(library: str, environ: Mapping[str, str]) -> bool:
 
 
 def _answer(library: str) -> bool | None:
-    """What MPI says when it is asked; None if it cannot be."""
+    """Ask MPI itself; None if it has no function for that."""
     mpi = ctypes.CDLL(library)
     if hasattr(mpi, "MPIX_Query_cuda_support"):  # Open MPI, MPICH from 4.0 on
         return bool(mpi.MPIX_Query_cuda_support())
     if hasattr(mpi, "MPIX_GPU_query_support"):  # MPICH
-        found = ctypes.c_int(0)
-        mpi.MPIX_GPU_query_support(CUDA, ctypes.byref(found))
-        return bool(found.value)
+        supported = ctypes.c_int(0)
+        mpi.MPIX_GPU_query_support(MPIX_CUDA, ctypes.byref(supported))
+        return bool(supported.value)
     return None
 
 
 class Staging:
-    """One rank's memory for values of GPUs that are under way."""
+    """One rank's buffers for values on GPUs that are in transit."""
 
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
-        """See `cuda_aware`, which is asked when there is a value."""
+        """See `cuda_aware`, which is called at the first value."""
         self._library, self._environ = library, environ
-        self.agreed: bool | None = None  # whether all are `aware` that have cards, once asked
+        self.agreed: bool | None = None  # whether all ranks with GPUs are; None: not asked
         self._pinned = PinnedBuffers()
 
     @cached_property
     def aware(self) -> bool:
-        """Whether values go as they are."""
+        """Whether MPI takes the memory of GPUs."""
         return cuda_aware(self._library, self._environ)
 
-    def given(self, array: Array) -> Array:
-        """What MPI can send, now, of an array on a GPU; tell when it is `sent`."""
+    def outgoing(self, array: Array) -> Array:
+        """Return what MPI can send now for an array on a GPU; call `sent` afterwards."""
         if self.aware:
             if not array.flags.c_contiguous:
                 array = loaded().ascontiguousarray(array)
@@ -73,26 +72,26 @@ class Staging:
         return buffer
 
     def sent(self, buffer: Array | None) -> None:
-        """MPI needs it no longer; None, or what is on a GPU, is nobody's buffer."""
+        """Release the buffer of a message that has been sent, if it has one."""
         if isinstance(buffer, np.ndarray):
             self._pinned.release(buffer)
 
-    def target(self, out: Array) -> Array:
-        """What MPI can receive into, now, instead of an array on a GPU; tell when it `came`."""
+    def incoming(self, out: Array) -> Array:
+        """Return what MPI can receive into for an array on a GPU; call `received` afterwards."""
         if self.aware:
             settle(out)
             return out
         return self._pinned.acquire(out)
 
-    def came(self, buffer: Array, out: Array) -> None:
-        """The values are there: let the array have them."""
+    def received(self, buffer: Array, out: Array) -> None:
+        """Copy received values to the array on the GPU, and release the buffer."""
         if buffer is not out:
             copy(out, buffer)
             self._pinned.release(buffer, mark(out))
 
 
 def settle(array: Array) -> None:
-    """Wait until what this thread has called is done with an array."""
-    now = mark(array)
-    if now is not None:
-        now.synchronize()
+    """Wait until the work that this thread has queued is done with an array."""
+    end = mark(array)
+    if end is not None:
+        end.synchronize()

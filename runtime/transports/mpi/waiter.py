@@ -1,8 +1,8 @@
-"""Bounded waits of an MPI process: polls that end with what is awaited, or say why it never comes.
+"""Bounded waits of an MPI process: polling until the awaited event, a failure or a time limit.
 
-A poll backs off into short sleeps, so that there may be more ranks than cores, and then looks at
-the lifeline, so that it ends when a peer fails. What has come already is taken without all that:
-callers try once themselves before they wait.
+Polling backs off into short sleeps, so that there may be more ranks than cores, and checks the
+lifeline, so that it ends when a peer fails. Callers try once themselves before they wait: what has
+arrived already costs nothing of this.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from symgraph.core.errors import RunError
 
 __all__: list[str] = []
 
-QUICK = 100  # polls before the clock, or anything else, is looked at
-# Seconds of polling before others are let run, and before the first sleep; then sleeps grow.
+QUICK_POLLS = 100  # before the clock or the lifeline is looked at
+# Seconds of polling before other ranks may run, and before the first sleep; then sleeps grow.
 ALONE_SECONDS, SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 20e-6, 200e-6, 50e-6, 1e-3
-BYTE_SECONDS = 1e-9  # polling is what moves a large message: nobody sleeps while one is under way
-EVERY_RUN = 0  # as the run of a wait: it may end as long as no rank has said goodbye
+BYTE_SECONDS = 1e-9  # no sleep for so long per byte: polling is what moves large messages
+EVERY_RUN = 0  # the run of a wait that may last until a rank says goodbye
 
 _abandoned: list[object] = []  # requests of failed waits: MPI may still use their buffers
 
 
 def abandon(request: object) -> None:
-    """Keep what a failed wait leaves behind until the process ends."""
+    """Keep an object of a failed wait alive until the process ends."""
     _abandoned.append(request)
 
 
 class Waiter:
-    """The waits of one rank, one after the other."""
+    """The waits of one rank, one after another."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Waiter:
         """mpi: mpi4py's module. timeout: seconds. lifeline: None if there is none (yet)."""
         self.rank, self.timeout = rank, timeout
         self.what = ""
-        self.stand = RankStatus() if lifeline is None else lifeline.stand
+        self.status = RankStatus() if lifeline is None else lifeline.status
         self._lifeline, self._error, self._truncated = lifeline, mpi.Exception, mpi.ERR_TRUNCATE
         self._waits = 0
 
     def meet(self, group: str) -> int:
-        """This rank comes to a meeting of a group: its number."""
-        number = self.stand.met[group] = self.stand.met.get(group, 0) + 1
+        """Count this rank's arrival at a group's next meeting; return the meeting's number."""
+        number = self.status.met[group] = self.status.met.get(group, 0) + 1
         return number
 
     def until(
@@ -65,14 +65,21 @@ class Waiter:
         run: int = EVERY_RUN,
         meeting: tuple[str, int] = ("", 0),
     ) -> T:
-        """Call `attempt` until it gives something true, and return that.
+        """Call `attempt` until it returns something true, and return that.
 
-        needs, run, meeting: see `Wait`. needs: empty if messages move already, and the wait ends
-        unless somebody fails. moving: their bytes; this rank may be needed for them to go on.
-        Of MPI's errors, only the one of a message that is larger than its buffer is passed on.
+        Args:
+            attempt: Polls once.
+            awaited: What errors say that this rank waits for.
+            needs: See `Wait`; empty if messages are moving already, so that the wait ends unless a
+                rank fails.
+            moving: Bytes of messages that may need this rank's polling to make progress.
+            run: See `Wait`.
+            meeting: See `Wait`.
+
+        Of MPI's errors, only that of a message larger than its buffer is passed on.
         """
         try:
-            for _ in range(QUICK):
+            for _ in range(QUICK_POLLS):
                 if got := attempt():
                     return got
             self._waits += 1
@@ -82,7 +89,7 @@ class Waiter:
         except self._error as error:
             if error.Get_error_class() == self._truncated:
                 raise
-            # A peer's death may show as an MPI error before the lifeline tells of it.
+            # A peer's death may show as an MPI error before the lifeline reports it.
             time.sleep(GRACE_SECONDS / 3)
             self.check(awaited)
             raise RunError(f"rank {self.rank}, waiting for {awaited}: MPI says {error}") from error
@@ -101,7 +108,7 @@ class Waiter:
                 waited = time.monotonic() - begin
                 if waited < busy + SPIN_SECONDS:
                     if waited > busy + ALONE_SECONDS:
-                        os.sched_yield()  # to a rank that has work, if there are few cores
+                        os.sched_yield()  # to a rank that has work, if cores are few
                     continue
                 if waited > self.timeout:
                     raise timed_out(self.rank, self.timeout, awaited, self.what)
@@ -112,12 +119,12 @@ class Waiter:
             self._show(None)
 
     def alarm(self, call: Callable[[], None]) -> None:
-        """Let it be called, on any thread, when a failure is heard of."""
+        """Register a call to be made, on any thread, when a failure is heard of."""
         if self._lifeline is not None:
             self._lifeline.alarms.append(call)
 
     def watch(self, look: Callable[[], str]) -> None:
-        """Let it be called now and then, on another thread: what it says is this rank's failure."""
+        """Register a check for another thread to make regularly; its text is a failure."""
 
         def failure() -> Failure | None:
             text = look()
@@ -127,9 +134,9 @@ class Waiter:
             self._lifeline.watches.append(failure)
 
     def check(self, awaited: str) -> None:
-        """Raise PeerFailed, at once, for a wait that a failure has made vain."""
+        """Raise PeerFailed if a failure has made the wait pointless."""
         if self._lifeline is not None and self._lifeline.failure is not None:
             raise peer_failed(self.rank, self._lifeline.failure, awaited, self.what)
 
     def _show(self, wait: Wait | None) -> None:
-        self.stand.wait = wait if wait is None or wait.needs else None
+        self.status.wait = wait if wait is None or wait.needs else None

@@ -86,7 +86,7 @@ class NcclTransport(MpiTransport):
         super().__init__(mpi, comm, waiter, lifeline, groups, staging)
         self._wires = wires
         self.collectives: NcclCollectives = NcclCollectives(
-            comm, waiter, lifeline.stand.runs, groups, staging, wires, self.exchange
+            comm, waiter, lifeline.status.runs, groups, staging, wires, self.exchange
         )
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
@@ -141,7 +141,7 @@ class NcclTransport(MpiTransport):
             ticket = self._sending.popleft()
             ticket.wait()
             self.until(ticket.over, "the values that it has sent", moving=ticket.nbytes)
-            self._staging.sent(ticket.room)
+            self._staging.sent(ticket.buffer)
         self.collectives.finish()
         self._waiter.check("the end")
 
