@@ -1,4 +1,4 @@
-"""Images of 32x32 in colour: files in CIFAR's formats, or scikit-learn's digits scaled up."""
+"""Color images of 32x32 pixels: files in CIFAR's formats, or scikit-learn's digits, enlarged."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from symgraph.errors import ConfigError
 
 from examples.mnist import digits
+from symgraph.errors import ConfigError
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
-HELD_OUT = 0.1  # of the images, if there are none to test on
+WRONG_TYPES = (AttributeError, TypeError, ValueError)  # of a pickle with other contents
+HELD_OUT = 0.1  # share of images to test on, if the files have no test images
 
 
 class Images(NamedTuple):
-    """images: (N, 3, 32, 32) float32 of mean 0 and deviation 1. labels: (N,) int32."""
+    """Images and their labels."""
 
+    #: (N, 3, 32, 32) float32, with mean 0 and standard deviation 1.
     images: Any
+    #: (N,) int32.
     labels: Any
 
     def __len__(self) -> int:
@@ -33,11 +36,11 @@ class Images(NamedTuple):
 
 
 def load(path: Path | None) -> tuple[Images, Images]:
-    """Images to learn and to test on: digits, or those of a file or folder in CIFAR's formats.
+    """Load images to train and to test on: digits, or a file or folder in CIFAR's formats.
 
-    Of a folder all files are read, those with "test" in their name to test on: `*.bin` of a label
-    byte (CIFAR-100: two, the last counts) and 3072 bytes an image; others are pickled dicts of
-    `data` and `labels` (or `fine_labels`).
+    All files of a folder are read; those with "test" in their name are for testing. Files `*.bin`
+    have one label byte (CIFAR-100: two, the last one is used) and 3072 pixel bytes per image. Other
+    files are pickled dicts of `data` and `labels` (or `fine_labels`).
     """
     if path is None:
         images, labels = digits(SIDE)
@@ -46,7 +49,7 @@ def load(path: Path | None) -> tuple[Images, Images]:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     files = [f for f in files if f.suffix == ".bin" or _is_pickle(f)]
     if not files:
-        raise ConfigError(f"--data: there are no images in CIFAR's formats in {path}")
+        raise ConfigError(f"--data: {path} has no images in CIFAR's formats")
     parts = [read(file) for file in files]
     scaled = _normal(np.concatenate([p.images for p in parts]) / np.float32(255))
     labels = np.concatenate([p.labels for p in parts])
@@ -57,7 +60,7 @@ def load(path: Path | None) -> tuple[Images, Images]:
 
 
 def read(file: Path) -> Images:
-    """The images of one file as bytes (N, 3, 32, 32), and their labels."""
+    """Read the images of one file, as bytes of shape (N, 3, 32, 32), and their labels."""
     raw = file.read_bytes()
     if file.suffix != ".bin":
         return _unpickled(file, raw)
@@ -66,8 +69,8 @@ def read(file: Path) -> Images:
             rows = np.frombuffer(raw, np.uint8).reshape(-1, head + PIXELS)
             return _images(rows[:, head:], rows[:, head - 1])
     raise ConfigError(
-        f"--data: {file} has {len(raw)} bytes, which are no images of 1 or 2 label "
-        f"bytes and {PIXELS} pixels"
+        f"--data: {file} has {len(raw)} bytes, which is not a number of images of 1 or 2 "
+        f"label bytes and {PIXELS} pixels"
     )
 
 
@@ -85,14 +88,14 @@ def _held_out(images: Any, labels: Any) -> tuple[Images, Images]:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads arrays and what holds them, and runs nothing else that a file may name."""
+    """An unpickler of arrays and containers only, which runs nothing else that a file names."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")):
             return super().find_class(module, name)
         if name == "_reconstruct" and module.startswith(("numpy.core.", "numpy._core.")):
             return super().find_class("numpy._core.multiarray", name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no array")
+        raise pickle.UnpicklingError(f"{module}.{name} is not an array")
 
 
 def _is_pickle(file: Path) -> bool:
@@ -101,9 +104,9 @@ def _is_pickle(file: Path) -> bool:
 
 def _unpickled(file: Path, raw: bytes) -> Images:
     try:
-        found = _Arrays(io.BytesIO(raw), encoding="bytes").load()
-        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in found.items()}
+        content = _Arrays(io.BytesIO(raw), encoding="bytes").load()
+        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
         labels: Sequence[int] = fields.get("fine_labels", fields.get("labels"))
         return _images(fields["data"], labels)
-    except (pickle.UnpicklingError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"--data: {file} is no file of CIFAR's: {error}") from None
+    except (pickle.UnpicklingError, LookupError, EOFError, MemoryError, *WRONG_TYPES) as error:
+        raise ConfigError(f"--data: {file} is not a file of CIFAR's: {error}") from None

@@ -1,16 +1,16 @@
-"""Data parallel and model parallel at once: ChainerMN's train_mnist_dual_parallel.
+"""Data parallelism and model parallelism combined: ChainerMN's train_mnist_dual_parallel.
 
     python -m examples.dual_parallel [--mnist FOLDER] [--epochs 3] [--micro-batches 2]
     mpiexec -n 4 python -m examples.dual_parallel
 
-Four ranks in a grid: each part of the perceptron is on two of them, and each of those runs it on
-half of the samples. Gradients are summed over the copies once a step.
+Four ranks form a grid: each part of the perceptron is on two of them, each of which runs it on
+half of the samples. Gradients are summed over the copies once per step.
 
                           first layer    other layers
     half of the samples       rank 0          rank 1
     the other half            rank 2          rank 3
 
-Beside it the same network runs on one device, and the losses of every step are equal to the last
+For comparison, the same network also runs on one device: the losses of every step are equal bit for
 bit.
 """
 

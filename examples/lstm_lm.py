@@ -3,8 +3,8 @@
     python -m symgraph.run examples/lstm_lm.yaml
 
 Groups: `embed`, `layer0`, `layer1`, ... and `decode`. The network is that of MXNet's
-model-parallel LSTM example, written one time step at a time; what can be computed for many steps
-at once is merged when it is planned.
+model-parallel LSTM example, written one time step at a time; planning merges operators that can
+process many time steps at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from symgraph import Feed, Model, Symbol, TensorType
 
 
 def each_step(function: Callable[..., Symbol], name: str, *sequences: list[Symbol]) -> list[Symbol]:
-    """A function of every time step of one or more sequences."""
-    made = []
+    """Apply a function to every time step of one or more sequences."""
+    outputs = []
     for t, step in enumerate(zip(*sequences, strict=True)):
         with sg.AttrScope(time_step=str(t)):
-            made.append(function(*step, name=f"{name}_t{t}"))
-    return made
+            outputs.append(function(*step, name=f"{name}_t{t}"))
+    return outputs
 
 
 def build(
@@ -38,15 +38,26 @@ def build(
     ignore_label: int | None = None,
     dtype: str = "float32",
 ) -> Model:
-    """A language model on time-major word ids `data` (T, B), to predict `label` (T, B).
+    """Build a language model that reads word ids `data` (T, B) and predicts `label` (T, B).
 
-    residual: each layer's input is added to its output where the sizes are equal, as in GNMT;
-    deep stacks learn much sooner so. decode_shards: pieces that the decoder and its softmax are
-    split in, or their proportion ("3:2"), for as many devices; by default one for each that
-    group2ctx maps `decode` to. ignore_label: the label of pads, which do not count; with it, the
-    loss is the mean over all other words of a step. Outputs: the softmax loss, the summed negative
-    log-likelihood with the number of words, and the last states of every layer, from which the next
-    batch starts.
+    The outputs are the softmax loss, the summed negative log-likelihood with the number of words,
+    and the last states of every layer, from which the next batch starts.
+
+    Args:
+        batch_size: sequences per batch, B.
+        sequence_length: time steps per batch, T.
+        vocab: words of the vocabulary.
+        layers: LSTM layers.
+        hidden: units per layer.
+        embed: size of the word embeddings.
+        dropout: probability of dropout before each layer and the decoder.
+        residual: whether each layer's input is added to its output if the sizes are equal, as in
+            GNMT; deep stacks learn much faster this way.
+        decode_shards: number of pieces of the decoder and its softmax, or their proportion ("3:2"),
+            one per device; by default one for each device that group2ctx maps `decode` to.
+        ignore_label: the label of padding, which does not count; with it, the loss is the mean over
+            all other words of a step.
+        dtype: dtype of weights and activations.
     """
     feeds = {
         n: Feed(TensorType((sequence_length, batch_size), "int32"), 1) for n in ("data", "label")
@@ -85,7 +96,9 @@ def build(
         scores = sg.sym.FullyConnected(rows, num_hidden=vocab, name="decode")
         label = sg.sym.Reshape(sg.sym.Variable("label"), shape=(-1,), name="labels")
         ignore = {} if ignore_label is None else {"use_ignore": True, "ignore_label": ignore_label}
-        how = "valid" if ignore else "batch"
-        loss = sg.sym.SoftmaxOutput(scores, label, normalization=how, name="softmax", **ignore)
+        mean_over = "valid" if ignore else "batch"
+        loss = sg.sym.SoftmaxOutput(
+            scores, label, normalization=mean_over, name="softmax", **ignore
+        )
         figures = sg.sym.nll_stats(loss, label, name="nll", **ignore)
     return Model(sg.sym.Group([loss, figures, *last]), feeds, states)

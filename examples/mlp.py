@@ -3,9 +3,9 @@
     python -m examples.mlp [--mnist FOLDER] [--epochs 3] [--micro-batches 2] [--schedule 1f1b]
     mpiexec -n 2 python -m examples.mlp
 
-The network of ChainerMN's model-parallel MNIST example, in MXNet's style: groups alone say where
-layers are. The same network also runs on one device (threads only), and the losses of every step
-are compared: they are equal to the last bit.
+The network of ChainerMN's model-parallel MNIST example, in MXNet's style: only the groups say where
+layers are. For comparison, the same network also runs on one device: the losses of every step are
+equal bit for bit.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
-"""A perceptron as chain lists, one a rank: ChainerMN's train_mnist_model_parallel.
+"""A perceptron as chain lists, one per rank: ChainerMN's train_mnist_model_parallel.
 
     python -m examples.mlp_chain_list [--mnist FOLDER] [--epochs 3] [--micro-batches 2]
     mpiexec -n 2 python -m examples.mlp_chain_list
 
-Every process makes the lists of both ranks, and `connect` joins them into one graph: links that
-wait for each other, or messages that nobody reads, are errors there. Beside it the same network
-runs on one device, and the losses of every step are equal to the last bit.
+Every process builds the lists of both ranks, and `connect` joins them into one graph: links that
+wait for each other, or messages that nobody reads, are errors there. For comparison, the same
+network also runs on one device: the losses of every step are equal bit for bit.
 """
 
 from __future__ import annotations
 
 import sys
 
-from runtime.chainermn import MultiNodeChainList, connect
-
 import symgraph as sg
 from examples.mnist import CLASSES, HIDDEN, main, softmax_loss
+from runtime import chainermn
 from symgraph import Symbol
 
 
-class MLP0(MultiNodeChainList):
-    """Rank 0: the first layer, and what comes back."""
+class MLP0(chainermn.MultiNodeChainList):
+    """Rank 0: the first layer, and the loss."""
 
     def __init__(self, comm: int) -> None:
         super().__init__(comm)
@@ -34,7 +33,7 @@ class MLP0(MultiNodeChainList):
         return softmax_loss(y, sg.sym.Variable("label"))
 
 
-class MLP1(MultiNodeChainList):
+class MLP1(chainermn.MultiNodeChainList):
     """Rank 1: the other layers."""
 
     def __init__(self, comm: int) -> None:
@@ -48,7 +47,7 @@ class MLP1(MultiNodeChainList):
 
 def network() -> Symbol:
     model0, model1 = MLP0(0), MLP1(1)
-    losses, _ = connect(model0(sg.sym.Variable("data")), model1())
+    losses, _ = chainermn.connect(model0(sg.sym.Variable("data")), model1())
     return sg.sym.Group(losses)
 
 

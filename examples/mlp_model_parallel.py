@@ -1,11 +1,11 @@
-"""A perceptron whose layers hand their values on with send: ChainerMN's functions.send and recv.
+"""A perceptron whose layers exchange values by send: ChainerMN's functions.send and recv.
 
     python -m examples.mlp_model_parallel [--mnist FOLDER] [--epochs 3] [--micro-batches 2]
     mpiexec -n 2 python -m examples.mlp_model_parallel
 
-The first layer and the loss are on rank 0, the others on rank 1. In the backward pass the gradients
-go the other way by themselves: there are no delegate variables. Beside it the same network runs on
-one device, and the losses of every step are equal to the last bit.
+The first layer and the loss are on rank 0, the other layers on rank 1. The backward pass sends the
+gradients in the other direction automatically: there are no delegate variables. For comparison, the
+same network also runs on one device: the losses of every step are equal bit for bit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The digits that the perceptron examples learn, and how they train: on devices beside one device.
+"""Data and training of the perceptron examples, on several devices and on one for comparison.
 
-Without a folder of MNIST's IDX files they learn scikit-learn's digits, scaled up from 8x8 to 28x28.
+Without a folder of MNIST's IDX files they learn scikit-learn's digits, enlarged from 8x8 to 28x28.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from symgraph.errors import ConfigError
 
 import symgraph as sg
-from runtime import Options, Session, initialize, make_cluster, plan
-from runtime.backends.device.processor import limit_blas
-from runtime.transports import launched_by_mpi
+from runtime import Options, Session, initialize, launched_by_mpi, limit_blas, make_cluster, plan
 from symgraph import Feed, Symbol, TensorType
-from symgraph.app.command_line import OK, status_of
+from symgraph.command_line import OK, status_of
+from symgraph.errors import ConfigError
 
 BATCH = 100
 SIDE, HIDDEN, CLASSES = 28, 1000, 10
@@ -29,17 +27,17 @@ FEEDS = {
     "data": Feed(TensorType((BATCH, PIXELS), "float32")),
     "label": Feed(TensorType((BATCH,), "int32")),
 }
-Devices = Mapping[str, int | tuple[int, ...]]  # group -> number of its device, or of each copy's
+Devices = Mapping[str, int | tuple[int, ...]]  # group -> its device's number, or one per copy
 
 
 def softmax_loss(scores: Symbol, label: Symbol) -> Symbol:
-    """The loss, and the summed negative log-likelihood with the number of images."""
+    """Return the loss, and the summed negative log-likelihood with the number of images."""
     loss = sg.sym.SoftmaxOutput(scores, label, normalization="batch", name="softmax")
     return sg.sym.Group([loss, sg.sym.nll_stats(loss, label, name="nll")])
 
 
 def digits(side: int = SIDE) -> tuple[Any, Any]:
-    """scikit-learn's 1,797 digits as (N, side * side) float32 in 0..1, and int32 labels."""
+    """Load scikit-learn's 1,797 digits: (N, side * side) float32 from 0 to 1, and int32 labels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -52,7 +50,7 @@ def digits(side: int = SIDE) -> tuple[Any, Any]:
 
 
 def mnist(folder: Path) -> tuple[Any, Any]:
-    """MNIST's training images and labels from its IDX files, plain or gzipped."""
+    """Load MNIST's training images and labels from its IDX files, plain or gzipped."""
     images = _idx(folder, "train-images-idx3-ubyte", 16).reshape(-1, PIXELS)
     labels = _idx(folder, "train-labels-idx1-ubyte", 8)
     return (images / np.float32(255)).astype("float32"), labels.astype("int32")
@@ -67,7 +65,7 @@ def _idx(folder: Path, name: str, header: int) -> Any:
 
 
 def batches(images: Any, labels: Any, epochs: int) -> Iterator[dict[str, Any]]:
-    """Whole batches in an order that is the same on every rank."""
+    """Yield full batches, in an order that is the same on every rank."""
     for epoch in range(epochs):
         order = np.random.default_rng(epoch).permutation(len(images))
         for start in range(0, len(order) - BATCH + 1, BATCH):
@@ -78,13 +76,13 @@ def batches(images: Any, labels: Any, epochs: int) -> Iterator[dict[str, Any]]:
 def make_session(
     network: Symbol, cluster: Any, devices: Devices, options: argparse.Namespace
 ) -> Session:
-    """The network with its groups on these devices, ready to train."""
+    """Make a session that trains the network with its groups on these devices."""
     contexts = tuple(sg.cpu(i) for i in range(cluster.size))
     groups = {
         group: contexts[at] if isinstance(at, int) else tuple([contexts[i] for i in at])
         for group, at in devices.items()
     }
-    made = plan(
+    training_plan = plan(
         network,
         FEEDS,
         wrt=None,
@@ -92,15 +90,17 @@ def make_session(
             groups, contexts[0], contexts, options.schedule, options.micro_batches, update=True
         ),
     )
-    arrays = initialize(made, cluster, sg.init.Xavier(), seed=1)
-    return Session(made, cluster, arrays, optimizer=sg.optimizer.SGD(options.learning_rate))
+    arrays = initialize(training_plan, cluster, sg.init.Xavier(), seed=1)
+    return Session(
+        training_plan, cluster, arrays, optimizer=sg.optimizer.SGD(options.learning_rate)
+    )
 
 
 def run(network: Symbol, devices: Devices, count: int, options: argparse.Namespace) -> int:
-    """Train, print the losses and compare; the exit status."""
+    """Train on several devices and on one, print the losses and compare them."""
     images, labels = mnist(options.mnist) if options.mnist else digits()
-    with_mpi = launched_by_mpi(os.environ)
-    with make_cluster("mpi" if with_mpi else "threads", count) as many, limit_blas(1):
+    transport = "mpi" if launched_by_mpi(os.environ) else "threads"
+    with make_cluster(transport, count) as many, limit_blas(1):
         pipeline = make_session(network, many, devices, options)
         if 0 in many.ranks:
             print(pipeline.plan.partition, flush=True)
@@ -113,7 +113,7 @@ def run(network: Symbol, devices: Devices, count: int, options: argparse.Namespa
                 if losses[0] != losses[1]:
                     raise SystemExit(f"step {step}: the losses differ: {losses}")
     if 0 in many.ranks:
-        print(f"{step} steps, every loss equal to the last bit")
+        print(f"{step} steps, all losses equal bit for bit")
     return OK
 
 
@@ -122,7 +122,7 @@ def _loss(figures: dict[str, float]) -> float:
 
 
 def main(network: Callable[[], Symbol], devices: Devices, count: int, about: str | None) -> int:
-    """The command line of an example that trains on `count` devices, and beside that on one."""
+    """Run the command line of an example that trains on `count` devices and on one."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's IDX files")
     parser.add_argument("--epochs", type=int, default=3)

@@ -9,6 +9,7 @@ Start reading: planning/plan.py for what is planned, engine/worker.py for what r
 
 import sys
 
+from runtime.backends.device.processor import limit_blas
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Session, initialize
 from runtime.frontends import chainermn
@@ -25,7 +26,7 @@ from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
 from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import breakdown, critical_path
-from runtime.transports import ThreadCluster, make_cluster
+from runtime.transports import Cluster, ThreadCluster, launched_by_mpi, make_cluster
 
 sys.modules["runtime.chainermn"] = chainermn  # its public name
 PROVIDERS[MEASURED] = fresh_pricing  # of Options that name no pricing
@@ -34,6 +35,7 @@ __all__ = [
     "SCHEDULES",
     "BucketSession",
     "Buckets",
+    "Cluster",
     "Costs",
     "Event",
     "Executor",
@@ -50,6 +52,8 @@ __all__ = [
     "check",
     "critical_path",
     "initialize",
+    "launched_by_mpi",
+    "limit_blas",
     "lower",
     "make_cluster",
     "memory_profile",

@@ -16,6 +16,7 @@ from symgraph import ops as ops  # isort: split
 import sys
 
 from symgraph import rnn
+from symgraph.app import command_line
 from symgraph.core import context, errors
 from symgraph.core.context import Context, cpu, gpu
 from symgraph.core.errors import SymgraphError
@@ -51,6 +52,7 @@ symbol = sym  # MXNet has two names for this namespace; the class is Symbol
 PUBLIC_MODULES = {
     "attribute": attribute,
     "callback": callback,
+    "command_line": command_line,
     "context": context,
     "errors": errors,
     "init": init,
@@ -81,6 +83,7 @@ __all__ = [
     "TensorType",
     "attribute",
     "callback",
+    "command_line",
     "context",
     "cpu",
     "errors",

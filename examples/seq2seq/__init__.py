@@ -1,1 +1,1 @@
-"""English into another language: ChainerMN's seq2seq, with the encoder and the decoder apart."""
+"""Translation from English: ChainerMN's seq2seq, with encoder and decoder on different ranks."""

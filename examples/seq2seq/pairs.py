@@ -4,8 +4,8 @@
     Jan 5, 2012                ->  05.01.2012
     United Kingdom             ->  Vereinigtes Königreich
 
-A source has one translation, the first that is given: "May 5, 2012" is a long date and a medium
-one, and counts as long. So no held-out source is among those that are learnt.
+A source has one translation, the first one: "May 5, 2012" is both a long and a medium date, and
+counts as long. So no held-out source is among the learned ones.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from symgraph.errors import ConfigError
 
 Pair = tuple[str, str]
 FORMATS = ("full", "long", "medium", "short")
-FIRST, LAST = date(1950, 1, 1), date(2049, 12, 31)  # a century: years of two digits are clear
+FIRST, LAST = (
+    date(1950, 1, 1),
+    date(2049, 12, 31),
+)  # a century, so years of two digits are unambiguous
 
 
 class Corpus(NamedTuple):
-    """Pairs to learn from, others to be judged by, and names, which can only be learnt by heart."""
+    """Pairs to train on, held-out pairs, and names, which can only be memorized."""
 
     train: list[Pair]
     held_out: list[Pair]
@@ -32,10 +36,10 @@ class Corpus(NamedTuple):
 
 
 def cldr(language: str, days: int, held_out: int, seed: int) -> Corpus:
-    """The dates of `days` days and of `held_out` others, each in four formats, and all territories.
+    """Draw dates of `days` days and of `held_out` others, in four formats, and all territories.
 
-    language: a locale's name, as de or pt_BR. Raises ConfigError without the Babel package, for a
-    language that CLDR does not know, and for more days than there are.
+    language is the name of a locale, such as de or pt_BR. Raises ConfigError if Babel is missing,
+    for a language that CLDR does not have, and for too many days.
     """
     english, other = _locales("en", language)
     total = (LAST - FIRST).days + 1
@@ -62,53 +66,55 @@ def _locales(*languages: str) -> list[Any]:
         from babel import Locale, UnknownLocaleError
     except ImportError:
         raise ConfigError("Babel is missing: pip install 'symgraph[examples]'") from None
-    found = []
+    locales = []
     for language in languages:
         try:
-            found.append(Locale.parse(language))
+            locales.append(Locale.parse(language))
         except (UnknownLocaleError, ValueError):
             raise ConfigError(
-                f"--language {language!r} is no locale of CLDR; give one as de, fr, ja or pt_BR"
+                f"--language {language!r} is not a locale of CLDR; use one such as de, fr, ja or "
+                f"pt_BR"
             ) from None
-    return found
+    return locales
 
 
 def _dates(days: Iterable[int], english: Any, other: Any) -> list[Pair]:
     from babel.dates import format_date
 
-    found: dict[str, str] = {}
+    dates: dict[str, str] = {}
     for day in days:
         for style in FORMATS:
             source, target = (
                 format_date(FIRST + timedelta(day), style, locale=locale)
                 for locale in (english, other)
             )
-            found.setdefault(source, target)
-    return list(found.items())
+            dates.setdefault(source, target)
+    return list(dates.items())
 
 
 def tab_separated(path: Path, held_out: int, seed: int) -> Corpus:
-    """The lines of a UTF-8 file: source, tab, translation; further columns are left out.
+    """Read the lines of a UTF-8 file: source, tab, translation; further columns are ignored.
 
-    Raises ConfigError for a file that cannot be read, a line without both, and too few lines.
+    Raises ConfigError for a file that cannot be read, an incomplete line, and too few lines.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--pairs {path}: {error}") from None
-    found: dict[str, str] = {}
+    translations: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         source, *others = (column.strip() for column in line.split("\t"))
         if not source or not others or not others[0]:
             raise ConfigError(
                 f"{path}:{number} must be a text, a tab and its translation: {line!r}"
             )
-        found.setdefault(source, others[0])
-    if not 0 < held_out < len(found):
+        translations.setdefault(source, others[0])
+    if not 0 < held_out < len(translations):
         raise ConfigError(
-            f"{path} has {len(found)} different sources, of which --held-out {held_out} cannot be "
-            "held out; give 1 or more, and leave some to learn from"
+            f"{path} has {len(translations)} different sources, of which --held-out {held_out} "
+            f"cannot be "
+            "held out; hold out 1 or more, and leave some to train on"
         )
-    pairs = list(found.items())
+    pairs = list(translations.items())
     drawn = [pairs[i] for i in np.random.default_rng(seed).permutation(len(pairs))]
     return Corpus(drawn[held_out:], drawn[:held_out], [])

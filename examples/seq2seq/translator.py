@@ -1,4 +1,4 @@
-"""A translator: greedy decoding with the parameters that are being trained."""
+"""A translator: greedy decoding with the parameters of a training session."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from symgraph.io import DataDesc
 
 from examples.seq2seq.batches import Key, sources
 from examples.seq2seq.network import WRITER, Sizes, greedy
 from examples.seq2seq.vocabulary import BEGIN, Vocabulary
 from runtime import Buckets, BucketSession, Session
+from symgraph.io import DataDesc
 
-SIZE = 256  # texts that are translated at once
+SIZE = 256  # texts translated at once
 
 
 class Translator:
-    """Writes translations of up to as many tokens as the largest bucket has.
+    """Translates texts, into at most as many tokens as the largest bucket has.
 
-    The whole loop over time is in the graph, each step's word being the next one's input, so that a
-    batch of texts is one step of a session. Sources get the shortest bucket of training that holds
-    them, because pads before a source are not without effect.
+    The whole loop over time is in the graph: each step's word is the next step's input. A batch of
+    texts is therefore one step of a session. A source uses the shortest bucket of training that
+    holds it, because padding before a source has some effect.
+
+    keys: the buckets of training; the last one holds all pairs.
     """
 
     def __init__(
@@ -33,7 +35,6 @@ class Translator:
         sizes: Sizes,
         vocabularies: tuple[Vocabulary, Vocabulary],
     ) -> None:
-        """keys: of training; the last one holds all."""
         self.source, self.target = vocabularies
         self.writes = WRITER in training.cluster.ranks
         longest = keys[-1][1]
@@ -43,9 +44,9 @@ class Translator:
         )
         self.sessions: dict[int, Session] = {}
         for steps in sorted({source for source, _ in keys}):
-            made = buckets.plan((steps, longest), _provide((steps, longest)))
+            plan = buckets.plan((steps, longest), _provide((steps, longest)))
             self.sessions[steps] = Session(
-                made,
+                plan,
                 training.cluster,
                 training.arrays,
                 resources=training.resources,
@@ -53,22 +54,25 @@ class Translator:
             )
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """The translations, on the process of the writing rank; all must call it."""
+        """Return the translations on the process of the writing rank.
+
+        All processes must call it.
+        """
         encoded = [self.source.encode(text)[::-1] for text in texts]
         members: dict[int, list[int]] = defaultdict(list)
         for number, words in enumerate(encoded):
             members[min(n for n in self.sessions if n >= len(words))].append(number)
-        found = [""] * len(texts)
+        translations = [""] * len(texts)
         for steps, numbers in members.items():
             for at in range(0, len(numbers), SIZE):
                 part = numbers[at : at + SIZE]
                 written = self._write(steps, [encoded[i] for i in part])
                 for number, text in zip(part, written, strict=True):
-                    found[number] = text
-        return found
+                    translations[number] = text
+        return translations
 
     def _write(self, steps: int, rows: Sequence[Sequence[int]]) -> list[str]:
-        """What is written for up to SIZE sources of one bucket; nothing on the other process."""
+        """Translate up to SIZE sources of one bucket; return empty texts on the other process."""
         session = self.sessions[steps]
         feeds = {"source": sources(rows, steps, SIZE), "begin": np.full(SIZE, BEGIN, np.int32)}
         session.step(feeds)

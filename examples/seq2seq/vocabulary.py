@@ -1,4 +1,4 @@
-"""A vocabulary: the words and characters of one language, and their numbers."""
+"""A vocabulary: the words and characters of one language, with their numbers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ PIECES = re.compile(r"\s?[^\W\d]+|.", re.DOTALL)  # a word with the space before
 
 
 class Vocabulary:
-    """Tokens of texts: words that enough of them have, and characters, which spell the others.
+    """Tokens of texts: words that occur in enough texts, and characters, which spell other words.
 
-    Digits are always characters, so that every number can be written.
+    Digits are always characters, so every number can be written.
+
+    least: the number of texts a word must occur in to be a token.
     """
 
     def __init__(self, texts: Sequence[str], least: int = 1) -> None:
-        """least: how many texts must have a word for it to be a token."""
         counts = Counter(word for text in texts for word in set(PIECES.findall(text)))
         self._words = {word for word, count in counts.items() if count >= least}
         known = self._words.union(*texts)
@@ -28,21 +29,21 @@ class Vocabulary:
         return len(self.tokens)
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text; joined, they are the text."""
-        found: list[str] = []
+        """Split a text into tokens; joined, they are the text again."""
+        tokens: list[str] = []
         for word in PIECES.findall(text):
-            found += [word] if word in self._words else word
-        return found
+            tokens += [word] if word in self._words else word
+        return tokens
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of its tokens; UNKNOWN for a character that was in no text."""
+        """Return the numbers of a text's tokens; UNKNOWN for a character outside the vocabulary."""
         return [self._ids.get(token, UNKNOWN) for token in self.split(text)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the tokens before the first END."""
-        found = []
+        """Return the text of the tokens before the first END."""
+        tokens = []
         for i in ids:
             if i == END:
                 break
-            found.append(self.tokens[i])
-        return "".join(found)
+            tokens.append(self.tokens[i])
+        return "".join(tokens)

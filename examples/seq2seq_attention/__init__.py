@@ -1,1 +1,1 @@
-"""Numbers translated into words and back: an encoder and a decoder with attention, in buckets."""
+"""Translation of numbers into words and back: encoder and decoder with attention, in buckets."""

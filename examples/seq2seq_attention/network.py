@@ -1,7 +1,8 @@
-"""The network: a GRU that reads both ways, and one that writes and looks back (Luong et al. 2015).
+"""The network: a bidirectional GRU that reads, and one that writes with attention.
 
-Groups `encoder` and `decoder`. Padding changes nothing: the encoder's second direction begins at
-the last real word, attention is among real words, and labels of pads do not count.
+Groups: `encoder` and `decoder`. Padding has no effect: the encoder's backward direction begins at
+the last real word, attention is restricted to real words, and labels of padding do not count.
+Source: Luong et al. 2015.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ FAR = -1e9  # a score whose softmax is 0
 
 
 def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
-    """A `sym_gen` for (source, target) lengths: the softmax loss over words, and three figures:
-    the summed negative log-likelihood, the number of words, and of answers that are all right.
+    """A `sym_gen` by (source, target) lengths.
 
-    An answer is right if each of its words is the most probable one after those before it, so it is
-    what greedy decoding would write.
+    The outputs are the softmax loss over words, and three figures: the summed negative
+    log-likelihood, the number of words, and the number of right answers. An answer is right if each
+    of its words is the most probable one after its predecessors: greedy decoding would write it.
     """
     with AttrScope(ctx_group="encoder"):
         length = sym.Variable("source_length")
@@ -25,8 +26,8 @@ def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
     with AttrScope(ctx_group="decoder"):
         states = decode(key[1], units, first)
         context = attend(states, memory, length, units)
-        both = sym.Concat(states, context, dim=2, name="both")
-        top = sym.FullyConnected(both, num_hidden=units, flatten=False, name="top")
+        joined = sym.Concat(states, context, dim=2, name="both")
+        top = sym.FullyConnected(joined, num_hidden=units, flatten=False, name="top")
         top = sym.Activation(top, act_type="tanh", name="top_tanh")
         rows = sym.Reshape(top, shape=(-1, units), name="rows")
         scores = sym.FullyConnected(rows, num_hidden=len(VOCABULARY), name="words")
@@ -40,21 +41,23 @@ def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
 
 
 def encode(steps: int, length: Symbol, units: int) -> tuple[Symbol, Symbol]:
-    """States of both directions (N, T, 2 * units), and the decoder's first state (N, units)."""
+    """Return states of both directions (N, T, 2 * units) and the first decoder state (N, units)."""
     ends = {"sequence_length": length, "use_sequence_length": True}
     words = sym.SwapAxis(embedded("source", units), dim1=0, dim2=1)
-    ahead, _ = reader("ahead", units).unroll(steps, words, layout="TNC", merge_outputs=True)
-    turned = sym.SequenceReverse(words, name="turned", **ends)
-    back, _ = reader("back", units).unroll(steps, turned, layout="TNC", merge_outputs=True)
-    states = sym.Concat(ahead, sym.SequenceReverse(back, name="turned_back", **ends), dim=2)
-    last = sym.SequenceLast(sym.Concat(ahead, back, dim=2), name="last", **ends)
+    forward, _ = reader("ahead", units).unroll(steps, words, layout="TNC", merge_outputs=True)
+    reversed_words = sym.SequenceReverse(words, name="turned", **ends)
+    backward, _ = reader("back", units).unroll(
+        steps, reversed_words, layout="TNC", merge_outputs=True
+    )
+    states = sym.Concat(forward, sym.SequenceReverse(backward, name="turned_back", **ends), dim=2)
+    last = sym.SequenceLast(sym.Concat(forward, backward, dim=2), name="last", **ends)
     first = sym.FullyConnected(last, num_hidden=units, name="first")
     first = sym.Activation(first, act_type="tanh", name="first_tanh")
     return sym.SwapAxis(states, dim1=0, dim2=1), first
 
 
 def decode(steps: int, units: int, first: Symbol) -> Symbol:
-    """The decoder's states (N, T, units), from the words that it should have written so far."""
+    """Return the decoder's states (N, T, units), computed from the correct words so far."""
     words = embedded("target", units)
     states, _ = reader("write", units).unroll(
         steps, words, begin_state=[first], layout="NTC", merge_outputs=True
@@ -64,7 +67,7 @@ def decode(steps: int, units: int, first: Symbol) -> Symbol:
 
 
 def attend(states: Symbol, memory: Symbol, length: Symbol, units: int) -> Symbol:
-    """What each state finds in the memory: a mean, weighted by the dot products with its words."""
+    """Return the context of each state: a mean of the memory, weighted by softmax of products."""
     keys = sym.FullyConnected(memory, num_hidden=units, flatten=False, no_bias=True, name="keys")
     scores = sym.batch_dot(keys, states, transpose_b=True, name="scores")
     real = sym.SequenceMask(
@@ -75,7 +78,7 @@ def attend(states: Symbol, memory: Symbol, length: Symbol, units: int) -> Symbol
 
 
 def right_answers(loss: Symbol, label: Symbol, steps: int) -> Symbol:
-    """The number of samples without a wrong word; those of pads alone do not count."""
+    """Count the samples without a wrong word; samples of padding only do not count."""
     best = sym.Reshape(sym.argmax(loss, axis=1), shape=(-1, steps))
     best, label = (sym.Cast(ids, dtype="float32") for ids in (best, label))
     real = label != PAD

@@ -1,10 +1,10 @@
-"""The task: numbers below a million, spelled, and spelled numbers, written in digits.
+"""The task: spell numbers below a million, and write spelled numbers in digits.
 
     2 4 1 0   ->  two thousand four hundred ten
     two thousand four hundred ten  ->  2 4 1 0
 
-Digits are short where words are long and the other way round, so a bucket is a pair of lengths, and
-no bucket is the largest along both axes.
+Where digits are short, words are long, and vice versa. A bucket is therefore a pair of lengths, and
+no bucket is the largest in both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from symgraph.io import DataBatch, DataDesc
 
-from symgraph.core.types import Array
+from symgraph.io import DataBatch, DataDesc
 
 SMALL = (
     "zero",
@@ -52,7 +51,7 @@ Key = tuple[int, int]
 
 
 def spell(number: int) -> list[str]:
-    """The English words of 0 to 999,999."""
+    """Spell 0 to 999,999 in English."""
     if number < 20:
         return [SMALL[number]]
     if number < 100:
@@ -63,9 +62,9 @@ def spell(number: int) -> list[str]:
 
 
 def pairs(count: int, seed: int, digits: int = DIGITS) -> tuple[list[Pair], list[Pair]]:
-    """The pairs of `count` drawn numbers, each once: to learn from, and a tenth to be held out.
+    """Draw `count` numbers; return the pairs to train on, and a tenth of them held out.
 
-    A number has 1 to `digits` digits, all equally probable; one that is drawn twice counts once.
+    All lengths from 1 to `digits` are equally probable; a number that is drawn twice counts once.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, digits + 1, count)
@@ -81,27 +80,27 @@ def pairs(count: int, seed: int, digits: int = DIGITS) -> tuple[list[Pair], list
 
 
 def bucket_of(pair: Pair, buckets: Sequence[Key]) -> Key:
-    """The bucket with the fewest cells that holds a pair and the target's `<end>`."""
+    """Return the bucket with the fewest cells that holds a pair and the target's `<end>`."""
     source, target = pair
-    fitting = [k for k in buckets if len(source) <= k[0] and len(target) < k[1]]
-    return min(fitting, key=lambda key: (key[0] * key[1], key))
+    candidates = [k for k in buckets if len(source) <= k[0] and len(target) < k[1]]
+    return min(candidates, key=lambda key: (key[0] * key[1], key))
 
 
 def provide(key: Key, size: int) -> tuple[list[DataDesc], list[DataDesc]]:
-    """Data and labels of a batch; the decoder reads `target`, one step behind `label`."""
+    """Describe data and labels of a batch; `target` is `label` delayed by one step."""
     source, target = key
     data = [("source", (size, source)), ("source_length", (size,)), ("target", (size, target))]
-    described = [DataDesc(n, shape, "int32", "NT"[: len(shape)]) for n, shape in data]
-    return described, [DataDesc("label", (size, target), "int32", "NT")]
+    descriptions = [DataDesc(n, shape, "int32", "NT"[: len(shape)]) for n, shape in data]
+    return descriptions, [DataDesc("label", (size, target), "int32", "NT")]
 
 
-def batch(given: Sequence[Pair], key: Key, size: int) -> DataBatch:
-    """Pairs of a bucket, padded; pairs of nothing fill it up to its size."""
+def batch(pairs: Sequence[Pair], key: Key, size: int) -> DataBatch:
+    """Make a batch of pairs of one bucket; padding fills it up to its size."""
     arrays = [np.full(d.shape, PAD, d.dtype) for side in provide(key, size) for d in side]
     source, length, target, label = arrays
     length[:] = 1
     target[:, 0] = BEGIN
-    for row, (words, answer) in enumerate(given):
+    for row, (words, answer) in enumerate(pairs):
         source[row, : len(words)] = [IDS[w] for w in words]
         length[row] = len(words)
         target[row, 1 : len(answer) + 1] = [IDS[w] for w in answer]
@@ -110,7 +109,7 @@ def batch(given: Sequence[Pair], key: Key, size: int) -> DataBatch:
     return DataBatch(
         [source, length, target],
         [label],
-        size - len(given),
+        size - len(pairs),
         bucket_key=key,
         provide_data=data,
         provide_label=labels,
@@ -118,17 +117,17 @@ def batch(given: Sequence[Pair], key: Key, size: int) -> DataBatch:
 
 
 def batches(
-    given: Sequence[Pair],
+    all_pairs: Sequence[Pair],
     size: int,
     rng: np.random.Generator | None = None,
     buckets: Sequence[Key] = BUCKETS,
 ) -> Iterator[DataBatch]:
-    """All pairs once, in batches of one bucket each; with rng in random order."""
-    order: Array = np.arange(len(given)) if rng is None else rng.permutation(len(given))
+    """Yield all pairs once, in batches of one bucket each, in random order with an rng."""
+    order = np.arange(len(all_pairs)) if rng is None else rng.permutation(len(all_pairs))
     members: dict[Key, list[Pair]] = {key: [] for key in buckets}
     for at in order:
-        members[bucket_of(given[at], buckets)].append(given[at])
-    starts = [(key, at) for key, own in members.items() for at in range(0, len(own), size)]
+        members[bucket_of(all_pairs[at], buckets)].append(all_pairs[at])
+    starts = [(key, at) for key, pairs in members.items() for at in range(0, len(pairs), size)]
     if rng is not None:
         starts = [starts[i] for i in rng.permutation(len(starts))]
     for key, at in starts:

@@ -40,7 +40,7 @@ def test_mlp_on_digits_has_equal_losses(schedule):
     pytest.importorskip("sklearn")
     done = run_mlp("--epochs", "1", "--schedule", schedule, "--micro-batches", "3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
+    assert done.stdout.splitlines()[-1] == "17 steps, all losses equal bit for bit"
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_examples_of_chainermn_have_equal_losses(example):
     done = run_mlp("--epochs", "1", example=example)
     assert done.returncode == 0, done.stderr
     assert f"{SEEDS[example]} devices" in done.stdout
-    assert done.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
+    assert done.stdout.splitlines()[-1] == "17 steps, all losses equal bit for bit"
 
 
 @pytest.mark.parametrize("example", [pytest.param(name, marks=needs_mpi) for name in SEEDS])
@@ -59,7 +59,7 @@ def test_examples_run_on_mpi_ranks(example):
     pytest.importorskip("sklearn")
     ended = launch(SEEDS[example], f"examples.{example}", "--epochs", "1")
     assert (ended.status, ended.stderr) == (0, ""), ended
-    assert ended.stdout.splitlines()[-1] == "17 steps, every loss equal to the last bit"
+    assert ended.stdout.splitlines()[-1] == "17 steps, all losses equal bit for bit"
 
 
 @pytest.mark.slow

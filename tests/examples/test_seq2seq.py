@@ -85,7 +85,7 @@ def test_no_held_out_date_is_learnt_and_none_has_two_translations(language):
 @pytest.mark.parametrize("language", ["xx", "no locale", ""])
 def test_an_unknown_language_is_an_error(language):
     pytest.importorskip("babel", reason="needs the extra `examples`")
-    with pytest.raises(ConfigError, match=f"--language '{language}' is no locale of CLDR"):
+    with pytest.raises(ConfigError, match=f"--language '{language}' is not a locale of CLDR"):
         cldr(language, 10, 5, 1)
 
 
@@ -316,9 +316,9 @@ def test_it_translates_dates(capsys, monkeypatch):
     pytest.importorskip("babel", reason="needs the extra `examples`")
     few = ("--days", "60", "--held-out", "5", "--units", "16", "--layers", "1", "--epochs", "2")
     lines = on_threads(capsys, monkeypatch, "--language", "fr", *few)
-    losses = [float(re.search(r"loss a word ([\d.]+),", line)[1]) for line in lines[:2]]
+    losses = [float(re.search(r"loss per word ([\d.]+),", line)[1]) for line in lines[:2]]
     assert losses[1] < losses[0]
-    assert re.fullmatch(r"[\d.]+% of \d+ learnt names exact", lines[-2])
+    assert re.fullmatch(r"[\d.]+% of \d+ learned names exact", lines[-2])
 
 
 @pytest.mark.slow

@@ -130,5 +130,5 @@ def test_it_learns_from_the_command_line_s_config(tmp_path):
 
 
 def test_heads_share_the_hidden_units():
-    with pytest.raises(ConfigError, match=r"hidden \(10\) is no multiple of heads \(4\)"):
+    with pytest.raises(ConfigError, match=r"hidden \(10\) is not a multiple of heads \(4\)"):
         build(2, 3, hidden=10, heads=4)

@@ -17,11 +17,17 @@ from runtime.frontends.chainermn.training import (
     create_multi_node_optimizer,
 )
 from symgraph.chainermn import rank_view as functions
-from symgraph.chainermn.chain_list import MultiNodeChainList, connect, create_multi_node_n_step_rnn
+from symgraph.chainermn.chain_list import (
+    Call,
+    MultiNodeChainList,
+    connect,
+    create_multi_node_n_step_rnn,
+)
 from symgraph.chainermn.channel_parallel import ParallelConvolution2D, ShardedConvolution
 from symgraph.chainermn.multi_node_norm import MultiNodeBatchNormalization, create_mnbn_model
 
 __all__ = [
+    "Call",
     "Communicator",
     "MultiNodeBatchNormalization",
     "MultiNodeChainList",
