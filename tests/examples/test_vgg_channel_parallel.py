@@ -161,15 +161,19 @@ class Harm:
 
 def test_a_pickle_that_runs_something_is_refused(tmp_path):
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": Harm()}, protocol=2))
-    with pytest.raises(ConfigError, match=r"data_batch_1 is not a file of CIFAR's: \w+.getcwd is not"):
+    with pytest.raises(
+        ConfigError, match=r"data_batch_1 is not a file of CIFAR's: \w+.getcwd is not"
+    ):
         load(tmp_path)
 
 
 def test_wrong_data_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="has no images in CIFAR.s formats"):
+    with pytest.raises(ConfigError, match=r"has no images in CIFAR's formats"):
         load(tmp_path)
     (tmp_path / "a.bin").write_bytes(b"12345")
-    with pytest.raises(ConfigError, match=r"a.bin has 5 bytes, which is not a number of images of 1 or 2 labe"):
+    with pytest.raises(
+        ConfigError, match=r"a.bin has 5 bytes, which is not a number of images of 1 or 2 labe"
+    ):
         load(tmp_path)
     pixels, labels = some_images(20)
     rows = np.hstack([labels[:, None], pixels])
