@@ -30,14 +30,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from runtime.backends.device.processor import limit_blas
+from runtime import limit_blas, make_cluster
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
-from runtime.transports import make_cluster
-from symgraph.app.command_line import OK, Parser, status_of
 from symgraph.app.config import load_config
+from symgraph.command_line import OK, Parser, status_of
 from symgraph.core.units import bytes_text
-from symgraph.frontend.io import DataBatch, DataDesc
+from symgraph.io import DataBatch, DataDesc
 
 FOLDER = Path(__file__).parent.parent / "examples" / "lstm_ptb"
 PLANNED, HAND, PADDED, ALONE = "planner's", "by hand", "padded to 60", "by hand, one device"

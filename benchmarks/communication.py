@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from runtime.chainermn import create_communicator
 
-from runtime.transports import launched_by_mpi
+from runtime import launched_by_mpi
+from runtime.chainermn import create_communicator
 from runtime.transports.mpi.cluster import MpiCluster
 
 SIZES = [1 << k for k in range(10, 25, 2)]  # bytes

@@ -43,10 +43,10 @@ from benchmarks.peers.contenders import (
 )
 from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
-from symgraph.app.command_line import FAILED, Parser, say, status_of
 from symgraph.app.console import Console
-from symgraph.core.errors import ConfigError, RunError
+from symgraph.command_line import FAILED, Parser, say, status_of
 from symgraph.core.units import bytes_text
+from symgraph.errors import ConfigError, RunError
 
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders

@@ -33,9 +33,9 @@ from partitioner.memory.memory_plan import plan_memory
 from partitioner.solve import solve
 from partitioner.solve.workload_files import read_workload
 from partitioner.strategies import STRATEGIES, Constraints
-from runtime.schedule.generators.table import SCHEDULES
+from runtime import SCHEDULES
 from runtime.schedule.lowering.lower import lower as lower_schedule
-from symgraph.core.context import cpu
+from symgraph import cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.frontend.lower import lower

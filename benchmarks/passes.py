@@ -28,14 +28,10 @@ from threadpoolctl import threadpool_limits
 from examples.lstm_lm import build
 from partitioner.cutting import merging
 from partitioner.memory.memory_plan import memory_layout as layout
+from runtime import Options, Session, ThreadCluster, initialize, plan
 from runtime.backends import bodies as kernels
 from runtime.backends.cpu import gemm
-from runtime.engine.session import Session, initialize
-from runtime.planning.options import Options
-from runtime.planning.planner import plan
-from runtime.transports import ThreadCluster
-from symgraph.core.context import cpu
-from symgraph.frontend import init, optimizer
+from symgraph import cpu, init, optimizer
 
 CONFIGS = {  # layers, hidden, batch, steps
     "small": (2, 200, 20, 20),

@@ -26,18 +26,11 @@ from threadpoolctl import threadpool_limits
 import benchmarks.sleeping as sleeping
 from examples.lstm_lm import build
 from partitioner.base.types import BodyKey
-from runtime.engine.session import Session, initialize
-from runtime.planning.options import Options
-from runtime.planning.plan import Plan
-from runtime.planning.planner import plan
+from runtime import Costs, Options, Plan, Session, ThreadCluster, initialize, plan, simulate
 from runtime.profiling.calibration.pricing import measure_link
-from runtime.schedule.replay import Costs, simulate
-from runtime.transports import ThreadCluster
-from symgraph.core.context import Context, cpu
-from symgraph.core.types import Array, TensorType
-from symgraph.frontend.init import Uniform
-from symgraph.frontend.symbol import Symbol
-from symgraph.passes.batching import Feed
+from symgraph import Context, Feed, Symbol, TensorType, cpu
+from symgraph.core.types import Array
+from symgraph.init import Uniform
 
 Feeds = dict[str, Array]
 WARM_UP = 2

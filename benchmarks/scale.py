@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 
 from partitioner.base.chain import chain
-from runtime.schedule.generators.table import SCHEDULES
+from runtime import SCHEDULES, Costs, check, simulate
 from runtime.schedule.lowering.lower import lower
-from runtime.schedule.replay import Costs, check, simulate
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:

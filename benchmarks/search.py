@@ -35,9 +35,9 @@ from benchmarks.peers.protocol import CONFIGS, RATE, VOCAB
 from runtime.frontends.cli.commands import search_best
 from runtime.profiling.trials.trial import Shared, Trial
 from runtime.training.clusters import Clusters
-from symgraph.app.command_line import OK, Parser, status_of
 from symgraph.app.config import Config, load_config
 from symgraph.app.console import Console
+from symgraph.command_line import OK, Parser, status_of
 from symgraph.core.units import seconds_text
 
 BASE = Path(__file__).parent.parent / "examples" / "lstm_lm.yaml"

@@ -9,13 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import symgraph.frontend.sym as sym
+from symgraph import AttrScope, Symbol, sym
 from symgraph.core.params import Param, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, Env, Shapes, register
 from symgraph.core.types import Array
-from symgraph.frontend.attribute import AttrScope
-from symgraph.frontend.symbol import Symbol
 
 
 def same_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:

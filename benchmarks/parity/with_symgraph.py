@@ -7,7 +7,7 @@ import numpy as np
 import symgraph as sg
 from benchmarks.parity.networks import Network
 from benchmarks.parity.record import Record, feeds, shapes_by_name
-from symgraph.frontend.name import NameManager
+from symgraph.name import NameManager
 
 
 def record(network: Network) -> Record:

@@ -21,9 +21,8 @@ import yaml
 import symgraph as sg
 from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
 from examples.lstm_lm import build
-from runtime import Options, Plan, Session, initialize, make_cluster, plan
+from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, plan
 from runtime.backends.device.arrays import device
-from runtime.transports import Cluster
 from symgraph.core.types import Array
 
 GRADIENT_RATE = 2.0**20  # at which a step's difference is its gradient to float32's last bits
