@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.types import (
-    BACKWARD,
     FORWARD,
     INPUT,
     PHASES,
@@ -140,19 +139,12 @@ class Facts:
 def _earlier(key: BodyKey, bodies: dict[BodyKey, int], segments: int) -> list[BodyKey]:
     """Return the last bodies of a stage, one of each kind, that must run before this one."""
     stage, phase, segment = key
-    chains = {  # from the last one back
-        FORWARD: [(FORWARD, range(segment - 1, -1, -1))],
-        BACKWARD: [
-            (FORWARD, range(segments - 1, -1, -1)),
-            (BACKWARD, range(segment + 1, segments)),
-        ],
-        INPUT: [(FORWARD, range(segments - 1, -1, -1)), (INPUT, range(segment + 1, segments))],
-        WEIGHT: [
-            (FORWARD, range(segments - 1, -1, -1)),
-            (INPUT, range(segment, segments)),
-            (WEIGHT, range(segment + 1, segments)),
-        ],
-    }[phase]
+    # Of each kind: the segments, from the last one back.
+    chains = [(FORWARD, range((segment if phase == FORWARD else segments) - 1, -1, -1))]
+    if phase == WEIGHT:
+        chains.append((INPUT, range(segment, segments)))
+    if phase != FORWARD:
+        chains.append((phase, range(segment + 1, segments)))
     keys = ((BodyKey(stage, kind, k) for k in chain) for kind, chain in chains)
     lasts = (next((k for k in chain if k in bodies), None) for chain in keys)
     return [last for last in lasts if last is not None]

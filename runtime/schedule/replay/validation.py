@@ -8,7 +8,7 @@ buffering only delivers earlier.
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, NoReturn
 
 import numpy as np
@@ -259,11 +259,13 @@ class _Check:
 
     def _collectives(self) -> list[list[tuple[int, Collective]]]:
         """Return the collectives of every rank, each after its step; all ranks have the same."""
-        by_rank = []
-        for program in self.programs:
-            steps = np.flatnonzero(program.columns.code == COLLECTIVE)
-            tags = program.columns.at[steps].tolist()
-            by_rank.append(list(zip(steps.tolist(), map(Collective, tags), strict=True)))
+        words, starts = self.tape.words, self.tape.first
+        places = np.flatnonzero(words & tape.KINDS == COLLECTIVE)
+        ends = np.searchsorted(places, starts)
+        steps = places - np.repeat(starts[:-1], np.diff(ends))
+        tags = words[places] >> tape.KIND & tape.NAMES
+        rows = list(zip(steps.tolist(), map(Collective, tags.tolist()), strict=True))
+        by_rank = [rows[begin:end] for begin, end in pairwise(ends.tolist())]
         for rank, collectives in enumerate(by_rank):
             for at, (first, other) in enumerate(zip_longest(by_rank[0], collectives)):
                 if first is None:
