@@ -12,6 +12,24 @@ from symgraph.core.ref import Ref
 from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
 
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+def typed_node(
+    name: str,
+    op_name: str,
+    inputs: tuple[Value, ...],
+    in_types: Sequence[TensorType],
+    given: Mapping[str, Any],
+    tags: Mapping[str, str] = NO_TAGS,
+    origin: str | None = None,
+) -> Node:
+    """Return a node of this call, its parameters parsed and its output types inferred."""
+    op = find(op_name)
+    counted = {op.variadic: len(inputs)} if op.variadic else {}
+    site = Site(op.name, name, parse_params(op.name, name, op.params, {**given, **counted}))
+    return Node(name, op.name, inputs, site.attrs, infer(op, site, in_types), origin, tags)
+
 
 class Builder:
     """A graph under construction; the names that it makes are deterministic and unique."""
@@ -46,10 +64,8 @@ class Builder:
         self, op: str, inputs: tuple[Value, ...], given: Mapping[str, Any], name: str, origin: str
     ) -> Node:
         """Add a gradient node that serves `origin`."""
-        opdef = find(op)
-        site = Site(op, name, parse_params(op, name, opdef.params, given))
-        types = infer(opdef, site, [self.type_of(v) for v in inputs])
-        return self.add(Node(name, op, inputs, site.attrs, types, origin))
+        types = [self.type_of(v) for v in inputs]
+        return self.add(typed_node(name, op, inputs, types, given, origin=origin))
 
     def call_for(
         self, origin: str, op: str, inputs: tuple[Value, ...], attrs: Mapping[str, Any]
@@ -68,18 +84,3 @@ class Builder:
 
     def graph(self, outputs: Iterable[Value]) -> Graph:
         return Graph.of(self.nodes.values(), outputs)
-
-
-def forward_node(
-    name: str,
-    op: str,
-    inputs: tuple[Value, ...],
-    in_types: Sequence[TensorType],
-    tags: Mapping[str, str],
-    given: Mapping[str, Any],
-) -> Node:
-    """Return a typed forward node, for rewrites of forward graphs."""
-    opdef = find(op)
-    counted = {opdef.variadic: len(inputs)} if opdef.variadic else {}
-    site = Site(op, name, parse_params(op, name, opdef.params, {**given, **counted}))
-    return Node(name, op, inputs, site.attrs, infer(opdef, site, in_types), None, tags)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from symgraph.core.build import typed_node
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import Site, parse_params
-from symgraph.core.registry import VARIABLE, find, infer
+from symgraph.core.params import Site
+from symgraph.core.registry import VARIABLE
 from symgraph.core.tags import canonical
 from symgraph.core.types import Shape, TensorType, Value
 from symgraph.frontend.infer import infer_dtypes, infer_shapes
@@ -108,8 +109,6 @@ def _add(
     tags: Mapping[str, str],
     nodes: dict[str, Node],
 ) -> Value:
-    op = find(op_name)
-    site = Site(op.name, name, parse_params(op.name, name, op.params, given))
-    types = infer(op, site, [nodes[v.node].types[v.index] for v in inputs])
-    nodes[name] = Node(name, op.name, inputs, site.attrs, types, None, tags)
+    types = [nodes[v.node].types[v.index] for v in inputs]
+    nodes[name] = typed_node(name, op_name, inputs, types, given, tags)
     return Value(name)

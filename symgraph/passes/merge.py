@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from symgraph.core.build import typed_node
 from symgraph.core.connected import connected
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import Site, parse_params
-from symgraph.core.registry import Positions, find, infer
+from symgraph.core.registry import Positions, find
 from symgraph.core.tags import lookup
-from symgraph.core.types import TensorType, Value
+from symgraph.core.types import Value
 
 SUM = "elemwise_add"
 MERGED_FROM = "__stands_for__"  # the tag of a merged forward node: the name of one of its parts
@@ -282,8 +282,7 @@ class _Merger:
             self.nodes[part.name] = part
 
     def _joined(self, like: Node, name: str, values: Sequence[Value]) -> Value:
-        attrs = {"dim": 0, "num_args": len(values)}
-        return self._add(like, name, "Concat", tuple(values), attrs)
+        return self._add(like, name, "Concat", tuple(values), {"dim": 0})
 
     def _add(
         self,
@@ -295,17 +294,12 @@ class _Merger:
         tags: Mapping[str, str] | None = None,
     ) -> Value:
         """Add a node that is placed where `like` is."""
-        opdef = find(op)
-        site = Site(op, name, parse_params(op, name, opdef.params, dict(given)))
-        types = infer(opdef, site, [self._type(v) for v in inputs])
         if tags is None:
             mark = {} if like.origin else {MERGED_FROM: home_of(like)}
             tags = MappingProxyType({**like.tags, **mark})
-        self.nodes[name] = Node(name, op, inputs, site.attrs, types, like.origin, tags)
+        types = [self.nodes[v.node].types[v.index] for v in inputs]
+        self.nodes[name] = typed_node(name, op, inputs, types, given, tags, like.origin)
         return Value(name)
-
-    def _type(self, value: Value) -> TensorType:
-        return self.nodes[value.node].types[value.index]
 
     def _fresh(self, stem: str) -> str:
         name, count = stem, 1

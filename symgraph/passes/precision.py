@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from symgraph.core.build import forward_node
+from symgraph.core.build import typed_node
 from symgraph.core.errors import ConfigError, DTypeError, nearest
 from symgraph.core.graph import Graph, Node
 from symgraph.core.params import Site
@@ -177,9 +177,8 @@ class _Rewriter:
         if key not in self.casts:
             at = self._place(self.nodes[value.node] if down else reader)
             types = [self._type(value)]
-            cast = forward_node(
-                self._free(f"{value}[{dtype}]"), "Cast", (value,), types, at, {"dtype": dtype}
-            )
+            name = self._free(f"{value}[{dtype}]")
+            cast = typed_node(name, "Cast", (value,), types, {"dtype": dtype}, at)
             self.nodes[cast.name] = cast
             self.casts[key] = Value(cast.name)
         return self.casts[key]

@@ -22,7 +22,7 @@ from itertools import accumulate
 from types import MappingProxyType
 
 from symgraph.core.batch_layout import PARTIAL, WHOLE, Layout, Split
-from symgraph.core.build import forward_node
+from symgraph.core.build import typed_node
 from symgraph.core.errors import GraphError, MicroBatchError
 from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.registry import find
@@ -219,8 +219,7 @@ class _Rewriter:
         **attrs: object,
     ) -> Value:
         types = [self.nodes[v.node].types[v.index] for v in inputs]
-        made = forward_node(name, op, inputs, types, tags, attrs)
-        self._add(made, inputs)
+        self._add(typed_node(name, op, inputs, types, attrs, tags), inputs)
         return Value(name)
 
     def _parameter(self, node: Node, count: int) -> None:

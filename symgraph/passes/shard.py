@@ -29,7 +29,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
-from symgraph.core.build import forward_node
+from symgraph.core.build import typed_node
 from symgraph.core.errors import GraphError
 from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.registry import VARIABLE
@@ -210,7 +210,7 @@ class _Rewriter:
     ) -> Value:
         values = tuple(inputs)
         types = [self.nodes[v.node].types[v.index] for v in values]
-        return self.add(forward_node(name, op, values, types, tags, attrs))
+        return self.add(typed_node(name, op, values, types, attrs, tags))
 
     def piece_of(
         self,

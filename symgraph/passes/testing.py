@@ -7,24 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from symgraph.core.build import typed_node
 from symgraph.core.graph import Graph, Node
-from symgraph.core.params import Site, parse_params
 from symgraph.core.reference import evaluate
-from symgraph.core.registry import VARIABLE, Env, find, infer
+from symgraph.core.registry import VARIABLE, Env, find
 from symgraph.core.types import Array, TensorType, Value, is_float
 from symgraph.passes.gradients import gradients
 
 
 def op_graph(op: str, arrays: Sequence[Any], **attrs: Any) -> Graph:
     """Return one call of an operator on variables `x0`, `x1`, ... of the arrays' types."""
-    opdef = find(op)
     types = [TensorType(np.shape(a), str(np.asarray(a).dtype)) for a in arrays]
     variables = [Node(f"x{i}", VARIABLE, types=(t,)) for i, t in enumerate(types)]
-    site = Site(opdef.name, "op", parse_params(op, "op", opdef.params, attrs))
-    inputs = tuple(Value(v.name) for v in variables)
-    call = Node("op", opdef.name, inputs, site.attrs, infer(opdef, site, types))
+    call = typed_node("op", op, tuple(Value(v.name) for v in variables), types, attrs)
     outputs = [Value("op", i) for i in range(len(call.types))]
-    return Graph.of([*variables, call], outputs[: opdef.visible])
+    return Graph.of([*variables, call], outputs[: find(op).visible])
 
 
 def run_op(op: str, *arrays: Any, env: Env | None = None, **attrs: Any) -> Any:
