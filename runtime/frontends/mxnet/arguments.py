@@ -25,12 +25,6 @@ STORES = (None, "local", "device")
 GradReq = str | Sequence[str] | Mapping[str, str]
 
 
-def require_kind(what: str, value: object, kind: type) -> None:
-    """TypeError for a value of another kind."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} is a {kind.__name__}, not a {type(value).__name__}")
-
-
 # -- arrays --------------------------------------------------------------------------------------
 
 

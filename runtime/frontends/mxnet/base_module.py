@@ -1,19 +1,15 @@
-"""The module interface: training, scoring and predicting over data iterators (MXNet BaseModule).
-
-What differs between modules (which network a batch goes through) is in the abstract methods.
-"""
+"""The module interface: training, scoring and predicting over data iterators (MXNet BaseModule)."""
 
 from __future__ import annotations
 
-import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from runtime.backends.device.arrays import on_host
+from runtime.frontends.mxnet.store_module import RATE, Settings, StoreModule
 from symgraph.core.batch_layout import Layout, Split
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
@@ -23,116 +19,13 @@ from symgraph.frontend.init import Initializer, Mixed, Uniform
 from symgraph.frontend.io import DataBatch, DataIter
 from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.optimizer import Optimizer
-from symgraph.frontend.params_file import load_params, save_params
-from symgraph.frontend.symbol import Symbol
 
 Callbacks = Callable[..., None] | Sequence[Callable[..., None]] | None
-Settings = Mapping[str, Any] | Iterable[tuple[str, Any]]
-Params = dict[str, Array]
 Metrics = metric.Metric | list[metric.Metric]
-RATE: Settings = (("learning_rate", 0.01),)
 
 
-class BaseModule(ABC):
-    """A network that can be bound to shapes, trained and used."""
-
-    def __init__(self, logger: Any = logging) -> None:
-        self.logger = logger
-
-    # -- what each kind of module does ---------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def symbol(self) -> Symbol:
-        """The network; that of the current bucket if there are several."""
-
-    @property
-    @abstractmethod
-    def label_names(self) -> list[str]:
-        """The names of the labels."""
-
-    @property
-    @abstractmethod
-    def output_names(self) -> list[str]:
-        """The names of the outputs."""
-
-    @abstractmethod
-    def bind(
-        self,
-        data_shapes: Sequence[Any],
-        label_shapes: Sequence[Any] | None = None,
-        for_training: bool = True,
-        inputs_need_grad: bool = False,
-        force_rebind: bool = False,
-        shared_module: Any = None,
-        grad_req: str | Mapping[str, str] = "write",
-    ) -> None:
-        """Plan the network for these shapes: DataDescs, or (name, shape[, dtype, layout])."""
-
-    @abstractmethod
-    def init_params(
-        self,
-        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
-        arg_params: Mapping[str, Any] | None = None,
-        aux_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = False,
-        allow_extra: bool = False,
-    ) -> None:
-        """Set first values of parameters: the given ones, and the initializer's for the rest."""
-
-    @abstractmethod
-    def init_optimizer(
-        self,
-        kvstore: str | None = "local",
-        optimizer: str | Optimizer = "sgd",
-        optimizer_params: Settings = RATE,
-        force_init: bool = False,
-    ) -> None:
-        """Choose the optimizer, by name or as an object."""
-
-    @abstractmethod
-    def get_params(self) -> tuple[Params, Params]:
-        """(parameters, auxiliary states) by name: copies."""
-
-    @abstractmethod
-    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
-        """Compute the outputs of a batch; is_train: by default whether it is bound for training."""
-
-    @abstractmethod
-    def backward(self, out_grads: Any = None) -> None:
-        """Compute the gradients; out_grads: one array per output that is no loss."""
-
-    @abstractmethod
-    def update(self) -> None:
-        """Change the parameters by the gradients."""
-
-    @abstractmethod
-    def train_batch(self, data_batch: DataBatch) -> None:
-        """Forward, backward and update as one pipelined step."""
-
-    @abstractmethod
-    def get_outputs(self) -> list[Array]:
-        """The outputs of the last batch."""
-
-    @abstractmethod
-    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """Tell where the samples of the last batch lie.
-
-        Returns:
-            The batch's size; its layout in each output; its axis in each label, in the batch's
-            order, or None for a label that the network does not read.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the module's threads; it cannot run afterwards."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+class BaseModule(StoreModule):
+    """Loops over the batches of data iterators, whatever the kind of module."""
 
     # -- training ------------------------------------------------------------------------------
 
@@ -308,27 +201,6 @@ class BaseModule(ABC):
             if nbatch == num_batch:
                 return
             yield nbatch, batch
-
-    # -- parameters ----------------------------------------------------------------------------
-
-    def set_params(
-        self,
-        arg_params: Mapping[str, Any],
-        aux_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = True,
-        allow_extra: bool = False,
-    ) -> None:
-        """Give parameters and auxiliary states values; see `init_params`."""
-        self.init_params(None, arg_params, aux_params or {}, allow_missing, force_init, allow_extra)
-
-    def save_params(self, fname: str) -> None:
-        """Write parameters and auxiliary states to a `.params` file."""
-        save_params(fname, *self.get_params())
-
-    def load_params(self, fname: str) -> None:
-        """Read what `save_params` wrote."""
-        self.set_params(*load_params(fname))
 
 
 def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:

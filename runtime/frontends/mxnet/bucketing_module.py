@@ -6,7 +6,8 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from runtime.frontends.mxnet.module import Module, StoreModule
+from runtime.frontends.mxnet.base_module import BaseModule
+from runtime.frontends.mxnet.module import Module
 from runtime.frontends.mxnet.module_binding import ModuleBinding, ModuleSymbol
 from symgraph.core.errors import ConfigError
 from symgraph.frontend.io import DataBatch
@@ -14,7 +15,7 @@ from symgraph.frontend.model import SymGen, bucket_network
 from symgraph.frontend.params_file import load_params
 
 
-class BucketingModule(StoreModule):
+class BucketingModule(BaseModule):
     """A module whose batches say which bucket's network they are for (MXNet BucketingModule).
 
     The default bucket's network holds all parameters; another bucket's is planned when its first
@@ -22,6 +23,8 @@ class BucketingModule(StoreModule):
     automatically begin anew in every bucket, so they agree. What the module tells of symbol, names,
     shapes and plan is the current bucket's.
     """
+
+    shareable = False
 
     def __init__(
         self,

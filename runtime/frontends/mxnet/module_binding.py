@@ -140,7 +140,7 @@ class ModuleBinding:
         return list(zip(symbol.list_outputs(), symbol.infer_shape(**shapes)[1], strict=True))
 
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """See BaseModule.samples."""
+        """See StoreModule.samples."""
         return self.last.samples(self.names.data_names[0], self._label_order)
 
     def turn_to(self, batch: DataBatch) -> dict[str, Any]:

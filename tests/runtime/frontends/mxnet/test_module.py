@@ -28,7 +28,7 @@ from tests.helpers.modules import (
     train_both_ways,
 )
 
-MXNET = Path(__file__).parents[2] / "symgraph" / "data" / "mxnet_module.npz"
+MXNET = Path(__file__).parents[3] / "symgraph" / "data" / "mxnet_module.npz"
 
 
 @pytest.fixture(scope="module")

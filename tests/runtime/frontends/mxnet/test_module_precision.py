@@ -35,9 +35,9 @@ from tests.helpers.modules import (
     train_both_ways,
 )
 from tests.helpers.small_lm import write_config
-from tests.runtime.frontends.test_bucketing_module import GROUPS as BUCKETED
-from tests.runtime.frontends.test_bucketing_module import batch as bucket_batch
-from tests.runtime.frontends.test_bucketing_module import bits, bound, sym_gen
+from tests.runtime.frontends.mxnet.test_bucketing_module import GROUPS as BUCKETED
+from tests.runtime.frontends.mxnet.test_bucketing_module import batch as bucket_batch
+from tests.runtime.frontends.mxnet.test_bucketing_module import bits, bound, sym_gen
 
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2}
 AT_FIRST = 2.0**26

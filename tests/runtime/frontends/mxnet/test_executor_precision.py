@@ -15,7 +15,7 @@ from symgraph.core.errors import ConfigError, DTypeError
 from symgraph.core.types import HALVES
 from symgraph.frontend import sym
 from tests.helpers.gpus import everywhere
-from tests.runtime.frontends.test_executor import ON_GPUS, PLACES, net, net_values, same
+from tests.runtime.frontends.mxnet.test_executor import ON_GPUS, PLACES, net, net_values, same
 
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2}
 

@@ -1,0 +1,388 @@
+"""The store module: networks on one parameter store, bound, trained and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from runtime.frontends.mxnet.arguments import create_initializer, create_optimizer
+from runtime.frontends.mxnet.bound_network import BoundNetwork
+from runtime.frontends.mxnet.module_binding import BindMode, ModuleBinding, ModuleSymbol
+from runtime.frontends.mxnet.parameter_store import FirstValues, ParameterStore
+from runtime.planning.options import Options
+from runtime.planning.plan import Plan
+from runtime.transports import ThreadCluster
+from symgraph.core.batch_layout import Layout
+from symgraph.core.errors import GraphError, RunError, nearest
+from symgraph.core.types import Array, Shape
+from symgraph.frontend.init import Initializer, Mixed, Uniform
+from symgraph.frontend.io import DataBatch, DataDesc
+from symgraph.frontend.optimizer import Optimizer
+from symgraph.frontend.params_file import load_params, save_checkpoint, save_params
+from symgraph.frontend.symbol import Symbol
+
+Settings = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Params = dict[str, Array]
+RATE: Settings = (("learning_rate", 0.01),)
+
+
+class StoreModule:
+    """Networks on one parameter store, of which one is current: what every module has.
+
+    How a module finds the network of a batch is in `_turn_to`.
+    """
+
+    #: Whether other modules may share its parameters.
+    shareable = True
+
+    def __init__(self, names: ModuleSymbol, options: Options, seed: int, logger: Any) -> None:
+        """names: those of the symbol that holds all parameters."""
+        self.logger = logger
+        self._names, self._options, self._seed = names, options, seed
+        self._loaded: tuple[Params, Params] | None = None  # of a checkpoint, until it is bound
+        self._loaded_states: str | None = None
+        self._bound: tuple[ParameterStore, ModuleBinding] | None = None
+        self._turned: ModuleBinding | None = None  # to the current bucket
+        self._buckets: dict[Hashable, ModuleBinding] = {}  # besides the default one
+
+    # -- names and shapes ----------------------------------------------------------------------
+
+    @property
+    def binded(self) -> bool:
+        """Whether it is bound to shapes."""
+        return self._bound is not None
+
+    @property
+    def for_training(self) -> bool:
+        """Whether it is bound for training."""
+        return self._bound is not None and self._default.mode.for_training
+
+    @property
+    def inputs_need_grad(self) -> bool:
+        """Whether it is bound for gradients of the inputs."""
+        return self._bound is not None and self._default.mode.inputs_need_grad
+
+    @property
+    def params_initialized(self) -> bool:
+        """Whether parameters have values."""
+        return self._loaded is not None or (self.binded and self._store.ready)
+
+    @property
+    def optimizer_initialized(self) -> bool:
+        """Whether there is an optimizer."""
+        return self.binded and self._store.optimizer is not None
+
+    @property
+    def _store(self) -> ParameterStore:
+        return self._require_bound()[0]
+
+    @property
+    def _default(self) -> ModuleBinding:
+        """The binding of the symbol that holds all parameters."""
+        return self._require_bound()[1]
+
+    @property
+    def _current(self) -> ModuleBinding:
+        """The binding of the current bucket."""
+        return self._turned or self._default
+
+    @property
+    def _current_names(self) -> ModuleSymbol:
+        return self._current.names if self.binded else self._names
+
+    @property
+    def _last(self) -> BoundNetwork:
+        """The network that ran last."""
+        return self._current.last
+
+    @property
+    def symbol(self) -> Symbol:
+        """The network; that of the current bucket if there are several."""
+        return self._current_names.symbol
+
+    @property
+    def data_names(self) -> list[str]:
+        """The names of the inputs."""
+        return self._current_names.data_names
+
+    @property
+    def label_names(self) -> list[str]:
+        """The names of the labels."""
+        return self._current_names.label_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the outputs."""
+        return self.symbol.list_outputs()
+
+    @property
+    def data_shapes(self) -> list[DataDesc]:
+        """The inputs as they were bound."""
+        return self._current.data
+
+    @property
+    def label_shapes(self) -> list[DataDesc]:
+        """The labels as they were bound."""
+        return self._current.labels
+
+    @property
+    def output_shapes(self) -> list[tuple[str, Shape]]:
+        """(name, shape) of each output of the bound network."""
+        return self._current.output_shapes
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor of gradients in the next step; 1 without a loss scale."""
+        return self._store.loss_scale.value
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the network that ran last: placement, schedule, memory."""
+        return self._last.plan
+
+    # -- binding -------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        data_shapes: Sequence[Any],
+        label_shapes: Sequence[Any] | None = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Any = None,
+        grad_req: str | Sequence[str] | Mapping[str, str] = "write",
+    ) -> None:
+        """Plan the network for these shapes; of several buckets, that of the default one.
+
+        A bound module stays as it is unless force_rebind, which keeps the parameters. If planning
+        fails, everything stays as it was.
+
+        Args:
+            data_shapes: DataDescs, or (name, shape[, dtype, layout]).
+            label_shapes: Likewise.
+            for_training: Whether gradients are computed.
+            inputs_need_grad: Whether gradients of the inputs are computed.
+            force_rebind: Whether a bound module is bound anew.
+            shared_module: A bound module whose parameters and devices are used.
+            grad_req: null, write or add: for all parameters, for each in order, or by name.
+
+        Raises:
+            SymgraphError: Whatever planning raises.
+        """
+        if self.binded and not force_rebind:
+            return
+        mode = BindMode(for_training, inputs_need_grad, grad_req)
+        leader = None
+        if shared_module is not None:
+            if not isinstance(shared_module, StoreModule) or not shared_module.shareable:
+                kind = type(shared_module).__name__
+                raise TypeError(f"shared_module is a Module, not a {kind}")
+            store, leader = shared_module._require_bound()
+        else:
+            store = self._store if self.binded else self._new_store()
+        try:
+            binding = ModuleBinding(
+                self._names, data_shapes, label_shapes, mode, self._options, store, leader
+            )
+        except BaseException:
+            if not self.binded and shared_module is None:
+                store.cluster.close()
+            raise
+        if self.binded and shared_module is None:
+            store.move(self._default.plan, binding.plan)
+        self._bound, self._turned, self._buckets = (store, binding), None, {}
+        if self._loaded is not None:
+            self.init_params(None, *self._loaded)
+
+    def _new_store(self) -> ParameterStore:
+        cluster = ThreadCluster(len(self._options.devices))
+        return ParameterStore(cluster, seed=self._seed, loss_scale=self._options.loss_scale)
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def init_params(
+        self,
+        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        arg_params: Mapping[str, Any] | None = None,
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """Set first values of parameters: the given ones, and the initializer's for the rest.
+
+        Raises GraphError for a name that is no parameter unless allow_extra, and, if any are
+        given, for a parameter that is not given unless allow_missing.
+        """
+        store, names = self._store, self._names
+        if store.ready and not force_init:
+            if arg_params or aux_params:
+                self.logger.warning(
+                    "init_params: parameters have values already, which stay unless force_init=True"
+                )
+            return
+        if self._loaded is not None and arg_params is None:
+            arg_params, aux_params = self._loaded
+        initializer = create_initializer(initializer, arg_params)
+        tables = FirstValues(names.parameters, arg_params), FirstValues(names.states, aux_params)
+        for known, values in tables:
+            for name in values or ():
+                if name not in known and not allow_extra:
+                    raise GraphError(f"no parameter {name!r}; {nearest(name, known)}")
+        attrs = names.symbol.attr_dict()
+        store.initialize(tables, initializer, attrs, allow_missing=allow_missing)
+        self._loaded = None
+
+    def get_params(self) -> tuple[Params, Params]:
+        """Copy (parameters, auxiliary states), by name."""
+        if not self.binded and self._loaded is not None:
+            return self._loaded
+        store = self._ready_store()
+        return store.copies(self._names.parameters), store.copies(self._names.states)
+
+    def set_params(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = True,
+        allow_extra: bool = False,
+    ) -> None:
+        """Give parameters and auxiliary states values; see `init_params`."""
+        self.init_params(None, arg_params, aux_params or {}, allow_missing, force_init, allow_extra)
+
+    def save_params(self, fname: str) -> None:
+        """Write parameters and auxiliary states to a `.params` file."""
+        save_params(fname, *self.get_params())
+
+    def load_params(self, fname: str) -> None:
+        """Read what `save_params` wrote."""
+        self.set_params(*load_params(fname))
+
+    @property
+    def grad_dict(self) -> Params:
+        """Parameter -> what `backward` computed: arrays that `update` reads, and "add" adds to.
+
+        They lie on the parameters' devices; of one in shards or replicas, whole on the host. They
+        do not contain the loss scale.
+        """
+        return self._store.grads
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def init_optimizer(
+        self,
+        kvstore: str | None = "local",
+        optimizer: str | Optimizer = "sgd",
+        optimizer_params: Settings = RATE,
+        force_init: bool = False,
+    ) -> None:
+        """Choose the optimizer, by name or as an object; one that is chosen stays.
+
+        One by name divides gradients by the bound batch's size, unless rescale_grad is among its
+        settings (as in MXNet).
+        """
+        store = self._ready_store()
+        chosen = create_optimizer(kvstore, optimizer, optimizer_params, self._default.data[0])
+        if store.optimizer is not None and not force_init:
+            self.logger.warning(
+                "init_optimizer: there is an optimizer already, which stays unless force_init=True"
+            )
+            return
+        store.begin(chosen)
+        if self._loaded_states is not None:
+            self.load_optimizer_states(self._loaded_states)
+            self._loaded_states = None
+
+    def _turn_to(self, batch: DataBatch) -> dict[str, Any]:
+        """Make the network of a batch the last one; return the batch's arrays by name."""
+        self._ready_store()
+        return self._current.turn_to(batch)
+
+    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
+        """Compute the outputs of a batch; is_train: by default whether it is bound for training.
+
+        A batch of other shapes than the bound ones is bound by itself.
+        """
+        train = self.for_training if is_train is None else is_train
+        if train and not self.for_training:
+            raise RunError("forward(is_train=True), but the module is not bound for training")
+        feeds = self._turn_to(data_batch)
+        self._last.forward(feeds, train)
+
+    def train_batch(self, data_batch: DataBatch) -> None:
+        """Run forward, backward and update as one pipelined step."""
+        feeds = self._turn_to(data_batch)
+        self._last.train(feeds)
+
+    def backward(self, out_grads: Any = None) -> None:
+        """Compute the gradients; out_grads: one array per output that is no loss."""
+        self._last.backward(out_grads)
+
+    def update(self) -> None:
+        """Change the parameters by the gradients."""
+        self._last.update()
+
+    def get_outputs(self) -> list[Array]:
+        """The outputs of the last batch."""
+        return self._last.outputs()
+
+    def get_input_grads(self) -> list[Array]:
+        """The gradients of the inputs, in the order of data_names."""
+        return self._last.gradients_of(self.data_names)
+
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """Tell where the samples of the last batch lie.
+
+        Returns:
+            The batch's size; its layout in each output; its axis in each label, in the batch's
+            order, or None for a label that the network does not read.
+        """
+        return self._current.samples()
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def save_checkpoint(self, prefix: str, epoch: int, save_optimizer_states: bool = False) -> None:
+        """Write `<prefix>-symbol.json`, `<prefix>-<epoch>.params` and, if wanted, `.states`.
+
+        The symbol of several buckets is the default one's.
+        """
+        save_checkpoint(prefix, epoch, self._names.symbol, *self.get_params())
+        if save_optimizer_states:
+            self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
+
+    def start_from(self, params: tuple[Params, Params], states: str | None = None) -> None:
+        """Take these parameters when it is bound; states: a file for when it has an optimizer."""
+        self._loaded, self._loaded_states = params, states
+
+    def save_optimizer_states(self, fname: str) -> None:
+        """Write the optimizer's arrays, by parameter and slot, and the number of updates."""
+        self._store.save_states(fname, self._default.plan)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read what `save_optimizer_states` wrote; the optimizer must be of the same kind."""
+        self._store.load_states(fname, self._default.plan)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the module's threads; it cannot run afterwards."""
+        if self.binded:
+            self._store.cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _require_bound(self) -> tuple[ParameterStore, ModuleBinding]:
+        if self._bound is None:
+            raise RunError("the module is not bound to shapes: call bind")
+        return self._bound
+
+    def _ready_store(self) -> ParameterStore:
+        store = self._store
+        if not store.ready:
+            raise RunError("the parameters have no values yet: call init_params")
+        return store
