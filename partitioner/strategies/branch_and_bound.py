@@ -1,9 +1,9 @@
-"""Branch and bound on the coarse graph: what is best over the links that there are, proved.
+"""Branch and bound on the coarse graph: the best placement over the machine's links, with proof.
 
-The solvers charge a value once to its sender and know one link a device. Here every message is
-counted as it is sent; classes are placed one after another, and what cannot end below the best so
-far is left. It counts its steps, so the result is the same every time: small graphs are finished,
-on others it may do no more than improve the start.
+The solvers charge a value once to its sender and know one link per device. Here every message is
+counted as it is sent; classes are placed one after another, and branches that cannot end below the
+best so far are cut. Steps are limited, so the result is the same every time: small graphs are
+searched completely, on others the search may only improve the start.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _task(coarse: Coarse, contiguous: bool) -> Task:
 
 
 def _twins(coarse: Coarse, limits: Array, latency: Array, rate: Array) -> Array:
-    """Of two devices just alike that nothing is on yet, the first is as good as the second."""
+    """Find each device's twin: of two that are alike and empty, the first is as good."""
     k = len(limits)
     pinned = set(coarse.pins)
 
@@ -127,7 +127,7 @@ def _twins(coarse: Coarse, limits: Array, latency: Array, rate: Array) -> Array:
 
 @numba.njit(cache=True)
 def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
-    """Improve found and best; whether all has been searched. (numba infers the types.)"""
+    """Improve found and best; return whether all has been searched. (numba infers the types.)"""
     k, depth, n = task.times.shape[0], 0, task.starts.shape[0] - 1
     stars = task.costs.shape[0]
     load, held = np.zeros((n + 1, k)), np.zeros((n + 1, k))
@@ -169,7 +169,7 @@ def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-untyped-def]
-    """Whether no way to place the other parts ends below the best."""
+    """Tell whether no placement of the other parts ends below the best."""
     bound = best * (1 - 1e-9)
     if (held[depth] > task.limits).any() or load[depth].max() >= bound:
         return True
@@ -191,7 +191,7 @@ def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-unty
 
 @numba.njit(cache=True)
 def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no-untyped-def]
-    """A part's classes on a device, with the messages that are then known."""
+    """Put a part's classes on a device, and count the messages that are then known."""
     k = load.shape[0]
     for c in task.classes[task.starts[part] : task.starts[part + 1]]:
         on[c] = d
@@ -219,7 +219,7 @@ def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no
 
 @numba.njit(cache=True)
 def _take(task, part, on, count, home, placed):  # type: ignore[no-untyped-def]
-    """Undo what _put did besides the loads, of which each depth has its own."""
+    """Undo _put, except for the loads, which each depth has its own of."""
     d = on[task.classes[task.starts[part]]]
     placed[d] -= 1
     for c in task.classes[task.starts[part] : task.starts[part + 1]]:

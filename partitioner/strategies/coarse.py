@@ -90,7 +90,7 @@ class Coarse:
 def coarsen(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, contiguous: bool
 ) -> Coarse:
-    """The coarse graph of a graph with gradients. Raises PlacementError for impossible pins."""
+    """Make the coarse graph of a graph. Raises PlacementError for impossible pins."""
     nodes = [n for n in graph if n.origin is None and not n.is_variable]
     index = {n.name: i for i, n in enumerate(nodes)}
     if not nodes:
@@ -110,35 +110,33 @@ def coarsen(
     tied[[int(classes.of[v]) for held in pins.values() for v in held]] = True
     coloured = np.where(tied, colours, -1)
     classes = contract(replace(classes, colours=coloured[classes.of]))
-    colour = np.full(classes.count, -1)
-    np.maximum.at(colour, classes.of, classes.colours)
     return weighed(
         graph,
         costs,
         machine,
         constraints,
         _homes(graph, index, classes, readers, constraints),
-        tuple(colour.tolist()),
+        tuple(classes.largest(classes.colours, -1).tolist()),
         _pinned(nodes, classes, pins),
         contiguous,
     )
 
 
 def _readers(nodes: list[Node], casts: Collection[str]) -> dict[str, list[tuple[int, int]]]:
-    """Value's node -> its forward readers: (number of the reader, place among its inputs).
+    """Map a value's node to its forward readers: (number of the reader, place among its inputs).
 
-    casts: parameters in another dtype, whose readers are the parameters' own.
+    Readers of casts, which are parameters in another dtype, count as readers of the parameters.
     """
-    found: dict[str, list[tuple[int, int]]] = {}
+    readers: dict[str, list[tuple[int, int]]] = {}
     for i, node in enumerate(nodes):
         for slot, value in enumerate(node.inputs):
-            found.setdefault(value.node, []).append((i, slot))
+            readers.setdefault(value.node, []).append((i, slot))
     for node in nodes:
         if node.name in casts:
             parameter = node.inputs[0].node
-            others = [at for at in found[parameter] if nodes[at[0]] is not node]
-            found[parameter] = others + found.get(node.name, [])
-    return found
+            others = [at for at in readers[parameter] if nodes[at[0]] is not node]
+            readers[parameter] = others + readers.get(node.name, [])
+    return readers
 
 
 # -- what stays together ---------------------------------------------------------------------------
@@ -150,7 +148,7 @@ def _ties(
     readers: Mapping[str, list[tuple[int, int]]],
     constraints: Constraints,
 ) -> tuple[Pairs, Pairs]:
-    """Pairs of nodes: (in one class whatever the strategy, on one device)."""
+    """List pairs of nodes that are in one class for any strategy, and that are on one device."""
     firm: Pairs = []
     loose: Pairs = []
     states = {v.node for n in nodes for v in n.inputs[len(n.inputs) - len(find(n.op).aux) :]}
@@ -179,7 +177,7 @@ def _ties(
 
 
 def _groups(nodes: list[Node]) -> dict[str, list[int]]:
-    """ctx_group -> its nodes. Variables follow their readers."""
+    """Map each ctx_group to its nodes. Variables follow their readers."""
     found: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         group = lookup(node.tags, "ctx_group")
@@ -195,7 +193,7 @@ def _pins(
     machine: Machine,
     constraints: Constraints,
 ) -> dict[int, list[int]]:
-    """Device -> the nodes that are pinned to it; a variable's pin is that of its first reader."""
+    """Map devices to the nodes pinned to them; a variable's pin is that of its first reader."""
     found: dict[int, list[int]] = {}
     groups = _groups(nodes) if constraints.pins else {}
     for name, device in constraints.pins.items():
@@ -218,7 +216,7 @@ def _pins(
 
 
 def _pinned(nodes: list[Node], classes: Classes, pins: Mapping[int, list[int]]) -> tuple[int, ...]:
-    """The device of every class, -1 for any."""
+    """Find the device of every class; -1: any."""
     found = [-1] * classes.count
     first: dict[int, int] = {}
     for device, held in pins.items():
@@ -228,7 +226,7 @@ def _pinned(nodes: list[Node], classes: Classes, pins: Mapping[int, list[int]]) 
                 raise PlacementError(
                     f"{nodes[first[c]].name!r} is pinned to device {found[c]} and "
                     f"{nodes[i].name!r} to device {device}, but both stay together: they share "
-                    "parameters, or values go forth and back between them and what is pinned with "
+                    "parameters, or values go back and forth between them and nodes pinned with "
                     "them; pin them to one device, or use the strategy noncontiguous"
                 )
             found[c] = device
@@ -247,7 +245,7 @@ def _classes(
     machine: Machine,
     constraints: Constraints,
 ) -> Classes:
-    """Every node alone; what it weighs as shares of what one device has to do and may hold."""
+    """Make a class of every node; weigh it as shares of what one device has to do and may hold."""
     rows = [
         (index[v.node], i, v)
         for i, n in enumerate(nodes)
@@ -291,8 +289,10 @@ def _homes(
     readers: Mapping[str, list[tuple[int, int]]],
     constraints: Constraints,
 ) -> dict[str, int]:
-    """Forward node -> class. A variable is with the first class that reads it, so that its value
-    flows as all values do; a state with what makes its next value; what nobody reads with class 0.
+    """Map forward nodes to classes.
+
+    A variable is with the first class that reads it, so that its value flows as all values do; a
+    state with the node that makes its next value; a variable that no node reads with class 0.
     """
     of = {name: int(classes.of[i]) for name, i in index.items()}
     next_value = dict(constraints.together)
@@ -316,7 +316,7 @@ def weighed(
     pins: tuple[int, ...],
     contiguous: bool,
 ) -> Coarse:
-    """Classes of given nodes with what they cost. of: forward node -> class."""
+    """Weigh classes of nodes; `of` maps forward nodes to classes."""
     n = len(colours)
     home, stars = traffic(graph, of)
     names = [""] * n
@@ -349,10 +349,17 @@ def weighed(
 def node_times(
     graph: Graph, costs: Costs, machine: Machine, home: Mapping[str, int], count: int
 ) -> Array:
-    """Seconds of each class on each device: [devices, classes]. home: node -> one of the classes.
+    """Estimate the seconds of each class on each device: [devices, classes].
 
-    Costs are those of the device with the most operations a second, of each kind if costs are known
-    by kind; on another one a node takes longer by as much as the rooflines of the two say.
+    Costs are those of the device with the most operations per second (of each kind if costs are
+    known by kind); on another one a node takes longer by the ratio of the two rooflines.
+
+    Args:
+        graph: the graph.
+        costs: seconds of nodes.
+        machine: the devices.
+        home: node -> class.
+        count: number of classes.
     """
     devices = machine.devices
     if not isinstance(costs, KindCosts):
@@ -368,7 +375,7 @@ def node_times(
 def _times(
     graph: Graph, costs: Costs, devices: Sequence[Device], home: Mapping[str, int], count: int
 ) -> dict[Speed, Array]:
-    """Seconds of each class on devices of each speed; costs are those of the fastest."""
+    """Estimate the seconds of each class at each speed; costs are those of the fastest device."""
     first = max(devices, key=lambda device: device.flops).speed
     rows = {device.speed: np.zeros(count) for device in devices}
     for node in graph:
@@ -381,12 +388,12 @@ def _times(
 
 
 def _ratio(node: Node, graph: Graph, speed: Speed, first: Speed) -> float:
-    own = first.seconds_of(node, graph)
-    return speed.seconds_of(node, graph) / own if own else first.flops / speed.flops
+    fastest = first.seconds_of(node, graph)
+    return speed.seconds_of(node, graph) / fastest if fastest else first.flops / speed.flops
 
 
 def _kept(graph: Graph, home: Mapping[str, int], n: int) -> Array:
-    """Bytes of forward values that gradient nodes of each class read; views have no own memory."""
+    """Count bytes of forward values that gradient nodes of each class read; views take none."""
     owner: dict[Value, Value] = {}
     kept: set[tuple[int, Value]] = set()
     for node in graph:

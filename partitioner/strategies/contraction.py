@@ -21,56 +21,60 @@ from partitioner.solve.orders import closures, neighbours, topological
 from symgraph.core.connected import connected
 from symgraph.core.types import Array
 
-FEW = 40  # classes: no need to join light ones
-MANY = 1000  # classes: too many to look for ancestors, and to place
-WORTH = 0.9  # of the classes are left: a round that is worth another one
-SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of a device's share of the time, what is called light
+FEW_CLASSES = 40  # no need to join light ones
+MANY_CLASSES = 1000  # too many to look for ancestors, and to place
+GOOD_ROUND = 0.9  # the share of classes left by a round that is worth another one
+LIGHT_SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of what one device has to do
 
 
 class Flow(NamedTuple):
-    """What flows between nodes: columns with one row for each reader of each value.
+    """The values that flow between nodes: columns with one row for each reader of each value."""
 
-    source, target: nodes. value: number of the value, nbytes: its size.
-    """
-
-    source: Array
-    target: Array
-    value: Array
+    source: Array  #: the node that makes the value
+    target: Array  #: the node that reads it
+    value: Array  #: the number of the value
     nbytes: Array
 
 
 @dataclass(frozen=True)
 class Classes:
-    """of: node -> class. flow: between the nodes. seconds, memory: of each node, as shares of what
-    one device has to do and may hold. colours: of each node; -1: none. Classes of two colours are
-    never joined, nor one that has a colour to one that has none."""
+    """Nodes in classes.
 
-    of: Array
+    Classes of two colours are never joined, nor one that has a colour to one that has none.
+    """
+
+    of: Array  #: node -> class
     flow: Flow
-    seconds: Array
-    memory: Array
-    colours: Array
+    seconds: Array  #: of each node, as a share of what one device has to do
+    memory: Array  #: of each node, as a share of what one device may hold
+    colours: Array  #: of each node; -1: none
 
     @property
     def count(self) -> int:
         return int(self.of.max()) + 1
 
-    def sums(self, what: Array) -> Array:
-        """A figure of the nodes, added up over each class."""
-        added: Array = np.bincount(self.of, what, self.count)
+    def sums(self, figures: Array) -> Array:
+        """Add up the nodes' figures over each class."""
+        added: Array = np.bincount(self.of, figures, self.count)
         return added
 
+    def largest(self, figures: Array, least: float) -> Array:
+        """Return the largest of the nodes' figures in each class, and at least `least`."""
+        largest = np.full(self.count, least)
+        np.maximum.at(largest, self.of, figures)
+        return largest
+
     def arcs(self) -> Array:
-        """Pairs of classes that values go between: [pairs, 2], in order."""
+        """List the pairs of classes that values go between, in order: [pairs, 2]."""
         ends = np.stack([self.of[self.flow.source], self.of[self.flow.target]], axis=1)
-        found: Array = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)
-        return found
+        pairs: Array = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)
+        return pairs
 
 
 def acyclic(classes: Classes) -> Classes:
-    """The same with every cycle of classes in one, numbered in topological order.
+    """Make one class of every cycle, and number the classes in topological order.
 
-    Of the classes that may come next, the one with the first node does.
+    Of the classes that may come next, the one with the first node comes.
     """
     cycles = connected(classes.count, classes.arcs(), strong=True)
     classes = replace(classes, of=cycles[classes.of])
@@ -87,47 +91,45 @@ def contract(classes: Classes) -> Classes:
     """Join light classes to neighbours, the lightest first, until few are left or none is light."""
     classes = acyclic(classes)
     wholes = _wholes(classes)
-    while classes.count > MANY:
-        joined = _absorbed(classes, wholes, SHARES[-1])
-        if joined.count > WORTH * classes.count:
-            classes = _intervals(joined) if joined.count > MANY else joined
+    while classes.count > MANY_CLASSES:
+        joined = _absorbed(classes, wholes, LIGHT_SHARES[-1])
+        if joined.count > GOOD_ROUND * classes.count:
+            classes = _intervals(joined) if joined.count > MANY_CLASSES else joined
             break
         classes = joined
-    for share in SHARES:
-        least = 1.0 if share == SHARES[-1] else WORTH  # a long tail is left to the next share
+    for share in LIGHT_SHARES:
+        least = (
+            1.0 if share == LIGHT_SHARES[-1] else GOOD_ROUND
+        )  # a long tail is left to the next share
         before = 2.0 * classes.count
-        while FEW < classes.count < least * before:
+        while FEW_CLASSES < classes.count < least * before:
             before = classes.count
             classes = _absorbed(classes, wholes, share)
     return classes
 
 
 def _wholes(classes: Classes) -> tuple[Array, Array]:
-    """Seconds and memory of the class that each node is in: what was together from the start."""
+    """Return seconds and memory of the class that each node is in from the start."""
     return classes.sums(classes.seconds)[classes.of], classes.sums(classes.memory)[classes.of]
 
 
 def _absorbed(classes: Classes, wholes: tuple[Array, Array], share: float) -> Classes:
-    """Light classes joined to their last predecessors, then to their first successors."""
+    """Join light classes to their last predecessors, then to their first successors."""
     return _absorb(_absorb(classes, wholes, share, up=True), wholes, share, up=False)
 
 
 def _absorb(classes: Classes, wholes: tuple[Array, Array], share: float, *, up: bool) -> Classes:
     """Join classes to their last predecessor (up) or first successor.
 
-    Only where the value that is no longer cut is no smaller than the one that now may be, and
-    where all that a class takes in besides the heaviest of its wholes stays light.
+    They are joined only where that cannot make a larger value cross devices, and where everything
+    in a class besides the heaviest class of the start stays light.
     """
     homes = _homes(classes, up)
     narrow = _bytes(classes, out=False) >= _bytes(classes, out=True)
     figures = [classes.sums(classes.seconds), classes.sums(classes.memory)]
-    total, heaviest = [f.tolist() for f in figures], []
-    for whole in wholes:
-        largest = np.zeros(classes.count)
-        np.maximum.at(largest, classes.of, whole)
-        heaviest.append(largest.tolist())
-    colour = np.full(classes.count, -1)
-    np.maximum.at(colour, classes.of, classes.colours)
+    total = [f.tolist() for f in figures]
+    heaviest = [classes.largest(whole, 0.0).tolist() for whole in wholes]
+    colour = classes.largest(classes.colours, -1)
     root = list(range(classes.count))
     for v in range(classes.count) if up else reversed(range(classes.count)):
         if homes[v] < 0 or bool(narrow[v]) != up:
@@ -147,13 +149,13 @@ def _absorb(classes: Classes, wholes: tuple[Array, Array], share: float, *, up: 
 
 
 def _homes(classes: Classes, up: bool) -> list[int]:
-    """The last predecessor of each class, or its first successor; -1: there is none.
+    """Find the last predecessor of each class, or its first successor; -1: there is none.
 
     Classes are numbered in topological order, so it can only be the one with the largest, or
     smallest, number.
     """
     near = neighbours(classes.count, classes.arcs().tolist())[0 if up else 1]
-    if classes.count > MANY:
+    if classes.count > MANY_CLASSES:
         return [sides[0] if len(sides) == 1 else -1 for sides in near]
     order = range(classes.count)
     reach = closures(near, order if up else reversed(order))
@@ -166,23 +168,22 @@ def _homes(classes: Classes, up: bool) -> list[int]:
 
 
 def _bytes(classes: Classes, *, out: bool) -> Array:
-    """Bytes of the values that leave each class, or that come in; each value once."""
+    """Count the bytes of the values that leave each class, or enter it; each value once."""
     flow = classes.flow
     source, target = classes.of[flow.source], classes.of[flow.target]
     crosses = source != target
     pairs = np.stack([(source if out else target)[crosses], flow.value[crosses]], axis=1)
     at, first = np.unique(pairs, axis=0, return_index=True)
-    found: Array = np.bincount(at[:, 0], flow.nbytes[crosses][first], classes.count)
-    return found
+    counts: Array = np.bincount(at[:, 0], flow.nbytes[crosses][first], classes.count)
+    return counts
 
 
 def _intervals(classes: Classes) -> Classes:
-    """Intervals of the topological order, of about equal time and number; colours stay alone."""
+    """Join intervals of the topological order of about equal time; colours stay alone."""
     seconds = classes.sums(classes.seconds)
     steps = seconds / max(float(seconds.sum()), 1e-300) + 1 / classes.count
-    cell = np.floor(np.cumsum(steps) * (MANY / 2) * (1 - 1e-9))
-    colour = np.full(classes.count, -1)
-    np.maximum.at(colour, classes.of, classes.colours)
+    cell = np.floor(np.cumsum(steps) * (MANY_CLASSES / 2) * (1 - 1e-9))
+    colour = classes.largest(classes.colours, -1)
     starts = np.diff(cell, prepend=-1) != 0
     alone = colour >= 0
     starts |= alone | np.roll(alone, 1)

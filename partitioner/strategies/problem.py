@@ -3,8 +3,8 @@
 Every class becomes a forward node and a backward node of one colour, so that gradients may go
 against the order of the forward pass. Devices of one speed, memory and links are a kind; what is
 pinned to a device is a node that no other kind can run. The solver charges a device for a value
-once and over one link, whoever is at the other end: the cheapest link of the device makes its
-answer a bound, the mean of all a good placement.
+once and over one link, whichever device is at the other end: with the device's cheapest link its
+answer is a bound, with the mean of all links a good placement.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def as_problem(coarse: Coarse, *, cheapest: bool = False) -> CoarseProblem:
 def _alike(
     times: Sequence[Array], moves: Sequence[Array], limits: Sequence[float], pinned: set[int]
 ) -> list[list[int]]:
-    """Devices that are taken as alike: those that are.
+    """Group the devices that are alike.
 
-    Where so many differ that a solver could not tell their sets apart, those of about one speed.
+    If so many differ that a solver could not tell their sets apart, group those of about one speed.
     """
     found: dict[object, list[int]] = {}
     for d, (time, move, limit) in enumerate(zip(times, moves, limits, strict=True)):
@@ -106,7 +106,7 @@ def _alike(
 
 
 def _colours(coarse: Coarse) -> list[int]:
-    """A colour for every class: that of its tie or pin, or its own."""
+    """Choose a colour for every class: that of its tie or pin, or its own number."""
     first: dict[tuple[int, int], int] = {}
     found = list(range(len(coarse)))
     for c, (colour, pin) in enumerate(zip(coarse.colours, coarse.pins, strict=True)):
@@ -178,7 +178,7 @@ def _exact_strategy(coarse: Coarse) -> str:
 
 
 def _same(a: Problem, b: Problem) -> bool:
-    """Whether two problems of one coarse graph have the same kinds of devices."""
+    """Tell whether two problems of one coarse graph have the same kinds of devices."""
     return len(a.kinds) == len(b.kinds) and all(
         x.count == y.count
         and x.memory_limit == y.memory_limit

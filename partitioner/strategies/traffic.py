@@ -4,10 +4,10 @@
     a sum of gradients   centre = where it is made  ◀── every class that makes a term of it
     another gradient     centre = its maker         ──▶ every class that reads it
 
-Each is a star: for every device other than the centre's there is one message, however many
-classes it holds, as in the cut. Two things are counted as more or fewer messages than they may
-be: the cut adds up terms that are made on one device only where they follow each other; and a
-gradient that is a term of a sum and read elsewhere too counts as two values.
+Each is a star: every device other than the centre's gets one message, however many classes it
+holds, as in the cut. Two counts are estimates: the cut adds up terms that are made on one device
+only where they follow each other; and a gradient that is both a term of a sum and read elsewhere
+counts as two values.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from symgraph.core.types import Value
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Messages between a centre and each other class, merged over all alike.
+    """Messages between a centre and other classes, merged with all between the same classes."""
 
-    messages, nbytes: for one of the others, a micro-batch. backward: of gradients.
-    """
-
-    centre: int
-    others: tuple[int, ...]
-    backward: bool
-    messages: int
-    nbytes: int
+    centre: int  #: a class
+    others: tuple[int, ...]  #: the classes at the other ends
+    backward: bool  #: whether they are gradients
+    messages: int  #: per micro-batch, for one of the others
+    nbytes: int  #: per micro-batch, for one of the others
 
 
 def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[Broadcast, ...]]:
-    """The class in which every node of the graph runs, and all stars between classes.
+    """Find the class in which every node of the graph runs, and all stars between classes.
 
-    of: forward node -> class.
+    Args:
+        graph: the graph, with or without gradients.
+        of: forward node -> class.
     """
     users = graph.users()
     sums = _sums(graph, users)
-    found: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
 
     def star(centre: int, others: set[int], backward: bool, nbytes: int) -> None:
         others.discard(centre)
         if others:
-            entry = found.setdefault((centre, tuple(sorted(others)), backward), [0, 0])
+            entry = merged.setdefault((centre, tuple(sorted(others)), backward), [0, 0])
             entry[0] += 1
             entry[1] += nbytes
 
@@ -72,23 +71,22 @@ def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[
                 readers = users.get(Value(node.name, index), ())
                 others = {home[r] for r in readers if r not in sums}
                 star(home[node.name], others, node.origin is not None, type_.nbytes)
-    return home, tuple(Broadcast(*key, *entry) for key, entry in found.items())
+    return home, tuple(Broadcast(*key, *entry) for key, entry in merged.items())
 
 
 def _sums(graph: Graph, users: Mapping[Value, list[str]]) -> dict[str, bool]:
-    """Sums of gradients of one value -> whether they are only terms of a further such sum."""
-    found: dict[str, bool] = {}
+    """Find sums of gradients; tell whether each is only a term of another sum of that value."""
+    is_term: dict[str, bool] = {}
     for node in graph:
         if _adds_gradients(node, graph):
-            found[node.name] = False
+            is_term[node.name] = False
             for value in node.inputs:
-                before = graph[value.node]
-                if value.node in found and before.origin == node.origin:
-                    found[value.node] = users[value] == [node.name]
+                if value.node in is_term and graph[value.node].origin == node.origin:
+                    is_term[value.node] = users[value] == [node.name]
     for value in graph.outputs:
-        if value.node in found:
-            found[value.node] = False
-    return found
+        if value.node in is_term:
+            is_term[value.node] = False
+    return is_term
 
 
 def _adds_gradients(node: Node, graph: Graph) -> bool:

@@ -1,4 +1,4 @@
-"""What strategies are asked and what they answer: constraints and placed graphs."""
+"""Types of strategies: constraints, and placed graphs."""
 
 from __future__ import annotations
 
@@ -19,56 +19,54 @@ OBJECTIVES = {
     THROUGHPUT: "the least load of the slowest device, as in a pipeline that never ends",
     LATENCY: "the shortest simulated time of one micro-batch alone",
 }
-
-
-STEPS = 2e8  # of a solver: some ten seconds
+SOLVER_STEPS = 2e8  # some ten seconds
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a placement must keep to, and what the estimate of memory needs to know.
+    """The rules that a placement keeps, and the facts that its estimate of memory needs."""
 
-    memory: bytes that each device may hold, besides the devices' own limits. parameters:
-    variables that stay for the run, auxiliary states included. grads: parameter -> the value of
-    its gradient. slots: optimizer arrays a parameter. in_flight: micro-batches whose activations
-    are held at once. keep_groups: the nodes of one ctx_group stay together. split_tied: a
-    parameter may be sent to other devices than its own. together: (variable, node) that stay
-    together, such as a state and what makes its next value. pins: ctx_group or node -> number of
-    its device in the machine. spread: ctx_group whose operators are split -> the devices of its
-    pieces, in order; `auto` tries that too. groups: the user's map, which the strategy group2ctx
-    follows.
-    objective: a name of OBJECTIVES, by which the best of several placements is taken. steps: of a
-    solver; see partitioner.solve.budget.
-    """
-
+    #: Bytes that each device may hold, in addition to the devices' limits; None: any number.
     memory: int | None = None
+    #: Variables that stay for the run, auxiliary states included.
     parameters: Collection[str] = frozenset()
+    #: Parameter -> the value of its gradient.
     grads: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+    #: Optimizer arrays per parameter.
     slots: int = 0
+    #: Micro-batches whose activations are held at once.
     in_flight: int = 1
+    #: Whether the nodes of one ctx_group stay together.
     keep_groups: bool = False
+    #: Whether a parameter may be sent to devices other than its own.
     split_tied: bool = False
+    #: (variable, node) that stay together, such as a state and the node that makes its next value.
     together: Collection[tuple[str, str]] = ()
+    #: ctx_group or node -> the number of its device in the machine.
     pins: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    #: ctx_group whose operators are split -> the devices of its pieces in order; `auto` tries it.
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    #: The user's map, which the strategy group2ctx follows.
     groups: Groups | None = None
+    #: A name in OBJECTIVES, by which the best of several placements is chosen.
     objective: str = STEP
-    steps: float = STEPS
+    #: The budget of a solver; see partitioner.solve.budget.
+    steps: float = SOLVER_STEPS
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement and what is known of it.
-
-    load: seconds a micro-batch of the slowest device, its messages included. lower_bound: what no
-    placement of the same classes of nodes is below (of contiguous ones, but for the strategy
-    noncontiguous); see coarse.py. memory: estimated bytes of each device.
-    """
+    """A placement with its estimated load and memory."""
 
     placement: Placement
+    #: Seconds per micro-batch of the slowest device, its messages included.
     load: float
+    #: No placement of the same classes of nodes (see coarse.py) is faster; no contiguous one,
+    #: except for the strategy noncontiguous.
     lower_bound: float
+    #: The name of the strategy.
     strategy: str
+    #: Estimated bytes of each device.
     memory: tuple[int, ...]
 
     @property
@@ -77,7 +75,7 @@ class Placed:
 
     @property
     def gap(self) -> float:
-        """How far above the optimum this may be, as a share of the load."""
+        """The most by which the load exceeds the optimum, as a share of the load."""
         return 0.0 if self.optimal else 1 - self.lower_bound / self.load
 
 

@@ -13,7 +13,7 @@ from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.placement.group2ctx import Groups, devices_of
 from partitioner.strategies import find_strategy
-from partitioner.strategies.types import STEP, STEPS
+from partitioner.strategies.types import SOLVER_STEPS, STEP
 from runtime.planning.costs.prices import CostModel, CostProvider, default_pricing
 from runtime.schedule.generators.table import find_schedule
 from symgraph.core.context import Context, cpu, require_context, require_contexts
@@ -81,7 +81,7 @@ class PlacementOptions(MemoryOptions):
     """What the best of several placements is chosen by."""
     split_tied: bool = False
     """Whether parameters may be sent to other devices than their own."""
-    solver_steps: float = STEPS
+    solver_steps: float = SOLVER_STEPS
     """The effort of solvers."""
     data_axis: int = 1
     """Rows of the rank grid; each runs its share of every micro-batch's samples."""

@@ -13,7 +13,7 @@ from typing import Any
 from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
-from partitioner.strategies.types import STEPS
+from partitioner.strategies.types import SOLVER_STEPS
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
@@ -100,7 +100,7 @@ def training_plan(
     if placement is not None:
         options = replace(options, strategy=None, placement=placement)
     if quick:
-        options = replace(options, named_only=True, near=1, solver_steps=STEPS / 100)
+        options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
     if config.data.buckets is None:
         model = _model(config)
         return Planned(config, plan_model(model, options, dtype, train=True), model)

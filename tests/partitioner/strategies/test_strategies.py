@@ -17,7 +17,7 @@ from partitioner.costs.machine import Machine
 from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
 from partitioner.strategies.coarse import Coarse, coarsen
-from partitioner.strategies.contraction import MANY, Classes, Flow, contract
+from partitioner.strategies.contraction import MANY_CLASSES, Classes, Flow, contract
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph, Node
@@ -322,7 +322,7 @@ def test_contraction_leaves_no_cycle_and_few_light_classes(seed, count):
     arcs = [(max(0, v - int(rng.integers(1, near))), v) for v in range(1, count) for _ in range(2)]
     seconds = rng.random(count) ** 20
     found = contract(classes(count, arcs, seconds / seconds.sum() * 4))
-    assert found.count <= MANY
+    assert found.count <= MANY_CLASSES
     assert (found.arcs()[:, 0] < found.arcs()[:, 1]).all(), "numbered in topological order"
     assert found.sums(found.seconds).sum() == pytest.approx(4.0)
     heavy = np.flatnonzero(found.seconds > 0.05)
@@ -349,5 +349,5 @@ def test_contraction_leaves_hundreds_of_branches_apart():
     last = len(branches) + 1
     arcs = [*((0, v) for v in branches), *((v, last) for v in branches)]
     found = contract(classes(last + 1, arcs, np.full(last + 1, 4 / (last + 1))))
-    assert found.count <= MANY
+    assert found.count <= MANY_CLASSES
     assert found.sums(found.seconds).max() < 0.05
