@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 FACTS = """
 import numpy, numba, cupy
-from runtime.profiling.calibration.gpu_kernels import describe_card, measure_speed
+from runtime.profiling.calibration.bench import describe_card
+from runtime.profiling.calibration.rates import measure_speed
 from symgraph import gpu
 from runtime.backends.device.arrays import device
 here = device(gpu(0))

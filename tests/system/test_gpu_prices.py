@@ -21,9 +21,9 @@ from runtime.backends.device.clocks import EventStamps, HostStamps
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.options import Options
+from runtime.profiling.calibration import bench, pricing
 from runtime.profiling.calibration import gpu_kernels as card_profile
 from runtime.profiling.calibration import machine as measure
-from runtime.profiling.calibration import pricing
 from runtime.profiling.calibration import rates as calibrate
 from runtime.profiling.calibration.machine import devices_to_measure
 from runtime.profiling.calibration.pricing import measure_links, measured_prices, quick_prices
@@ -51,9 +51,9 @@ from tests.runtime.backends.cuda.emulation import MISSING, compiler
 def little(monkeypatch):
     """Any number of contexts on one card, on which little is computed for each figure."""
     monkeypatch.setenv(settings.SHARE_GPUS, "1")
-    monkeypatch.setattr(calibrate, "ON_CARD", calibrate.Sizes(64, 1 << 12))
-    monkeypatch.setattr(measure, "ON_CARD", calibrate.Sizes(64, 1 << 12))
-    monkeypatch.setattr(calibrate, "MOST", 1)
+    monkeypatch.setattr(bench.GpuBench, "alone_sizes", bench.Sizes(64, 1 << 12))
+    monkeypatch.setattr(bench.GpuBench, "crowded_sizes", bench.Sizes(64, 1 << 12))
+    monkeypatch.setattr(bench, "ROW_CALLS", 1)
     monkeypatch.setattr(calibrate, "TRIES", 1)
     monkeypatch.setattr(calibrate, "CALLS", 3)
     monkeypatch.setattr(card_profile, "TIMES", 2)

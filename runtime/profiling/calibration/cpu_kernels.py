@@ -18,25 +18,22 @@ its caches and its memory.
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_info
 
 from partitioner.base.types import FORWARD, BodyKey
 from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, parameters, signature
 from runtime.backends.bodies import BoundBody, Call, NodeFailed
 from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
+from runtime.profiling.calibration.bench import describe_machine, timed
 from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
-from runtime.profiling.calibration.rates import measure_rates, measure_speed, timed
+from runtime.profiling.calibration.rates import measure_rates, measure_speed
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 
@@ -119,32 +116,6 @@ def measure(
     measured = {text: _measured(samples, text, alone) for text in samples.every}
     dispatch, machine = float(np.median(loops)), describe_machine()
     return CostTable(speed, dispatch, Rates.mean(rates), caches, measured, failed, machine)
-
-
-def describe_machine() -> dict[str, str]:
-    """Describe what times depend on: processor, libraries and threads."""
-    blas = [
-        f"{b['internal_api']} {b['version']} ({b.get('architecture', '?')}) on {b['num_threads']}"
-        for b in threadpool_info()
-        if b["user_api"] == "blas"
-    ]
-    return {
-        "host": platform.node(),
-        "processor": _processor(),
-        "cores": str(os.cpu_count()),
-        "blas": ", ".join(blas) or "unknown",
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 # -- figures -------------------------------------------------------------------------------------

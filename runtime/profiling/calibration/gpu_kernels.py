@@ -9,7 +9,6 @@ the GPU busy, takes as long as the host takes to make it.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Collection, Iterable
 
@@ -19,9 +18,10 @@ from partitioner.costs.cost import Caches, CostTable, Measured, is_free, signatu
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import Device
 from runtime.backends.device.table import CallContext
+from runtime.profiling.calibration.bench import describe_card, repeated
 from runtime.profiling.calibration.cpu_kernels import midmean
 from runtime.profiling.calibration.excerpts import SyntheticInputs, captured, cut_out
-from runtime.profiling.calibration.rates import measure_speed, rates_of_card, repeated
+from runtime.profiling.calibration.rates import measure_speed, rates_of_card
 from symgraph.core.graph import Graph
 
 SAMPLES = 5  # of a signature, if there is time
@@ -79,16 +79,3 @@ def _measured(graph: Graph, name: str, data: SyntheticInputs, samples: int) -> M
     times = [repeated(run, data.device) / TIMES for _ in range(samples)]
     low, high = map(float, np.percentile(times, (25, 75)))
     return Measured(midmean(times), high - low, samples)
-
-
-def describe_card(here: Device) -> dict[str, str]:
-    """Describe what times depend on: the GPU that this thread uses, and what drives it."""
-    cupy = here.xp
-    runtime = cupy.cuda.runtime
-    return {
-        "host": platform.node(),
-        "card": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
-        "driver": str(runtime.driverGetVersion()),
-        "cuda": str(runtime.runtimeGetVersion()),
-        "cupy": cupy.__version__,
-    }

@@ -23,31 +23,17 @@ from partitioner.costs.machine import Device, Level, Machine
 from runtime.backends.device import arrays
 from runtime.backends.device.arrays import HOST, device, on_host
 from runtime.backends.device.processor import core_count
-from runtime.profiling.calibration.cpu_kernels import describe_machine
-from runtime.profiling.calibration.gpu_kernels import describe_card
-from runtime.profiling.calibration.rates import (
-    GPU_SIZES,
-    Sizes,
-    Work,
-    call_seconds,
-    repeated,
-    speed_of,
-)
+from runtime.profiling.calibration.bench import Work, bench_of
+from runtime.profiling.calibration.rates import call_seconds, speed_of
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError
 
 SECONDS = 0.25  # that one kind of work is repeated
-HOST_SIZES = Sizes(512, 16 << 20)  # all ranks' arrays together are more than caches hold
 SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes of messages; round trips at most
-IN_A_ROW = 10  # round trips between GPUs before the host waits for them
 FIGURE_DIGITS = 4  # significant ones
 DEVICES = "devices="
-CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 class _Rank(NamedTuple):
@@ -115,7 +101,7 @@ def machine_file(machine: Machine) -> str:
     """Return the text of a machine file, with this process's surroundings as comments."""
     here = device(machine.contexts[0])
     with here.use():
-        words = describe_machine() if here.is_host else describe_card(here)
+        words = bench_of(here).describe()
     about = "".join(f"#   {key}: {value}\n" for key, value in words.items())
     return f"# measured with --measure-machine on\n{about}{machine.to_yaml()}"
 
@@ -136,7 +122,7 @@ def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOS
         a, b: the two ranks.
         here: the device of this rank, which holds the messages.
     """
-    at_once = 1 if all(transport.exchange(here.is_host)) else IN_A_ROW
+    at_once = max(transport.exchange(bench_of(here).round_trips))
     own = [
         _one_way(transport, a, b, nbytes, here, at_once)
         for nbytes in (SMALL_MESSAGE, LARGE_MESSAGE)
@@ -146,15 +132,6 @@ def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOS
     return Level(_rounded(small), _rounded(LARGE_MESSAGE / max(large - small, large / 2)))
 
 
-def host_memory() -> int:
-    """Return the bytes of this host's memory, or of this container's where that is less."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in CGROUP_LIMITS:
-        text = path.read_text().strip() if path.is_file() else ""
-        limits += [int(text)] if text.isdigit() else []
-    return min(limits)
-
-
 # -- on every rank -------------------------------------------------------------------------------
 
 
@@ -162,9 +139,9 @@ def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
     transport.waiting_for("the measurement of the machine")
     here = device(contexts[transport.rank])
     with here.use():
-        host, (place, memory) = platform.node(), _place(here)
+        host, (place, memory) = platform.node(), bench_of(here).place()
         share = memory // transport.exchange([host, place]).count([host, place])
-        sizes = HOST_SIZES if here.is_host else GPU_SIZES
+        sizes = bench_of(here).crowded_sizes
         speed = speed_of(
             here,
             sizes._replace(adding=min(sizes.adding, share // 16)),
@@ -180,35 +157,12 @@ def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
     return Machine(_devices(ranks, contexts), links)
 
 
-def _place(here: arrays.Device) -> tuple[str, int]:
-    """Return the place of this rank's device, and the bytes that are free there."""
-    if here.is_host:
-        return "host", host_memory()
-    runtime = here.xp.cuda.runtime
-    return f"card {runtime.getDevice()}", int(runtime.memGetInfo()[0])
-
-
 def _at_once(transport: Transport, work: Work, here: arrays.Device) -> float:
-    """Return the seconds of one call while all ranks make calls; a quarter of them are faster.
-
-    The median would count what other programs take from this one.
-    """
+    """Return the seconds of one call while all ranks make calls."""
     work()
     here.finish()
     transport.exchange(None)
-    if not here.is_host:
-        return repeated(work, here, SECONDS)
-    times: list[float] = []
-    begun = end = time.perf_counter()
-    while end < begun + SECONDS:
-        start, end = end, _after(work)
-        times.append(end - start)
-    return float(np.percentile(times, 25))
-
-
-def _after(work: Work) -> float:
-    work()
-    return time.perf_counter()
+    return bench_of(here).crowded_seconds(work, SECONDS)
 
 
 def _in_turn(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,30 +13,18 @@ from runtime.backends.bodies import BoundBody, packed_buffer
 from runtime.backends.cpu.gemm import pack
 from runtime.backends.device.arrays import HOST, Device
 from runtime.backends.device.table import CallContext
-from runtime.profiling.calibration.excerpts import bound, captured
+from runtime.profiling.calibration.bench import Bench, Sizes, Work, bench_of, timed
+from runtime.profiling.calibration.excerpts import bound
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE
 from symgraph.core.types import Array, TensorType, Value
 
-Work = Callable[[], object]
 Timer = Callable[[Work, Device], float]  # the seconds of one call of some work
 
-
-class Sizes(NamedTuple):
-    """The work that rates are measured by."""
-
-    side: int
-    """The side of square float32 matrices, whose product is large enough for the full rate."""
-    adding: int
-    """Bytes of each array that is added: more than the caches of one core, or of a GPU, hold."""
-
-
-HOST_SIZES, GPU_SIZES = Sizes(512, 4 << 20), Sizes(4096, 128 << 20)
 UNCACHED = 16 << 20  # bytes: more than fit in a cache that cores share
 CALLS = 200  # of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
-ROW_SECONDS, ROW_CALLS = 2e-3, 1 << 12  # of calls on a GPU in a row, at least and at most
 
 
 def measure_speed(here: Device = HOST) -> Speed:
@@ -48,7 +33,7 @@ def measure_speed(here: Device = HOST) -> Speed:
     On the CPU, BLAS uses as many threads as the caller allows.
     """
     with here.use():
-        return speed_of(here, HOST_SIZES if here.is_host else GPU_SIZES, least, call_seconds)
+        return speed_of(here, bench_of(here).alone_sizes, least, call_seconds)
 
 
 def speed_of(
@@ -84,7 +69,7 @@ def measure_rates() -> Rates:
     """Measure how fast the CPU adds large arrays, and packs a large weight in both forms."""
     total, term = (np.ones(UNCACHED // 4, np.float32) for _ in range(2))
     adding = median(timed(lambda: np.add(total, term, out=total)) for _ in range(15))
-    side, nbytes = HOST_SIZES
+    side, nbytes = Bench.alone_sizes
     weight = np.ones((nbytes // 4 // side, side), np.float32)
     as_is, transposed = (packed_buffer(weight, turned) for turned in (False, True))
 
@@ -110,8 +95,7 @@ def seconds_of_calls(op: str, inputs: int = 1, here: Device = HOST) -> float:
     """Return the seconds of one call of an operator on 16 numbers, in a body of nothing else."""
     context = CallContext()
     body = calls_of(op, inputs, context, here)
-    seconds = timed(body.run) if here.is_host else repeated(captured(body, context, here), here)
-    return seconds / CALLS
+    return bench_of(here).body_seconds(body, context) / CALLS
 
 
 def calls_of(op: str, inputs: int, context: CallContext, here: Device) -> BoundBody:
@@ -125,40 +109,4 @@ def calls_of(op: str, inputs: int, context: CallContext, here: Device) -> BoundB
 
 def least(work: Work, here: Device) -> float:
     """Return the least seconds of a call of some work, of a few tries."""
-    return min(timed(work) if here.is_host else repeated(work, here) for _ in range(TRIES))
-
-
-def repeated(work: Work, here: Device, enough: float = ROW_SECONDS) -> float:
-    """Return the mean seconds of many calls of some work for a GPU, one after the other.
-
-    What takes longer counts: to make the calls, or to do what they ask for.
-
-    Args:
-        work: the work.
-        here: the GPU, which this thread uses.
-        enough: the seconds that all calls together should take.
-    """
-    stamps, count = here.stamps(), 1
-    while True:
-        stamps.begin()
-        start = stamps.stamp()
-        calling = timed(partial(_call, work, count))
-        end = stamps.stamp()
-        here.finish()
-        begin, done = stamps.ticks([start, end]).tolist()
-        spent: float = max(calling, (done - begin) * 1e-9)
-        if spent >= enough or count >= ROW_CALLS:
-            return spent / count
-        count *= 4
-
-
-def _call(work: Work, count: int) -> None:
-    for _ in range(count):
-        work()
-
-
-def timed(work: Work) -> float:
-    """Return the seconds that some work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return min(bench_of(here).seconds(work) for _ in range(TRIES))
