@@ -157,13 +157,13 @@ def not_along(
 
 
 def named_axis(attrs: Attrs, rank: int) -> tuple[int, ...]:
-    """The axis that the parameter `axis` names, as `not_along` wants it; none if it is None."""
+    """Return the axis that the parameter `axis` names, for `not_along`; none if it is None."""
     axis = attrs["axis"]
     return () if axis is None else (axis % rank,)
 
 
 def spatial_axes(attrs: Attrs, rank: int) -> range:
-    """The axes of (batch, channel, *spatial) data behind the channels."""
+    """Return the axes of (batch, channel, *spatial) data behind the channels."""
     return range(2, rank)
 
 

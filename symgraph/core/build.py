@@ -61,11 +61,11 @@ class Builder:
         return self.nodes[value.node].types[value.index]
 
     def call(
-        self, op: str, inputs: tuple[Value, ...], given: Mapping[str, Any], name: str, origin: str
+        self, op: str, inputs: tuple[Value, ...], attrs: Mapping[str, Any], name: str, origin: str
     ) -> Node:
         """Add a gradient node that serves `origin`."""
         types = [self.type_of(v) for v in inputs]
-        return self.add(typed_node(name, op, inputs, types, given, origin=origin))
+        return self.add(typed_node(name, op, inputs, types, attrs, origin=origin))
 
     def call_for(
         self, origin: str, op: str, inputs: tuple[Value, ...], attrs: Mapping[str, Any]

@@ -107,7 +107,7 @@ class Graph:
 
     @property
     def digest(self) -> str:
-        """A hash of everything that ranks must agree on; equal graphs have equal digests."""
+        """The hash of everything that ranks must agree on; equal graphs have equal digests."""
         if not self._digest:
             text = hashlib.sha256()
             for node in self:

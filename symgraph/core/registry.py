@@ -223,7 +223,7 @@ def find(name: str) -> OpDef:
 
 
 def complete(shape: Partial) -> bool:
-    """Whether every dimension is known."""
+    """Tell whether every dimension is known."""
     return shape is not None and 0 not in shape
 
 

@@ -91,12 +91,12 @@ class TensorType(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a dense array of this type."""
+        """The bytes of a dense array of this type."""
         return self.size * np.dtype(self.dtype).itemsize
 
     def before(self, axis: int) -> int:

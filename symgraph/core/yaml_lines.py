@@ -139,7 +139,7 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace `<<` by the keys that it merges, each once: else they double at every alias."""
+        """Replace `<<` by the keys that it merges, each once: repeats would multiply."""
         super().flatten_mapping(node)
         by_key = {
             key.value if isinstance(key, yaml.ScalarNode) else id(key): (key, value)

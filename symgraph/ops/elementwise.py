@@ -79,7 +79,7 @@ def numbers_with(*names: str) -> DTypeRule:
 
 def formula_doc(formula: Formula, **names: str) -> str:
     """Return a formula's text for a docstring, with the inputs' names."""
-    return re.sub(r"\b[xy]\b", lambda found: names[found[0]], formula.text)
+    return re.sub(r"\b[xy]\b", lambda match: names[match[0]], formula.text)
 
 
 # -- two values --------------------------------------------------------------------------------

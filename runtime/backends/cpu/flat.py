@@ -88,8 +88,8 @@ def by_ufunc(op: str, call: KernelCall) -> BoundCall | None:
     if op == "_power_scalar" and call.attrs["scalar"] == 2:
         return BoundCall(np.square, (*call.ins, out))
     numbers = [np.array(value, out.dtype) for value in formula.values(call.attrs)]
-    given = dict(zip((*formula.arrays, *formula.numbers), (*call.ins, *numbers), strict=True))
-    return BoundCall(function, (*[given[name] for name in names], out))
+    args = dict(zip((*formula.arrays, *formula.numbers), (*call.ins, *numbers), strict=True))
+    return BoundCall(function, (*[args[name] for name in names], out))
 
 
 def register(op: str, formula: Formula) -> None:

@@ -49,8 +49,11 @@ UFUNCS: Mapping[str | type[ast.AST], Function] = {
 
 
 def numpy_call(formula: Formula) -> tuple[Function, tuple[str, ...]] | None:
-    """The function of numpy that a formula is, whose last argument is the output, and the names of
-    its other arguments; None for a formula of several steps.
+    """Return the function of numpy that computes a formula in one pass, if there is one.
+
+    Returns:
+        The function, whose last argument is the output, and the names of its other arguments; None
+        for a formula of several steps.
     """
     match formula.tree:
         case ast.UnaryOp(sign, operand):
@@ -70,7 +73,7 @@ def numpy_call(formula: Formula) -> tuple[Function, tuple[str, ...]] | None:
 
 
 class _Constants(ast.NodeTransformer):
-    """Takes constants out of a formula, so that they can be of the arrays' type."""
+    """Replaces a formula's constants by names, so that they can have the arrays' type."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}

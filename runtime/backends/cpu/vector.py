@@ -28,12 +28,12 @@ LN2_LOW = -2.121944400546905827679e-4
 
 
 def exp(x: Any) -> Any:
-    """e^x, in compiled code to 1.2e-7 (float32) or 4e-16 (float64) of the value."""
+    """Compute e^x, in compiled code to 1.2e-7 (float32) or 4e-16 (float64) of the value."""
     return np.exp(x)
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), in compiled code to 2e-7 (float32) or 5e-16 (float64) of the value.
+    """Compute 1 / (1 + e^-x), in compiled code to 2e-7 (float32) or 5e-16 (float64) of the value.
 
     Values below the smallest normal number may come as 0.
     """
@@ -41,17 +41,17 @@ def sigmoid(x: Any) -> Any:
 
 
 def tanh(x: Any) -> Any:
-    """tanh x, in compiled code to 2e-7 (float32) or 5e-16 (float64) of the value, also near 0."""
+    """Compute tanh x, in compiled code to 2e-7 (float32) or 5e-16 (float64), also near 0."""
     return np.tanh(x)
 
 
 def expm1(x: Any) -> Any:
-    """e^x - 1, in compiled code to 2e-7 (float32) or 4e-16 (float64) of the value, also near 0."""
+    """Compute e^x - 1, in compiled code to 2e-7 (float32) or 4e-16 (float64), also near 0."""
     return np.expm1(x)
 
 
 def erf(x: Any) -> Any:
-    """The error function, in compiled code to 3e-7 (float32) or 3e-15 (float64) of the value."""
+    """Compute erf x, in compiled code to 3e-7 (float32) or 3e-15 (float64) of the value."""
     return math.erf(x)
 
 
@@ -160,7 +160,7 @@ def family(number: Any, degree: int, *erf: Any) -> list[Function]:
 
     @compiled
     def parts(x: Any) -> Any:
-        """p and n + shift for e^x = (1 + p) 2^n."""
+        """Return p and n + shift with e^x = (1 + p) 2^n."""
         shifted = x * per_ln2 + shift
         n = shifted - shift
         r = x - n * high - n * low
@@ -181,7 +181,7 @@ def family(number: Any, degree: int, *erf: Any) -> list[Function]:
         return one / (one + (p + one) * power_of_two(shifted))
 
     def tanh(x: Any) -> Any:
-        """m / (m + 2) with m = e^2|x| - 1, without cancellation near 0, and the sign of x."""
+        """Compute m / (m + 2) with m = e^2|x| - 1, exact near 0, with the sign of x."""
         twice = abs(x) + abs(x)
         p, shifted = parts(min(twice, flat))
         power = power_of_two(shifted)
@@ -217,12 +217,12 @@ for at, offered in enumerate((exp, sigmoid, tanh, expm1, erf)):
 
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
-    """`yes` or `no`, both of which are computed: so a loop over an array becomes vector code."""
+    """Choose between two values that are both computed, so that LLVM can vectorise the loop."""
     return yes if condition else no
 
 
 def minimum(x: Any, y: Any) -> Any:
-    """The smaller one; NaN if x is."""
+    """Return the smaller value; NaN if x is NaN."""
     return x if x <= y or x != x else y
 
 
