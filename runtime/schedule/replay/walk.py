@@ -51,15 +51,17 @@ def _record(**fields: type) -> np.dtype[Any]:
     return np.dtype(list(fields.items()))
 
 
-# step, last: the step to do and the one behind the last, places on the tape. wants: the channel
-# that it waits to receive from, or JOINED - n for the n-th of `exchanges`. frees: the message that
-# it waits to see received. Both are WAIT if there is none.
+# The records that the walk keeps, one array of each.
+# step, last: the next word and the one behind the last. wants: the channel that the rank waits to
+# receive from, or JOINED - n if it waits for the n-th exchange. frees: the message whose receipt it
+# waits for. Both are WAIT if it does not wait.
 RANK = _record(step=np.int64, last=np.int64, clock=np.int64, wants=np.int64, frees=np.int64)
 # transfer: ticks on the link. copy: ticks of the receiver.
 EDGE = _record(channel=np.int64, transfer=np.int64, copy=np.int64)
-# link: the first channel that has the same link; `busy` of that one tells until when the link is.
-# shared: whether several ranks send over the link. posted, taken: how many messages are. exchange:
-# the one that the channel is for, or -1. first: where its messages begin among all.
+# link: the first channel that has the same link; that channel's `busy` says until when the link is
+# busy. shared: whether several ranks send over the link. posted, taken: the numbers of messages
+# sent and received. exchange: the exchange that the channel is for, or -1. first: the place of the
+# channel's first message among all.
 CHANNEL = _record(
     src=np.int32,
     dst=np.int32,
@@ -72,15 +74,16 @@ CHANNEL = _record(
     latency=np.int64,
     busy=np.int64,
 )
-# unposted: its messages that are not posted. time: when the last one was or, once all are, when all
-# have arrived. takes: ticks from the one to the other.
+# unposted: the number of messages that are not posted. time: when the last one was posted and, once
+# all are, when they arrive. takes: the ticks between these times.
 EXCHANGE = _record(unposted=np.int64, time=np.int64, takes=np.int64)
-# word: the send's word without its kind. time: when it arrives and, once received, when it was.
+# word: the send's word without its kind. time: when the message arrives and, after that, when it
+# was received.
 MESSAGE = _record(word=np.int64, time=np.int64)
 
 
 class Ticks(NamedTuple):
-    """What everything takes; int64."""
+    """Durations in ticks; int64."""
 
     #: By body.
     run: Array
@@ -88,7 +91,7 @@ class Ticks(NamedTuple):
     overhead: int
     #: By stage.
     update: Array
-    #: Of an edge's message: on the link, and of its receiver.
+    #: By edge: of the message on its link, and of copying it.
     transfer: Array
     copy: Array
     #: By channel: from the end of a transfer to the arrival.
@@ -108,7 +111,7 @@ class Ticks(NamedTuple):
 
 
 class Carriers(NamedTuple):
-    """Which channels share a link."""
+    """The links of channels."""
 
     #: By channel: the first channel that has the same link.
     link: Array
@@ -117,41 +120,42 @@ class Carriers(NamedTuple):
 
 
 class Board(NamedTuple):
-    """What ranks read and write of each other."""
+    """The state that ranks share."""
 
-    #: Of RANK, EDGE, CHANNEL and MESSAGE.
+    #: Arrays of RANK, EDGE, CHANNEL and MESSAGE.
     ranks: Array
     edges: Array
     channels: Array
     messages: Array
-    #: Of EXCHANGE: [exchange, micro-batch].
+    #: EXCHANGE: [exchange, micro-batch].
     exchanges: Array
-    #: [edge, micro-batch] -> the message's number on its channel, WAIT if it is not posted; empty
-    #: if messages are delivered when they are posted.
+    #: [edge, micro-batch]: the message's number on its channel, WAIT if it is not posted; empty if
+    #: messages are delivered when they are posted.
     number: Array
-    #: A stack of ranks, and in `tally`: ranks on it; ranks at the collective; when the last of them
-    #: came.
+    #: A stack of the ranks that can run.
     ready: Array
+    #: The number of ranks on the stack, that of ranks at a collective, and when the last of these
+    #: came.
     tally: Array
 
 
 class State(NamedTuple):
-    """What the walk reads and writes."""
+    """The state of a walk."""
 
     words: Array
     #: int64: the tick at which each instruction of `words` ends.
     end: Array
     ticks: Ticks
     board: Board
-    #: Body -> its edges to other ranks; see Lists.
+    #: By body: its edges to other ranks; see Lists.
     out_first: Array
     out_tags: Array
-    #: Messages that a channel buffers.
+    #: The number of messages that a channel buffers.
     capacity: int
     #: The i-th sum begins after the last runs of sum_bodies[sum_first[i] : sum_first[i + 1]].
     sum_first: Array
     sum_bodies: Array
-    #: Body -> the end of its last run so far.
+    #: By body: the end of its last run so far.
     ran: Array
 
 
@@ -163,7 +167,12 @@ def start(
     carriers: Carriers,
     sum_bodies: Lists,
 ) -> State:
-    """Return the state before the first instruction."""
+    """Return the state before the first instruction.
+
+    Args:
+        capacity: The number of messages that a channel buffers; None: any number.
+        sum_bodies: The bodies that complete each of `ticks.sums`.
+    """
     ranks, edges = np.zeros(facts.ranks, RANK), np.zeros(len(facts.edges), EDGE)
     ranks["step"], ranks["last"] = tape.first[:-1], tape.first[1:]
     ranks["wants"] = ranks["frees"] = WAIT
@@ -205,7 +214,7 @@ def start(
 @njit(cache=True, nogil=True)
 def walk(state: State) -> int:
     """Run until the end: DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
-    # Local names: numba counts references at each look-up in a tuple, ten times the work itself.
+    # Local names, as numba counts references at each look-up in a tuple: ten times the work itself.
     words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
     run, overhead, update, _, _, _, _, _ = ticks
     ranks, edges, channels, _, _, _, ready, tally = board
