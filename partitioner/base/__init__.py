@@ -1,4 +1,4 @@
-"""Base: the partitioner's types, stages, time segments and the owner of each node.
+"""Base: the partitioner's types, stages, time segments and the body of each node.
 
 May import symgraph.
 Start reading: types.py.

@@ -190,6 +190,11 @@ class Load:
         return self.compute + self.incoming + self.outgoing
 
 
+def optimality_gap(load: float, lower_bound: float) -> float:
+    """Return the most by which a load exceeds the optimum, as a share of the load; 0: optimal."""
+    return 0.0 if lower_bound >= load * (1 - 1e-9) else 1 - lower_bound / load
+
+
 @dataclass(frozen=True)
 class Solution:
     """A placement with its proof: no placement of its kind has a load below lower_bound."""
@@ -202,12 +207,12 @@ class Solution:
 
     @property
     def optimal(self) -> bool:
-        return self.lower_bound >= self.max_load * (1 - 1e-9)
+        return self.gap == 0
 
     @property
     def gap(self) -> float:
         """The most by which this exceeds the optimum, as a share of max_load."""
-        return 0.0 if self.optimal else 1 - self.lower_bound / self.max_load
+        return optimality_gap(self.max_load, self.lower_bound)
 
 
 def evaluate(problem: Problem, assignment: Devices) -> tuple[Load, ...]:

@@ -10,6 +10,7 @@ from partitioner.base.types import Placement
 from partitioner.costs.cost import Costs
 from partitioner.costs.machine import Machine
 from partitioner.placement.group2ctx import Groups
+from partitioner.solve.problem import optimality_gap
 from symgraph.core.graph import Graph
 from symgraph.core.types import Value
 
@@ -71,12 +72,12 @@ class Placed:
 
     @property
     def optimal(self) -> bool:
-        return self.lower_bound >= self.load * (1 - 1e-9)
+        return self.gap == 0
 
     @property
     def gap(self) -> float:
         """The most by which the load exceeds the optimum, as a share of the load."""
-        return 0.0 if self.optimal else 1 - self.lower_bound / self.load
+        return optimality_gap(self.load, self.lower_bound)
 
 
 Strategy = Callable[[Graph, Costs, Machine, Constraints], Placed]

@@ -1,4 +1,4 @@
-"""Readable reports of a partition: the table that a partition prints itself as."""
+"""The report of a partition: the table that `print(partition)` shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from symgraph.core.units import aligned_columns, bytes_text, count_text, flops_t
 
 
 def body_flops(body: Body) -> int:
-    """Floating-point operations of one run of a body (one micro-batch)."""
+    """Count the floating-point operations of one run of a body (one micro-batch)."""
     graph = body.graph
     return sum(
         find(n.op).flops(n.attrs, graph.types_of(n.inputs), n.types)
@@ -21,7 +21,7 @@ def body_flops(body: Body) -> int:
 
 
 def parameter_bytes(partition: Partition, stage: int, parameters: set[str] | None = None) -> int:
-    """Bytes of the variables (all, or those named) that live on a stage."""
+    """Count the bytes of the variables (all, or those named) that live on a stage."""
     graph, placement = partition.graph, partition.placement
     return sum(
         n.types[0].nbytes
@@ -33,10 +33,15 @@ def parameter_bytes(partition: Partition, stage: int, parameters: set[str] | Non
 
 
 def table(partition: Partition, parameters: set[str] | None = None) -> str:
-    """Per stage: rank, device, nodes by phase, flops, parameter and activation bytes; the edges.
+    """Make a table of the stages, and list the messages between ranks.
 
-    Figures are for one micro-batch; activation bytes are what the forward phase keeps for the
-    backward phase.
+    A row has the stage's rank, device, nodes by phase, flops, bytes of parameters and activations,
+    and messages. Figures are for one micro-batch; activations are the bytes that the forward phase
+    keeps for the backward phase.
+
+    Args:
+        partition: the cut graph.
+        parameters: the variables to count as parameters; None: all.
     """
     placement = partition.placement
     phases = [p for p in PHASES if any(k.phase == p for k in partition.bodies)]
