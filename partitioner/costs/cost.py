@@ -53,8 +53,8 @@ def _text(
     ins: tuple[TensorType, ...],
     outs: tuple[TensorType, ...],
 ) -> str:
-    given = ", ".join(f"{k}={v!r}" for k, v in sorted(attrs) if k not in UNTIMED)
-    return f"{op}({_listed(ins)}{'; ' if given else ''}{given}) -> {_listed(outs)}"
+    attributes = ", ".join(f"{k}={v!r}" for k, v in sorted(attrs) if k not in UNTIMED)
+    return f"{op}({_listed(ins)}{'; ' if attributes else ''}{attributes}) -> {_listed(outs)}"
 
 
 def _listed(types: tuple[TensorType, ...]) -> str:

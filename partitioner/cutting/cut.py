@@ -170,10 +170,10 @@ def _body(
         if node.origin is not None or inputs != node.inputs:
             node = Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags)
         inside.append(node)
-    made = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
-    kept = tuple([v for v in (*imports.values(), *made) if lasts.get((key.stage, v), key) != key])
+    values = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
+    kept = tuple([v for v in (*imports.values(), *values) if lasts.get((key.stage, v), key) != key])
     asked = dict.fromkeys(graph.outputs)
     results = tuple([v for v in asked if body_of[v.node] == key])
     outside = {*kept, *sent, *asked}
-    body = Graph.of(inside, [v for v in made if v in outside])
+    body = Graph.of(inside, [v for v in values if v in outside])
     return Body(key, body, MappingProxyType(imports), kept, results)

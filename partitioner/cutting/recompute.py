@@ -90,10 +90,10 @@ def _again(
         if node.origin is None:
             again.setdefault(place, []).append(node.name)
         for value in node.inputs:
-            made = graph[value.node]
-            call = made.origin is None and not made.is_variable
-            if call and _place(body_of[made.name]) == place:
-                wanted.add(made.name)
+            source = graph[value.node]
+            call = source.origin is None and not source.is_variable
+            if call and _place(body_of[source.name]) == place:
+                wanted.add(source.name)
     return {place: names[::-1] for place, names in again.items()}
 
 

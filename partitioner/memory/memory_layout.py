@@ -261,13 +261,13 @@ class _Builder:
                 for root, shift in moves.items():
                     if root != target:
                         self.parent[root] = target, shift - moves[target]
-                whole = self.where(key).root
-                self.parent[whole] = target, -moves[target]
+                joined = self.where(key).root
+                self.parent[joined] = target, -moves[target]
 
     def _moves(self, key: Key, inputs: Iterable[Key]) -> dict[int, int]:
         """Find how far to move each input's root into the join's; {} if that is impossible."""
-        whole = self.where(key)
-        if self.cells[whole.root] != {0: self.size(key)} or whole.offset:
+        joined = self.where(key)
+        if self.cells[joined.root] != {0: self.size(key)} or joined.offset:
             return {}
         moves: dict[int, int] = {}
         begin = 0
@@ -279,19 +279,19 @@ class _Builder:
             begin += self.size(source)
         moved = sorted((s + d, e + d) for r, d in moves.items() for s, e in self.cells[r].items())
         clash = any(end > start for (_, end), (start, _) in pairwise(moved))
-        return {} if clash or whole.root in moves else moves
+        return {} if clash or joined.root in moves else moves
 
     # -- in place --------------------------------------------------------------------------------
 
     def write_over(self) -> None:
         """Let outputs take the places of inputs that no later call reads."""
-        found = [
+        pairs = [
             (body, at, node, pair)
             for body in self.bodies
             for at, node in enumerate(n for n in body.graph if not n.is_variable)
             for pair in find(node.op).in_place
         ]
-        if not found:
+        if not pairs:
             return
         sent = {(e.src.stage, e.value) for e in self.partition.edges if self.partition.crosses(e)}
         inside: defaultdict[int, _Inside] = defaultdict(_Inside)
@@ -299,7 +299,7 @@ class _Builder:
             root, offset = self.where(key)
             inside[root].add(key, offset, self.size(key))
         placed: set[Key] = set()
-        for body, at, node, (out, source) in found:
+        for body, at, node, (out, source) in pairs:
             over = node.inputs[source]
             old = body.key.stage, body.imports.get(over.node, over)
             new = body.key.stage, Value(node.name, out)

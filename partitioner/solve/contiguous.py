@@ -145,10 +145,10 @@ def _around_free(
     high = best[0] if best else _sum_of_all(core)
     costs, arcs, kept = relaxed(aside)
     family = down_sets(len(kept), arcs)
-    found = sweep(costs, family, high * (1 - 1e-9), budget)
-    if found is None:
+    chain = sweep(costs, family, high * (1 - 1e-9), budget)
+    if chain is None:
         return best, best[0] if best else floor
-    best, low = _best_of(core, best, kept, found[1]), max(floor, found[0])
+    best, low = _best_of(core, best, kept, chain[1]), max(floor, chain[0])
     # Is there room for what is set aside, too? If not, loads have to be larger.
     left_out = float(priced(core.times[:, aside.free], core.prices).sum())
     devices = float((np.array(costs.counts) * core.prices).sum())
@@ -157,11 +157,11 @@ def _around_free(
         if low >= high * (1 - SMALL_GAP):
             break
         middle = (low + high) / 2
-        found = sweep(costs, family, middle, budget, middle * devices - left_out)
-        if found is None:
+        chain = sweep(costs, family, middle, budget, middle * devices - left_out)
+        if chain is None:
             low = middle
         else:
-            best, high = _best_of(core, best, kept, found[1]), middle
+            best, high = _best_of(core, best, kept, chain[1]), middle
     return best, low
 
 
@@ -195,19 +195,19 @@ def _banded(core: Elements, best: Best | None, budget: Budget) -> Best | None:
     """
     core = mirrored(core)
     while best is not None and not budget.spent:
-        order, found = _along(core, best[1]), None
+        order, chain = _along(core, best[1]), None
         for width in BAND_WIDTHS:
             band = frozenset((order[i], order[i + width]) for i in range(len(order) - width))
             narrowed = ordered(core, band)
             try:
                 family = down_sets(len(narrowed), narrowed.arcs, MAX_BAND_SETS)
-                found = sweep(weights(narrowed), family, best[0] * (1 - 1e-9), budget)
+                chain = sweep(weights(narrowed), family, best[0] * (1 - 1e-9), budget)
             except TooMany:
                 continue
             except Stopped:
                 return best
             break
-        if found is None:
+        if chain is None:
             return best
-        best = _finished(core, narrowed.assignment(devices_of(narrowed, found[1])))
+        best = _finished(core, narrowed.assignment(devices_of(narrowed, chain[1])))
     return best

@@ -79,8 +79,8 @@ class Elements:
     def limits(self) -> Array:
         """The memory limit of each kind, a hair less where sizes are not whole numbers, so that no
         rounding passes it."""
-        whole = bool((self.problem.memory == np.floor(self.problem.memory)).all())
-        return np.array([k.memory_limit * (1.0 if whole else 1 - 1e-12) for k in self.kinds])
+        integral = bool((self.problem.memory == np.floor(self.problem.memory)).all())
+        return np.array([k.memory_limit * (1.0 if integral else 1 - 1e-12) for k in self.kinds])
 
     def assignment(self, devices: Array) -> Array:
         """Turn element -> device into node -> device."""
@@ -152,15 +152,15 @@ def _build(problem: Problem, of: Array, more: Arcs, contiguous: bool) -> Element
 
 def _nets(problem: Problem, of: Array, kinds: list[int]) -> tuple[Net, ...]:
     """Collect the values that several elements make or read; those of the same elements as one."""
-    found: dict[tuple[int, ...], list[float]] = {}
+    nets: dict[tuple[int, ...], list[float]] = {}
     for i, t in enumerate(problem.transfers):
         held = {int(of[t.source]), *(int(of[v]) for v in t.targets)}
         costs = [problem.moves[g][i] for g in kinds]
         if len(held) > 1 and any(costs):
-            total = found.setdefault(tuple(sorted(held)), [0.0] * len(kinds))
+            total = nets.setdefault(tuple(sorted(held)), [0.0] * len(kinds))
             for row, cost in enumerate(costs):
                 total[row] += cost
-    return tuple((tuple(costs), held) for held, costs in sorted(found.items()))
+    return tuple((tuple(costs), held) for held, costs in sorted(nets.items()))
 
 
 def joined(core: Elements, pairs: Iterable[tuple[int, int]]) -> Elements:

@@ -40,11 +40,11 @@ def infeasible(problem: Problem, *, contiguous: bool) -> InfeasibleError:
             f"{devices} do not suffice at any memory limit for the nodes that only one kind of "
             "device can run; add devices"
         )
-    whole = bool((problem.memory == np.floor(problem.memory)).all())
-    limit = math.ceil(smallest.max_load if whole else smallest.max_load * (1 + 1e-11))
-    given = min(kind.memory_limit for kind in problem.kinds if kind.count)
+    integral = bool((problem.memory == np.floor(problem.memory)).all())
+    limit = math.ceil(smallest.max_load if integral else smallest.max_load * (1 + 1e-11))
+    smallest_limit = min(kind.memory_limit for kind in problem.kinds if kind.count)
     return InfeasibleError(
-        f"a memory limit of {given:.0f} bytes per accelerator is too small for {devices}; "
+        f"a memory limit of {smallest_limit:.0f} bytes per accelerator is too small for {devices}; "
         f"{'the smallest limit that works is' if smallest.optimal else 'a limit that works is'} "
         f"{limit} bytes"
     )

@@ -44,7 +44,7 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
         return None
     times = core.times[core.kind_of].T
     top = _allowed(core, times <= bound)
-    found = minimise(
+    result = minimise(
         np.eye(1, count, count - 1)[0],
         _constraints(core, np.where(np.isfinite(times), times, 0.0), count),
         np.concatenate([top, np.ones(nets * k), [bound]]),
@@ -55,12 +55,12 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
             "node_limit": int(min(nodes, NO_LIMIT)),
         },
     )
-    if found.status == 2:  # infeasible: nothing is below the bound
+    if result.status == 2:  # infeasible: nothing is below the bound
         return bound, None
-    proven = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
+    proven = result.mip_dual_bound if result.mip_dual_bound is not None else 0.0
     devices = None
-    if found.status == 0:
-        devices = found.x[: n * k].reshape(n, k).argmax(axis=1)
+    if result.status == 0:
+        devices = result.x[: n * k].reshape(n, k).argmax(axis=1)
     return (float(proven) if math.isfinite(proven) else 0.0), devices
 
 
@@ -95,12 +95,12 @@ def _constraints(core: Elements, times: Array, count: int) -> list[Row]:
                 ring += [(rows, v * k + d, 1.0), (rows, w * k + d, -1.0)]
                 ring.append((rows, n * k + e * k + d, -1.0))
                 rows += 1
-    found: list[Row] = [
+    constraints: list[Row] = [
         (_matrix(once, n, count), 1, 1),
         (_matrix(load, k, count), -np.inf, 0),
     ]
     if rows:
-        found.append((_matrix(ring, rows, count), -np.inf, 0))
+        constraints.append((_matrix(ring, rows, count), -np.inf, 0))
     limits = core.limits[kind_of]
     tight = [d for d in range(k) if core.memory.sum() > limits[d]]
     if tight:
@@ -109,8 +109,8 @@ def _constraints(core: Elements, times: Array, count: int) -> list[Row]:
             for i, d in enumerate(tight)
             for v in range(n)
         ]
-        found.append((_matrix(size, len(tight), count), -np.inf, 1))
-    return found
+        constraints.append((_matrix(size, len(tight), count), -np.inf, 1))
+    return constraints
 
 
 def _matrix(entries: list[tuple[int, int, float]], height: int, width: int) -> Any:

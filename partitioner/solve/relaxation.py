@@ -41,7 +41,7 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
     for v, (g, i) in group_of.items():
         for s in range(1 << i):
             times[:, g, s | 1 << i] = times[:, g, s] + core.times[:, v]
-    found = replace(
+    costs_of_kept = replace(
         weights(core),
         times=np.ascontiguousarray(core.times[:, kept]),
         memory=core.memory[kept],
@@ -51,7 +51,7 @@ def relaxed(core: Elements) -> tuple[Weights, Arcs, Array]:
         free=times,
     )
     arcs = frozenset((number[a], number[b]) for a, b in core.arcs if a in number and b in number)
-    return found, arcs, kept
+    return costs_of_kept, arcs, kept
 
 
 def _groups(core: Elements) -> dict[int, tuple[int, int]]:
@@ -61,17 +61,17 @@ def _groups(core: Elements) -> dict[int, tuple[int, int]]:
         away = [v for v in members if core.free[v]]
         for v in away:
             near[v] += [u for u in away if u != v]
-    found: dict[int, tuple[int, int]] = {}
+    place: dict[int, tuple[int, int]] = {}
     groups = 0
     for v in near:
-        if v in found:
+        if v in place:
             continue
         part = [v]
         for u in part:
-            part += [x for x in dict.fromkeys(near[u]) if x not in found and x not in part]
-        found.update({u: (groups, i) for i, u in enumerate(part[:MAX_GROUP])})
+            part += [x for x in dict.fromkeys(near[u]) if x not in place and x not in part]
+        place.update({u: (groups, i) for i, u in enumerate(part[:MAX_GROUP])})
         groups += 1
-    return found
+    return place
 
 
 def place_free(core: Elements, nodes: Array) -> Array:

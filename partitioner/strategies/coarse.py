@@ -178,12 +178,12 @@ def _ties(
 
 def _groups(nodes: list[Node]) -> dict[str, list[int]]:
     """Map each ctx_group to its nodes. Variables follow their readers."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         group = lookup(node.tags, "ctx_group")
         if group is not None:
-            found.setdefault(group, []).append(i)
-    return found
+            groups.setdefault(group, []).append(i)
+    return groups
 
 
 def _pins(
@@ -194,7 +194,7 @@ def _pins(
     constraints: Constraints,
 ) -> dict[int, list[int]]:
     """Map devices to the nodes pinned to them; a variable's pin is that of its first reader."""
-    found: dict[int, list[int]] = {}
+    pins: dict[int, list[int]] = {}
     groups = _groups(nodes) if constraints.pins else {}
     for name, device in constraints.pins.items():
         if not 0 <= device < len(machine.devices):
@@ -211,27 +211,27 @@ def _pins(
         else:
             known = nearest(name, [*groups, *index])
             raise PlacementError(f"no group or node {name!r} to be pinned; {known}")
-        found.setdefault(device, []).extend(held)
-    return found
+        pins.setdefault(device, []).extend(held)
+    return pins
 
 
 def _pinned(nodes: list[Node], classes: Classes, pins: Mapping[int, list[int]]) -> tuple[int, ...]:
     """Find the device of every class; -1: any."""
-    found = [-1] * classes.count
+    device_of = [-1] * classes.count
     first: dict[int, int] = {}
     for device, held in pins.items():
         for i in held:
             c = int(classes.of[i])
-            if found[c] not in (-1, device):
+            if device_of[c] not in (-1, device):
                 raise PlacementError(
-                    f"{nodes[first[c]].name!r} is pinned to device {found[c]} and "
+                    f"{nodes[first[c]].name!r} is pinned to device {device_of[c]} and "
                     f"{nodes[i].name!r} to device {device}, but both stay together: they share "
                     "parameters, or values go back and forth between them and nodes pinned with "
                     "them; pin them to one device, or use the strategy noncontiguous"
                 )
-            found[c] = device
+            device_of[c] = device
             first.setdefault(c, i)
-    return tuple(found)
+    return tuple(device_of)
 
 
 # -- classes ---------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def _kept(graph: Graph, home: Mapping[str, int], n: int) -> Array:
                     owner[made] = made
                 elif node.inputs[0] in owner:
                     owner[made] = owner[node.inputs[0]]
-    found = np.zeros(n, dtype=np.int64)
+    nbytes = np.zeros(n, dtype=np.int64)
     for c, value in kept:
-        found[c] += graph.type_of(value).nbytes
-    return found
+        nbytes[c] += graph.type_of(value).nbytes
+    return nbytes

@@ -91,12 +91,12 @@ def _alike(
 
     If so many differ that a solver could not tell their sets apart, group those of about one speed.
     """
-    found: dict[object, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for d, (time, move, limit) in enumerate(zip(times, moves, limits, strict=True)):
         key = time.tobytes(), move.tobytes(), limit, d if d in pinned else -1
-        found.setdefault(key, []).append(d)
-    held = [group for group in found.values() if group[0] in pinned]
-    free = [group for group in found.values() if group[0] not in pinned]
+        groups.setdefault(key, []).append(d)
+    held = [group for group in groups.values() if group[0] in pinned]
+    free = [group for group in groups.values() if group[0] not in pinned]
     order = sorted((d for g in free for d in g), key=lambda d: (float(times[d].sum()), d))
     count = len(free)
     while count > 1 and math.prod(len(group) + 1 for group in free) > MAX_DEVICE_SETS:
@@ -108,13 +108,13 @@ def _alike(
 def _colours(coarse: Coarse) -> list[int]:
     """Choose a colour for every class: that of its tie or pin, or its own number."""
     first: dict[tuple[int, int], int] = {}
-    found = list(range(len(coarse)))
+    colours = list(range(len(coarse)))
     for c, (colour, pin) in enumerate(zip(coarse.colours, coarse.pins, strict=True)):
         if pin >= 0:
-            found[c] = first.setdefault((1, pin), c)
+            colours[c] = first.setdefault((1, pin), c)
         elif colour >= 0:
-            found[c] = first.setdefault((0, colour), c)
-    return found
+            colours[c] = first.setdefault((0, colour), c)
+    return colours
 
 
 def _moves(coarse: Coarse, device: int, *, cheapest: bool) -> Array:
@@ -124,8 +124,8 @@ def _moves(coarse: Coarse, device: int, *, cheapest: bool) -> Array:
         return np.zeros(len(coarse.stars))
     amounts = np.array([(star.messages, star.nbytes) for star in coarse.stars], dtype=np.float64)
     times = np.stack([amounts @ (x.latency, 1 / x.bandwidth) for x in links])
-    found: Array = times.min(axis=0) if cheapest else times.mean(axis=0)
-    return found
+    seconds: Array = times.min(axis=0) if cheapest else times.mean(axis=0)
+    return seconds
 
 
 def floor(coarse: Coarse) -> float:

@@ -52,7 +52,7 @@ def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[
     home: dict[str, int] = {}
     terms: dict[str, set[int]] = {}  # inner sum -> the classes that make its terms
     for node in graph:
-        own = of[node.origin or node.name]
+        home_class = of[node.origin or node.name]
         if node.name in sums:
             made_in: set[int] = set()
             for value in node.inputs:
@@ -62,9 +62,9 @@ def traffic(graph: Graph, of: Mapping[str, int]) -> tuple[dict[str, int], tuple[
             if sums[node.name]:
                 terms[node.name] = made_in
             elif len(made_in) > 1:
-                star(own, set(made_in), True, node.types[0].nbytes)
-            own = next(iter(made_in)) if len(made_in) == 1 else own
-        home[node.name] = own
+                star(home_class, set(made_in), True, node.types[0].nbytes)
+            home_class = next(iter(made_in)) if len(made_in) == 1 else home_class
+        home[node.name] = home_class
     for node in graph:
         if not sums.get(node.name, False):
             for index, type_ in enumerate(node.types):

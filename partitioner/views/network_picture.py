@@ -233,8 +233,8 @@ def _sizes(
     names = internals.list_outputs()
     sizes = dict.fromkeys(names, "")
     if shape is not None:
-        found = zip(names, internals.infer_shape(**shape)[1], strict=True)
-        sizes = {name: "x".join(map(str, s[1:])) for name, s in found}
+        shapes = zip(names, internals.infer_shape(**shape)[1], strict=True)
+        sizes = {name: "x".join(map(str, s[1:])) for name, s in shapes}
     if dtype is not None:
         kinds = zip(names, internals.infer_type(**dtype)[1], strict=True)
         sizes = {name: f"{sizes[name]}({kind})" for name, kind in kinds}

@@ -112,18 +112,18 @@ def group_block(graph: Graph, placement: Placement) -> str:
 
 def _devices_of_pieces(graph: Graph, placement: Placement) -> dict[str, list[str]]:
     """Find the devices of groups' shards or replicas, where each of those is on one device."""
-    found: dict[str, dict[int, set[Context]]] = {}
+    pieces_of: dict[str, dict[int, set[Context]]] = {}
     counts: dict[str, int] = {}
     for node in graph:
         place = place_of(node)
         if place and node.origin is None and not node.is_variable:
             group = lookup(node.tags, "ctx_group") or ""
-            devices = found.setdefault(group, {}).setdefault(place[0], set())
+            devices = pieces_of.setdefault(group, {}).setdefault(place[0], set())
             devices.add(placement.device_of(home_of(node)))
             counts[group] = place[1]
     return {
         group: [str(next(iter(pieces[i]))) for i in range(counts[group])]
-        for group, pieces in found.items()
+        for group, pieces in pieces_of.items()
         if len(pieces) == counts[group] and all(len(on) == 1 for on in pieces.values())
     }
 
