@@ -44,8 +44,14 @@ class BoundProgram(NamedTuple):
     calls: list[Call]
 
 
-def bind_programs(rank: Rank, programs: Sequence[Program], arena: Arena) -> list[BoundProgram]:
-    """Bind the programs of a step, which run one after the other, to a rank's memory."""
+def bind_programs(
+    rank: Rank, programs: Sequence[Program], arena: Arena
+) -> tuple[list[BoundProgram], dict[str, Array]]:
+    """Bind the programs of a step, which run one after the other, to a rank's memory.
+
+    Returns:
+        The bound programs; the array of each variable's summed gradient.
+    """
     device, bind = rank.device, Bind(rank, arena)
     bound = [BoundProgram(p, [bind.instruction(i) for i in p]) for p in programs]
     if device.receive_stream is not None:
@@ -56,7 +62,7 @@ def bind_programs(rank: Rank, programs: Sequence[Program], arena: Arena) -> list
         ]
     if len(programs) == 1:  # what comes between several may change gradients
         bound = [BoundProgram(p, with_sums(rank, p, calls)) for p, calls in bound]
-    return [BoundProgram(p, in_ranges(device, p, calls)) for p, calls in bound]
+    return [BoundProgram(p, in_ranges(device, p, calls)) for p, calls in bound], bind.grads
 
 
 class Bind:
@@ -73,9 +79,10 @@ class Bind:
             for kind, layout in arena.layouts.items()
         }
         self.bodies: dict[object, BoundBody] = {}
+        self.grads: dict[str, Array] = {}
 
     def instruction(self, instruction: Instruction) -> Call:
-        """The call that does an instruction."""
+        """Make the call that does an instruction."""
         rank = self.rank
         if isinstance(instruction, (Update, Collective)):
             return partial(rank.finish, instruction)
@@ -99,12 +106,12 @@ class Bind:
         return partial(rank.recv, edge, self._array(edge, edge.dst, mb), mb)
 
     def _adding(self, body: BoundBody, mb: int) -> list[BodyCall]:
-        """The calls that add the gradients of a run to those of other micro-batches."""
+        """Make the calls that add the gradients of a run to those of other micro-batches."""
         terms = dict(body.results)
         gradients = self.rank.parts.plans[self.kinds[mb].part].grads
         for name, value in gradients.items():
             if value in terms:
-                self.rank.grads[name] = terms[value]  # if there is but one micro-batch
+                self.grads[name] = terms[value]  # if there is but one micro-batch
         copyto, add = self.rank.device.xp.copyto, self.rank.device.xp.add
         calls = []
         for name, step in self.arena.adding.get((body.key, mb), ()):
@@ -115,7 +122,7 @@ class Bind:
                 total = self._sum(name, step.into, term)
                 more = self._sum(name, step.number, term) if step.ends else term
                 calls.append(BodyCall(name, add, (total, more, total)))
-            self.rank.grads[name] = self._sum(name, self.arena.totals[name], term)
+            self.grads[name] = self._sum(name, self.arena.totals[name], term)
         return calls
 
     def _sum(self, name: str, index: int, like: Array) -> Array:

@@ -1,8 +1,9 @@
-"""The stopwatch: when each call of a rank's runs began and ended, taken while steps run.
+"""The stopwatch: start and end of each call of a rank's runs, measured while steps run.
 
-A worker that is given one is bound with a stamp before each call and after the last; one that is
-not is bound as ever, so that a run without a profile pays nothing. A stamp takes a tenth of a
-microsecond, on a GPU some two; there it tells when the card did the call, not when it was made.
+A worker with a stopwatch is bound with a stamp before each call and after the last one; a worker
+without is bound to the plain calls, so a run without a profile costs nothing. A stamp takes a tenth
+of a microsecond; on a GPU about two, and there it tells when the GPU ran the call, not when the
+host made it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from runtime.backends.device.clocks import HostStamps, Stamps
 
 
 class Watched(NamedTuple):
-    """A run that is timed: names of its nodes' calls, and of those that add up gradients."""
+    """A run that is timed."""
 
     key: BodyKey
     mb: int
+    #: The names of its nodes' calls.
     calls: tuple[str, ...]
+    #: The names of the variables whose gradients it adds up.
     adding: tuple[str, ...]
 
 
 class Laps(NamedTuple):
-    """Start and end of every call of a step, in the order of `Stopwatch.runs`: int64 ns."""
+    """Start and end of every call of a step, in the order of `Stopwatch.runs`, in ns."""
 
     start: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
 
 
 class Stopwatch:
-    """Times of one worker; `runs` are in the order of its program."""
+    """The times of one worker; `runs` are in the order of its program."""
 
     def __init__(self) -> None:
         self.runs: list[Watched] = []
@@ -43,7 +46,7 @@ class Stopwatch:
         self._device: Stamps = HostStamps()
 
     def reset(self, stamps: Stamps) -> None:
-        """Forget all runs: the worker is bound anew. stamps: of its device."""
+        """Forget all runs, since the worker is bound anew; stamps: those of its device."""
         self._device = stamps
         self.runs.clear()
         self._stamps.clear()
@@ -51,23 +54,23 @@ class Stopwatch:
     def watch(
         self, body: BoundBody, mb: int, adding: Sequence[Call]
     ) -> tuple[BoundBody, list[Call]]:
-        """A run's calls with stamps between them; to be asked in the order of the program."""
+        """Put stamps between the calls of a run; called for the runs in the program's order."""
         names = tuple([s.name for s in body.steps]), tuple([s.name for s in adding])
         self.runs.append(Watched(body.key, mb, *names))
         return body._replace(steps=tuple(self._timed(body.steps))), self._timed(adding)
 
     def _timed(self, steps: Sequence[Call]) -> list[Call]:
-        """A stamp before each step, and one after the last."""
-        found = []
+        """Put a stamp before each call and one after the last."""
+        timed = []
         for step in steps:
-            found += [Call(step.name, self._stamp, ()), step]
-        return [*found, Call(steps[-1].name, self._stamp, ())] if steps else []
+            timed += [Call(step.name, self._stamp, ()), step]
+        return [*timed, Call(steps[-1].name, self._stamp, ())] if steps else []
 
     def _stamp(self) -> None:
         self._stamps.append(self._device.stamp())
 
     def laps(self) -> Laps:
-        """The calls of the step since the last time this was asked, before the next one begins."""
+        """Return the times of the step since the last call; called once after every step."""
         stamps = self._device.ticks(self._stamps)
         self._stamps.clear()
         first = np.ones(len(stamps), bool)  # stamps that begin a call
@@ -77,6 +80,6 @@ class Stopwatch:
                 if count:
                     at += count + 1
                     first[at] = False
-        assert at + 1 == len(stamps), "one whole step since the last time"
+        assert at + 1 == len(stamps), "one whole step since the last call"
         begin = np.flatnonzero(first)
         return Laps(stamps[begin], stamps[begin + 1])

@@ -82,7 +82,7 @@ class Worker(Rank):
             set_aside(partition, rank, self.device)
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)
-        self.bound = bind_programs(self, programs, arena)
+        self.bound, self.grads = bind_programs(self, programs, arena)
 
     def _drop(self) -> None:
         """Drop the memory; the next step takes it anew."""

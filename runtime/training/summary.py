@@ -47,13 +47,13 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
 
 def placement_of(plan: Plan) -> dict[str, str | list[str]]:
     """The device of each ctx_group, or the list of its devices."""
-    found = group_devices(plan.partition.graph, plan.placement)
-    names = {group: [str(d) for d in devices] for group, devices in found.items() if group}
+    devices_of = group_devices(plan.partition.graph, plan.placement)
+    names = {group: [str(d) for d in devices] for group, devices in devices_of.items() if group}
     return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """What is known of each stage before a run: sizes a step; and the memory of its device."""
+    """A row for each stage with what is known before a run: sizes per step, its device's memory."""
     partition = plan.partition
     micro_batches = len(plan.sizes)
     kept = kept_bytes(partition)
@@ -82,7 +82,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
 def _measured(
     plan: Plan, stage: int, seconds: dict[str, float], ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What a run adds: seconds a step, and the bytes that the stage's device held."""
+    """The columns that a run adds: seconds per step, and the bytes that the stage's device held."""
     forward = backward = 0.0
     for key in plan.partition.bodies:
         if key.stage == stage:

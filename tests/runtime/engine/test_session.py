@@ -64,6 +64,18 @@ def bits(weights: Weights) -> dict[str, bytes]:
     return {n: a.tobytes() for n, a in weights.items()}
 
 
+def test_a_wish_to_stop_is_no_figure():
+    """Trainers read it as figures["stop"], which users saw among the sums over their batches."""
+    case = mlp_case()
+    made = make_plan(case, options(2))
+    with ThreadCluster(2) as cluster:
+        arrays = initialize(made, cluster, Uniform(0.1), seed=0)
+        session = Session(made, cluster, arrays, optimizer=SGD(0.1))
+        for stop in (False, True, False):
+            assert list(session.step(case.feeds, stop=stop)) == list(made.scalars)
+            assert session.stopped == stop
+
+
 # -- a small MLP against numpy ---------------------------------------------------------------------
 
 
