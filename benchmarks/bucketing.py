@@ -1,12 +1,12 @@
-"""Buckets against padding everything to the longest: examples/lstm_ptb on a piece of its text.
+"""Buckets compared with padding everything to the longest: examples/lstm_ptb on part of its text.
 
     python -m benchmarks.bucketing [--tokens 5000] [--rounds 3] [--text FILE] [key.path=value ...]
 
-Epochs of the variants alternate, since other work on the machine hits them all alike. The losses of
-the first epoch are compared bit by bit between two devices and one. Memory is what a process holds
-after a step of every bucket, or of the largest alone. Steps hold one batch and follow zb-h1.
-"cores" is the processor time that an epoch got, divided by its seconds. `key.path=value` changes
-all configs.
+Epochs of the variants alternate, so other work on the machine affects all of them alike. The losses
+of the first epoch are compared bit by bit between two devices and one. Memory is the size of a
+process after a step of every bucket, or of the largest alone. A step has one batch and uses zb-h1.
+"cores" is the processor time of an epoch divided by its seconds. `key.path=value` changes all
+configs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Trainer:
-    """A variant's trainer on the first tokens of the text."""
+    """Make a variant's trainer on the first tokens of the text."""
     file, own = VARIANTS[name]
     text = ("data.kind=text", f"data.path={options.text}") if options.text else ()
     given = ("data.batches_per_step=1", "pipeline.schedule=zb-h1", *text, *options.overrides, *own)
@@ -62,7 +62,7 @@ def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Tr
 
 
 class Epoch(NamedTuple):
-    """Seconds, the share of a processor's time in them, and each step's summed loss."""
+    """Seconds of an epoch, the processor time per second, and the summed loss of each step."""
 
     seconds: float
     cores: float
@@ -80,7 +80,7 @@ def epoch(trainer: Trainer) -> Epoch:
 
 
 def blank(trainer: Trainer, length: int) -> DataBatch:
-    """A batch of one word again and again, for any length."""
+    """Make a batch that repeats one word, for any length."""
     ids = np.full((length, trainer.job.config.data.batch_size), 2, np.int32)
     described = [DataDesc(n, ids.shape, "int32", "TN") for n in ("data", "label")]
     return DataBatch(
@@ -89,7 +89,7 @@ def blank(trainer: Trainer, length: int) -> DataBatch:
 
 
 def held(options: argparse.Namespace, lengths: Sequence[int]) -> tuple[int, int]:
-    """Bytes of the pools and of the whole process after steps of these buckets."""
+    """Measure the bytes of the pools and of the process after steps of these buckets."""
     with ExitStack() as stack, limit_blas(1):
         trainer = make_trainer(HAND, options, stack)
         for length in [*lengths, *lengths]:
@@ -101,7 +101,7 @@ def held(options: argparse.Namespace, lengths: Sequence[int]) -> tuple[int, int]
 
 
 def further(options: argparse.Namespace) -> tuple[float, float]:
-    """Seconds to plan a bucket of 60 steps after that of 61, and to bind it."""
+    """Measure the seconds to plan a bucket of 60 steps after one of 61, and to bind it."""
     options = argparse.Namespace(**vars(options))
     options.overrides = [*options.overrides, f"data.buckets=[{LONGEST}, {LONGEST + 1}]"]
     with ExitStack() as stack, limit_blas(1):
@@ -121,13 +121,13 @@ def further(options: argparse.Namespace) -> tuple[float, float]:
 
 
 def apart(function: Any, *arguments: Any) -> Any:
-    """A function's result in a process of its own."""
+    """Call a function in a new process and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def compare_epochs(options: argparse.Namespace, console: Console) -> None:
-    """Print seconds of an epoch of each variant, and whether their losses are equal."""
+    """Print the seconds of an epoch of each variant, and whether their losses are equal."""
     with ExitStack() as stack, limit_blas(1):
         trainers = {name: make_trainer(name, options, stack) for name in VARIANTS}
         first = {name: epoch(trainer).losses for name, trainer in trainers.items()}

@@ -1,11 +1,11 @@
-"""Messages through our layers beside mpi4py's on raw buffers.
+"""Messages through the layers of the runtime, compared with mpi4py's on raw buffers.
 
     mpiexec -n 2 python -m benchmarks.communication [--seconds 0.3]
 
-Point to point: half the time of a message there and back, of float32. `endpoint` is what pipelines
-send with; `communicator` is `Communicator.send`, `recv` and `allreduce`. All receive into arrays
-that are there already. Rounds of the layers alternate, and each one's quickest is shown, as a share
-of mpi4py's time: above 1 is slower.
+Point to point: half the round-trip time of a float32 message. `endpoint` is the layer of pipelines;
+`communicator` is `Communicator.send`, `recv` and `allreduce`. All receive into existing arrays.
+Rounds of the layers alternate; the table shows the fastest round of each relative to mpi4py's:
+above 1 is slower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Turn = Callable[[], Any]
 
 
 def there_and_back(rank: int, send: Turn, receive: Turn) -> Turn:
-    """One message each way."""
+    """Send one message each way."""
 
     def turn() -> None:
         for step in (send, receive) if rank == 0 else (receive, send):
@@ -40,9 +40,9 @@ def there_and_back(rank: int, send: Turn, receive: Turn) -> Turn:
 
 
 def point_to_point(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn]:
-    """Name -> a turn; the messages of a turn hold `nbytes` bytes.
+    """Return a function per layer that runs a turn with messages of `nbytes` bytes.
 
-    As pipelines do, the endpoint goes on to receive while its message may not have left yet.
+    As in pipelines, the endpoint receives even if its own message has not left yet.
     """
     other = 1 - raw.rank
     array, out = (np.zeros(nbytes // 4, np.float32) for _ in range(2))
@@ -55,7 +55,7 @@ def point_to_point(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn
 
 
 def allreduce(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn]:
-    """As `point_to_point`, for sums over both ranks."""
+    """Return a function per layer that runs a turn of sums over both ranks."""
     array, out = (np.zeros(nbytes // 4, np.float32) for _ in range(2))
     return {
         "mpi4py": lambda: raw.Allreduce(array, out),
@@ -64,7 +64,7 @@ def allreduce(raw: Any, comm: Any, end: Any, nbytes: int) -> dict[str, Turn]:
 
 
 def quickest(raw: Any, turns: dict[str, Turn], seconds: float) -> dict[str, float]:
-    """Seconds a turn of the best round; each has as many turns as rank 0 finds time for."""
+    """Return the seconds per turn of the fastest round; rank 0 chooses the turns per round."""
     found: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(ROUNDS):
         for name, turn in turns.items():

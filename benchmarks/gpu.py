@@ -1,11 +1,10 @@
-"""What there is to do with a card for a short while: checks, then benchmarks, each within a time.
+"""Work for a GPU that is available for a short time: checks, then benchmarks, with time limits.
 
     python -m benchmarks.gpu FOLDER [--only NAME ...] [--seconds 560]
 
-A step is a process of its own, and is ended when its time is over. What it says comes to
-FOLDER/NAME.log while it runs, and how it ended to FOLDER/report.json after each step: what has been
-found is there whenever the whole is stopped. A step that fails does not keep the next from running;
-the first ones are those whose failure explains the others'.
+Each step is a process, which is ended when its time is over. Its output goes to FOLDER/NAME.log
+while it runs, and its result to FOLDER/report.json when it ends, so results survive if all is
+stopped. A failed step does not stop the next ones; steps whose failure explains others come first.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10")
 
 
 class Step(NamedTuple):
-    """What is run: arguments of Python, variables of its environment, seconds it may take."""
+    """A process to run: arguments of Python, environment variables, and limit of seconds."""
 
     name: str
     arguments: tuple[str, ...]
@@ -80,7 +79,7 @@ STEPS = (
 
 
 def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
-    """How a step went; seconds: that are left for it."""
+    """Run a step within the seconds left; return its record."""
     limit, begun = min(step.seconds, seconds), time.monotonic()
     with (folder / f"{step.name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
@@ -109,14 +108,14 @@ def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
 
 
 def last_line(folder: Path, name: str) -> str:
-    """The last that a step has said."""
+    """Return the last line of a step's log."""
     text = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def run_all(steps: Sequence[Step], folder: Path, seconds: float) -> list[dict[str, object]]:
-    """All of them as far as the time goes; how they went, which is in a file too."""
+    """Run the steps while there is time; write and return their records."""
     folder.mkdir(parents=True, exist_ok=True)
     end, found = time.monotonic() + seconds, list[dict[str, object]]()
     for step in steps:
@@ -131,7 +130,7 @@ def run_all(steps: Sequence[Step], folder: Path, seconds: float) -> list[dict[st
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; 0 if all went well."""
+    """Run the command line; return 0 if all steps passed."""
     names = [step.name for step in STEPS]
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",

@@ -1,12 +1,11 @@
-"""The LSTM language model benchmark: this project beside its peers, in one run.
+"""The LSTM language model benchmark: this project and its peers, in one run.
 
     python -m benchmarks.lstm_lm --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
 
 Every contender trains the same networks on the same random words (float32; forward, backward,
 clipping to a global norm of 5, SGD) in a process of its own. They work in turn, round after round,
-never two at a time; with --gpu on a card, which several contexts share. First the gradients of
-symgraph's very plans are compared with PyTorch's. docs/benchmarks.md tells how the environments are
-made.
+never two at a time; with --gpu on a GPU, which several contexts share. First, the gradients of
+symgraph's plans are compared with PyTorch's. docs/benchmarks.md describes the environments.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ TRIED = 2  # steps that tell how long one takes
 
 
 class Benchmark:
-    """One run: the options, where things go, and who was left out, with the reason."""
+    """One run: the options, the files, and the contenders left out, with the reasons."""
 
     def __init__(self, options: argparse.Namespace, console: Console, folder: Path) -> None:
         self.options = options
@@ -76,7 +75,7 @@ class Benchmark:
         self.console.line(f"{config}: {name} is left out: {reason}")
 
     def python(self, interpreter: str) -> str:
-        """The interpreter of a contender; LeftOut if it was not given."""
+        """Return a contender's interpreter; LeftOut if there is none."""
         given = sys.executable if interpreter == "symgraph" else self.options.__dict__[interpreter]
         if given is None:
             raise LeftOut(f"--{interpreter} PYTHON is not given")
@@ -94,7 +93,7 @@ class Benchmark:
         return Process(command, settings, self.log())
 
     def log(self) -> Path:
-        """A new file, for what a process writes to stderr."""
+        """Open a new file for the stderr of a process."""
         self._logs += 1
         return self.folder / f"{self._logs}.log"
 
@@ -103,7 +102,7 @@ class Benchmark:
         return make_shim(self.folder)
 
     def config(self, config: str) -> dict[str, Any]:
-        """Start, check and measure all contenders on a configuration."""
+        """Start, check and measure all contenders on one configuration."""
         with ExitStack() as stack:
             processes: dict[str, Process] = {}
             results: dict[str, Result] = {}
@@ -137,7 +136,7 @@ class Benchmark:
     def start(
         self, config: str, name: str, stack: ExitStack
     ) -> tuple[Process, Result, dict[str, float]]:
-        """Start a contender and check its gradients if it is ours; LeftOut if that cannot be."""
+        """Start a contender, and check symgraph's gradients; LeftOut if it does not start."""
         peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
         contender, variants = (peak, ()) if name == PEAK else parse(name)
         ours = contender.arguments[0].endswith("symgraph_lstm")
@@ -185,7 +184,7 @@ class Benchmark:
     def measure(
         self, config: str, processes: dict[str, Process], results: dict[str, Result]
     ) -> list[float]:
-        """Run all in turn, every second round backwards; fills in the results.
+        """Run all contenders in turn, every second round backward, and fill in the results.
 
         A turn's first step is dropped: others have had the caches since. Gives the share of the
         CPUs that others used before each round, while all contenders stood still.
@@ -218,7 +217,7 @@ class Benchmark:
         return busy
 
     def steps(self, process: Process) -> int:
-        """Steps of a turn."""
+        """Return the number of steps of a turn."""
         spent = process.run(TRIED, TURN_LIMIT)["seconds"]
         if self.options.steps is not None:
             return self.options.steps
@@ -229,7 +228,7 @@ class Benchmark:
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the tree, for the record."""
+    """Describe the machine and the working tree, for the record."""
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -254,13 +253,13 @@ def machine() -> dict[str, Any]:
 
 
 def free_memory() -> int:
-    """Bytes that programs can still have without swapping."""
+    """Return the bytes available without swapping."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def busy_share(seconds: float) -> float:
-    """The share of our CPUs' time that is used meanwhile, or taken by the machine's host."""
+    """Return the share of CPU time that others use for a while, the machine's host included."""
 
     def ticks() -> tuple[int, int]:
         idle = total = 0
@@ -335,7 +334,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Do the benchmark of a command line; its exit status."""
+    """Run the benchmark; return the exit status."""
     options = parser().parse_args(argv)
     options.configs = options.configs or (ON_GPUS if options.gpu else ON_CPUS)
     options.contenders = options.contenders or (DEFAULT_ON_GPU if options.gpu else DEFAULT)

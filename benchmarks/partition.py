@@ -2,9 +2,9 @@
 
     python -m benchmarks.partition --workloads ../shared/workloads --json partition.json
 
-Published problems are those of dnn-partitioning (Tarnawski et al., NeurIPS 2020); the figures that
-its authors and others' planners have reached stand beside ours, from `published.csv`. Every figure
-of ours is made by a process of its own, whose processor time and memory are told.
+Published problems are those of dnn-partitioning (Tarnawski et al., NeurIPS 2020); `published.csv`
+has the results of its authors and of other planners for comparison. Each of our results is computed
+by a new process, whose processor time and memory are shown.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Row = dict[str, Any]
 
 
 def solve_one(file: str, strategy: str, cpus: int) -> Row:
-    """One placement, by this process."""
+    """Compute one placement in this process."""
     workload = read_workload(file, cpus=cpus)
     limit = {"time_limit": SECONDS} if strategy == "noncontiguous" else {}
     found = solve(workload.problem, strategy, **limit)
@@ -75,7 +75,7 @@ def solve_one(file: str, strategy: str, cpus: int) -> Row:
 
 
 def in_process(*arguments: object) -> Row:
-    """What a process of its own prints for these arguments."""
+    """Return the JSON that a new process prints for these arguments."""
     command = [sys.executable, "-m", "benchmarks.partition", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: Row = json.loads(done.stdout.splitlines()[-1])
@@ -83,7 +83,7 @@ def in_process(*arguments: object) -> Row:
 
 
 def published(folder: Path) -> Iterator[Row]:
-    """A row for each published problem, and for l = 0 and 1 where both are published."""
+    """Compute a row per published problem, for l = 0 and 1 where both are published."""
     with PUBLISHED.open(encoding="utf-8") as lines:
         known = list(csv.DictReader(lines))
     for line in track(known, "published problems", console=Console(stderr=True)):
@@ -108,7 +108,7 @@ def _number(text: str) -> float | None:
 
 
 def published_table(rows: list[Row]) -> Table:
-    """All strategies side by side, milliseconds a sample of the slowest device."""
+    """Print all strategies side by side: milliseconds per sample of the slowest device."""
     table = Table(title="Slowest device, ms (dnn-partitioning's problems); ours | published")
     for name in ("problem", "l", *OURS.values(), "CPU s", "MiB"):
         table.add_column(name, justify="left" if name == "problem" else "right")
@@ -139,7 +139,7 @@ def _cell(found: Row) -> str:
 
 
 class Macs:
-    """Multiply-accumulates of forward products, a token (case P1)."""
+    """Multiply-accumulates of forward products, per token (case P1)."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -152,7 +152,7 @@ class Macs:
 
 
 def example(decode_shards: int | str) -> tuple[Graph, Constraints]:
-    """lstm_ptb: 8 layers of 400, embedding of 200, 10,000 words, with gradients."""
+    """Build lstm_ptb: 8 layers of 400, embedding of 200, 10,000 words, with gradients."""
     batch, steps = 2, 3
     model = build(batch, steps, 10_000, 8, 400, 200, residual=False, decode_shards=decode_shards)
     shapes = {n: f.type.shape for n, f in model.feeds.items()}
@@ -164,7 +164,7 @@ def example(decode_shards: int | str) -> tuple[Graph, Constraints]:
 
 
 def lstm_ptb() -> list[Row]:
-    """Every strategy's slowest device on two, in multiply-accumulates a token."""
+    """Compute every strategy's slower device of two, in multiply-accumulates per token."""
     groups = {f"layer{i}": cpu(i * 2 // 8) for i in range(8)} | {"embed": cpu(0), "decode": cpu(1)}
     machine = Machine.uniform([cpu(0), cpu(1)], SPEED, 0.0, 1e30)
     rows = []
@@ -191,7 +191,7 @@ def lstm_ptb() -> list[Row]:
 
 
 def lstm_ptb_table(rows: list[Row]) -> Table:
-    """Of case P1: the hand plan has 9.12 M, the best cut between layers 7.36 M."""
+    """Print case P1: the hand-written plan has 9.12 M, the best cut between layers 7.36 M."""
     table = Table(title="MXNet's lstm_ptb on 2 devices, million multiply-accumulates a token")
     for name in ("decoder", "layers", "strategy", "slowest device", "bound", "s"):
         table.add_column(
@@ -213,7 +213,7 @@ def lstm_ptb_table(rows: list[Row]) -> Table:
 
 
 def grown(steps: int) -> Row:
-    """Processor seconds of each arrow for an 8-layer LSTM unrolled so long, by this process."""
+    """Measure processor seconds of each planning step for an unrolled 8-layer LSTM."""
     model = build(4, steps, 50, 8, 8, 8, residual=False, decode_shards=1)
     shapes = {n: f.type.shape for n, f in model.feeds.items()}
     dtypes = {n: f.type.dtype for n, f in model.feeds.items()}
@@ -244,7 +244,7 @@ def grown(steps: int) -> Row:
 
 
 def large_table(rows: list[Row]) -> Table:
-    """Seconds by arrow, and the ratio to the graph of half the size."""
+    """Print the seconds of each planning step, and their ratio to the graph of half the size."""
     table = Table(title="Large graphs, processor seconds (8 LSTM layers on 4 devices, optimal)")
     for name in ("nodes", *rows[0]["seconds"], "total", "to half the nodes"):
         table.add_column(name, justify="right")

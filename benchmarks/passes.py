@@ -1,8 +1,9 @@
-"""What each part of the executor brings: a training step with one of them left out at a time.
+"""The effect of each optimization: a training step with one of them disabled at a time.
 
     python -m benchmarks.passes --config small
 
-Variants are alternated in one process; medians of the steps and their ratio to the whole.
+Variants alternate in one process. The table shows median step times and their ratio to that of
+everything on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,11 +29,12 @@ from threadpoolctl import threadpool_limits
 
 from examples.lstm_lm import build
 from partitioner.cutting import merging
-from partitioner.memory.memory_plan import memory_layout as layout
+from partitioner.memory import memory_layout
 from runtime import Options, Session, ThreadCluster, initialize, plan
-from runtime.backends import bodies as kernels
+from runtime.backends import bodies
 from runtime.backends.cpu import gemm
 from symgraph import cpu, init, optimizer
+from symgraph.core.registry import find
 
 CONFIGS = {  # layers, hidden, batch, steps
     "small": (2, 200, 20, 20),
@@ -47,22 +50,26 @@ def same(graph: Any, *_: Any) -> Any:
     return graph
 
 
-# What is left out -> the names that are replaced while a session is made.
+def find_without_in_place(name: str) -> Any:
+    return replace(find(name), in_place=())
+
+
+# What is disabled -> the names that are replaced while a session is made.
 VARIANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "everything on": (),
     "products over time not merged": ((merging, "merge_products", same),),
     "weight gradients not one product": ((merging, "sum_products", same),),
     "equal calls not shared": ((merging, "share", same),),
-    "joins copied": ((layout, "is_join", lambda node: False),),
-    "nothing written in place": ((layout, "IN_PLACE", {}),),
+    "joins copied": ((memory_layout, "is_join", lambda node: False),),
+    "nothing written in place": ((memory_layout, "find", find_without_in_place),),
     "weights not packed": ((gemm, "available", lambda: False),),
-    "numpy instead of kernels": ((kernels, "KERNELS", {}),),
+    "numpy instead of kernels": ((bodies, "KERNELS", {}),),
 }
 
 
 @contextmanager
 def session(name: str, config: str) -> Iterator[Callable[[], float]]:
-    """A session on one device with a variant's changes; the call runs a step: its seconds."""
+    """Make a session on one device with a variant's changes; yield a function that times a step."""
     layers, hidden, batch, steps = CONFIGS[config]
     with ExitStack() as stack:
         for where, what, instead in VARIANTS[name]:
@@ -109,8 +116,8 @@ def main() -> int:
     medians = {name: float(np.median(t)) for name, t in times.items()}
     base = medians["everything on"]
     table = Table(title=f"{chosen.config}, one device, one thread")
-    for column in ("left out", "step", "spread", "times as long"):
-        table.add_column(column, justify="left" if column == "left out" else "right")
+    for column in ("disabled", "step", "spread", "times as long"):
+        table.add_column(column, justify="left" if column == "disabled" else "right")
     for name, seconds in medians.items():
         low, high = np.percentile(times[name], (25, 75))
         table.add_row(

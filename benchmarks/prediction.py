@@ -1,11 +1,11 @@
-"""Prediction: simulated step times beside measured ones.
+"""Prediction: simulated step times compared with measured ones.
 
     python -m benchmarks.prediction [--steps 9] [--out docs/prediction]
 
-Two series on threads: layers that sleep, whose costs are known, and an LSTM language model, whose
-bodies are timed under one schedule (gpipe, or zb-h1 where the backward phase is cut in two) to
-predict the others. Prints a table, the mean error and the rank correlation of each series, and
-writes a scatter picture.
+There are two series on threads: layers that sleep, whose costs are known, and an LSTM language
+model. The model's bodies are timed under one schedule (gpipe, or zb-h1 if the backward phase is
+split) to predict the others. Prints a table, the mean error and the rank correlation of each
+series, and writes a scatter plot.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of a session's steps: the step, its bodies, and an instruction that is no run."""
+    """Medians over a session's steps: the step, its bodies, and an instruction besides runs."""
 
     step: float
     bodies: dict[BodyKey, float]
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
 
 
 def measure(made: Plan, feeds: Feeds, steps: int) -> Measured:
-    """Run a few steps of a plan on threads."""
+    """Run a few steps of a plan on threads and measure them."""
     with ThreadCluster(made.partition.ranks) as cluster:
         arrays = initialize(made, cluster, Uniform(0.1), seed=1)
         session = Session(made, cluster, arrays)
@@ -93,7 +93,7 @@ def planned(point: Point) -> Plan:
 
 
 def sleeping_points() -> Iterator[tuple[Point, dict[str, float]]]:
-    """Points, and the seconds of each layer's phases, forward, input and weight."""
+    """Return points, and the seconds of each layer's phases: forward, input and weight."""
     costs = [
         (0.016, 0.020, 0.012),
         (0.024, 0.024, 0.024),
@@ -118,9 +118,9 @@ def sleeping_points() -> Iterator[tuple[Point, dict[str, float]]]:
 
 
 def known_costs(made: Plan, phases: dict[str, float]) -> dict[BodyKey, float]:
-    """Seconds of each body: the sleeps of the layers that its stage has.
+    """Return the seconds of each body: the sleeps of its stage's layers.
 
-    Nobody asks for the gradient of the data, the first layer's input.
+    The gradient of the data, the first layer's input, is never computed.
     """
     stage_of = made.partition.placement.stage_of
     found = {}
@@ -150,7 +150,7 @@ VOCAB, STEPS, BATCH, HIDDEN, LAYERS = 4000, 16, 64, 384, 4
 
 
 def lstm_points() -> Iterator[list[Point]]:
-    """Points that share their bodies: the first is what the bodies are timed with."""
+    """Return points with common bodies, which are timed with the first point."""
     model = build(BATCH, STEPS, VOCAB, LAYERS, HIDDEN, HIDDEN)
     rng = np.random.default_rng(0)
     feeds = {
@@ -218,7 +218,7 @@ def conclude(name: str, series: list[Found]) -> str:
 
 
 def picture(series: dict[str, list[Found]], path: Path) -> None:
-    """A scatter of predicted over measured step times."""
+    """Draw a scatter plot of predicted over measured step times."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
-"""Scale: 1F1B of many ranks and micro-batches, generated, lowered, proved and simulated.
+"""Scale: 1F1B with many ranks and micro-batches, generated, lowered, checked and simulated.
 
     python -m benchmarks.scale [--ranks 64 1024] [--micro-batches 4096]
 
-Prints seconds of each step, nanoseconds an instruction and the peak memory of a process that does
-nothing else; the compiled loops are loaded on a small case first.
+Prints the seconds of each step, nanoseconds per instruction, and the peak memory of a process that
+does nothing else; a small case loads the compiled loops first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def run(ranks: int, mbs: int) -> tuple[dict[str, float], int, float]:
-    """Seconds of each step, the number of instructions and the makespan."""
+    """Return the seconds of each step, the number of instructions and the makespan."""
     topology = chain(range(ranks))
     costs = Costs(lambda key: 1 if key.phase == "F" else 2)
     seconds: dict[str, float] = {}
@@ -39,7 +39,7 @@ def run(ranks: int, mbs: int) -> tuple[dict[str, float], int, float]:
 
 
 def report(ranks: int, mbs: int) -> None:
-    """One line for one size, of this process."""
+    """Print one line for one size, measured in this process."""
     run(4, 8)
     seconds, count, makespan = run(ranks, mbs)
     assert makespan == 3 * (mbs + ranks - 1)

@@ -1,15 +1,14 @@
-"""Search: the config that `--search` writes beside an exhaustive measured sweep.
+"""Search: the config that `--search` writes, compared with an exhaustive measured sweep.
 
     python -m benchmarks.search [--configs small medium deep] [--points 36] [--rounds 2]
         [--finals 7] [--steps 5]
 
 The networks are those of benchmarks.lstm_lm, on two devices. The points of the sweep are placements
 (layers before the cut; the decoder whole or in shards) x schedules x micro-batches x time segments,
-evenly picked if there are more than asked for. They and the winner run in turn, round after round,
-every second one backwards; each time a session is made anew, so that memory holds one of them.
-The shortest of so many noisy times is shorter than the step that it is of. So the winner and those
-that were fastest then have rounds of their own, and only these tell how they compare.
-`key.path=value` changes all configs.
+an even selection if there are more than requested. They and the winner run in turn, round after
+round, every second round backward; each session is made anew, so memory holds one at a time. The
+minimum of many noisy times is biased, so the winner and the fastest points then run in separate
+rounds, and only these are compared. `key.path=value` changes all configs.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ ENOUGH, LONGEST = 1.03, 120.0  # of the sweep's best; seconds of a search
 
 
 def base(name: str, overrides: Sequence[str]) -> list[str]:
-    """What all configs of a network say."""
+    """Return the overrides common to all configs of a network."""
     size = CONFIGS[name]
     model = (
         f"{{layers: {size.layers}, hidden: {size.hidden}, embed: {size.hidden}, residual: false}}"
@@ -66,7 +65,7 @@ def base(name: str, overrides: Sequence[str]) -> list[str]:
 
 
 def grid(layers: int, steps: int) -> Iterator[tuple[str, list[str]]]:
-    """The names of all points, and what their configs say."""
+    """Return the overrides of all points by name."""
     middle = layers // 2
     cuts = range(max(1, middle), min(layers, middle + 2) + 1)
     for cut, whole, schedule, count, parts in product(
@@ -93,7 +92,7 @@ def grid(layers: int, steps: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def picked(name: str, most: int, overrides: Sequence[str]) -> dict[str, Config]:
-    """The configs of the sweep."""
+    """Select the configs of the sweep."""
     every = list(grid(CONFIGS[name].layers, CONFIGS[name].steps))
     chosen = np.linspace(0, len(every) - 1, min(most, len(every))).round().astype(int)
     shared = base(name, overrides)
@@ -105,7 +104,7 @@ def picked(name: str, most: int, overrides: Sequence[str]) -> dict[str, Config]:
 def searched(
     name: str, overrides: Sequence[str], clusters: Clusters, steps: int, folder: Path
 ) -> tuple[Config, dict[str, Any]]:
-    """The winner's config, and the figures of the search."""
+    """Run the search; return the winner's config and the figures."""
     open_ = [
         "group2ctx={}",
         "partition.strategy=auto",
@@ -121,7 +120,7 @@ def searched(
 
 
 def measured(config: Config, clusters: Clusters, shared: Shared, steps: int) -> float:
-    """The median of some steps of a session that is made for them."""
+    """Measure the median of some steps of a new session."""
     trial = Trial.of(config, clusters.of(config), steps=steps, shared=shared)
     trial.run(1, keep=False)
     trial.run(steps)
@@ -132,7 +131,7 @@ def measured(config: Config, clusters: Clusters, shared: Shared, steps: int) -> 
 def sweep(
     configs: Mapping[str, Config], clusters: Clusters, shared: Shared, rounds: int, steps: int
 ) -> dict[str, list[float]]:
-    """The median step of every config in every round."""
+    """Measure the median step of every config in every round."""
     found: dict[str, list[float]] = {name: [] for name in configs}
     for number in range(rounds):
         names = list(configs)
@@ -149,7 +148,7 @@ def sweep(
 
 
 def benchmark(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One network: its search and its sweep."""
+    """Run the search and the sweep of one network."""
     clusters = Clusters({})
     try:
         with TemporaryDirectory() as folder:
@@ -183,7 +182,7 @@ def benchmark(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of all networks, and of each the fastest points."""
+    """Print a table of all networks, and the fastest points of each."""
     console = Console(sys.stdout)
     head = ("", "search", "simulated", "winner's step", "best of the sweep", "winner / best", "")
     rows = [

@@ -1,6 +1,6 @@
-"""Sleeping layers: operators of known cost, to try predictions without a machine's moods.
+"""Sleeping layers: operators of known cost, to test predictions without noise.
 
-`_sleep(data, weight)` gives back its data after so many seconds; so do its two gradients.
+`_sleep(data, weight)` returns its data after some seconds; so do its two gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from symgraph.core.types import Array
 
 
 def same_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """Output like the first input; a weight has one element."""
+    """Infer an output like the first input; a weight has one element."""
     return [ins[0], (1,)], [ins[0]]
 
 
@@ -26,7 +26,7 @@ def like_weight(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
 
 
 def wait(seconds: float) -> None:
-    """Wait until a point in time: `time.sleep` alone comes back some 60 to 150 µs late."""
+    """Wait until a point in time; `time.sleep` alone is some 60 to 150 µs late."""
     end = time.perf_counter() + seconds
     time.sleep(max(0.0, seconds - 2e-4))
     while time.perf_counter() < end:
@@ -77,7 +77,7 @@ register(
 
 
 def chain(costs: Sequence[tuple[float, float, float]]) -> Symbol:
-    """Layers in a row, group `g<layer>` each: seconds forward, of I and of W, a micro-batch."""
+    """Build a chain of layers in groups `g<layer>`, from (F, I, W) seconds per micro-batch."""
     x = sym.Variable("x")
     for layer, (forward, back, weight) in enumerate(costs):
         with AttrScope(ctx_group=f"g{layer}"):

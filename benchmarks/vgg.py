@@ -1,10 +1,10 @@
-"""The VGG-16 benchmark: channel-parallel on one and two ranks, and beside PyTorch.
+"""The VGG-16 benchmark: channel-parallel on one and two ranks, compared with PyTorch.
 
     python -m benchmarks.vgg [--torch PYTHON] [--batch 64] [--rounds 3] [--steps 3]
 
-A step is forward, backward and SGD with momentum on made-up images of 32x32, in float32, without
-dropout. Contenders are processes that work in turn, forwards and backwards in alternation, and
-stand still otherwise; see docs/benchmarks.md.
+A step is forward, backward and SGD with momentum on synthetic images of 32x32, in float32, without
+dropout. Contenders are processes that work in turn, in alternating order, and are stopped
+otherwise; see docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.peers.contenders import Contender, Process, environment
 
 
 def contenders(batch: int, torch: bool) -> list[Contender]:
-    """Ours on one and two ranks, of one BLAS thread each; PyTorch on one and two threads."""
+    """List ours on one and two ranks, one BLAS thread each, and PyTorch on one and two threads."""
     found = [
         Contender(
             f"symgraph {kind}, {ranks} rank{'s' * (ranks > 1)}",
@@ -45,7 +45,7 @@ def contenders(batch: int, torch: bool) -> list[Contender]:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
-    """Seconds of each contender's steps; what else ran meanwhile is printed."""
+    """Measure the seconds of each contender's steps; print the load of other programs."""
     seconds: dict[str, list[float]] = {}
     with ExitStack() as stack:
         processes = {}

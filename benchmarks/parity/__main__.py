@@ -1,9 +1,9 @@
-"""The same definitions under MXNet 1.9.1 and here: names, shapes, outputs and gradients compared.
+"""Comparison with MXNet 1.9.1: names, shapes, outputs and gradients of the same definitions.
 
     python -m benchmarks.parity --mxnet PYTHON [--store FILE] [NAME ...]
 
-PYTHON has MXNet 1.9.1 (docs/benchmarks.md says how). --store writes MXNet's records to FILE, as the
-tests read them (tests/data/mxnet.npz). The exit status is 1 if anything differs.
+PYTHON has MXNet 1.9.1 (see docs/benchmarks.md). --store writes MXNet's records to FILE, which the
+tests read (tests/data/mxnet.npz). The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations

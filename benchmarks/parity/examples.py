@@ -1,9 +1,9 @@
-"""Definition files of MXNet's examples, unchanged, under MXNet and here: names and shapes compared.
+"""Comparison with MXNet: names and shapes of the unchanged definition files of its examples.
 
     python -m benchmarks.parity.examples --source DIR --mxnet PYTHON
 
 DIR is a checkout of MXNet 1.2.1, the last release with all of these files; PYTHON has MXNet 1.9.1.
-The files are run as they are: here, `import mxnet` gives them symgraph. The exit status is 1 if
+The files run unchanged: here, their `import mxnet` imports symgraph. The exit status is 1 if
 anything differs.
 """
 
@@ -35,7 +35,7 @@ class Example(NamedTuple):
 
 
 def image(name: str, size: int = 224, channels: int = 3, **arguments: Any) -> Example:
-    """A network of example/image-classification."""
+    """Return an example of example/image-classification."""
     file = f"image-classification/symbols/{name}.py"
     shapes = {"data": (BATCH, channels, size, size)}
     return Example(file, "get_symbol", {"num_classes": 10, **arguments}, shapes)
@@ -123,7 +123,7 @@ EXAMPLES = {
 
 
 def describe(mx: Any, folder: Path, example: Example) -> dict[str, Any]:
-    """Names and shapes of arguments, outputs and states; or the error."""
+    """Return names and shapes of arguments, outputs and states, or the error."""
     spec = importlib.util.spec_from_file_location("definition", folder / example.file)
     assert spec is not None
     assert spec.loader is not None

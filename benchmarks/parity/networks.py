@@ -1,7 +1,7 @@
 """Network definitions as MXNet's examples write them; `mx` is either mxnet or symgraph.
 
-Each function takes the module and returns a symbol. Nothing here knows which of the two it is: that
-one text makes the same network in both is what benchmarks/parity shows.
+Each function takes the module and returns a symbol. Nothing here depends on which of the two it is:
+benchmarks/parity shows that one text makes the same network in both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VOCAB, HIDDEN, EMBED, STEPS, BATCH = 12, 6, 5, 4, 3
 class Network(NamedTuple):
     """A definition and the shapes of its inputs.
 
-    ids: the inputs that hold whole numbers, which have no gradient -> the limit they are below.
+    ids maps inputs of whole numbers, which have no gradient, to their upper limit (exclusive).
     """
 
     build: Callable[[Any], Any]

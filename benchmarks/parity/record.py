@@ -1,7 +1,7 @@
-"""What one library makes of a network: names, shapes, outputs, gradients, new auxiliary states.
+"""The record of a network in one library: names, shapes, outputs, gradients, auxiliary states.
 
-The values of all inputs and parameters are a function of their names and shapes, so that two
-libraries, in two Pythons, compute with the same numbers.
+The values of inputs and parameters depend only on their names and shapes, so two libraries, in two
+Pythons, compute with the same numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 def value(name: str, shape: tuple[int, ...], limit: int | None) -> Any:
-    """Numbers around 0, or whole numbers from 0 (from 1 for lengths) below the limit."""
+    """Return numbers around 0, or whole numbers from 0 (lengths: from 1) below the limit."""
     draw = np.random.RandomState(zlib.crc32(name.encode()) % 2**32)
     if limit is not None:
         return draw.randint(name == "length", limit + (name == "length"), shape).astype("float32")
@@ -47,7 +47,7 @@ def shapes_by_name(names: Iterable[str], shapes: Iterable[Any]) -> dict[str, lis
 
 
 def pack(records: Mapping[str, Record]) -> Arrays:
-    """Records as a few arrays, for one small npz file: all numbers of a network in one."""
+    """Pack records into a few arrays for one small npz file, one array per network."""
     packed: Arrays = {}
     for name, record in records.items():
         layout = [(key, list(a.shape)) for key, a in record.arrays.items()]
@@ -72,10 +72,10 @@ def unpack(packed: Mapping[str, Any]) -> dict[str, Record]:
 
 
 def differences(ours: Record, theirs: Record, tolerance: float = 1e-5) -> list[str]:
-    """What differs, one line each; arrays by more than `tolerance` of their largest element.
+    """List the differences; arrays may differ by `tolerance` of their largest element.
 
-    A gradient that is zero but for rounding (that of a bias before BatchNorm) is measured by the
-    network's other gradients: a twentieth of the largest stands for its largest element.
+    A gradient that is zero except for rounding (such as that of a bias before BatchNorm) is
+    compared relative to a twentieth of the network's largest gradient.
     """
     found = []
     grads = [abs(a).max() for key, a in theirs.arrays.items() if key.startswith("grad ")]

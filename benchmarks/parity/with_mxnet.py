@@ -1,4 +1,4 @@
-"""MXNet's record of every network, written to an npz file; run by the Python that has MXNet 1.9.1.
+"""MXNet's record of every network, written to an npz file by the Python that has MXNet 1.9.1.
 
     PYTHON -m benchmarks.parity.with_mxnet FILE [NAME ...]
 

@@ -1,9 +1,9 @@
-"""Symbol files as MXNet 1.9.1 writes them, and what it infers of them, for the tests of loading.
+"""Symbol files written by MXNet 1.9.1, and the shapes it infers, for the tests of loading.
 
     PYTHON -m benchmarks.parity.write_symbols FOLDER
 
-The networks are those of MXNet's own model zoo, and the Inception-BN and the recurrent ones of
-networks.py. Run it with the Python that has MXNet.
+The networks are those of MXNet's model zoo, and Inception-BN and the recurrent ones of networks.py.
+Run it with the Python that has MXNet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Contenders: who takes part in the benchmark, under which settings, and their processes.
+"""Contenders of the benchmark: their settings and processes.
 
-Only one contender works at a time: the others are stopped (SIGSTOP), so that none of their
-threads can spin on a core meanwhile.
+Only one contender works at a time. The others are stopped (SIGSTOP), so none of their threads can
+spin on a core.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 
 class LeftOut(Exception):
-    """Why a contender cannot take part, in one line."""
+    """The reason why a contender cannot take part, in one line."""
 
 
 class Contender(NamedTuple):
-    """interpreter: the option that gives its Python, or symgraph for ours."""
+    """A contender; interpreter is the option that names its Python, or symgraph for ours."""
 
     title: str
     interpreter: str
@@ -117,7 +117,7 @@ DEFAULT_ON_GPU = (
 
 
 def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
-    """The contender and its variants of a name such as `torch-lstm+malloc+mkl`.
+    """Parse a contender and its variants from a name such as `torch-lstm+malloc+mkl`.
 
     Raises ValueError for names that are unknown.
     """
@@ -138,7 +138,7 @@ def title(name: str) -> str:
 def environment(
     around: Mapping[str, str], contender: Contender, variants: Sequence[str], shim: Path | None
 ) -> dict[str, str]:
-    """What a contender's process gets: the shell's variables without settings, and its own."""
+    """Return the environment of a contender: the shell's without settings, and its own."""
     made = {name: value for name, value in around.items() if not name.startswith(DROPPED)}
     made |= contender.settings
     if "malloc" in variants:
@@ -151,7 +151,7 @@ def environment(
 
 
 def make_shim(folder: Path) -> Path:
-    """Compile the library that un-throttles MKL; LeftOut without a compiler or without need."""
+    """Compile the library that un-throttles MKL; LeftOut if not needed or without a compiler."""
     if "GenuineIntel" in Path("/proc/cpuinfo").read_text():
         raise LeftOut("MKL is not throttled on this CPU")
     compiler = shutil.which("cc")
@@ -164,7 +164,7 @@ def make_shim(folder: Path) -> Path:
 
 
 class Process:
-    """A contender at work, stopped but for the calls of its methods; a context manager."""
+    """A contender's process, stopped except during calls of its methods; a context manager."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -187,20 +187,23 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """End it with all that it has started; may be called again."""
+        """End the process and all its children; may be called again."""
         self._signal(signal.SIGKILL)
         self._child.wait()
         self._child.stdin.close()
         self._child.stdout.close()
 
     def ready(self, limit: float) -> dict[str, Any]:
-        """Wait until it is ready; what it says of itself. LeftOut if it fails or takes longer."""
+        """Wait until it is ready and return its description.
+
+        LeftOut if it fails or takes too long.
+        """
         found = self._answer(limit)
         self._signal(signal.SIGSTOP)
         return found
 
     def run(self, steps: int, limit: float) -> dict[str, Any]:
-        """Do so many steps; LeftOut as of `ready`."""
+        """Run some steps and return their seconds; LeftOut as in `ready`."""
         self._signal(signal.SIGCONT)
         self._child.stdin.write(f"run {steps}\n".encode())
         self._child.stdin.flush()
@@ -209,7 +212,7 @@ class Process:
         return found
 
     def _signal(self, number: int) -> None:
-        """To all its processes: a contender may have started more."""
+        """Send a signal to all its processes, because a contender may have started more."""
         if self._child.poll() is None or number == signal.SIGKILL:
             try:
                 os.killpg(self._child.pid, number)
@@ -217,7 +220,7 @@ class Process:
                 return
 
     def _answer(self, limit: float) -> dict[str, Any]:
-        """The next line that is JSON; a contender's libraries may print others."""
+        """Return the next line of JSON; libraries may print other lines."""
         until = time.monotonic() + limit
         pipe = self._child.stdout
         while True:

@@ -2,7 +2,7 @@
 
     PYTHON -m benchmarks.peers.mxnet_lstm CONFIG
 
-The embedding is with the first half of the layers, the decoder with the second.
+The embedding is with the first half of the layers, the decoder with the second half.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def group(part: int) -> mx.AttrScope:
 
 
 def layer(inputs: list[Any], hidden: int, name: str) -> list[Any]:
-    """One unrolled layer of the example's cells."""
+    """Build one unrolled layer of the example's cells."""
     weights = {
         kind: {n: S.Variable(f"{name}_{kind}_{n}") for n in ("weight", "bias")}
         for kind in ("i2h", "h2h")

@@ -1,8 +1,8 @@
-"""The protocol: what all contenders share, which is configurations, data and a loop over stdin.
+"""The protocol that all contenders share: configurations, data and a loop over stdin.
 
-A contender makes ready, says so in one JSON line, and answers each line `run K` on stdin with one
-JSON line: the seconds of K training steps. Peers run this file in environments of their own, so it
-needs nothing but numpy, of any age.
+A contender prepares, reports it in one JSON line, and answers each line `run K` on stdin with one
+JSON line: the seconds of K training steps. Peers run this file in other environments, so it
+requires only numpy, of any version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCHES = 8  # that the steps take in turn
 
 
 class Config(NamedTuple):
-    """Layers of as many hidden units, the embedding's size as well; batch and time steps."""
+    """Numbers of layers, hidden units (also the embedding's size), batch and time steps."""
 
     layers: int
     hidden: int
@@ -38,7 +38,7 @@ class Config(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of a step's matrix products, forward and backward.
+        """Count the operations of a step's matrix products, forward and backward.
 
         The gradient of the embedded words counts, as a part of the embedding's.
         """
@@ -68,7 +68,7 @@ CONFIGS.update(
 
 
 def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Random word ids and labels, (T, B) int64, the same for every contender."""
+    """Yield random word ids and labels, (T, B) int64, the same for every contender."""
     rng = np.random.default_rng(0)
     shape = config.steps, config.batch
     return [(rng.integers(0, VOCAB, shape), rng.integers(0, VOCAB, shape)) for _ in range(BATCHES)]
@@ -82,11 +82,14 @@ def serve(
     before: Callable[[], object] = lambda: None,
     memory: Callable[[], int] | None = None,
 ) -> None:
-    """Warm up, then do what stdin says until it ends.
+    """Warm up, then obey stdin until it ends.
 
-    step(i): train on batch i, wait for the end of it, give the loss. versions, choice: what runs
-    and what was chosen for this configuration, for the record. before: called before a step's
-    time begins. memory: the peak in bytes, where it is more than that of this process.
+    Args:
+        step: trains on batch i, waits for the end and returns the loss.
+        versions: the software's versions, for the record.
+        choice: choices for this configuration, for the record.
+        before: called before the time of a step begins.
+        memory: returns the peak in bytes, if it is not that of this process alone.
     """
     for number in range(WARM_UP):
         before()
@@ -107,20 +110,20 @@ def serve(
 
 
 def commands() -> Iterator[tuple[str, int]]:
-    """What stdin says, word and count a line, until it ends."""
+    """Yield (word, count) of each line of stdin."""
     for line in sys.stdin:
         word, count = line.split()
         yield word, int(count)
 
 
 def answer(facts: dict[str, object]) -> None:
-    """One JSON line on stdout, whatever else the line before has left there."""
+    """Write one JSON line to stdout, even after an unfinished line."""
     sys.stdout.write("\n" + json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def blas_kernels() -> list[str]:
-    """The BLAS libraries loaded here with their kernels and threads, if threadpoolctl is here."""
+    """Describe the loaded BLAS libraries, kernels and threads; requires threadpoolctl."""
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -133,7 +136,7 @@ def blas_kernels() -> list[str]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had resident since `reset_peak`."""
+    """Return the largest resident memory of this process since `reset_peak`."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -141,5 +144,5 @@ def peak_bytes() -> int:
 
 
 def reset_peak() -> None:
-    """Forget the peak so far, so that compiling and planning do not count."""
+    """Reset the peak, so compiling and planning do not count."""
     Path("/proc/self/clear_refs").write_text("5")

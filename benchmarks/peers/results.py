@@ -1,4 +1,4 @@
-"""Results: what a contender's step times come to, beside the others', as a table and as JSON."""
+"""Results: the contenders' step times in comparison, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Result:
-    """One contender on one configuration; seconds: of its steps, by round."""
+    """The results of one contender on one configuration; seconds holds its steps by round."""
 
     seconds: list[list[float]] = field(default_factory=list)
     peak_bytes: int = 0
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
-        """Of the seconds of all its steps."""
+        """Return the quartiles of the seconds of all its steps."""
         steps = [s for turn in self.seconds for s in turn]
         if len(steps) == 1:
             return steps[0], steps[0], steps[0]
@@ -55,17 +55,16 @@ class Result:
 
 
 def ratio(reference: Result, other: Result) -> float:
-    """How many times faster the reference is: the median over the rounds of both.
+    """Return how many times faster the reference is: the median over the rounds.
 
-    Each round's medians are compared with each other, so that what slowed the machine for a
-    while slowed both.
+    Medians are compared round by round, so a temporary slowdown of the machine affects both.
     """
     pairs = zip(reference.seconds, other.seconds, strict=False)
     return median(median(theirs) / median(ours) for ours, theirs in pairs)
 
 
 def peak_gflops(result: Result, *, gpu: bool = False) -> float:
-    """The sgemm peak: each round's fastest products, the median over the rounds."""
+    """Return the sgemm peak: the median over rounds of the fastest products."""
     flops = sgemm_peak.GPU_FLOPS if gpu else sgemm_peak.FLOPS
     return flops / median(map(min, result.seconds)) / 1e9
 
@@ -75,7 +74,7 @@ def reference_of(results: Mapping[str, Result]) -> str | None:
 
 
 def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str, dict[str, Any]]:
-    """What is said of each contender, by name, in plain types. peak: GFLOP/s."""
+    """Return the figures of each contender by name, in plain types; peak is in GFLOP/s."""
     size = CONFIGS[config]
     reference = reference_of(results)
     found = {}
@@ -101,7 +100,7 @@ def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str
 
 
 def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> list[list[object]]:
-    """Rows of the table below COLUMNS; the last is the limit that the sgemm peak sets."""
+    """Return the rows below COLUMNS; the last one is the limit set by the sgemm peak."""
     size = CONFIGS[config]
     made: list[list[object]] = []
     for facts in found.values():
@@ -138,9 +137,9 @@ def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> li
 
 
 def notes(found: Mapping[str, Any]) -> Iterator[str]:
-    """What the table does not say: machine, versions, kernels, checks, and who is missing.
+    """List what the table does not show: machine, versions, kernels, checks, missing contenders.
 
-    found: the whole record, as `--json` writes it.
+    found is the whole record, as `--json` writes it.
     """
     about = found["machine"]
     yield f"{about['cpu']}, {about['cpus']} CPUs; commit {about['commit']}, {about['time']}"

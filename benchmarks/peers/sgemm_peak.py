@@ -2,7 +2,7 @@
 
     OPENBLAS_NUM_THREADS=1 python -m benchmarks.peers.sgemm_peak [gpu]
 
-On a GPU, some larger ones, one after the other, in float32.
+On a GPU: some larger products, one after the other, in float32.
 """
 
 from __future__ import annotations

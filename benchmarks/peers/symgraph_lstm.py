@@ -1,10 +1,10 @@
-"""symgraph: the language model of examples/, trained as any user would train it.
+"""symgraph: the language model of examples/, trained as a user would train it.
 
     python -m benchmarks.peers.symgraph_lstm CONFIG [--devices 2] [--gradients FILE.npz] [KEY=VALUE]
 
---gpus 2 takes gpu(0) and gpu(1) instead of cores. On two devices the decoder is split over both and
-the planner chooses the rest, but for what KEY=VALUE says: fields of runtime.Options, e.g.
-micro_batches=2 time_segment=5.
+--gpus 2 uses gpu(0) and gpu(1) instead of cores. On two devices the decoder is split over both, and
+the planner chooses everything except KEY=VALUE: fields of runtime.Options, such as micro_batches=2
+time_segment=5.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def first_values(made: Plan, cluster: Cluster, config: Config) -> Any:
 
 
 def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config) -> None:
-    """Weights, the first batch, its loss and gradients, from a step of the very plan.
+    """Save weights, the first batch, its loss and gradients, computed by a step of the plan.
 
     A step of plain descent at a huge rate leaves minus the gradient times that rate.
     """
@@ -89,7 +89,7 @@ def loss_of(figures: dict[str, float]) -> float:
 
 
 def choice_of(made: Plan) -> str:
-    """What the planner chose, and the rank of each weight."""
+    """Describe the choice of the planner, and the rank of each weight."""
     chosen, placement = made.choice, made.partition.placement
     weights = (n for n in made.parameters if "weight" in n)
     ranks = " ".join(f"{n}:{placement.rank_of[placement.stage_of[n]]}" for n in weights)
@@ -100,7 +100,7 @@ def choice_of(made: Plan) -> str:
 
 
 def used_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
-    """Bytes that cards have given away, those of other programs among them."""
+    """Return the memory used on the GPUs in bytes, by all programs."""
     free, whole = device(contexts[0]).xp.cuda.runtime.memGetInfo()
     return int(whole - free)
 

@@ -1,4 +1,4 @@
-"""symgraph: VGG-16 on 32x32 images, as examples/vgg_channel_parallel.py trains it.
+"""symgraph: VGG-16 on 32x32 images, trained as by examples/vgg_channel_parallel.py.
 
 python -m benchmarks.peers.symgraph_vgg RANKS parallel|sharded BATCH
 """

@@ -1,9 +1,9 @@
-"""The gradient check: PyTorch's gradients of weights, data and gradients that others wrote.
+"""The gradient check: PyTorch's gradients compared with those in a file, for the same weights.
 
     PYTHON -m benchmarks.peers.torch_gradients CONFIG FILE.npz
 
-Prints one JSON line: the relative error of the loss and of each parameter's gradient, the largest
-difference over the largest element.
+Prints one JSON line: the relative errors of the loss and of each parameter's gradient (the largest
+difference divided by the largest element).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.peers.torch_lstm import FusedModel
 
 
 def parameters_of(model: FusedModel, layers: int) -> dict[str, nn.Parameter]:
-    """The module's parameters under the names of examples.lstm_lm."""
+    """Return the module's parameters under the names of examples.lstm_lm."""
     found = {
         "embed_weight": model.embed.weight,
         "decode_weight": model.decode.weight,

@@ -17,7 +17,7 @@ THREADS = 2
 
 
 class FusedModel(nn.Module):
-    """The language model on nn.LSTM, which is oneDNN's on a CPU."""
+    """The language model with nn.LSTM, which is oneDNN's on a CPU."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class FusedModel(nn.Module):
 
 
 class UnrolledModel(nn.Module):
-    """The language model on cells; each layer's input projection is one product."""
+    """The language model with cells; each layer's input projection is one product."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
     PYTHON -m benchmarks.peers.torch_pipeline CONFIG
 
-Starts its second process itself. Tries splits of the layers, then numbers of micro-batches, then
+It starts its second process. It tries splits of the layers, then numbers of micro-batches, then
 gpipe against 1f1b, and serves with the fastest. The decoder is in the second stage.
 """
 
@@ -46,7 +46,7 @@ QUIT, STEP, PEAK = range(3)  # what rank 0 tells rank 1 to do next
 
 
 class Way(NamedTuple):
-    """split: layers in the first stage."""
+    """A way to run the pipeline; split is the number of layers in the first stage."""
 
     split: int
     micro_batches: int
@@ -57,7 +57,7 @@ class Way(NamedTuple):
 
 
 class Contiguous(torch.autograd.Function):
-    """The identity, with a gradient that gloo agrees to send; nn.LSTM's is not contiguous."""
+    """The identity with a contiguous gradient, as gloo requires; nn.LSTM's is not contiguous."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ def cross_entropy(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def make_step(rank: int, config: Config, way: Way) -> Callable[[int], float]:
-    """This rank's part of a training step; both return after the other's end, with the loss."""
+    """Return this rank's part of a training step; it ends when both ranks do, with the loss."""
     hidden, layers = config.hidden, config.layers
     torch.manual_seed(0)
     module = Second(hidden, layers - way.split) if rank else First(hidden, way.split)
@@ -127,7 +127,7 @@ def make_step(rank: int, config: Config, way: Way) -> Callable[[int], float]:
 
 
 def seconds_of(rank: int, config: Config, way: Way) -> float:
-    """The median of a few steps, as rank 0 sees it, the same on both ranks."""
+    """Measure the median of a few steps on rank 0; both ranks return it."""
     step = make_step(rank, config, way)
     spent = []
     for number in range(1 + TRIES):
@@ -141,7 +141,7 @@ def seconds_of(rank: int, config: Config, way: Way) -> float:
 
 
 def best_way(rank: int, config: Config) -> Way:
-    """The fastest: by split, then by micro-batches, then by schedule."""
+    """Find the fastest way: by split, then micro-batches, then schedule."""
 
     def fastest(ways: Iterable[Way]) -> Way:
         for way in ways:
@@ -162,7 +162,7 @@ def best_way(rank: int, config: Config) -> Way:
 
 
 def lead(config: Config) -> None:
-    """Rank 0: serve, and tell the other rank what to do."""
+    """Run rank 0: serve, and tell the other rank what to do."""
 
     def tell(code: int) -> None:
         dist.broadcast(torch.tensor([code]), 0)
@@ -186,7 +186,7 @@ def lead(config: Config) -> None:
 
 
 def follow(config: Config) -> None:
-    """Rank 1: do what rank 0 says."""
+    """Run rank 1: do what rank 0 says."""
     step = make_step(1, config, best_way(1, config))
     number = 0
     code = torch.tensor([STEP])

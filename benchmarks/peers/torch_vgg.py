@@ -1,4 +1,4 @@
-"""PyTorch: VGG-16 on 32x32 images, as `symgraph_vgg` has it.
+"""PyTorch: VGG-16 on 32x32 images, the network of `symgraph_vgg`.
 
 PYTHON -m benchmarks.peers.torch_vgg THREADS BATCH
 """
