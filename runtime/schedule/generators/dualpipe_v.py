@@ -10,7 +10,7 @@ from runtime.schedule.program import Program
 
 
 def dualpipe_v(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """The order of runs in DualPipeV (DeepSeek-AI 2025, README of DualPipe; "cut in half" from
+    """Run in the order of DualPipeV (DeepSeek-AI 2025, README of DualPipe; "cut in half" from
     the DualPipe of DeepSeek-V3 by Sea AI Lab).
 
         rank 0   0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3

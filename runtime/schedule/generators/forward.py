@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def forward_only(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """Every stage runs its micro-batches in order.
+    """Run the micro-batches in order on every stage.
 
     rank 0   0F0 0F1 0F2
     rank 1       1F0 1F1 1F2

@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def looped_bfs(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """GPipe in loops over the ranks (Lamy-Poirier 2022, "Breadth-first pipeline parallelism").
+    """Run GPipe in loops over the ranks (Lamy-Poirier 2022, "Breadth-first pipeline parallelism").
 
         rank 0   0F0 0F1 2F0 2F1             2B1     2B0     0B1     0B0
         rank 1       1F0 1F1 3F0 3F1 3B1     3B0     1B1     1B0

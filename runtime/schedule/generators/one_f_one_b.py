@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def one_f_one_b(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """A stage holds no more micro-batches than it has stages to its end, itself included.
+    """Alternate forwards and backwards, holding no more micro-batches than stages to the end.
 
         rank 0   F0 F1 F2             B0    F3 B1       B2       B3
         rank 1      F0 F1       B0    F2 B1    F3 B2       B3

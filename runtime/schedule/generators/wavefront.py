@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def wavefront(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """One micro-batch at a time, made for time segments: see `expand`.
+    """Run one micro-batch at a time; made for time segments, see `expand`.
 
     Layers of a recurrent network on different ranks work on different time steps (Sutskever et
     al. 2014, section 3.5; so does MXNet's engine when layers are placed with group2ctx). Micro-

@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def zb_h1(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """A third of 1F1B's bubble in 1F1B's memory (Qi et al. 2023, "Zero bubble pipeline
+    """Cut 1F1B's bubble to a third with 1F1B's memory (Qi et al. 2023, "Zero bubble pipeline
     parallelism", section 2).
 
         rank 0   F0 F1 F2       I0 W0 F3 I1 W1 I2 W2 I3 W3

@@ -11,7 +11,7 @@ from runtime.schedule.program import Program
 
 
 def zb_h2(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """No bubble between a rank's first run and its last, for twice the memory of 1F1B (Qi et al.
+    """Avoid bubbles between a rank's first run and its last, with twice 1F1B's memory (Qi et al.
     2023, "Zero bubble pipeline parallelism", section 2).
 
         rank 0   F0 F1 F2 F3 F4 I0 W0 I1 W1 I2 W2 I3 W3 I4 W4

@@ -10,7 +10,7 @@ from runtime.schedule.program import Program
 
 
 def zb_v(rank_of: Sequence[int], mbs: int) -> list[Program]:
-    """No rank waits once it has begun, for equal F, I and W (Qi et al. 2023, "Zero bubble
+    """Keep every rank busy once it has begun, for equal F, I and W (Qi et al. 2023, "Zero bubble
     pipeline parallelism", section 6).
 
         rank 0   0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2

@@ -154,7 +154,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
 
 
 def _units(seconds: _Seconds) -> Iterator[Fraction]:
-    """The ticks to try: the second is for costs that need more than 64 bits in the first."""
+    """Yield the ticks to try; the second is for costs that need more than 64 bits in the first."""
     if seconds.exact:
         yield Fraction(1, lcm(*{x.denominator for row in seconds.columns for x in row}))
     yield PICOSECOND

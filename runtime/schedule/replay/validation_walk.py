@@ -36,7 +36,7 @@ Row = tuple[int, int, int, int]
 
 
 class Needs(NamedTuple):
-    """Of `Facts`, what must precede what; see Lists."""
+    """The order that `Facts` demands; see Lists."""
 
     body_stage: Ints
     before_first: Ints
