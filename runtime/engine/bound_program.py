@@ -160,7 +160,7 @@ def beside_work(
     free: Mapping[Message, int],
     begin: int,
 ) -> list[Call]:
-    """Let early messages of a program come on a stream.
+    """Move the receives of early messages to a stream.
 
     Args:
         stream: The stream of receives.
@@ -195,10 +195,10 @@ def _then_record(call: Call, stream: ReceiveStream, event: Any) -> None:
 
 
 def with_sums(rank: Rank, program: Program, calls: Sequence[Call]) -> list[Call]:
-    """Let the runs of a program tell which gradients of replicas they complete.
+    """Make the runs of a program report the gradients of replicas that they complete.
 
-    From the first run that completes some, all runs tell, even if there is nothing to tell: the
-    sums under way go on then.
+    From the first run that completes some, all runs report, even if they complete none: this
+    advances the sums under way.
     """
     names, changed = last_runs(rank.parts, program), list(calls)
     for place in range(min(names, default=len(changed)), len(changed)):

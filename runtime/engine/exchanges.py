@@ -1,4 +1,4 @@
-"""Exchanges: one rank's part in the collectives of a step (see runtime.schedule.exchanges)."""
+"""Exchanges: the part of a rank in the collectives of a step; see runtime.schedule.exchanges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING: Array = np.empty(0, np.uint8)
 
 
 class RankExchange:
-    """One rank's part in an exchange, and its progress in the step under way."""
+    """The part of one rank in an exchange, and its progress in the step under way."""
 
     #: Tag -> where in `out` the message that goes lies.
     gives: dict[int, slice]
@@ -92,7 +92,7 @@ def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> N
 
 
 class RankExchanges:
-    """One rank's exchanges, step after step."""
+    """The exchanges of one rank, step after step."""
 
     #: Of the run under way, which has joined `groups`.
     collectives: Collectives
@@ -121,7 +121,7 @@ class RankExchanges:
         self._by_message = {(tag, x.exchange.mb): x for x in local for tag in (*x.gives, *x.takes)}
         self._queues = {g: [x for x in local if x.layout.group == g] for g in self.groups}
         self._next: dict[Group, int] = {}
-        # What other ranks may still read, so that it must not be reused.
+        # Other ranks may still read these arrays, so they must not be reused.
         self._lent: list[tuple[CollectiveTicket, Array]] = []
 
     def reset(self) -> None:

@@ -111,11 +111,11 @@ class OptimizerStep:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint holds besides arrays."""
+        """The facts that a checkpoint holds besides arrays."""
         return {"updates": self.updates, **self.loss_scale.progress}
 
     def resume(self, about: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's `progress`; without one, from its steps."""
+        """Continue from a checkpoint's `progress`; an old one's updates are its steps."""
         self.updates = about.get("updates", about["steps"])
         self.loss_scale = self.loss_scale.resumed(about)
 

@@ -168,7 +168,7 @@ class Rank:
         self._early = self.parts.early(batches)
 
     def start_from(self, states: dict[str, list[Array]]) -> None:
-        """Start the next step from these states, a list of micro-batches each; else from zeros."""
+        """Start the next step from these states, one array per micro-batch; without, from zeros."""
         self.states = states
 
     def carry_states(self) -> None:
@@ -256,7 +256,7 @@ class Rank:
                 ticket.wait()
 
     def finish(self, instruction: Update | Collective) -> None:
-        """Let the updater do an instruction of the step's end."""
+        """Do an instruction of the step's end, if there is an updater."""
         if self.updater is not None:
             if isinstance(instruction, Update):
                 self.updater.update(self, instruction.stage)

@@ -25,7 +25,7 @@ Gradients = Callable[[str], Array]  # of a variable of this rank
 
 
 class RankBucket:
-    """One rank's part in the sums of a bucket."""
+    """The part of one rank in the sums of a bucket."""
 
     def __init__(self, bucket: Bucket, rank: int) -> None:
         self.bucket, self.rank = bucket, rank
@@ -114,7 +114,7 @@ def _beside(array: Array, other: Array) -> Array:
 
 
 class ReplicaSums:
-    """One rank's buckets, step after step.
+    """The buckets of one rank, step after step.
 
     UNDER_WAY buckets at most are begun and not ended, and as many share their memory in turn: a
     bucket begins only when this rank has all sums of the bucket that had its memory before, so all

@@ -241,7 +241,7 @@ def require_ranks(wanted: int, there: int) -> None:
 
 
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
-    """Make fresh parameters and auxiliary states of the local ranks, equal for every placement."""
+    """Initialize parameters and states of the local ranks, equally for every placement."""
     require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # before ranks, of which any could be the first to miss its own
     arrays: Arrays = {}

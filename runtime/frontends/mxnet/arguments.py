@@ -29,32 +29,34 @@ GradReq = str | Sequence[str] | Mapping[str, str]
 
 
 def arrays_by_name(
-    what: str, given: Sequence[Any] | Mapping[str, Any], names: list[str], partial: bool = False
+    what: str, values: Sequence[Any] | Mapping[str, Any], names: list[str], partial: bool = False
 ) -> dict[str, Array]:
     """Check arrays and return them by name, in the order of `names`.
 
     Args:
         what: The name of the argument that they are given as.
-        given: The arrays, by name or in order; None in a list is no array.
+        values: The arrays, by name or in order; None in a list is no array.
         names: The names.
         partial: Whether some may be missing.
     """
-    if not isinstance(given, Mapping):
-        if len(given) != len(names):
-            raise GraphError(f"bind: {len(given)} arrays in `{what}` for {len(names)} names")
-        given = {n: a for n, a in zip(names, given, strict=True) if a is not None}
-    for name in given:
+    if isinstance(values, Mapping):
+        arrays = dict(values)
+    elif len(values) == len(names):
+        arrays = {n: a for n, a in zip(names, values, strict=True) if a is not None}
+    else:
+        raise GraphError(f"bind: {len(values)} arrays in `{what}` for {len(names)} names")
+    for name in arrays:
         if name not in names:
             raise GraphError(f"bind: `{what}` has {name!r}; {nearest(name, names)}")
-    missing = [n for n in names if n not in given]
+    missing = [n for n in names if n not in arrays]
     if missing and not partial:
         raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
-    for name, array in given.items():
+    for name, array in arrays.items():
         if not is_array(array) or array.dtype.name not in DTYPES:
             raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
         if not array.size:
             raise GraphError(f"bind: {name!r} in `{what}` has no elements: {array.shape}")
-    return {n: given[n] for n in names if n in given}
+    return {n: arrays[n] for n in names if n in arrays}
 
 
 def host_array(what: str, name: str, value: Any) -> Array:
@@ -74,7 +76,7 @@ def host_array(what: str, name: str, value: Any) -> Array:
 def grad_requests(
     grad_req: GradReq, names: Collection[str], what: str = "argument"
 ) -> dict[str, str]:
-    """What to do with the gradient of each variable: null, write or add.
+    """Check what to do with the gradient of each variable: null, write or add.
 
     Args:
         grad_req: One request for all; or a list, in the order of `names`; or some by name, where
@@ -228,8 +230,8 @@ def create_optimizer(
     if kvstore not in STORES:
         raise ConfigError(f"kvstore={kvstore!r}: there is none but {STORES}")
     if isinstance(optimizer, str):
-        given = {"rescale_grad": 1.0 / data.shape[data.feed.axis], **dict(settings or ())}
-        return optimizers.create(optimizer, **given)
+        rescale = 1.0 / data.shape[data.feed.axis]
+        return optimizers.create(optimizer, **{"rescale_grad": rescale, **dict(settings or ())})
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
     return optimizer

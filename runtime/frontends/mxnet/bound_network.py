@@ -34,7 +34,7 @@ from symgraph.passes.shards import parameter_of, piece_of
 
 @dataclass(frozen=True)
 class BindRequest:
-    """What a network is bound for."""
+    """The inputs of a network to bind, and the gradients that it is asked for."""
 
     #: Parameter or input -> what to do with its gradient: null, write or add.
     requests: Mapping[str, str]
@@ -287,13 +287,13 @@ class BoundNetwork:
             grads |= self.network.placement.zeros({name: type_})
         return grads[name]
 
-    def _values(self, given: Mapping[str, Array], *, train: bool) -> dict[str, Array]:
+    def _values(self, arrays: Mapping[str, Array], *, train: bool) -> dict[str, Array]:
         """The fed arrays in their types; labels that are not given are 0 unless it trains."""
         values = {}
         for name, feed in self._request.feeds.items():
             shape, dtype = feed.type
-            if name in given:
-                values[name] = np.asarray(on_host(given[name]), dtype, order="C")
+            if name in arrays:
+                values[name] = np.asarray(on_host(arrays[name]), dtype, order="C")
                 if values[name].shape != shape:
                     actual = values[name].shape
                     raise ShapeError(f"{name!r} has shape {actual}, but {shape} is bound")

@@ -113,12 +113,12 @@ class Executor:
 
     @property
     def grad_arrays(self) -> list[Array | None]:
-        """Those of grad_dict, likewise; None for arguments whose grad_req is null."""
+        """The arrays of grad_dict, likewise; None for arguments whose grad_req is null."""
         return [self.grad_dict.get(name) for name in self.symbol.list_arguments()]
 
     @property
     def aux_arrays(self) -> list[Array]:
-        """Those of aux_dict, in the order of `list_auxiliary_states`."""
+        """The arrays of aux_dict, in the order of `list_auxiliary_states`."""
         return [self.aux_dict[name] for name in self.symbol.list_auxiliary_states()]
 
     @property
@@ -135,11 +135,17 @@ class Executor:
     def reshape(
         self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any
     ) -> Executor:
-        """An Executor of the same network for other shapes of some arguments (MXNet reshape).
+        """Bind the same network to other shapes of some arguments (MXNet reshape).
 
-        Arrays whose shapes stay are those of this one, the others zeros. partial_shaping: whether
-        arguments that are not named may change their shapes; else GraphError. allow_up_sizing is
-        accepted and changes nothing.
+        Arrays whose shapes stay are shared with this Executor, the others are zeros.
+
+        Args:
+            partial_shaping: Whether arguments that are not named may change their shapes.
+            allow_up_sizing: Accepted without effect.
+            shapes: Argument -> shape.
+
+        Raises:
+            GraphError: An argument that is not named changes its shape.
         """
         inferred = self.symbol.infer_shape(**shapes)
         new = dict(zip(self.symbol.list_arguments(), inferred[0], strict=True))
@@ -218,12 +224,22 @@ def simple_bind(
     precision: str = FLOAT32,
     **shapes: Any,
 ) -> Executor:
-    """An Executor with zero arrays for all arguments, from the shapes of some (MXNet simple_bind).
+    """Bind a symbol to zero arrays, from the shapes of some arguments (MXNet simple_bind).
 
-    precision: float16 or bfloat16 keeps activations in 16 bits; all arrays are float32. A loss
-    scale is the caller's, as the `grad_scale` of losses and in head gradients. Raises GraphError
-    for a name that is no input (MXNet ignores it), ShapeError for shapes that do not follow,
-    PlacementError for groups without device.
+    Args:
+        symbol: The network.
+        ctx: The default device; None: cpu().
+        grad_req: null, write or add: for all arguments, for each in order, or by name.
+        type_dict: Argument -> dtype.
+        group2ctx: ctx_group -> device, or the devices of its shards.
+        precision: float16 or bfloat16 keeps activations in 16 bits; all arrays are float32. The
+            caller applies a loss scale, as the `grad_scale` of losses and in head gradients.
+        shapes: Argument -> shape; the others are inferred.
+
+    Raises:
+        GraphError: A name is no input (MXNet ignores it).
+        ShapeError: A shape cannot be inferred.
+        PlacementError: A group has no device.
     """
     ctx = cpu() if ctx is None else ctx
     require_context("simple_bind: ctx", ctx)
@@ -256,11 +272,21 @@ def bind(
     *,
     precision: str = FLOAT32,
 ) -> Executor:
-    """An Executor on the caller's arrays, which are used and not copied (MXNet bind).
+    """Bind a symbol to the caller's arrays, which are used and not copied (MXNet bind).
 
-    Lists are in the order of `list_arguments` and `list_auxiliary_states`. precision: as for
-    `simple_bind`. A missing argument or a name that is none raises ValueError naming it, and so
-    does an array that does not lie on its variable's device: CuPy's on that card where it is a GPU.
+    Args:
+        symbol: The network.
+        ctx: The default device; None: cpu().
+        args: The arrays of arguments, by name or in the order of `list_arguments`.
+        args_grad: The arrays of gradients, likewise; None for those that are not wanted.
+        grad_req: null, write or add: for all arguments, for each in order, or by name.
+        aux_states: The arrays of `list_auxiliary_states`, likewise.
+        group2ctx: ctx_group -> device, or the devices of its shards.
+        precision: See `simple_bind`.
+
+    Raises:
+        GraphError: An array is missing, has an unknown name, or does not lie on its variable's
+            device (on a GPU: an array of CuPy on that GPU). It is a ValueError.
     """
     ctx = cpu() if ctx is None else ctx
     require_context("bind: ctx", ctx)
@@ -268,9 +294,9 @@ def bind(
     arrays = arrays_by_name("args", args, names)
     aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
     requests = grad_requests(grad_req, arrays)
-    given = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
-    requests = {n: r if n in given else "null" for n, r in requests.items()}
-    grads = {n: g for n, g in given.items() if requests[n] != "null"}
+    grads = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
+    requests = {n: r if n in grads else "null" for n, r in requests.items()}
+    grads = {n: g for n, g in grads.items() if requests[n] != "null"}
     for name, gradient in grads.items():
         if gradient.shape != arrays[name].shape or gradient.dtype != arrays[name].dtype:
             raise GraphError(

@@ -73,7 +73,7 @@ class ModuleSymbol:
 
 @dataclass(frozen=True)
 class BindMode:
-    """What a module is bound for; see Module.bind."""
+    """The purpose that a module is bound for; see StoreModule.bind."""
 
     for_training: bool
     inputs_need_grad: bool
@@ -174,7 +174,7 @@ class ModuleBinding:
         return self._networks[key]
 
     def _request(self, data: Sequence[DataDesc], labels: Sequence[DataDesc]) -> BindRequest:
-        """What to bind for these inputs; parameters that are new are allocated."""
+        """The request for a network of these inputs; allocates parameters that are new."""
         names, store = self.names, self.store
         feeds = {d.name: d.feed for d in (*data, *labels)}
         missing = [n for n in names.label_names if n not in feeds]

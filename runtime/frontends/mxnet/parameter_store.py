@@ -181,11 +181,11 @@ class ParameterStore:
         """
         tables = list(tables)
         values: dict[str, Array] = {}
-        for names, given in tables:
+        for names, table in tables:
             for name in names:
-                if given is not None and name in given:
-                    values[name] = self._fitting(name, given[name])
-                elif given is not None and not allow_missing:
+                if table is not None and name in table:
+                    values[name] = self._fitting(name, table[name])
+                elif table is not None and not allow_missing:
                     raise GraphError(f"parameter {name!r} is missing among those given")
         for name in [name for names, _ in tables for name in names]:
             array = self.arrays[name]
@@ -250,7 +250,7 @@ class ParameterStore:
         self.updates, self.loss_scale = 0, self._first_scale
 
     def lend(self, steps: Mapping[int, OptimizerStep]) -> None:
-        """Let the optimizer steps of all ranks continue on this store's states."""
+        """Make the optimizer steps of all ranks continue on this store's states."""
         for step in steps.values():
             step.continue_from(self.states, self.updates, self.loss_scale)
 
@@ -277,11 +277,11 @@ class ParameterStore:
             for key in self._keys(parameter).values():
                 if key not in arrays:
                     raise ConfigError(f"{path} has no {key!r}; {nearest(key, arrays)}")
-                own, stored = self.arrays[parameter], arrays[key]
-                if (stored.shape, stored.dtype) != (own.shape, own.dtype):
+                array, stored = self.arrays[parameter], arrays[key]
+                if (stored.shape, stored.dtype) != (array.shape, array.dtype):
                     raise ConfigError(
                         f"{path}: {key!r} is {stored.dtype}{list(stored.shape)}, but the "
-                        f"parameter is {own.dtype}{list(own.shape)}"
+                        f"parameter is {array.dtype}{list(array.shape)}"
                     )
         self.states.clear()
         self._set_states(plan, arrays if updates else {})
