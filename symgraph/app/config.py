@@ -356,10 +356,10 @@ class Config(Section):
     def groups(self) -> dict[str, Context | tuple[Context, ...]]:
         """The devices of group2ctx."""
         return {
-            group: Context.parse(given)
-            if isinstance(given, str)
-            else tuple(Context.parse(d) for d in given)
-            for group, given in self.group2ctx.items()
+            group: Context.parse(devices)
+            if isinstance(devices, str)
+            else tuple(Context.parse(d) for d in devices)
+            for group, devices in self.group2ctx.items()
         }
 
     def to_yaml(self) -> str:

@@ -187,9 +187,9 @@ class Progress:
             parts.append(f"loss {loss:.3f}  perplexity {value_text(perplexity)}")
         if tokens and elapsed > 0:
             parts.append(f"{tokens / elapsed:,.0f} tokens/s")
-        left = self._seconds_left(first, last)
-        if left:
-            parts.append(f"{seconds_text(left)} left")
+        seconds_left = self._seconds_left(first, last)
+        if seconds_left:
+            parts.append(f"{seconds_text(seconds_left)} left")
         return "  ".join(parts)
 
     def _seconds_left(self, first: _Sample, last: _Sample) -> float | None:

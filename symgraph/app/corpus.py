@@ -131,12 +131,12 @@ def stdlib_text(
     words = _Words()
     valid = [_encode_code(words, folder, path) for _, path in files[:held_out]]
     train = [np.empty(0, np.int32)]
-    left = math.inf if max_train_tokens is None else max_train_tokens
+    tokens_left = math.inf if max_train_tokens is None else max_train_tokens
     for _, path in files[held_out:]:
-        if left <= 0:
+        if tokens_left <= 0:
             break
         train.append(_encode_code(words, folder, path))
-        left -= len(train[-1])
+        tokens_left -= len(train[-1])
     stream = np.concatenate(train)[:max_train_tokens]
     name = f"stdlib_text (Python {platform.python_version()})"
     return words.corpus(name, stream, np.concatenate(valid), vocab)
@@ -288,8 +288,8 @@ def _encode_code(words: _Words, folder: str, path: str) -> Ids:
     ids = words.encode(CODE_TOKEN.findall(source + "\n"))
     line_end = ids == EOS
     line_end[1:] &= line_end[:-1].copy()  # now true only for a line end that follows another
-    kept: Ids = ids[~line_end]
-    return kept
+    compact: Ids = ids[~line_end]
+    return compact
 
 
 def _encode_lines(words: _Words, lines: list[str]) -> Ids:

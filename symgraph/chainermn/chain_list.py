@@ -225,13 +225,13 @@ def _check_ranks(link: Link, known_ranks: set[int]) -> None:
                 raise GraphError(f"{link.name} {verb} rank {rank}, but connect got ranks {listing}")
 
 
-def _require_done(left: dict[int, list[Link]], channels: Channels) -> None:
+def _require_done(pending: dict[int, list[Link]], channels: Channels) -> None:
     stuck = []
-    for rank, links in sorted(left.items()):
+    for rank, links in sorted(pending.items()):
         if links:
             sources = links[0].rank_in or ()
             source = next(s for s in sources if len(channels[s, rank]) < sources.count(s))
-            ended = "" if left[source] else ", which has no link left to send it"
+            ended = "" if pending[source] else ", which has no link left to send it"
             stuck.append(f"  {links[0].name} waits for a message of rank {source}{ended}")
     if stuck:
         raise GraphError("\n".join(["no rank can continue:", *stuck]))
@@ -243,10 +243,10 @@ def _require_done(left: dict[int, list[Link]], channels: Channels) -> None:
             )
 
 
-def _ranks(given: Ranks) -> tuple[int, ...] | None:
-    if given is None:
+def _ranks(ranks: Ranks) -> tuple[int, ...] | None:
+    if ranks is None:
         return None
-    return (given,) if isinstance(given, int) else tuple(given)
+    return (ranks,) if isinstance(ranks, int) else tuple(ranks)
 
 
 def _on_rank(link: Symbol | Callable[..., Any], rank: int, name: str) -> Callable[..., Message]:

@@ -126,7 +126,7 @@ def _strings(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _own_strings(row: dict[str, Any]) -> dict[str, str]:
-    """The strings of a row without those that are attributes of its inputs."""
+    """Collect the strings of a row, except attributes of its inputs."""
     by_input = _input_keys(row)
     return {k: v for k, v in _strings(row).items() if k not in by_input}
 

@@ -83,10 +83,10 @@ def _lower_call(
     tags = MappingProxyType(canonical(sym_node.attrs))
     inputs = [Value(names[id(e.node)], e.port) for e in sym_node.inputs]
     by_name = dict(zip(sym_node.input_names, inputs, strict=True))
-    for arg, helper, given, reads in op.hidden(attrs) if op.hidden else ():
+    for arg, helper, params, reads in op.hidden(attrs) if op.hidden else ():
         read = tuple(by_name[r] for r in reads)
         helper_name = _take_name(f"{name}_{arg}", taken)
-        inputs.append(_add(helper_name, helper, given, read, tags, nodes))
+        inputs.append(_add(helper_name, helper, params, read, tags, nodes))
     _add(name, op.name, attrs, tuple(inputs), tags, nodes)
 
 
@@ -104,11 +104,11 @@ def _with_batch_axis(site: Site, shape: Shape) -> dict[str, Any]:
 def _add(
     name: str,
     op_name: str,
-    given: Mapping[str, Any],
+    params: Mapping[str, Any],
     inputs: tuple[Value, ...],
     tags: Mapping[str, str],
     nodes: dict[str, Node],
 ) -> Value:
     types = [nodes[v.node].types[v.index] for v in inputs]
-    nodes[name] = typed_node(name, op_name, inputs, types, given, tags)
+    nodes[name] = typed_node(name, op_name, inputs, types, params, tags)
     return Value(name)

@@ -80,9 +80,9 @@ def _positional(op: OpDef, name: str, args: Sequence[Any]) -> tuple[Sequence[Any
     return args[:count], dict(zip(op.params, rest, strict=False))
 
 
-def _attributes(op: OpDef, name: str, own: Mapping[str, str]) -> dict[str, str]:
+def _attributes(op: OpDef, name: str, own_attrs: Mapping[str, str]) -> dict[str, str]:
     """Combine the call's attributes with the scope's; in JSON, plain keys are parameters."""
-    attrs = AttrScope.current().get(own)
+    attrs = AttrScope.current().get(own_attrs)
     for key in attrs:
         if not (key.startswith("__") and key.endswith("__")):
             raise GraphError(

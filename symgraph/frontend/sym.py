@@ -64,7 +64,7 @@ def Variable(
         raise TypeError(f"a variable's name must be a string, not {type(name).__name__}")
     if stype != "default":
         raise ValueError(f"variable {name!r}: stype={stype!r}, but only 'default' is supported")
-    own: dict[str, str] = dict(attr or {})
+    attributes: dict[str, str] = dict(attr or {})
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
     if shape is not None:
         shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
@@ -76,18 +76,18 @@ def Variable(
                 f"variable {name!r}: {key} must be a number, not {multiplier!r}"
             ) from None
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
-    own.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
+    attributes.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:
         if not isinstance(init, (str, Initializer)):
             raise TypeError(
                 f"variable {name!r}: init is an initializer or its name, not {type(init).__name__}"
             )
-        own["__init__"] = init if isinstance(init, str) else init.dumps()
+        attributes["__init__"] = init if isinstance(init, str) else init.dumps()
     for key, value in kwargs.items():
         if not (key.startswith("__") and key.endswith("__")):
             raise ValueError(f"variable {name!r}: attribute {key!r} must look like __{key}__")
-        own[hide(key)] = value
-    return Symbol([Entry(SymNode(name, None, AttrScope.current().get(own)))])
+        attributes[hide(key)] = value
+    return Symbol([Entry(SymNode(name, None, AttrScope.current().get(attributes)))])
 
 
 var = Variable
@@ -143,7 +143,7 @@ def minimum(left: Any, right: Any) -> Symbol:
 
 
 def power(base: Any, exp: Any) -> Symbol:
-    """base ** exp, element by element. MXNet sym.power and sym.pow."""
+    """Return base ** exp, element by element (`mx.sym.power`, `mx.sym.pow`)."""
     return _either("_power", "_power_scalar", "_rpower_scalar", base, exp)
 
 
@@ -151,17 +151,20 @@ pow = power
 
 
 def modulo(left: Any, right: Any) -> Symbol:
-    """The rest of left / right, with the sign of right. MXNet sym.modulo."""
+    """Return the remainder of left / right, with the sign of right (`mx.sym.modulo`)."""
     return _either("_mod", "_mod_scalar", "_rmod_scalar", left, right)
 
 
 def hypot(left: Any, right: Any) -> Symbol:
-    """sqrt(left ** 2 + right ** 2), element by element. MXNet sym.hypot."""
+    """Return sqrt(left ** 2 + right ** 2), element by element (`mx.sym.hypot`)."""
     return _either("_hypot", "_hypot_scalar", "_hypot_scalar", left, right)
 
 
 def _either(op: str, scalar_op: str, reverse: str, left: Any, right: Any) -> Symbol:
-    """Named as MXNet does: `_maximum0`, `_maximumscalar0`, `_rpowerscalar0`."""
+    """Call the operator for a symbol and a symbol or number, in either order.
+
+    Names are MXNet's: `_maximum0`, `_maximumscalar0`, `_rpowerscalar0`.
+    """
     if isinstance(left, Symbol):
         return binary(op, scalar_op, op, left, right)
     if isinstance(right, Symbol):
@@ -172,12 +175,12 @@ def _either(op: str, scalar_op: str, reverse: str, left: Any, right: Any) -> Sym
 def full(
     shape: int | Shape, val: float, dtype: Any = "float32", *, name: str | None = None, **attrs: str
 ) -> Symbol:
-    """The number val in every element; a 0 in shape is the batch. MXNet sym.full."""
-    given = {"shape": shape, "value": val, "dtype": dtype, **attrs}
-    return Symbol(call("_full", "_full", (), given, name))
+    """Fill a shape, with 0 for the batch axis, with the number val (`mx.sym.full`)."""
+    params = {"shape": shape, "value": val, "dtype": dtype, **attrs}
+    return Symbol(call("_full", "_full", (), params, name))
 
 
-HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # what MXNet names them after
+HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # stems of MXNet's names
 
 
 def _operator(name: str) -> Callable[..., Symbol]:
@@ -190,13 +193,18 @@ def _operator(name: str) -> Callable[..., Symbol]:
 
     hint = HINTS.get(name, name)
     inputs = op.inputs if isinstance(op.inputs, tuple) else ("*inputs",)
-    shown = [
+    parameters = [
         f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")
         for key, p in op.params.items()
     ]
     operator.__name__ = operator.__qualname__ = name
     operator.__doc__ = "\n".join(
-        [op.doc, "", "Inputs: " + ", ".join(inputs), *(["Parameters:", *shown] if shown else [])]
+        [
+            op.doc,
+            "",
+            "Inputs: " + ", ".join(inputs),
+            *(["Parameters:", *parameters] if parameters else []),
+        ]
     )
     return operator
 
@@ -205,9 +213,9 @@ def __getattr__(name: str) -> Callable[..., Symbol]:
     if name not in OPS and name not in ALIASES:
         public = [n for n in (*OPS, *ALIASES) if not n.startswith("_")]
         raise AttributeError(f"symgraph.sym has no operator {name!r}; {nearest(name, public)}")
-    made = _operator(name)
-    globals()[name] = made
-    return made
+    operator = _operator(name)
+    globals()[name] = operator
+    return operator
 
 
 def __dir__() -> list[str]:

@@ -163,8 +163,8 @@ class Symbol(Outputs):
 
     def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[str | None], ...]:
         """Infer dtypes as `infer_type` does, with None for those that are not determined."""
-        given = self._by_name("infer_type_partial", args, kwargs)
-        return self._by_kind(infer_dtypes(self, given, partial=True))
+        dtypes = self._by_name("infer_type_partial", args, kwargs)
+        return self._by_kind(infer_dtypes(self, dtypes, partial=True))
 
     def _by_name(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args and kwargs:

@@ -124,10 +124,10 @@ def _shapes(symbol: Symbol, shape: Mapping[str, Shape] | None) -> dict[str, Shap
     return {name: s for name, s in zip(names, output_shapes, strict=True) if s and 0 not in s}
 
 
-def _is_parameter(variable: SymNode, given: set[str], counted: set[str]) -> bool:
+def _is_parameter(variable: SymNode, input_names: set[str], counted: set[str]) -> bool:
     """Whether a variable is a parameter that is not counted yet; labels and data are none."""
     name = variable.name
-    return name not in given and name not in counted and not name.endswith("label")
+    return name not in input_names and name not in counted and not name.endswith("label")
 
 
 def _row(fields: Sequence[object], ends: Sequence[int]) -> str:

@@ -65,8 +65,8 @@ def encode_sentences(
                 f"word {word!r} is not in the vocabulary of {len(table)} words; set unknown_token "
                 f"for such words, or correct it: {nearest(str(word), known_words)}"
             )
-        found = table.get(unknown_token)
-        return learn(unknown_token) if found is None else found
+        code_of_unknown = table.get(unknown_token)
+        return learn(unknown_token) if code_of_unknown is None else code_of_unknown
 
     return [[code(word) for word in sentence] for sentence in sentences], table
 
@@ -151,7 +151,7 @@ class BucketSentenceIter(DataIter):
         self._begin(0)
 
     def __len__(self) -> int:
-        """The number of batches per epoch."""
+        """Return the number of batches per epoch."""
         return sum(self._batches(len(array)) for array in self.data)
 
     def _batches(self, sentences: int) -> int:

@@ -109,9 +109,9 @@ class SequentialRNNCell(CellGroup):
         """Unroll layer by layer: all nodes of a layer precede those of the next one."""
         steps: Any = inputs
         ends: States = []
-        for number, (cell, own) in enumerate(self._with_states(states), 1):
+        for number, (cell, cell_states) in enumerate(self._with_states(states), 1):
             last = merge if number == len(self._cells) else None
-            steps, end = cell.unroll(length, steps, own, layout, last, prefix)
+            steps, end = cell.unroll(length, steps, cell_states, layout, last, prefix)
             ends += end
         return steps, ends
 
@@ -158,7 +158,7 @@ class ModifierCell(BaseRNNCell):
 
     @contextmanager
     def _base(self) -> Iterator[BaseRNNCell]:
-        """The base cell, usable inside the block."""
+        """Yield the base cell, which can be used inside the block."""
         self.base_cell._modified = False
         try:
             yield self.base_cell
