@@ -36,13 +36,10 @@ def fc_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     return [data, weight, *(expect(site, "bias", b, (units,)) for b in bias)], outs
 
 
-FEW_ROWS = 64  # OpenBLAS does x @ W^T at half the rate of W @ x^T below about this many
-
-
 def fc_compute(env: Env, a: Attrs, x: Array, w: Array, b: Array | None = None) -> Array:
     leading = x.shape[:1] if a["flatten"] else x.shape[:-1]
     rows = x.reshape(-1, w.shape[1])  # one product, not one per leading index
-    y: Array = rows @ w.T if len(rows) >= FEW_ROWS else (w @ rows.T).T.copy()
+    y: Array = rows @ w.T
     if b is not None:
         y += b
     return y.reshape(*leading, w.shape[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.backends.cpu.flat import by_numpy
 from runtime.backends.cpu.micro import (
     available,
     multiply,
@@ -111,17 +112,27 @@ def _dot_plus(x: Array, y: Array, out: Array, row: Array) -> None:
     add_row(out, row)
 
 
+def _turned(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Compute x W^T + b as (W x^T)^T + b."""
+    y: Array = (weight @ x.T).T
+    if bias is not None:
+        y += bias
+    return y
+
+
 @kernel("FullyConnected")
 def fully_connected(call: KernelCall) -> BoundCall | None:
-    """x W^T + b; left to the operator's own computation where BLAS is slow at it."""
-    if not _handled(call):
-        return None
+    """Bind x W^T + b."""
     data, weight, *bias = call.ins
     units, inner = weight.shape
     x, out = data.reshape(-1, inner), call.outs[0].reshape(-1, units)
+    if not _handled(call):
+        return by_numpy(_turned, x, weight, *bias, out=out) if len(x) < SLOW.stop else None
     bound = _packed(call, 1, True, x, bias[0] if bias else None)
-    if bound is not None or len(x) in SLOW:
+    if bound is not None:
         return bound
+    if len(x) in SLOW:
+        return by_numpy(_turned, x, weight, *bias, out=out)
     if bias:
         return BoundCall(_dot_plus, (x, weight.T, out, bias[0]))
     return BoundCall(np.dot, (x, weight.T, out))
