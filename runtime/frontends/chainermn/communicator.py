@@ -4,7 +4,7 @@
     ThreadCluster(2).run(lambda end: work(create_communicator("flat", end)))     # in one process
 
 Every wait is bounded, and ends when another rank fails. Messages between two ranks arrive in the
-order sent; a tag is a check. Arrays are never pickled, in objects either.
+order sent; a tag is a check. Arrays are never pickled, not even inside objects.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from symgraph.frontend.symbol import Symbol, from_json
 
 
 class Communicator:
-    """A rank's view of the ranks (chainermn.CommunicatorBase).
+    """A rank's view of all ranks (chainermn.CommunicatorBase).
 
-    intra: among the ranks of one node (machine). inter: the nodes.
+    `intra_*` count ranks of one node (machine), `inter_*` count nodes.
     """
 
     def __init__(self, name: str, group: Group, node: str) -> None:
@@ -69,7 +69,7 @@ class Communicator:
         return len(set(self._nodes))
 
     def split(self, color: int, key: int) -> Communicator:
-        """A communicator of the ranks that give the same colour (0 or more), ordered by key."""
+        """Return a communicator of the ranks with the same colour (0 or more), ordered by key."""
         self._check_color(color)
         return Communicator(self.name, self._group.split(color, key), self._node)
 
@@ -81,42 +81,42 @@ class Communicator:
         self._group.send(Message.of(data), dest, tag)
 
     def recv(self, source: int, tag: int = 0, out: Array | None = None) -> Any:
-        """The next array or tuple that `source` sent; sent with another tag, RunError.
+        """Return the next array or tuple that `source` sent; RunError if its tag differs.
 
-        out: an array to receive into, so that none is made; of another type, RunError.
+        out: an array to receive into, so that none is made; RunError if its type differs.
         """
         self._check_peer("receive from", source, tag)
         return self._group.recv(source, tag, _writable(out)).data
 
     def bcast(self, data: Any = None, root: int = 0) -> Any:
-        """The root's array or tuple, on every rank."""
+        """Return the root's array or tuple on every rank."""
         self._check_rank("bcast from", root)
         return self._group.bcast(Message.of(data) if self.rank == root else None, root).data
 
     def gather(self, data: Any, root: int = 0) -> tuple[Any, ...] | None:
-        """At the root, what each rank gives; None elsewhere. Shapes and dtypes may differ."""
+        """Return what each rank gives at the root, None elsewhere. Shapes and dtypes may differ."""
         self._check_rank("gather to", root)
         found = self._group.gather(Message.of(data), root)
         return None if found is None else tuple([m.data for m in found])
 
     def allgather(self, data: Any) -> tuple[Any, ...]:
-        """What each rank gives, on every rank."""
+        """Return what each rank gives, on every rank."""
         return tuple([m.data for m in self._group.allgather(Message.of(data))])
 
     def scatter(self, data: Sequence[Any] | None = None, root: int = 0) -> Any:
-        """Element `rank` of the root's sequence."""
+        """Return element `rank` of the root's sequence."""
         return self._group.scatter(self._each("scatter", data, root), root).data
 
     def alltoall(self, data: Sequence[Any]) -> tuple[Any, ...]:
-        """What each rank has for this one: element `rank` of its sequence."""
+        """Return what each rank has for this one: element `rank` of its sequence."""
         messages = self._each("alltoall", data, self.rank)
         assert messages is not None
         return tuple([m.data for m in self._group.alltoall(messages)])
 
     def allreduce(self, data: Any, out: Array | None = None) -> Any:
-        """The sum of all ranks' arrays, which have one shape and dtype.
+        """Return the sum of all ranks' arrays, which have the same shape and dtype.
 
-        out: where it is put, which may be the array itself; by default a new array.
+        out: receives the sum, and may be the array itself; by default a new array.
         """
         (array,) = Message.of((data,)).arrays
         summed_as(array.dtype)  # before anybody waits
@@ -133,32 +133,32 @@ class Communicator:
     # -- objects -----------------------------------------------------------------------------
 
     def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """`send` of any object that can be pickled."""
+        """Send any object that can be pickled; see `send`."""
         self._check_peer("send to", dest, tag)
         self._group.send(pickled(obj), dest, tag)
 
     def recv_obj(self, source: int, tag: int = 0) -> Any:
-        """`recv` of an object."""
+        """Receive an object; see `recv`."""
         self._check_peer("receive from", source, tag)
         return unpickled(self._group.recv(source, tag))
 
     def bcast_obj(self, obj: Any = None, root: int = 0) -> Any:
-        """`bcast` of an object."""
+        """Broadcast an object; see `bcast`."""
         self._check_rank("bcast from", root)
         return unpickled(self._group.bcast(pickled(obj) if self.rank == root else None, root))
 
     def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """`gather` of objects."""
+        """Gather objects; see `gather`."""
         self._check_rank("gather to", root)
         found = self._group.gather(pickled(obj), root)
         return None if found is None else [unpickled(m) for m in found]
 
     def allgather_obj(self, obj: Any) -> list[Any]:
-        """`allgather` of objects."""
+        """Gather objects on every rank; see `allgather`."""
         return [unpickled(m) for m in self._group.allgather(pickled(obj))]
 
     def scatter_obj(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
-        """`scatter` of objects."""
+        """Scatter objects; see `scatter`."""
         self._check_rank("scatter from", root)
         messages = None
         if self.rank == root:
@@ -167,7 +167,7 @@ class Communicator:
         return unpickled(self._group.scatter(messages, root))
 
     def allreduce_obj(self, obj: Any) -> Any:
-        """The sum, by `+` in the order of ranks, of what all ranks give."""
+        """Return the sum of all ranks' objects, by `+` in the order of ranks."""
         first, *rest = self.allgather_obj(obj)
         for other in rest:
             first = first + other
@@ -176,7 +176,7 @@ class Communicator:
     # -- models ------------------------------------------------------------------------------
 
     def bcast_data(self, params: Mapping[str, Array]) -> None:
-        """Overwrite every rank's parameters by those of rank 0; names and types must be equal."""
+        """Overwrite every rank's parameters with those of rank 0; names and types must be equal."""
         names = sorted(params)
         self._agree("bcast_data", {n: (params[n].shape, str(params[n].dtype)) for n in names})
         mine = Message(tuple([np.ascontiguousarray(params[n]) for n in names]), False)
@@ -187,10 +187,10 @@ class Communicator:
     def multi_node_mean_grad(
         self, grads: Mapping[str, Array | None], params: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
-        """The means of gradients over all ranks, by name; arrays that are given are overwritten.
+        """Return the means of gradients over all ranks, by name; the arrays are overwritten.
 
-        params: with them, a gradient that is None counts as zeros of its parameter's type
-        (ChainerMN's zero_fill); without, it must be None on all ranks and is left out.
+        params: if passed, a gradient that is None counts as zeros of its parameter's type
+        (ChainerMN's zero_fill); otherwise it must be None on all ranks and is left out.
         """
         names = sorted(grads)
         arrays: dict[str, Array] = {}
@@ -210,13 +210,13 @@ class Communicator:
         mean(self._groups(), arrays, *MEANS[self.name])
 
     def _type(self, array: Array) -> tuple[Any, ...]:
-        """What must be equal on all ranks."""
+        """Return what must be equal on all ranks."""
         return array.shape, str(array.dtype)
 
     # -- checks ------------------------------------------------------------------------------
 
     def _groups(self) -> Groups:
-        """Made when first needed: only two kinds of communicators use all of them."""
+        """Return the groups, made when first needed: only two kinds of communicators use all."""
         if self._made is None:
             intra = self._group.split(self.inter_rank, self.rank)
             inter = self._group.split(self.intra_rank, self.rank)
@@ -224,7 +224,7 @@ class Communicator:
         return self._made
 
     def _agree(self, verb: str, mine: dict[str, Any]) -> None:
-        """Raise GraphError on every rank, in the same words, unless all give the same types."""
+        """Raise the same GraphError on every rank unless all give the same types."""
         for rank, theirs in enumerate(all_ := self.allgather_obj(mine)):
             for name in (*all_[0], *theirs):
                 here, there = (table.get(name, "nothing") for table in (all_[0], theirs))
@@ -267,7 +267,7 @@ class Communicator:
 
 
 def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:
-    """The network of all ranks, from what each describes (see symgraph.chainermn.rank_view.join).
+    """Join what each rank describes to one network (see symgraph.chainermn.rank_view.join).
 
     Every rank gets the same result, or the same error, before anything runs.
     """
@@ -281,6 +281,6 @@ def _writable(out: Array | None) -> Array | None:
 
 
 def _zeros_like(array: Array) -> Array:
-    """Zeros where the array is."""
+    """Return zeros on the device of the array."""
     zeros: Array = module_of(array).zeros_like(array)
     return zeros

@@ -1,9 +1,8 @@
-"""Groups of ranks: the calls that communicators are made of, over any transport.
+"""Groups of ranks: the calls that communicators consist of, over any transport.
 
-A subgroup shares its parent's channels. Every rank makes the same calls in the same order, so
-messages cannot be mistaken for one another. Should a program be wrong, the groups' numbers or the
-tags differ, and that is an error; so are different calls of the ranks of one group, which first
-tell each other what they call.
+A subgroup shares its parent's channels. All ranks make the same calls in the same order, so
+messages cannot be confused. In a wrong program the groups' numbers or the tags differ, which is an
+error; so are different calls of one group's ranks, which first tell each other what they call.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ class Group(ABC):
 
     @abstractmethod
     def send(self, message: Message, dst: int, tag: int) -> None:
-        """Send; the arrays may be changed afterwards. A large one waits for its receiver."""
+        """Send a message; its arrays may change afterwards. A large one waits for its receiver."""
 
     @abstractmethod
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        """The next message of that rank, in `out` if given; another tag or type is a RunError."""
+        """Return the next message of `src`, in `out` if passed; RunError if tag or type differ."""
 
     @abstractmethod
     def bcast(self, message: Message | None, root: int) -> Message:
-        """The root's message."""
+        """Return the root's message."""
 
     def gather(self, message: Message, root: int) -> list[Message] | None:
         """Return all ranks' messages at the root, elsewhere None."""
@@ -85,15 +84,15 @@ class Group(ABC):
 
     @abstractmethod
     def reduce_scatter(self, array: Array) -> Array:
-        """This rank's part of the sum of a vector that the number of ranks divides."""
+        """Return this rank's part of the sum of a vector that the number of ranks divides."""
 
     @abstractmethod
     def split(self, color: int, key: int) -> Group:
-        """The ranks that give the same colour, in the order of their keys."""
+        """Return the group of the ranks with the same colour, in the order of their keys."""
 
 
 def summed_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which dtype arrays are summed: half precision (which MPI has not) in single."""
+    """Return the dtype in which arrays are summed: float16, which MPI lacks, in float32."""
     if dtype.kind == "b":
         raise DTypeError("a sum over ranks: bool has no sum; cast it to int32")
     return SINGLE if dtype == HALF else dtype
@@ -102,7 +101,7 @@ def summed_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def call_text(
     verb: str, root: int | None = None, dtype: Any = None, shape: tuple[int, ...] = ()
 ) -> str:
-    """A collective call as errors show it: "allreduce of float64(3,)"."""
+    """Return a collective call as errors show it: "allreduce of float64(3,)"."""
     text = verb if root is None else f"{verb} of root {root}"
     return text if dtype is None else f"{text} of {dtype}{shape}"
 
@@ -114,22 +113,22 @@ DIFFERENT_CALLS = (
 
 
 def wrong_message(rank: int, src: int, head: int, tag: int) -> RunError:
-    """The error of a receiver that asks for another tag than the next message of `src` has."""
-    found = "is of a collective call" if head == COLLECTIVE else f"has tag {head}"
+    """Return the error for a receiver whose tag is not that of the next message of `src`."""
+    actual = "is of a collective call" if head == COLLECTIVE else f"has tag {head}"
     wanted = "a collective call has begun" if tag == COLLECTIVE else f"tag {tag} is asked for"
     return RunError(
-        f"rank {rank}: the next message of rank {src} {found}, but {wanted}; receive messages in "
+        f"rank {rank}: the next message of rank {src} {actual}, but {wanted}; receive messages in "
         "the order they are sent"
     )
 
 
 class PeerGroup(Group):
-    """A group whose calls are messages between pairs; sums are in the order of the ranks."""
+    """A group whose calls are messages between pairs; sums are in the order of ranks."""
 
     def __init__(
         self, transport: Transport, ranks: Sequence[int] = (), numbers: list[int] | None = None
     ) -> None:
-        """ranks: of the transport; all by default. numbers: of groups made so far."""
+        """ranks: of the transport, all by default. numbers: counts the groups made so far."""
         self._transport = transport
         self._ranks = tuple(ranks) or tuple(range(transport.size))
         self.rank, self.size = self._ranks.index(transport.rank), len(self._ranks)
@@ -206,7 +205,7 @@ class PeerGroup(Group):
         return PeerGroup(self._transport, [self._ranks[r] for _, r in same], self._numbers)
 
     def _meet(self, text: str) -> None:
-        """All ranks tell each other what they call."""
+        """Let all ranks tell each other what they call; RunError if they differ."""
         self._transport.waiting_for(text)
         mine = Message.of(np.frombuffer(text.encode(), np.uint8))
         texts = [m.data.tobytes().decode() for m in self._tell_all(mine)]
@@ -217,7 +216,7 @@ class PeerGroup(Group):
         return self._swap(dict.fromkeys(everyone, message), everyone)
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
-        """Start a message; the tickets to wait for before its arrays are changed."""
+        """Start a message; return the tickets to wait for before its arrays may change."""
         there, number, send = self._ranks[dst], self._number, self._transport.send
         first, rest = message.parts()
         send(np.array([first.size, tag]), there, number)
@@ -225,7 +224,7 @@ class PeerGroup(Group):
         return [send(part, there, number) for part in rest]
 
     def _swap(self, outgoing: Mapping[int, Message], sources: Sequence[int]) -> list[Message]:
-        """Send and receive at once, so that nobody waits for somebody who waits."""
+        """Send and receive at the same time, so that ranks do not wait for each other."""
         tickets: list[Ticket] = []
         for dst, message in outgoing.items():
             if dst != self.rank:
@@ -240,7 +239,7 @@ class PeerGroup(Group):
 
 
 def _sum(terms: Sequence[Message]) -> Array:
-    """In the order of ranks."""
+    """Add up messages in the order of ranks."""
     first, *rest = [term.data for term in terms]
     total: Array = first.astype(summed_as(first.dtype))
     for term in rest:

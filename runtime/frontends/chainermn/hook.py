@@ -1,7 +1,7 @@
 """The exception hook: a rank's uncaught exception ends all ranks, with one line that says why.
 
-ChainerMN's is off by default, and mpiexec waits for ever (chainermn#236). Here it is set when the
-first communicator over all MPI processes is made.
+ChainerMN's hook is off by default, and mpiexec then waits forever (chainermn#236). This one is set
+when the first communicator over all MPI processes is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _worlds: list[MpiContext] = []
 
 
 def world_context(timeout: float) -> MpiContext:
-    """All MPI processes, watched; made once, by every process alike, with the first timeout."""
+    """Return the context of all MPI processes; made once, on every process, at the first call."""
     if not _worlds:
         cluster = MpiCluster(timeout)
         _set_hook(cluster)

@@ -1,4 +1,4 @@
-"""Means of gradients over ranks, in large messages: one function for each kind of communicator."""
+"""Means of gradients over ranks, in large messages: one function per kind of communicator."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from runtime.frontends.chainermn.group import Group
 from runtime.frontends.chainermn.messages import Message
 from symgraph.core.types import Array
 
-BUCKET = 32 << 20  # bytes of gradients that travel as one message
+BUCKET_BYTES = 32 << 20  # of gradients that travel as one message
 
 
 class Groups(NamedTuple):
-    """All ranks; those of this one's node; and those of the same place on every node."""
+    """The groups that a rank belongs to."""
 
     everyone: Group
+    #: The ranks of its node.
     intra: Group
+    #: The ranks that have the same place on their nodes.
     inter: Group
 
 
 def naive(groups: Groups, vector: Array) -> None:
-    """One allreduce over all ranks."""
+    """Sum by one allreduce over all ranks."""
     groups.everyone.allreduce(vector, vector)
 
 
 def hierarchical(groups: Groups, vector: Array) -> None:
-    """Summed on each node's first rank, then between those, then handed round on each node."""
+    """Sum on each node's first rank, then between those, then broadcast on each node."""
     groups.intra.reduce(vector, 0)
     first = groups.intra.rank == 0
     if first:
@@ -40,7 +42,7 @@ def hierarchical(groups: Groups, vector: Array) -> None:
 
 
 def two_dimensional(groups: Groups, vector: Array) -> None:
-    """Each rank sums one part on its node, then between nodes, then hands it round on its node."""
+    """Sum one part per rank on each node, then between nodes, then gather on each node."""
     intra = groups.intra
     padded = np.zeros(-(-vector.size // intra.size) * intra.size, vector.dtype)
     padded[: vector.size] = vector
@@ -51,7 +53,7 @@ def two_dimensional(groups: Groups, vector: Array) -> None:
 
 
 def buckets(arrays: Sequence[Array], limit: int) -> Iterator[list[Array]]:
-    """Arrays of one dtype whose bytes together are at most `limit` (a larger one is alone)."""
+    """Yield arrays of one dtype with at most `limit` bytes together (a larger one alone)."""
     by_dtype: dict[np.dtype[np.generic], list[Array]] = {}
     for array in arrays:
         by_dtype.setdefault(array.dtype, []).append(array)
@@ -65,7 +67,7 @@ def mean(
     total: Callable[[Groups, Array], None],
     limit: int,
 ) -> None:
-    """Replace arrays, all of the host or all of a GPU, by their means over all ranks."""
+    """Replace arrays, all on the host or all on one GPU, by their means over all ranks."""
     xp = module_of(arrays[0]) if arrays else np
     for bucket in buckets(arrays, limit):
         vector = xp.concatenate([array.reshape(-1) for array in bucket])
@@ -79,7 +81,7 @@ def mean(
 # name -> how a vector is summed, and bytes that travel as one message (0: each gradient by itself)
 MEANS: Mapping[str, tuple[Callable[[Groups, Array], None], int]] = {
     "naive": (naive, 0),
-    "flat": (naive, BUCKET),
-    "hierarchical": (hierarchical, BUCKET),
-    "two_dimensional": (two_dimensional, BUCKET),
+    "flat": (naive, BUCKET_BYTES),
+    "hierarchical": (hierarchical, BUCKET_BYTES),
+    "two_dimensional": (two_dimensional, BUCKET_BYTES),
 }

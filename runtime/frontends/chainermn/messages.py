@@ -1,7 +1,7 @@
-"""Messages of communicators: one array or a tuple of them, behind a header that says what they are.
+"""Messages of communicators: one array or a tuple of them, after a header with their types.
 
-A header is int64: its length (negative: the arrays do not stand behind it, but follow), whether
-the message was given as one array, the number of arrays, then dtype, rank and dimensions of each.
+A header is int64: its length (negative: the arrays are sent separately, after it), whether the
+message was passed as one array, the number of arrays, then dtype, rank and dimensions of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from symgraph.core.errors import DTypeError, RunError
 from symgraph.core.types import DTYPES, Array, Shape, TensorType
 
-EAGER = 1 << 13  # bytes; messages up to it are copied, so that their sender need not wait
+EAGER_BYTES = 1 << 13  # messages up to this size are copied, so that their sender need not wait
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 ALIGNED = 8
 PADDING: Bytes = np.zeros(ALIGNED, np.uint8)
@@ -23,14 +23,18 @@ CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 
 class Message(NamedTuple):
-    """What goes from rank to rank. single: it was given as one array, and is returned as one."""
+    """What ranks send to each other."""
 
     arrays: tuple[Array, ...]
+    #: Whether it was passed as one array, and is returned as one.
     single: bool
 
     @classmethod
     def of(cls, data: Any) -> Message:
-        """Of an array (or a number), or of a tuple or list of them; DTypeError: not carried."""
+        """Make a message of an array or number, or of a tuple or list of them.
+
+        DTypeError if a dtype cannot be sent.
+        """
         single = not isinstance(data, (tuple, list))
         arrays = tuple([_carried(x) for x in ([data] if single else data)])
         return cls(arrays, single)
@@ -44,11 +48,11 @@ class Message(NamedTuple):
         return sum(a.nbytes for a in self.arrays)
 
     def copy(self) -> Message:
-        """One whose arrays are its own."""
+        """Return a message with copies of the arrays."""
         return Message(tuple([a.copy() for a in self.arrays]), self.single)
 
     def packed(self, *, alone: bool = False) -> Bytes:
-        """Header and contents in one vector; alone: the header only, as the contents follow.
+        """Return header and contents in one vector; alone: the header of contents that follow.
 
         Each array begins, and the vector ends, at a multiple of 8 bytes.
         """
@@ -60,16 +64,16 @@ class Message(NamedTuple):
         return np.concatenate([header, *(piece for pair in parts for piece in pair)])
 
     def parts(self) -> tuple[Bytes, list[Bytes]]:
-        """What is sent first, copied, and what follows: the arrays, if they are large."""
-        if self.nbytes <= EAGER:
+        """Return the vector to send first, a copy, and the arrays to send after it, if large."""
+        if self.nbytes <= EAGER_BYTES:
             return self.packed(), []
         return self.packed(alone=True), [as_bytes(array) for array in self.arrays]
 
 
 def begun(first: Bytes, out: Array | None = None) -> tuple[Message, list[Bytes]]:
-    """The message that begins so, and the memory of its arrays into which the rest is received.
+    """Return the message that begins with this vector, and the memory to receive the rest into.
 
-    out: the C-contiguous array that becomes the message's; of another type, RunError.
+    out: a C-contiguous array to use as the message's; RunError if its type differs.
     """
     length = int(first[:8].view(np.int64)[0])
     single, types = _types(first[: 8 * abs(length)].tobytes())
@@ -91,12 +95,12 @@ def begun(first: Bytes, out: Array | None = None) -> tuple[Message, list[Bytes]]
 
 
 def as_bytes(array: Array) -> Bytes:
-    """A C-contiguous array's memory as a vector."""
+    """View a C-contiguous array's memory as a vector."""
     return array.reshape(-1).view(np.uint8)
 
 
 def pickled(obj: Any) -> Message:
-    """Any object; the arrays in it travel as they are, beside the pickle (PEP 574)."""
+    """Pickle any object; arrays in it travel beside the pickle, unpickled (PEP 574)."""
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
     parts: list[Any] = [stream, *(b.raw() for b in buffers)]
@@ -115,13 +119,13 @@ def _header(types: tuple[tuple[int, Shape], ...], single: bool, alone: bool) -> 
         numbers += [code, len(shape), *shape]
     numbers[0] = -len(numbers) if alone else len(numbers)
     header = np.array(numbers, np.int64).view(np.uint8)
-    header.flags.writeable = False  # it is used for all messages of this type
+    header.flags.writeable = False  # shared by all messages of this type
     return header
 
 
 @lru_cache(1024)
 def _types(header: bytes) -> tuple[bool, tuple[tuple[np.dtype[Any], Shape, int], ...]]:
-    """Whether it is one array; and for each array dtype, shape and bytes."""
+    """Return whether it is one array, and dtype, shape and bytes of each array."""
     _, single, count, *rest = np.frombuffer(header, np.int64).tolist()
     types = []
     for _ in range(count):

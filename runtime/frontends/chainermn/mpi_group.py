@@ -1,9 +1,8 @@
 """Groups over MPI: its own collectives, on raw memory, with bounded waits.
 
-A collective begins with a meeting: all ranks come, and say which call they make and how much they
-bring. So ranks that make different calls get an error, each the same, before anything is moved,
-and who is missing is known. MPI itself would hang, or mix up the contents. Small sums need no more
-than the meeting, where the terms are brought along.
+A collective begins with a meeting (see transports/mpi/meeting.py): ranks say which call they make
+and how many bytes they bring, so wrong programs get an error where MPI would hang or mix up the
+contents. Small sums need only the meeting, because the ranks bring the terms along.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from runtime.frontends.chainermn.group import (
     summed_as,
     wrong_message,
 )
-from runtime.frontends.chainermn.messages import EAGER, Bytes, Message, begun
+from runtime.frontends.chainermn.messages import EAGER_BYTES, Bytes, Message, begun
 from runtime.transports.base import require_same_calls
 from runtime.transports.mpi.cluster import MpiContext
 from runtime.transports.mpi.collectives import start_collective
@@ -130,9 +129,9 @@ class MpiGroup(Group):
             return
         term = self._mpi.IN_PLACE if total is given else given
         self._meet(call)
-        if given.nbytes <= EAGER:
+        if given.nbytes <= EAGER_BYTES:
             self._wait(self._comm.Iallreduce(term, total), "allreduce")
-        else:  # MPI's call that cannot be watched is faster, and safe once all ranks have come
+        else:  # MPI's blocking call is faster, and safe once all ranks have come
             self._comm.Allreduce(term, total)
         if total is not out:
             out[...] = total
@@ -155,7 +154,7 @@ class MpiGroup(Group):
         return part.astype(array.dtype, copy=False)
 
     def split(self, color: int, key: int) -> MpiGroup:
-        self._meet(_call("split"))  # MPI's split itself cannot be watched
+        self._meet(_call("split"))  # MPI's split itself is a blocking call
         comm = self._comm.Split(color, key)
         old, ranks = self._comm.Get_group(), self._context.ranks
         places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
@@ -166,17 +165,17 @@ class MpiGroup(Group):
         )
 
     def meet(self, text: str) -> None:
-        """All ranks come, with the same text; RunError if theirs differ."""
+        """Let all ranks come with this text; RunError, on all of them, if theirs differ."""
         self._meet((zlib.crc32(text.encode()), text))
 
     def _advance(self) -> None:
-        """Let go of what is sent. MPICH's Improbe does not go on with messages that are not."""
+        """Drop messages that have been sent; MPICH's Improbe makes no progress on others."""
         sent = self._context.sent
         while sent and sent[0][0].Test():
             sent.popleft()
 
     def _brought(self, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-        """What this rank brings to a meeting, and what all have brought to the last one."""
+        """Return the terms that this rank brings to a meeting, and those that all have brought."""
         if dtype not in self._views:
             row, rows = self._meeting.row[1 + self.size :], self._meeting.rows[:, 1 + self.size :]
             self._views[dtype] = row.view(dtype), rows.view(dtype)
@@ -229,7 +228,7 @@ class MpiGroup(Group):
 def _call(
     verb: str, root: int | None = None, dtype: Any = None, shape: tuple[int, ...] = ()
 ) -> tuple[int, str]:
-    """A number for a call, by which ranks compare theirs, and its text."""
+    """Return a number by which ranks compare their calls, and the text of the call."""
     text = call_text(verb, root, dtype, shape)
     return zlib.crc32(text.encode()), text
 

@@ -1,6 +1,6 @@
-"""MPI processes with a card each as ranks: values of GPUs go from card to card by NCCL.
+"""MPI processes with a GPU each as ranks: values go from GPU to GPU by NCCL.
 
-Processes start, meet and fail as `mpi.py` says; ranks on the host are welcome among the others.
+Processes start, meet and fail as in `mpi/cluster.py`; some ranks may be on the host.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__: list[str] = []
 class NcclCluster(MpiCluster):
     """All processes that `mpiexec` started, each with its device."""
 
-    _wires: NcclCommunicators | None = None
+    _communicators: NcclCommunicators | None = None
 
     def __init__(self, timeout: float, devices: Sequence[Context]) -> None:
-        """devices: of each rank. ConfigError, the same on all ranks, if they cannot be used so."""
+        """devices: of each rank; the same ConfigError on all ranks if NCCL cannot join them."""
         settings.set_cuda_connections()
         super().__init__(timeout)
         try:
@@ -41,9 +41,9 @@ class NcclCluster(MpiCluster):
             raise
         on_card = [card is not None for _, card, _ in cards]
         nccl = load_nccl() if on_card[self.rank] else None
-        self._wires = NcclCommunicators(nccl, self.rank, on_card, self._waiter)
-        self._waiter.alarm(self._wires.abort)
-        self._waiter.watch(self._wires.error)
+        self._communicators = NcclCommunicators(nccl, self.rank, on_card, self._waiter)
+        self._waiter.alarm(self._communicators.abort)
+        self._waiter.watch(self._communicators.error)
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`."""
@@ -57,7 +57,7 @@ class NcclCluster(MpiCluster):
         return super().run(settled)
 
     def _endpoint(self) -> NcclTransport:
-        assert self._wires is not None
+        assert self._communicators is not None
         return NcclTransport(
             self._mpi,
             self._comm,
@@ -65,17 +65,17 @@ class NcclCluster(MpiCluster):
             self._lifeline,
             self._groups,
             self._staging,
-            self._wires,
+            self._communicators,
         )
 
     def _close(self, timeout: float) -> None:
         super()._close(timeout)
-        if self._wires is not None:
-            self._wires.close()
+        if self._communicators is not None:
+            self._communicators.close()
 
 
 def _card(context: Context) -> tuple[str | None, str]:
-    """The name of a device's card (None: it has none), and what is wrong."""
+    """Return the name of a device's GPU (None: it has none), and what is wrong."""
     if context.kind == "cpu":
         return None, ""
     try:
@@ -87,7 +87,7 @@ def _card(context: Context) -> tuple[str | None, str]:
 
 
 def card_name() -> str:
-    """A name of the current card that no other one of this machine has."""
+    """Return a name of the current GPU that is unique on this machine."""
     runtime = loaded().cuda.runtime
     return str(runtime.deviceGetPCIBusId(runtime.getDevice()))
 
@@ -95,7 +95,10 @@ def card_name() -> str:
 def require_cards(
     what: str, devices: Sequence[object], cards: Sequence[tuple[str, str | None, str]]
 ) -> None:
-    """ConfigError unless NCCL can join them. cards: host, card and problem of each rank."""
+    """Raise ConfigError unless NCCL can join the ranks' GPUs.
+
+    cards: host, GPU and problem of each rank.
+    """
     ranks: dict[tuple[str, str], int] = {}
     for rank, (host, card, problem) in enumerate(cards):
         if problem:

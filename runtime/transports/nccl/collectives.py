@@ -1,7 +1,7 @@
-"""Collectives of GPUs: NCCL moves the bytes, once MPI has seen all ranks of a group come.
+"""Collectives of GPUs: NCCL moves the bytes, once all ranks of a group have met through MPI.
 
-Nothing is added up here, so sums have the bits that they have on every transport. Waits are MPI's,
-for the ranks to come (`Ibarrier`); what moves then is waited for by the GPU's stream.
+Nothing is added up here, so sums have the same bits as on every transport. The threads wait for
+MPI's meeting (`Ibarrier`); the streams of the GPUs wait for the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__: list[str] = []
 
 
 class _Moving(Joined):
-    """The ticket of a collective under way between GPUs."""
+    """The ticket of a collective in progress between GPUs."""
 
     __slots__ = ("_here", "_moved")
 
@@ -35,7 +35,7 @@ class _Moving(Joined):
         buffers: Sequence[Bytes],
         moved: Mark,
     ) -> None:
-        """moved: the end of this rank's part of it."""
+        """moved: the mark of the end of this rank's part."""
         super().__init__(request, of, blocks, buffers)
         self._moved = moved
         self._here = next(b for b in buffers if not isinstance(b, np.ndarray))
@@ -55,7 +55,7 @@ class _Moving(Joined):
 
 
 class NcclCollectives(MpiCollectives):
-    """See `Collectives`; groups of which a rank has no card are MPI's."""
+    """See `Collectives`; groups with a rank on the host use MPI."""
 
     def __init__(
         self,
@@ -64,34 +64,34 @@ class NcclCollectives(MpiCollectives):
         run: int,
         groups: Groups,
         staging: Staging,
-        wires: NcclCommunicators,
+        communicators: NcclCommunicators,
         exchange: Callable[[Any], list[Any]],
     ) -> None:
         """exchange: see `Transport.exchange`."""
         super().__init__(comm, waiter, run, groups, staging)
-        self._wires, self._exchange = wires, exchange
+        self._communicators, self._exchange = communicators, exchange
 
     def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
         """See `Collectives.join`."""
         super().join(groups)
-        self._wires.open(groups, self._exchange)
+        self._communicators.open(groups, self._exchange)
 
     def module(self, ranks: Sequence[int]) -> Any:
         """See `Collectives.module`."""
-        return loaded() if self._wires.join(ranks) else np
+        return loaded() if self._communicators.can_join(ranks) else np
 
     def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
         """See `Collectives.start`."""
-        wire = self._wires.of(blocks.group)
-        if wire is None:
+        channel = self._communicators.of(blocks.group)
+        if channel is None:
             return super().start(blocks, out, into)
         here = self._groups[blocks.group].Ibarrier()
-        ticket = _Moving(here, self, blocks, (out, into), wire.move(blocks, out, into))
+        ticket = _Moving(here, self, blocks, (out, into), channel.move(blocks, out, into))
         self._under_way.append(ticket)
         return ticket
 
     def finish(self) -> None:
-        """Wait for all that are under way, on the cards too."""
+        """Wait for all collectives in progress, on the GPUs too."""
         while self._under_way:
             ticket = self._under_way.popleft()
             ticket.wait()

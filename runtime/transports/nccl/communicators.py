@@ -1,9 +1,9 @@
-"""Wires: NCCL's communicators of a rank, each with a stream of its own.
+"""NCCL's communicators of a rank: a channel is one of them with its own stream.
 
-A wire has one direction between two ranks, or the collectives of a group. What NCCL is asked to do
-on it waits for what the caller's stream has done before, and is done in order; no wire waits for
-another one. A message that nobody receives would keep its card busy for ever, and everybody who
-waits for the card: so a failure, of whatever rank, aborts all wires at once.
+A channel serves one direction between two ranks, or the collectives of a group. Its work waits for
+the earlier work of the caller's stream, and runs in order; no channel waits for another. A message
+that nobody receives would block its GPU forever, and everyone who waits for that GPU: so a failure
+of any rank aborts all channels at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from symgraph.core.types import Array
 
 __all__: list[str] = []
 
-MESSAGES = "messages"  # the lane of wires between two ranks, from the first to the second
+MESSAGES = "messages"  # the lane of channels between two ranks, from the first to the second
 Call = Callable[[Any, int], None]  # of a communicator, on a stream
 
 
 def load_nccl() -> Any:
-    """CuPy's module; ConfigError, saying what is missing, without it."""
+    """Import CuPy's NCCL module; ConfigError, saying what is missing, without it."""
     try:
         nccl = importlib.import_module("cupy.cuda.nccl")
     except ImportError as error:
@@ -48,28 +48,28 @@ def load_nccl() -> Any:
 class NcclChannel:
     """One communicator, and the stream of its work."""
 
-    def __init__(self, wires: NcclCommunicators, comm: Any, me: int) -> None:
-        """me: this rank's place in it."""
-        self._wires, self._nccl, self.comm, self._me = wires, wires.nccl, comm, me
+    def __init__(self, owner: NcclCommunicators, comm: Any, me: int) -> None:
+        """me: this rank's place in the communicator."""
+        self._owner, self._nccl, self.comm, self._me = owner, owner.nccl, comm, me
         self._cuda = loaded().cuda
         self.stream = self._cuda.Stream(non_blocking=True)
 
     def send(self, array: Array, awaited: str) -> Mark:
-        """Give an array's bytes to the wire's other end; the mark of their having gone."""
+        """Send an array's bytes to the other end; return the mark of its end."""
         byte = self._nccl.NCCL_UINT8
         return self._do(
             lambda comm, stream: comm.send(address(array), array.nbytes, byte, 1, stream), awaited
         )
 
     def recv(self, out: Array, awaited: str) -> Mark:
-        """Get the bytes that the other end gives; the mark of their having come."""
+        """Receive the bytes that the other end sends; return the mark of its end."""
         byte = self._nccl.NCCL_UINT8
         return self._do(
             lambda comm, stream: comm.recv(address(out), out.nbytes, byte, 0, stream), awaited
         )
 
     def move(self, blocks: CollectiveLayout, out: Array, into: Array) -> Mark:
-        """This rank's part of a collective; the mark of its end."""
+        """Start this rank's part of a collective; return the mark of its end."""
         sizes = {blocks.given(i) for i in range(len(blocks.ranks))}
         call = self._broadcast if blocks.kind == "bcast" else self._exchange
         if blocks.kind == "allgather" and len(sizes) == 1:
@@ -77,7 +77,7 @@ class NcclChannel:
         return self._do(call(blocks, out, into), joined_by(blocks))
 
     def sum(self, array: Array, total: Array) -> Mark:
-        """NCCL's sum of all ranks' arrays, in an order of its choosing; the mark of its end."""
+        """Start NCCL's sum of all ranks' arrays, in NCCL's order; return the mark of its end."""
         nccl = self._nccl
         dtype = getattr(nccl, f"NCCL_{str(array.dtype).upper()}")
         given, into, size = address(array), address(total), array.size
@@ -87,18 +87,18 @@ class NcclChannel:
         )
 
     def _do(self, call: Call, awaited: str) -> Mark:
-        """Call NCCL, which does not wait for anything here; the mark of the call's work."""
-        wires, cuda, stream = self._wires, self._cuda, self.stream
+        """Call NCCL, which waits for nothing here; return the mark of the end of the work."""
+        owner, cuda, stream = self._owner, self._cuda, self.stream
         stream.wait_event(cuda.get_current_stream().record(cuda.Event(disable_timing=True)))
         try:
-            with wires.lock:  # no call into communicators that are being aborted
-                if wires.aborted:
-                    wires.waiter.check(awaited)
+            with owner.lock:  # no call into communicators that are being aborted
+                if owner.aborted:
+                    owner.waiter.check(awaited)
                 call(self.comm, stream.ptr)
         except self._nccl.NcclError as error:
             time.sleep(GRACE_SECONDS / 3)  # a peer's death may show here first
-            wires.waiter.check(awaited)
-            raise RunError(f"rank {wires.waiter.rank}, in {awaited}: NCCL says {error}") from error
+            owner.waiter.check(awaited)
+            raise RunError(f"rank {owner.waiter.rank}, in {awaited}: NCCL says {error}") from error
         mark: Mark = stream.record(cuda.Event(disable_timing=True))
         return mark
 
@@ -114,7 +114,7 @@ class NcclChannel:
         return lambda comm, stream: comm.allGather(given, got, size, byte, stream)
 
     def _exchange(self, blocks: CollectiveLayout, out: Array, into: Array) -> Call:
-        """Messages between all pairs, at once; in an allgather to itself too."""
+        """Exchange messages between all pairs at once; in an allgather each rank's own, too."""
         me, places = self._me, range(len(blocks.ranks))
         row, column = list(blocks.sizes[me]), blocks.column(me)
         if blocks.shared:
@@ -138,40 +138,45 @@ class NcclChannel:
 
 
 class NcclCommunicators:
-    """All wires of a rank. lock: of whoever calls NCCL. aborted: after a failure."""
+    """All channels of a rank.
+
+    Attributes:
+        lock: Held during calls of NCCL.
+        aborted: Whether a failure has ended all channels.
+    """
 
     def __init__(self, nccl: Any, rank: int, on_card: Sequence[bool], waiter: Waiter) -> None:
-        """rank: this one. on_card: whether a rank has a card, by rank."""
+        """rank: this one. on_card: by rank, whether it has a GPU."""
         self.nccl, self.waiter = nccl, waiter
         self._rank = rank
         self.lock = threading.Lock()
         self.aborted = False
         self._on_card = tuple(on_card)
-        self._wires: dict[Group, NcclChannel | None] = {}  # None: not this rank's, or not of cards
+        self._channels: dict[Group, NcclChannel | None] = {}  # None: of other ranks, or not of GPUs
 
-    def join(self, ranks: Sequence[int]) -> bool:
-        """Whether wires can be between these ranks."""
+    def can_join(self, ranks: Sequence[int]) -> bool:
+        """Return whether NCCL can join these ranks: all have GPUs."""
         return all(self._on_card[rank] for rank in ranks)
 
     def of(self, group: Group) -> NcclChannel | None:
-        """The wire of a group, or of a channel; None if values go another way."""
-        return self._wires.get(group)
+        """Return the channel of a group or of two ranks; None if values go another way."""
+        return self._channels.get(group)
 
     def open(self, groups: Sequence[Group], exchange: Callable[[Any], list[Any]]) -> None:
-        """Make those that there are not yet; all ranks call it with equal ones.
+        """Make the channels of these groups that are missing; all ranks pass the same groups.
 
-        exchange: see `Transport.exchange`; with it all ranks come, so that NCCL, which waits for
-        them without an end, need not. Each wire is used once, since NCCL connects ranks when they
-        first speak, and waits for the other one then.
+        exchange: see `Transport.exchange`; it lets all ranks arrive first, because NCCL waits for
+        them without a limit. Each channel is used once, because NCCL connects ranks, and waits for
+        the other one, at their first transfer.
         """
-        new = sorted({group for group in groups if group not in self._wires})
+        new = sorted({group for group in groups if group not in self._channels})
         if not new:
             return
         rank, nccl = self._rank, self.nccl
-        wanted = [n for n, (_, ranks) in enumerate(new) if self.join(ranks) and len(ranks) > 1]
+        wanted = [n for n, (_, ranks) in enumerate(new) if self.can_join(ranks) and len(ranks) > 1]
         mine = [[n, [*nccl.get_unique_id()]] for n in wanted if new[n][1][0] == rank]
         ids = dict(pair for pairs in exchange(mine) for pair in pairs)
-        self._wires |= dict.fromkeys(new)
+        self._channels |= dict.fromkeys(new)
         made: list[tuple[NcclChannel, Group]] = []
         for n in wanted:
             ranks = new[n][1]
@@ -179,22 +184,22 @@ class NcclCommunicators:
                 me = ranks.index(rank)
                 comm = nccl.NcclCommunicator(len(ranks), _unique(ids[n]), me)
                 made.append((NcclChannel(self, comm, me), new[n]))
-                self._wires[new[n]] = made[-1][0]
-        exchange(None)  # work on one card would keep another from making the rest
-        for wire, group in made:
-            _use(wire, group)
+                self._channels[new[n]] = made[-1][0]
+        exchange(None)  # work on one GPU would keep another from making the rest
+        for channel, group in made:
+            _use(channel, group)
         exchange(None)
 
     def error(self) -> str:
-        """What has gone wrong in work that was called before: NCCL says it to those who ask only.
+        """Ask NCCL for an error in earlier work, which no call reports.
 
-        Empty for nothing, or if somebody calls NCCL just now.
+        Empty if there is none, or if another thread is calling NCCL just now.
         """
         if not self.lock.acquire(blocking=False):
             return ""
         try:
-            for wire in filter(None, () if self.aborted else [*self._wires.values()]):
-                wire.comm.check_async_error()
+            for channel in filter(None, () if self.aborted else [*self._channels.values()]):
+                channel.comm.check_async_error()
         except (self.nccl.NcclError, KeyError) as error:  # CuPy 13 has no text for a remote error
             return f"NCCL says {error}"
         finally:
@@ -202,31 +207,31 @@ class NcclCommunicators:
         return ""
 
     def abort(self) -> None:
-        """End whatever waits on a wire; of no more use afterwards."""
-        held = self.lock.acquire(timeout=GRACE_SECONDS / 3)  # else NCCL waits, which this ends
+        """End all waits on channels, which cannot be used afterwards."""
+        held = self.lock.acquire(timeout=GRACE_SECONDS / 3)  # else NCCL waits: this ends it
         if not self.aborted:
             self.aborted = True
-            for wire in filter(None, self._wires.values()):
-                wire.comm.abort()
+            for channel in filter(None, self._channels.values()):
+                channel.comm.abort()
         if held:
             self.lock.release()
 
     def close(self) -> None:
-        """Let go of them all, when every rank does."""
+        """Destroy all channels, when every rank does."""
         if not self.aborted:
-            for wire in filter(None, self._wires.values()):
-                wire.comm.destroy()
-        self._wires.clear()
+            for channel in filter(None, self._channels.values()):
+                channel.comm.destroy()
+        self._channels.clear()
 
 
 def _unique(numbers: Sequence[int]) -> bytes | tuple[int, ...]:
-    """An identity as CuPy wants it: before version 14 as a tuple of chars."""
+    """Return an identity in CuPy's form: before version 14, a tuple of chars."""
     version = int(loaded().__version__.partition(".")[0])
     return bytes(numbers) if version >= 14 else tuple(numbers)
 
 
-def _use(wire: NcclChannel, group: Group) -> None:
-    """Move a byte in every way in which the wire will be used."""
+def _use(channel: NcclChannel, group: Group) -> None:
+    """Move a byte in every way in which the channel will be used."""
     lane, ranks = group
     count = len(ranks)
     first = ((0, *[1] * (count - 1)), *[(0,) * count] * (count - 1))  # from the first to all
@@ -236,5 +241,5 @@ def _use(wire: NcclChannel, group: Group) -> None:
         tables = {"scatter": first}
     room = loaded().empty(2 * count, np.uint8)
     for kind, sizes in tables.items():
-        wire.move(CollectiveLayout(kind, ranks, sizes), room[:count], room[count:])
-    wire.stream.synchronize()
+        channel.move(CollectiveLayout(kind, ranks, sizes), room[:count], room[count:])
+    channel.stream.synchronize()

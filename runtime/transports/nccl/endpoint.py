@@ -1,9 +1,9 @@
-"""The endpoint of a rank with a card: values of GPUs go by NCCL, all else by MPI.
+"""The endpoint of a rank with a GPU: values on GPUs go by NCCL, everything else by MPI.
 
-A message from card to card has two parts. A small one of MPI's says its tag and type, and has the
-bounds of all waits. The values themselves are left to the GPUs, whose streams wait for them: the
-sender's with `send`, the receiver's once it has the first part, which has to fit what it expects.
-So nobody's thread waits for a card, and no card for a message that nobody sends or receives.
+A message from GPU to GPU has two parts. A small MPI message carries its tag and type; the wait for
+it is bounded like all waits. The values themselves are left to the GPUs, whose streams wait for
+them: the sender's from `send` on, the receiver's once the first part has arrived and fits. So no
+thread waits for a GPU, and no GPU for a message that is never sent or received.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__: list[str] = []
 
 
 class _Passing(Sending):
-    """The ticket of values on their way from card to card.
+    """The ticket of values in transit between GPUs.
 
-    It is done when the receiver has come, for whom the sender's stream then waits.
+    It is done when the receiver has arrived; from then on the sender's stream waits for it.
     """
 
     __slots__ = ("_array", "_gone")
@@ -52,7 +52,7 @@ class _Passing(Sending):
         array: Any,
         gone: Mark | None,
     ) -> None:
-        """gone: the mark of the array's having been sent; None: it is empty."""
+        """gone: the mark of the end of the transfer; None: the array is empty."""
         super().__init__(request, end, awaited, array.nbytes, None)
         self._array, self._gone = array, gone
 
@@ -81,23 +81,23 @@ class NcclTransport(MpiTransport):
         lifeline: Lifeline,
         groups: Groups,
         staging: Staging,
-        wires: NcclCommunicators,
+        communicators: NcclCommunicators,
     ) -> None:
         super().__init__(mpi, comm, waiter, lifeline, groups, staging)
-        self._wires = wires
+        self._communicators = communicators
         self.collectives: NcclCollectives = NcclCollectives(
-            comm, waiter, lifeline.status.runs, groups, staging, wires, self.exchange
+            comm, waiter, lifeline.status.runs, groups, staging, communicators, self.exchange
         )
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
-        """See `Transport.open`; between two cards, from then on, go values of GPUs only."""
+        """See `Transport.open`; from then on only values on GPUs go between two GPUs."""
         self._check_open("open")
-        self._wires.open([(MESSAGES, channel) for channel in channels], self.exchange)
+        self._communicators.open([(MESSAGES, channel) for channel in channels], self.exchange)
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
-        wire = self._wires.of((MESSAGES, (self.rank, dst)))
-        if wire is None:
+        channel = self._communicators.of((MESSAGES, (self.rank, dst)))
+        if channel is None:
             return super().send(array, dst, tag)
         self._check_open("send")
         check_send(array, self.rank, dst, self.size)
@@ -106,7 +106,7 @@ class NcclTransport(MpiTransport):
             array = loaded().ascontiguousarray(array)
         head = np.frombuffer(type_text(array).encode(), np.uint8)
         request = self._comm.Issend([head, self._byte], dst, tag % self._tags)
-        gone = wire.send(array, taken_by(dst, tag)) if array.nbytes else None
+        gone = channel.send(array, taken_by(dst, tag)) if array.nbytes else None
         if self._sending:
             self._advance()
         ticket = _Passing(request, self, (dst, tag), array, gone)
@@ -114,9 +114,9 @@ class NcclTransport(MpiTransport):
         return ticket
 
     def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        """See `Transport.recv`; what uses `out` on this thread's stream waits for the values."""
-        wire = self._wires.of((MESSAGES, (src, self.rank)))
-        if wire is None:
+        """See `Transport.recv`; later work on this thread's stream waits for the values."""
+        channel = self._communicators.of((MESSAGES, (src, self.rank)))
+        if channel is None:
             super().recv(out, src, tag)
             return
         self._check_open("recv")
@@ -130,12 +130,12 @@ class NcclTransport(MpiTransport):
         if sent != wanted:
             raise wrong_type(src, self.rank, tag, sent, wanted)
         if out.nbytes:
-            after(wire.recv(out, message_from(src, tag)), out)
+            after(channel.recv(out, message_from(src, tag)), out)
 
     def settle(self) -> None:
-        """Wait until all that this rank has sent has gone; PeerFailed if the run has failed.
+        """Wait until all messages of this rank have been sent; PeerFailed if the run has failed.
 
-        What came by then may never have come: a failure ends the GPUs' waits.
+        A failure ends the GPUs' waits, so received values may never have arrived.
         """
         while self._sending:
             ticket = self._sending.popleft()

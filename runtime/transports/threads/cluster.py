@@ -1,8 +1,8 @@
 """Threads as ranks: endpoints over in-process channels, and the cluster that runs them.
 
 A message is the sender's array itself. The receiver copies it into its own buffer and then marks
-the message taken, which is what the sender's ticket waits for: one copy in all, and the sender
-may overwrite its array once the ticket is done.
+the message as taken, for which the sender's ticket waits: one copy in all, and the sender may
+overwrite its array once the ticket is done.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from symgraph.core.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
 
-# A Ctrl-C that comes just before a thread blocks is seen when that wait ends: so it ends often.
+# A Ctrl-C just before a thread blocks is noticed only when that wait ends: so waits are short.
 LOOK_SECONDS = 0.1
 CORES = core_count()
 
 
 class _Mailbox:
-    """What has arrived for one rank, and the bell that wakes it.
+    """Messages that have arrived for one rank, and the bell that wakes it.
 
-    The rank first watches the count of rings for a while, without the interpreter: to fall asleep
-    and be woken takes longer. Where ranks outnumber the cores it sleeps at once.
+    The rank first watches the count of rings for a while, without the interpreter, because falling
+    asleep and being woken takes longer. If ranks outnumber the cores, it sleeps at once.
     """
 
     def __init__(self, size: int) -> None:
@@ -72,7 +72,7 @@ class _Mailbox:
             self.bell.notify()  # nobody but the rank itself waits here
 
     def watch(self, ready: Callable[[], object]) -> bool:
-        """Whether it is ready soon."""
+        """Return whether `ready` becomes true soon."""
         while not self.patient:
             seen = int(self.rings[0])
             if ready():
@@ -82,13 +82,13 @@ class _Mailbox:
         return bool(ready())
 
     def sleep(self, ready: Callable[[], object], timeout: float) -> bool:
-        """Whether it is ready before the time is over."""
+        """Return whether `ready` becomes true within the timeout."""
         with self.bell:
             return bool(self.bell.wait_for(ready, timeout))
 
 
 class _Wait(NamedTuple):
-    """A wait of a rank that sleeps: for another rank, which alone can end it."""
+    """The wait of a sleeping rank for another rank, the only one that can end it."""
 
     ready: Callable[[], object]
     peer: int
@@ -96,7 +96,7 @@ class _Wait(NamedTuple):
 
 
 class _Run:
-    """State of one call of `ThreadCluster.run`: nothing of it is left for the next."""
+    """The state of one call of `ThreadCluster.run`."""
 
     def __init__(self, size: int) -> None:
         self.boxes = [_Mailbox(size) for _ in range(size)]
@@ -117,7 +117,7 @@ class _Run:
             box.ring()
 
     def work(self, work: Callable[[Transport], Any], rank: int, timeout: float) -> None:
-        """Do one rank's work on the rank's thread; an exception is kept and told, not raised."""
+        """Do one rank's work on its thread; an exception is recorded and announced, not raised."""
         endpoint = ThreadTransport(rank, self, timeout)
         try:
             self.results[rank] = work(endpoint)
@@ -134,7 +134,7 @@ class _Run:
                 self.ended.set()
 
     def sleep(self, rank: int, wait: _Wait, timeout: float) -> bool:
-        """Whether what a rank waits for comes before the time is over."""
+        """Return whether a rank's wait ends within the timeout."""
         self._waits[rank] = wait
         try:
             self.look()
@@ -143,20 +143,20 @@ class _Run:
             self._waits[rank] = None
 
     def look(self) -> None:
-        """Fail if there are ranks that wait for ever.
+        """Fail the run if some ranks wait forever.
 
-        Those found have all been asleep while this looked, so none of them can have brought about
-        what another one waits for.
+        Those have all been asleep during this check, so none of them can have ended the wait of
+        another.
         """
         if self.failure is not None:
             return
         over = set(self._over)
         waits = list(self._waits)
         needs = {r: [w.peer] for r, w in enumerate(waits) if w is not None and not w.ready()}
-        found = sorted(stalled(needs, lambda _, peer: peer in over))
-        texts = {r: w.text for r in found if (w := waits[r]) is not None and w is self._waits[r]}
-        if found and len(texts) == len(found):
-            ends = over & {peer for rank in found for peer in needs[rank]}
+        stuck = sorted(stalled(needs, lambda _, peer: peer in over))
+        texts = {r: w.text for r in stuck if (w := waits[r]) is not None and w is self._waits[r]}
+        if stuck and len(texts) == len(stuck):
+            ends = over & {peer for rank in stuck for peer in needs[rank]}
             self.fail(Failure(-1, "", verdict(texts, ends)))
 
     def first_error(self) -> BaseException | None:
@@ -165,7 +165,7 @@ class _Run:
 
 
 class _Message:
-    """An array under way; to its sender, the ticket."""
+    """An array in transit; to its sender, the ticket."""
 
     __slots__ = ("_copied", "_dst", "_sender", "array", "mark", "tag", "taken")
 
@@ -175,7 +175,7 @@ class _Message:
         self._sender, self._dst = sender, dst
         self.array, self.tag, self.taken = array, tag, False
         self.mark = mark(array)
-        self._copied: Mark | None = None  # when the receiver's copy is there
+        self._copied: Mark | None = None  # the end of the receiver's copy
 
     def done(self) -> bool:
         if self.taken:
@@ -186,13 +186,13 @@ class _Message:
         self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
 
     def copy_to(self, out: npt.NDArray[Any]) -> None:
-        """Copy the array, as soon as it is there."""
+        """Copy the array, once the work that makes it is done."""
         after(self.mark, out)
         copy(out, self.array)
         self._copied = mark(out)
 
     def take(self) -> None:
-        """Tell the sender that its array is needed no longer."""
+        """Tell the sender that its array is no longer needed."""
         self.taken = True
         self._sender.box.ring()
 
@@ -209,7 +209,7 @@ class ThreadTransport:
         self.collectives = ThreadCollectives(self, run.meetings)
 
     def open(self, channels: Sequence[tuple[int, int]]) -> None:
-        """See `Transport.open`; values go from card to card as it is."""
+        """See `Transport.open`; nothing to prepare."""
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
@@ -262,11 +262,11 @@ class ThreadTransport:
         self._closed = True
 
     def ring(self, rank: int) -> None:
-        """Let a rank look again at what it waits for."""
+        """Let a rank check again what it waits for."""
         self._run.boxes[rank].ring()
 
     def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
-        """Return once `ready()` is true; raise if the run fails or the time is over.
+        """Return once `ready()` is true; raise if the run fails or the timeout is over.
 
         peer: the rank that makes it true.
         """
@@ -298,8 +298,8 @@ class ThreadTransport:
 class ThreadCluster(Cluster):
     """Ranks as threads of this process, named "symgraph-rank-<r>", which live until `close`.
 
-    A forgotten `close` does not keep the interpreter from ending: the threads are executor
-    workers, which Python stops at exit.
+    A forgotten `close` does not keep the interpreter from exiting: the threads are workers of an
+    executor, which Python stops at exit.
     """
 
     def __init__(self, size: int, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -314,7 +314,7 @@ class ThreadCluster(Cluster):
             ThreadPoolExecutor(1, initializer=_name_thread, initargs=(rank,))
             for rank in range(size)
         ]
-        # All are there before any run: Ctrl-C while a pool starts its thread would lose the thread.
+        # All threads start before any run: Ctrl-C while a pool starts its thread would lose it.
         self._await_idle()
 
     @property
@@ -360,7 +360,7 @@ class ThreadCluster(Cluster):
         return [run.results[rank] for rank in range(self.size)]
 
     def _await_idle(self) -> None:
-        """Wait until each rank's thread has done all that was handed to it."""
+        """Wait until each rank's thread has done all work submitted to it."""
         for thread in self._ranks:
             thread.submit(int).result()
 

@@ -1,6 +1,6 @@
-"""Collectives of threads: each rank copies what is for it out of what the others gave.
+"""Collectives of threads: each rank copies its blocks out of the arrays that the others give.
 
-Wherever that lies: a GPU's stream waits for those that made it, and no thread does.
+If those lie on a GPU, its stream waits for the work that makes them, and no thread does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ Bytes = npt.NDArray[Any]
 
 
 class Started:
-    """A collective: what each of its ranks that have started it gives, and when it is made.
+    """A collective that some of its ranks have started.
 
-    read: of the ranks that have copied what is for them, when that will be done.
+    Attributes:
+        out: By rank, the array that it gives and the mark of the work that makes it.
+        read: By rank, once it has copied its blocks, the mark of the end of that copy.
     """
 
     def __init__(self, blocks: CollectiveLayout) -> None:
@@ -34,12 +36,12 @@ class Started:
         self.read: dict[int, Mark | None] = {}
 
     def complete(self) -> bool:
-        """Whether all have started it."""
+        """Return whether all ranks have started it."""
         return len(self.out) == len(self.blocks.ranks)
 
 
 class Meetings:
-    """The collectives of a run that some of their ranks have not started yet."""
+    """The collectives of a run that not all of their ranks have started yet."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Group, int], Started] = {}
@@ -62,16 +64,16 @@ class Meetings:
 
 
 class End(Protocol):
-    """What is needed of a rank's endpoint."""
+    """The part of a rank's endpoint that its collectives use."""
 
     rank: int
 
     def wait_until(self, ready: Callable[[], object], awaited: str, peer: int) -> None:
-        """Return once `ready()` is true, which that peer makes it."""
+        """Return once `ready()` is true; `peer` makes it true."""
         ...
 
     def ring(self, rank: int) -> None:
-        """Let a rank look again at what it waits for."""
+        """Let a rank check again what it waits for."""
         ...
 
 
@@ -83,7 +85,7 @@ class ThreadCollectives:
         self._numbers: dict[Group, int] = defaultdict(int)
 
     def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
-        """See `Collectives.join`; nothing to do."""
+        """See `Collectives.join`; nothing to prepare."""
 
     def module(self, ranks: Sequence[int]) -> Any:
         """See `Collectives.module`."""
@@ -101,7 +103,7 @@ class ThreadCollectives:
 
 
 class _Joined:
-    """The ticket of a collective under way."""
+    """The ticket of a collective in progress."""
 
     def __init__(self, started: Started, end: End, into: Bytes) -> None:
         self._started, self._end, self._into = started, end, into

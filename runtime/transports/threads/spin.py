@@ -1,4 +1,4 @@
-"""A short wait for another thread's sign, without the interpreter and without sleep."""
+"""A short busy wait for another thread, without the interpreter lock and without sleeping."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numba import types
 from runtime.backends.device.compile import I64, VOID, call_llvm, intrinsic, jit
 from symgraph.core.types import Array
 
-SPINS = 6000  # looks; with a pause of 40 to 140 cycles each, 0.1 to 0.3 ms
-LATER = 220  # looks after the sign, some 8 us: see `changed`
+SPINS = 6000  # reads; with a pause of 40 to 140 cycles each, 0.1 to 0.3 ms
+LATER = 220  # reads after the change, some 8 us: see `changed`
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def look(typing: Any, address: Any) -> Any:
-    """The 64-bit integer at an address, read anew each time, after a pause for the other core."""
+    """Read the 64-bit integer at an address from memory, after a pause for the other core."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if X86:
@@ -29,11 +29,11 @@ def look(typing: Any, address: Any) -> Any:
 
 @jit
 def changed(count: Array, seen: int) -> bool:
-    """Whether count[0] (int64) becomes another number soon.
+    """Return whether count[0] (int64) changes soon.
 
-    If so, it stays a little longer: who gave the sign still holds the interpreter for some
-    microseconds, and to queue for that is a sleep again. With it a hand-over of some KB takes
-    about 20 us here, without it 35, and 60 by sleep and bell.
+    After a change it spins a little longer: the thread that made it still holds the interpreter
+    lock for some microseconds, and queueing for that lock would be a sleep again. A message of some
+    KB takes about 20 us with this, 35 without it, and 60 with sleep and bell.
     """
     address = count.ctypes.data
     for _ in range(SPINS):
