@@ -1,4 +1,4 @@
-"""The calls of a record: which nodes each one computes, what it has to do, and how long it took."""
+"""The calls of a record: the nodes that each call computes, its operations, bytes and times."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from runtime.profiling.analysis.record import RankRecord, Record
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 
-PACK, ADD = "(pack a weight)", "(add gradients)"  # calls that are no operator's
+PACK, ADD = "(pack a weight)", "(add gradients)"  # calls outside operators
 
 Floats = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One place of a rank's step where something is called.
-
-    op: of the node, of several that are computed block by block joined by +, or PACK or ADD.
-    node: the (first) node's name. flops, nbytes: operations, bytes read and written. seconds: of
-    each step.
-    """
+    """One call in the program of a rank."""
 
     rank: int
     key: BodyKey
     mb: int
     op: str
+    """The operator; several joined by + if computed block by block; or PACK or ADD."""
     node: str
+    """The name of the (first) node."""
     flops: int
     nbytes: int
+    """Bytes read and written."""
     seconds: Floats
+    """The seconds in each step."""
 
     @property
     def median(self) -> float:
         return float(np.median(self.seconds))
 
 
-class _What:
-    """What a body's call does: see Call."""
+class _Work:
+    """The operator, node, operations and bytes of a body's call; see Call."""
 
     def __init__(self, op: str, node: str, nodes: Sequence[Node], graph: Graph) -> None:
         self.op, self.node = op, node
@@ -56,7 +55,7 @@ class _What:
 
 
 def calls_of(record: Record) -> list[Call]:
-    """All calls of all ranks, in the order of the ranks' programs."""
+    """Return all calls of all ranks, in program order."""
     return [
         call for rank, own in enumerate(record.ranks) for call in _rank_calls(record, rank, own)
     ]
@@ -65,15 +64,15 @@ def calls_of(record: Record) -> list[Call]:
 def _rank_calls(record: Record, rank: int, own: RankRecord) -> Iterator[Call]:
     parts = record.parts
     seconds = (own.calls.end - own.calls.start) * 1e-9
-    known: dict[tuple[BodyKey, Kind, tuple[str, ...]], list[_What]] = {}
+    known: dict[tuple[BodyKey, Kind, tuple[str, ...]], list[_Work]] = {}
     at = 0
     for run in own.runs:
         kind = parts.mbs[run.mb].kind
         partition = parts.partitions[kind]
         place = run.key, kind, run.calls
         if place not in known:
-            known[place] = list(_whats(partition.bodies[run.key], run.calls))
-        adding = [_What(ADD, name, (), partition.graph) for name in run.adding]
+            known[place] = list(_work_of(partition.bodies[run.key], run.calls))
+        adding = [_Work(ADD, name, (), partition.graph) for name in run.adding]
         for what in [*known[place], *adding]:
             yield Call(
                 rank, run.key, run.mb, what.op, what.node, what.flops, what.nbytes, seconds[:, at]
@@ -81,12 +80,12 @@ def _rank_calls(record: Record, rank: int, own: RankRecord) -> Iterator[Call]:
             at += 1
 
 
-def _whats(body: Body, names: Sequence[str]) -> Iterator[_What]:
-    """What each call of a body does.
+def _work_of(body: Body, names: Sequence[str]) -> Iterator[_Work]:
+    """Yield the work of each call of a body.
 
-    A call computes the nodes from its own up to that of the next call, but for those that take no
-    call: neighbours that go element by element are one call. Of two with one name the first packs
-    a weight for the second.
+    A call computes the nodes from its own up to that of the next call, without those that take no
+    call; element-wise neighbours share a call. If two calls have the same name, the first packs a
+    weight for the second.
     """
     graph = body.graph
     order = [n.name for n in graph if not n.is_variable]
@@ -94,9 +93,9 @@ def _whats(body: Body, names: Sequence[str]) -> Iterator[_What]:
     for at, name in enumerate(names):
         after = names[at + 1] if at + 1 < len(names) else None
         if after == name:
-            yield _What(PACK, name, (), graph)
+            yield _Work(PACK, name, (), graph)
             continue
         end = len(order) if after is None else places[after]
         nodes = [graph[n] for n in order[places[name] : end]]
         nodes = [n for i, n in enumerate(nodes) if not i or not is_free(n, graph)]
-        yield _What("+".join(dict.fromkeys(n.op for n in nodes)), name, nodes, graph)
+        yield _Work("+".join(dict.fromkeys(n.op for n in nodes)), name, nodes, graph)

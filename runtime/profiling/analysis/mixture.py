@@ -1,4 +1,4 @@
-"""The mixture: steps with batches of the same buckets, and so alike, beside their prediction."""
+"""Mixtures: the steps whose batches come from the same buckets, beside their prediction."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ from runtime.schedule.timeline import Timeline
 
 @dataclass(frozen=True)
 class Mixture:
-    """The steps that are alike, beside their prediction.
-
-    weight: the part of all steps. calls: in the order of the ranks' programs. memory: of each rank.
-    """
+    """Steps that are alike, beside their prediction."""
 
     record: Record
+    """The measured steps."""
     weight: float
+    """Their share of all measured steps."""
     predicted: Timeline
+    """The simulated step."""
     calls: tuple[Call, ...]
+    """The operator calls of all ranks, in program order."""
     memory: tuple[RankMemory, ...]
+    """The planned memory of each rank."""
 
     @classmethod
     def of(cls, record: Record, weight: float, prices: CostModel) -> Mixture:
-        """With what the prices predict."""
+        """Return the mixture of a record, predicted with these prices."""
         step = record.step
         calls = tuple(calls_of(record))
         return cls(record, weight, predict(step, prices, record.union), calls, step.memory)
 
     @property
     def name(self) -> str:
-        """The buckets of its batches."""
+        """The buckets of the batches as text."""
         return ", ".join(filter(None, map(bucket_text, self.record.keys)))
 
     @property
     def seconds(self) -> float:
-        """The median step."""
+        """The median step in seconds."""
         return float(np.median(self.record.seconds))
 
     @cached_property

@@ -1,9 +1,9 @@
-"""The profile: figures of a record, beside what was predicted of the same programs.
+"""The profile: the figures of records beside the predictions for the same programs.
 
-Steps of one mixture of buckets are alike; without buckets all steps are. Of each rank the parts of
-a step are means over the usual steps (between the quartiles of those that are alike), so they add
-up to those steps' mean to the nanosecond; everything else is a median over all that are alike.
-Figures of several mixtures are means, weighted by how often each came.
+Steps of one mixture of buckets are alike; without buckets all steps are. The parts of a rank's step
+are means over the usual steps (those between the quartiles of steps that are alike), so they add up
+to the mean of these steps to the nanosecond; everything else is a median over all steps that are
+alike. Figures of several mixtures are means, weighted by the mixtures' frequencies.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RankParts:
-    """Seconds of one rank's step; their sum is `Profile.parts_of`.
-
-    time: see runtime.schedule.views.breakdown; its dispatch leaves out between. between: before the
-    first instruction (weights are packed for products, inputs checked) and after the last.
-    """
+    """The seconds of one rank's step, by use; their sum is `Profile.parts_of`."""
 
     time: RankTime
+    """The breakdown of the step; its `dispatch` does not include `between`."""
     between: float
+    """Seconds before the first instruction (packing weights, checking inputs) and after the last."""
 
     @property
     def total(self) -> float:
@@ -53,26 +51,30 @@ class RankParts:
 
 @dataclass(frozen=True)
 class Profile:
-    """All that is known of the measured steps.
-
-    prices: of the predictions. speeds: of this machine's devices, by kind, for the roofline.
-    mixtures: that came, the most frequent first. parts: of each rank, adding up to `parts_of`.
-    warnings: what is strange about the costs. loss: of the last step. always: memory of each rank
-    for the plan that is bound whatever comes: of the largest bucket. anew: seconds predicted of the
-    typical step with kernels that were timed after the steps; None if nobody wanted to know.
-    """
+    """Everything that is known about the measured steps."""
 
     prices: CostModel
+    """The costs with which the steps were predicted."""
     speeds: Mapping[str, Speed]
+    """The speed of each kind of device, for the roofline."""
     mixtures: tuple[Mixture, ...]
+    """The mixtures of buckets that occurred, the most frequent first."""
     operators: tuple[Row, ...]
+    """What the calls of each operator cost, the most expensive first."""
     bodies: tuple[BodyRow, ...]
+    """What the runs of each body cost, the most expensive first."""
     parts: tuple[RankParts, ...]
+    """How each rank spends a step; the parts of a rank add up to `parts_of`."""
     parts_of: float
+    """The mean seconds of a usual step."""
     warnings: tuple[str, ...]
+    """Sentences about costs that look wrong."""
     loss: float
-    always: tuple[RankMemory, ...]
-    anew: float | None = None
+    """The loss of the last step."""
+    baseline_memory: tuple[RankMemory, ...]
+    """The memory of each rank for the plan of the largest bucket, which is always bound."""
+    predicted_again: float | None = None
+    """Seconds predicted for the typical step with kernels timed after the steps, if they were."""
 
     @cached_property
     def typical(self) -> Mixture:
@@ -107,7 +109,7 @@ class Profile:
 
     @property
     def words(self) -> float:
-        """Of a step."""
+        """The mean number of labels that count in a step."""
         return self._mean(float(m.record.words.mean()) for m in self.mixtures)
 
     @property
@@ -119,22 +121,22 @@ class Profile:
 
     @property
     def compute(self) -> float:
-        """Seconds a step in which bodies run and parameters are updated, of all ranks."""
+        """Seconds per step in which bodies run and parameters are updated, over all ranks."""
         return sum(parts.time.compute for parts in self.parts)
 
     @property
     def bytes_sent(self) -> float:
-        """Of all messages of a step."""
+        """The bytes of all messages of a step."""
         return self._mean(sent_bytes(m.record.step) for m in self.mixtures)
 
     @property
     def memory(self) -> list[RankMemory]:
-        """Of each rank, for what needs the most of it."""
-        ranks = zip(self.always, *(m.memory for m in self.mixtures), strict=True)
+        """The memory of each rank for the mixture that needs most."""
+        ranks = zip(self.baseline_memory, *(m.memory for m in self.mixtures), strict=True)
         return [max(of_rank, key=lambda memory: memory.peak) for of_rank in ranks]
 
     def every(self, *, predicted: bool = False) -> Floats:
-        """Seconds of all steps, in their order."""
+        """Return the measured or predicted seconds of all steps, in order."""
         found = np.zeros(self.steps)
         for m in self.mixtures:
             found[m.record.numbers] = m.predicted.makespan if predicted else m.record.seconds
@@ -148,10 +150,14 @@ def profile_of(
     plan: Plan,
     loss: float = math.nan,
 ) -> Profile:
-    """The figures of all records.
+    """Compute the profile of all records.
 
-    prices: of the prediction. speeds: by kind of device, for the roofline. plan: of training, or
-    its largest bucket's.
+    Args:
+        records: one per mixture of buckets.
+        prices: the costs for the predictions.
+        speeds: the speed of each kind of device, for the roofline.
+        plan: the training plan, or that of the largest bucket.
+        loss: the loss of the last step.
     """
     steps = sum(record.steps for record in records)
     mixtures = [Mixture.of(record, record.steps / steps, prices) for record in records]
@@ -194,7 +200,7 @@ def _parts(record: Record, step: int) -> list[RankParts]:
 
 
 def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> RankParts:
-    """One rank's, of the usual steps of each mixture; a weight is that of each of its steps."""
+    """Return the weighted sum of one rank's parts; a mixture's weight applies to each of its steps."""
     rows = [
         [w * np.array([*astuple(p.time), p.between]) for p in own]
         for w, own in zip(weights, parts, strict=True)
@@ -203,11 +209,11 @@ def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> Rank
     return RankParts(RankTime(*map(float, times)), float(between))
 
 
-# -- what is strange -------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------
 
 
 def _findings(mixtures: Sequence[Mixture], prices: CostModel) -> list[str]:
-    """What is strange about measured costs, beside all runs of the measured steps."""
+    """Return warnings where measured costs do not fit the measured runs."""
     if not prices.measured:
         return []
     seconds: dict[str, float] = {}

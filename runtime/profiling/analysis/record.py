@@ -1,7 +1,7 @@
-"""The record: what all ranks of a pipeline did in some measured steps.
+"""Records: when every instruction of every rank began and ended in some measured steps.
 
-Steps are alike if their batches are of the same buckets: of each such mixture there is one record,
-of a run without buckets one alone.
+Steps whose batches come from the same mixture of buckets are alike and share a record; a run without
+buckets has one record.
 """
 
 from __future__ import annotations
@@ -30,39 +30,42 @@ from runtime.training.trainer import Trainer, mean_loss
 from runtime.transports import Transport
 from symgraph.frontend.io import DataBatch
 
-WARM_UP = 3  # steps that are not counted: kernels are loaded, caches and memory touched
-PASSES = 2  # over all mixtures before any counts: memory grows in the first
-STEPS = 20
+WARM_UP = 3  # uncounted first steps, which load kernels and touch caches and memory
+PASSES = 2  # uncounted passes over all mixtures: memory grows in the first
+STEPS = 20  # measured by default
 
 Ints = npt.NDArray[Any]
 
 
 class RankRecord(NamedTuple):
-    """One rank's measured steps, one row each: int64 ns of the clock of rank 0's host.
-
-    walls: begin and end. start, end: of every instruction. calls: of every call of `runs`.
-    """
+    """One rank's measured steps, one row per step, in int64 ns of the clock of rank 0's host."""
 
     walls: Ints
+    """Begin and end of each step, shape (steps, 2)."""
     start: Ints
+    """Begin of every instruction, shape (steps, instructions)."""
     end: Ints
+    """End of every instruction, shape (steps, instructions)."""
     calls: Laps
+    """Begin and end of every operator call of `runs`."""
     runs: tuple[Watched, ...]
+    """The runs whose calls were timed, in program order."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """The steps of one mixture of buckets, of all ranks.
-
-    keys: the bucket of each batch; None where there are no buckets. step: what was run. numbers:
-    of these steps among all that were measured. words: of each of them.
-    """
+    """The steps of one mixture of buckets, on all ranks."""
 
     keys: tuple[Hashable, ...]
+    """The bucket of each batch; None without buckets."""
     step: StepPrograms
+    """The programs that ran."""
     ranks: tuple[RankRecord, ...]
+    """The times of each rank."""
     numbers: Ints
+    """The positions of these steps among all measured steps."""
     words: Ints
+    """The number of labels that count in each step."""
 
     @property
     def parts(self) -> StepBatches:
@@ -70,7 +73,7 @@ class Record:
 
     @property
     def plan(self) -> Plan:
-        """Of the first (largest) batch."""
+        """The plan of the first (largest) batch."""
         return self.parts.plans[0]
 
     @cached_property
@@ -79,22 +82,22 @@ class Record:
         return MixedTopology.of(self.parts)
 
     def edge(self, tag: int, mb: int) -> CommEdge:
-        """What a message of a micro-batch carries."""
+        """Return the edge whose value a message of a micro-batch carries."""
         return self.union.edges[tag + int(self.union.first_tag[mb])]
 
     def buckets(self, mb: int) -> str:
-        """The bucket of a micro-batch, in words."""
+        """Return the bucket of a micro-batch as text."""
         return bucket_text(self.keys[self.parts.mbs[mb].part])
 
     @property
     def begin(self) -> Ints:
-        """When the first rank began each step."""
+        """The time at which the first rank began each step."""
         begin: Ints = np.min([r.walls[:, 0] for r in self.ranks], axis=0)
         return begin
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
-        """Of every step, from the first rank's begin to the last one's end."""
+        """The duration of every step, from the first rank's begin to the last one's end."""
         end = np.max([r.walls[:, 1] for r in self.ranks], axis=0)
         seconds: npt.NDArray[np.float64] = (end - self.begin) * 1e-9
         return seconds
@@ -110,14 +113,14 @@ class Record:
 
     @property
     def usual(self) -> Ints:
-        """The steps between the quartiles, at least one: what hiccups of the machine are not in."""
+        """The steps between the quartiles, at least one, which leaves out hiccups of the machine."""
         order = np.argsort(self.seconds, kind="stable")
         cut = self.steps // 4
         usual: Ints = order[cut : self.steps - cut]
         return usual
 
     def timeline(self, step: int) -> Timeline:
-        """One step; it begins with that of the first rank."""
+        """Return the timeline of one step, which begins when the first rank does."""
         tracks = [
             Track(program, record.start[step], record.end[step])
             for program, record in zip(self.step.schedule.programs, self.ranks, strict=True)
@@ -126,12 +129,12 @@ class Record:
 
 
 def bucket_text(key: Hashable) -> str:
-    """A bucket in words; "" where there are none."""
+    """Return a bucket as text; "" without buckets."""
     return "" if key is None else str(key)
 
 
 class _Alike:
-    """What is kept of the steps of one mixture. times: by rank, an entry a step."""
+    """The measurements of one mixture's steps; `times` has an entry per step for each rank."""
 
     def __init__(self, step: StepPrograms, workers: Mapping[int, Worker]) -> None:
         self.step, self.workers = step, workers
@@ -142,15 +145,18 @@ class _Alike:
 
 
 class Recorder:
-    """Trains some steps at a time and keeps what they took; the trainer must be timed.
+    """Trains some steps at a time and keeps their times; the trainer must be timed.
 
-    Every process of an MPI run does the same and gets the same.
+    Every process of an MPI run does the same and gets the same records.
     """
 
     def __init__(self, trainer: Trainer, steps: int, warm_up: int = WARM_UP) -> None:
-        """steps: that will be run; of every mixture among them some are run before any counts.
+        """Run every mixture among the next steps a few times, uncounted.
 
-        warm_up: the least number of these.
+        Args:
+            trainer: a timed trainer.
+            steps: the number of steps that will be measured.
+            warm_up: the least number of uncounted steps.
         """
         self.trainer = trainer
         self._alike: dict[tuple[Hashable, ...], _Alike] = {}
@@ -162,7 +168,7 @@ class Recorder:
         self._batches = trainer.steps(0)
 
     def _step(self, batches: Sequence[DataBatch]) -> tuple[tuple[int, int], dict[int, Laps]]:
-        """Do a step: its begin and end, and the calls of the local ranks."""
+        """Run a step; return its begin and end, and the calls of the local ranks."""
         session = self.trainer.training
         begun = time.perf_counter_ns()
         self._figures = session.step_batches(batches)
@@ -170,7 +176,7 @@ class Recorder:
         return wall, {rank: _stopwatch(w).laps() for rank, w in session.workers.items()}
 
     def run(self, steps: int, *, keep: bool = True) -> None:
-        """Do so many steps. keep: whether they are part of the record."""
+        """Run this many steps; `keep` says whether they join the record."""
         session = self.trainer.training
         for number, batches in islice(self._batches, steps):
             wall, laps = self._step(batches)
@@ -188,7 +194,7 @@ class Recorder:
                 alike.times[rank].append((track.start, track.end, calls.start, calls.end))
 
     def records(self) -> tuple[Record, ...]:
-        """All steps so far, of all ranks, those of one mixture together."""
+        """Return the steps so far on all ranks, one record per mixture."""
         return tuple(
             Record(keys, a.step, self._exchanged(a), np.array(a.numbers), np.array(a.words))
             for keys, a in self._alike.items()
@@ -224,7 +230,7 @@ def _stopwatch(worker: Worker) -> Stopwatch:
 def _exchange(
     transport: Transport, worker: Worker, walls: list[tuple[int, int]], kept: list[tuple[Ints, ...]]
 ) -> list[RankRecord]:
-    """All ranks' records; transports exchange what JSON can say."""
+    """Return all ranks' records, exchanged as JSON values."""
     transport.waiting_for("the record of the measured steps")
     offset = clock_offset(transport)
     times = [walls, *(list(rows) for rows in zip(*kept, strict=True))]
@@ -245,10 +251,10 @@ def _parsed(row: dict[str, Any]) -> RankRecord:
 
 
 def clock_offset(transport: Transport) -> int:
-    """This rank's clock less that of rank 0, in ns: hosts begin to count when they start.
+    """Return this rank's clock minus that of rank 0, in ns.
 
-    Ranks of one host have one clock. Others read theirs when an exchange ends, which is right to
-    a message's latency.
+    Ranks of one host share a clock. Ranks of different hosts read theirs when an exchange ends,
+    which is accurate to the latency of a message.
     """
     hosts = transport.exchange(platform.node())
     now = time.perf_counter_ns()

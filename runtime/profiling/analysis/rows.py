@@ -1,4 +1,4 @@
-"""The rows of a profile: what operators and bodies cost a step, over all mixtures of buckets."""
+"""The rows of a profile: what operators and bodies cost per step, over all mixtures of buckets."""
 
 from __future__ import annotations
 
@@ -15,47 +15,56 @@ from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.record import Record, bucket_text
 from runtime.schedule.instructions import Run, Update
 
-COPIES, UPDATES = "(copies in and out of runs)", "(updates)"  # rows of no operator
+COPIES, UPDATES = "(copies in and out of runs)", "(updates)"  # rows that are not operators
 
 
 class Row(NamedTuple):
-    """What calls of one kind cost a step, all ranks together.
-
-    calls: a step. median, spread (interquartile range): of one call. seconds: sum of the calls'
-    medians. share: of all rows. flops, nbytes: a step. roofline: the part of `seconds` that the
-    operations and bytes take at the machine's best.
-    """
+    """The costs of the calls of one operator per step, over all ranks."""
 
     name: str
+    """The operator, or a name in brackets for work outside operators."""
     calls: float
+    """The number of calls per step."""
     median: float
+    """The median seconds of one call."""
     spread: float
+    """The interquartile range of one call's seconds."""
     seconds: float
+    """The sum of all calls' medians per step."""
     share: float
+    """The share of `seconds` in the sum over all rows."""
     flops: int
+    """Operations per step."""
     nbytes: int
+    """Bytes read and written per step."""
     roofline: float
+    """The share of `seconds` that operations and bytes would take at the machine's best."""
 
     @property
-    def flops_a_second(self) -> float:
+    def flops_per_second(self) -> float:
+        """The achieved rate."""
         return self.flops / self.seconds if self.seconds else 0.0
 
 
 class BodyRow(NamedTuple):
-    """A body of a bucket on its rank: runs a step, seconds of one run and its prediction.
-
-    bucket: "" where there are none. flops: of one run.
-    """
+    """The costs of one bucket's body on its rank."""
 
     bucket: str
+    """The bucket as text; "" without buckets."""
     key: BodyKey
     rank: int
     calls: float
+    """The number of runs per step."""
     median: float
+    """The median seconds of one run."""
     spread: float
+    """The interquartile range of one run's seconds."""
     predicted: float
+    """The predicted seconds of one run."""
     flops: int
+    """Operations of one run."""
     share: float
+    """The share of this body in the seconds of all bodies."""
 
     @property
     def name(self) -> str:
@@ -63,22 +72,24 @@ class BodyRow(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """Something that is done once in each step of a mixture. seconds: of each of these.
-
-    least: seconds that its device takes for it at its best.
-    """
+    """Work that is done once in each step of a mixture."""
 
     weight: float
+    """The mixture's share of all steps."""
     seconds: npt.NDArray[Any]
+    """The seconds in each step."""
     flops: int = 0
     nbytes: int = 0
     least: float = 0.0
+    """The seconds that the device would take at its best."""
 
 
 def operators(mixtures: Sequence[Mixture], speeds: Mapping[str, Speed]) -> list[Row]:
-    """A row an operator, and rows for what runs and updates do besides.
+    """Return a row per operator, and rows for the other work of runs and updates.
 
-    speeds: by kind of device.
+    Args:
+        mixtures: all mixtures of the profile.
+        speeds: the speed of each kind of device.
     """
     kinds: dict[str, list[_Timed]] = {}
     for mixture in mixtures:
@@ -115,7 +126,7 @@ def _row(name: str, done: Sequence[_Timed]) -> Row:
 
 
 def _others(mixture: Mixture) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The seconds of each run outside of its calls, and of each update."""
+    """Yield the seconds of each run outside its calls, and of each update."""
     inside: dict[tuple[int, BodyKey, int], Any] = {}
     for call in mixture.calls:
         place = call.rank, call.key, call.mb
@@ -128,7 +139,7 @@ def _others(mixture: Mixture) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 
 
 def _instructions(record: Record) -> Iterator[tuple[int, Any, npt.NDArray[Any]]]:
-    """The rank of each instruction, itself, and its seconds in each step."""
+    """Yield the rank of each instruction, the instruction, and its seconds in each step."""
     programs = record.step.schedule.programs
     for rank, (own, program) in enumerate(zip(record.ranks, programs, strict=True)):
         seconds = (own.end - own.start) * 1e-9
@@ -137,7 +148,7 @@ def _instructions(record: Record) -> Iterator[tuple[int, Any, npt.NDArray[Any]]]
 
 
 def run_seconds(record: Record) -> dict[tuple[str, BodyKey], list[npt.NDArray[Any]]]:
-    """The seconds of every run of each bucket's bodies: an array of all steps."""
+    """Return the seconds of every run of each bucket's bodies, an array over all steps per run."""
     found: dict[tuple[str, BodyKey], list[npt.NDArray[Any]]] = {}
     for _, now, seconds in _instructions(record):
         if isinstance(now, Run):
@@ -146,6 +157,7 @@ def run_seconds(record: Record) -> dict[tuple[str, BodyKey], list[npt.NDArray[An
 
 
 def bodies(mixtures: Sequence[Mixture]) -> list[BodyRow]:
+    """Return a row per body, the most expensive first."""
     done: dict[tuple[str, BodyKey], list[_Timed]] = {}
     expected: dict[tuple[str, BodyKey], float] = {}
     rank_of: dict[tuple[str, BodyKey], int] = {}
@@ -181,7 +193,7 @@ def bodies(mixtures: Sequence[Mixture]) -> list[BodyRow]:
 
 
 def _flops(record: Record) -> dict[tuple[str, BodyKey], int]:
-    """Operations of one run of each bucket's bodies, for its largest micro-batches."""
+    """Return the operations of one run of each bucket's bodies, for its largest micro-batches."""
     found: dict[tuple[str, BodyKey], int] = {}
     keys = record.keys
     for kind, partition in record.parts.partitions.items():

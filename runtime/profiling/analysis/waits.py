@@ -1,6 +1,6 @@
-"""Why ranks wait: a sentence for each, from the messages that kept it waiting the longest.
+"""Why ranks wait: a sentence per rank that names the message for which it waited longest.
 
-Seconds are those of all steps, the messages those of a typical one.
+Seconds are means over all steps; the messages are those of a typical step.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from runtime.schedule.instructions import Recv, Run
 from runtime.schedule.timeline import Timeline
 from symgraph.core.units import bytes_text, seconds_text
 
-LITTLE = 0.03  # of a step: waiting that is not worth a reason
+LITTLE = 0.03  # share of a step; less waiting than this needs no reason
 PHASE_WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 def reasons(profile: Profile) -> list[str]:
-    """A sentence a rank."""
+    """Return a sentence per rank."""
     return [_reason(profile, rank) for rank in range(len(profile.parts))]
 
 
@@ -87,26 +87,26 @@ def _messages(profile: Profile, rank: int) -> str:
 
 
 def _until(profile: Profile, edge: CommEdge) -> str:
-    """What a message waits for, in words."""
+    """Return in words which body makes the value of an edge."""
     source, phase = _source(profile, edge), PHASE_WORDS[edge.src.phase]
     stage = edge.src.stage % len(profile.typical.record.plan.partition.rank_of)
     return f", most for {edge.value}, which rank {source} makes in stage {stage}'s {phase}"
 
 
 def _source(profile: Profile, edge: CommEdge) -> int:
-    """The rank that sends it."""
+    """Return the rank that sends an edge's value."""
     return profile.typical.record.union.rank_of[edge.src.stage]
 
 
 def _pace(parts: Sequence[RankParts], rank: int, source: int) -> str:
     more = parts[source].time.compute - parts[rank].time.compute
     if more > LITTLE * parts[rank].total:
-        return f" and computes {seconds_text(more)} longer a step"
+        return f" and computes {seconds_text(more)} longer per step"
     return ": the order of the runs, not the load, makes it wait"
 
 
 def _slowest(profile: Profile, rank: int, *, before: bool = False) -> CommEdge | None:
-    """The edge whose messages a rank waits for the longest. before: its first run only."""
+    """Return the edge whose messages a rank waits for longest (`before`: its first run only)."""
     typical = profile.typical
     waited = waits(typical.measured, typical.record, rank, before=before)
     if not waited:
@@ -116,9 +116,9 @@ def _slowest(profile: Profile, rank: int, *, before: bool = False) -> CommEdge |
 
 
 def waits(timeline: Timeline, record: Record, rank: int, *, before: bool = False) -> Counter[int]:
-    """Ticks that a rank spends receiving, by the tag of the step's union.
+    """Count the ticks that a rank spends receiving, by the tags of the step's topology.
 
-    Edges of one source body count together, credited to the one of them that took longest.
+    Edges of one source body count together, under the tag of the edge that took longest.
     """
     union = record.union
     track = timeline.tracks[rank]

@@ -165,7 +165,7 @@ def _operators(profile: Profile) -> Rows:
             _seconds(row.spread),
             _seconds(row.seconds),
             (f"{row.share:.1%}", row.share),
-            (si_text(row.flops_a_second, "FLOP/s") if row.flops else "-", row.flops_a_second),
+            (si_text(row.flops_per_second, "FLOP/s") if row.flops else "-", row.flops_per_second),
             (f"{row.roofline:.0%}" if row.nbytes else "-", row.roofline),
             (bytes_text(row.nbytes) if row.nbytes else "-", row.nbytes),
         )

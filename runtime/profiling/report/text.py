@@ -85,15 +85,15 @@ def how_long(profile: Profile) -> str:
 
 def again(profile: Profile) -> list[str]:
     """What prices of after the steps predict, in a line, if that was asked for."""
-    if profile.anew is None:
+    if profile.predicted_again is None:
         return []
     typical = profile.typical
-    change = profile.anew / typical.predicted.makespan - 1
+    change = profile.predicted_again / typical.predicted.makespan - 1
     slower = f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than"
     of = f" for buckets {typical.name}" if typical.name else ""
     return [
-        f"kernels timed again after these steps predict {seconds_text(profile.anew)}{of} "
-        f"({profile.anew / typical.seconds - 1:+.1%}): this machine is "
+        f"kernels timed again after these steps predict {seconds_text(profile.predicted_again)}{of} "
+        f"({profile.predicted_again / typical.seconds - 1:+.1%}): this machine is "
         f"{slower if abs(change) > SAME else 'as fast as'} when the plan was priced"
     ]
 
@@ -182,7 +182,7 @@ def operators_table(profile: Profile) -> str:
     )
     rows: list[tuple[str, ...]] = [head]
     for row in profile.operators[:MANY]:
-        speed = si_text(row.flops_a_second, "FLOP/s") if row.flops else "-"
+        speed = si_text(row.flops_per_second, "FLOP/s") if row.flops else "-"
         rows.append(
             (
                 row.name,
@@ -273,7 +273,7 @@ def figures(profile: Profile) -> dict[str, Any]:
         "step_seconds": profile.step,
         "step_seconds_all": profile.every().tolist(),
         "predicted_step_seconds": profile.predicted_step,
-        "predicted_again_seconds": profile.anew,
+        "predicted_again_seconds": profile.predicted_again,
         "predicted_step_seconds_all": profile.every(predicted=True).tolist(),
         "bubble_fraction": profile.bubble_fraction,
         "mixtures": [

@@ -133,9 +133,9 @@ class Trial:
         found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss)
         if again is None or abs(found.error) <= OFF:
             return found
-        return replace(found, anew=self._anew(found.typical.record, again))
+        return replace(found, predicted_again=self._predict_again(found.typical.record, again))
 
-    def _anew(self, record: Record, again: CostCache) -> float:
+    def _predict_again(self, record: Record, again: CostCache) -> float:
         """Seconds of a step, predicted with prices that are measured now."""
         pricing = again.on(self.recorder.trainer.training.cluster)
         for plan in record.parts.plans:

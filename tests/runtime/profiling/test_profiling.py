@@ -127,7 +127,7 @@ def test_the_operators_make_up_what_ranks_compute():
 def test_rows_say_what_was_done():
     rows = {row.name: row for row in small_profile().operators}
     assert rows["FullyConnected"].flops > 0
-    assert rows["FullyConnected"].flops_a_second > 0
+    assert rows["FullyConnected"].flops_per_second > 0
     assert rows["FullyConnected"].nbytes > 0
     assert rows["_lstm_gates"].calls == 2 * 5 * 4  # layers, time steps, micro-batches
     assert rows["_lstm_gates_grad"].calls == 2 * 5 * 4
@@ -174,24 +174,24 @@ def test_a_prediction_that_is_far_off_is_made_again_with_prices_of_now(bucketed,
     with ThreadCluster(len(given.devices)) as cluster:
         trial = Trial.of(given, cluster, steps=1, warm_up=1)
         trial.run(1)
-        assert trial.profile().anew is None
+        assert trial.profile().predicted_again is None
         found = trial.profile(CostCache())
     before = found.typical.predicted.makespan
-    assert 0 < found.anew < 0.1 * before
-    assert figures(found)["predicted_again_seconds"] == found.anew
+    assert 0 < found.predicted_again < 0.1 * before
+    assert figures(found)["predicted_again_seconds"] == found.predicted_again
     (line,) = again(found)
     assert line in profile_report(found)
     assert line in exhibit(found)["reasons"]
-    assert f"{1 - found.anew / before:.0%} faster than when the plan was priced" in line
+    assert f"{1 - found.predicted_again / before:.0%} faster than when the plan was priced" in line
     assert ("for buckets" in line) == bucketed
 
 
 def test_kernels_that_did_not_change_are_said_to_be_as_fast():
     profile = small_profile()
     assert again(profile) == []
-    (line,) = again(replace(profile, anew=1.01 * profile.typical.predicted.makespan))
+    (line,) = again(replace(profile, predicted_again=1.01 * profile.typical.predicted.makespan))
     assert line.endswith("this machine is as fast as when the plan was priced")
-    (line,) = again(replace(profile, anew=1.5 * profile.typical.predicted.makespan))
+    (line,) = again(replace(profile, predicted_again=1.5 * profile.typical.predicted.makespan))
     assert line.endswith("this machine is 50% slower than when the plan was priced")
 
 
