@@ -388,7 +388,7 @@ def _show(summary: dict[str, Any], console: Console) -> None:
 
 
 def _predicted(summary: dict[str, Any]) -> dict[str, str]:
-    """What is known of steps that are all alike."""
+    """Return the figures that are known if all steps are alike."""
     from symgraph.core.units import seconds_text
 
     if summary["predicted_step_seconds"] is None:

@@ -37,7 +37,7 @@ class RankParts:
     time: RankTime
     """The breakdown of the step; its `dispatch` does not include `between`."""
     between: float
-    """Seconds before the first instruction (packing weights, checking inputs) and after the last."""
+    """Seconds before the first instruction (packing, checking inputs) and after the last."""
 
     @property
     def total(self) -> float:
@@ -200,7 +200,7 @@ def _parts(record: Record, step: int) -> list[RankParts]:
 
 
 def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> RankParts:
-    """Return the weighted sum of one rank's parts; a mixture's weight applies to each of its steps."""
+    """Return the weighted sum of one rank's parts; each step has its mixture's weight."""
     rows = [
         [w * np.array([*astuple(p.time), p.between]) for p in own]
         for w, own in zip(weights, parts, strict=True)

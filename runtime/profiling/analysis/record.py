@@ -1,7 +1,7 @@
 """Records: when every instruction of every rank began and ended in some measured steps.
 
-Steps whose batches come from the same mixture of buckets are alike and share a record; a run without
-buckets has one record.
+Steps whose batches come from the same mixture of buckets are alike and share a record; a run
+without buckets has one record.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Record:
 
     @property
     def usual(self) -> Ints:
-        """The steps between the quartiles, at least one, which leaves out hiccups of the machine."""
+        """The steps between the quartiles, at least one: without hiccups of the machine."""
         order = np.argsort(self.seconds, kind="stable")
         cut = self.steps // 4
         usual: Ints = order[cut : self.steps - cut]

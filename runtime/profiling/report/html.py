@@ -104,7 +104,7 @@ def _seconds(seconds: float) -> Cell:
 
 
 def _values(profile: Profile) -> list[tuple[float, ...]]:
-    """Of each rank the seconds of PARTS."""
+    """Return each rank's seconds of PARTS."""
     return [(*astuple(own.time), own.between) for own in profile.parts]
 
 
@@ -212,7 +212,7 @@ def _messages(profile: Profile) -> Rows:
 
 
 def _memory(show: Show) -> Rows:
-    """What each rank was predicted to hold, and holds."""
+    """Return the predicted and measured bytes of each rank."""
     head = (
         "rank",
         "parameters",

@@ -41,7 +41,7 @@ def timeline_png(profile: Profile, path: Path) -> None:
 
 
 def memory_png(profile: Profile, path: Path) -> None:
-    """What each device holds during a typical step, as the plan accounts for it."""
+    """Draw the bytes that each device holds during a typical step, by the plan's account."""
     typical, timeline = profile.typical, profile.typical.measured
     devices = typical.record.plan.devices
     with _figure(path, 1, 3.2) as (ax,):

@@ -1,4 +1,4 @@
-"""Profiles in words: the tables and sentences of `--profile`, and its figures for `--json`."""
+"""Profiles as text: the tables and sentences of `--profile`, and its figures for `--json`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runtime.profiling.analysis.waits import reasons
 from runtime.schedule.views.draw import chart
 from symgraph.core.units import aligned_columns, bytes_text, count_text, seconds_text, si_text
 
-MANY = 16  # rows of a table in the terminal; files have them all
-SUM_OFF = 0.05  # the operators' medians may be so far from what ranks compute
-SAME = 0.03  # of its time: a step that is predicted anew is not said to have changed by less
-SLOWER = 0.05  # of a step: a body that is so far from its prediction is marked
+MAX_ROWS = 16  # of a table in the terminal; files have all rows
+SUM_OFF = 0.05  # largest relative gap between the operators' medians and the ranks' computing
+SAME = 0.03  # relative change below which a second prediction counts as unchanged
+SLOWER = 0.05  # share of a step; a body that misses its prediction by more is marked
 
 
 def profile_report(profile: Profile) -> str:
-    """What `--profile` prints."""
+    """Return the text that `--profile` prints."""
     return "\n\n".join(
         [
             "\n".join([how_long(profile), *again(profile)]),
@@ -30,7 +30,7 @@ def profile_report(profile: Profile) -> str:
             + parts_table(profile)
             + "\n"
             + "\n".join(f"  {line}" for line in reasons(profile)),
-            "operators, all ranks, a step:\n"
+            "operators, all ranks, per step:\n"
             + operators_table(profile)
             + "\n"
             + operators_sum(profile),
@@ -42,7 +42,7 @@ def profile_report(profile: Profile) -> str:
 
 
 def warnings(profile: Profile) -> list[str]:
-    """What makes these figures doubtful, a line each; none if all is well."""
+    """Return a line for each reason to doubt these figures."""
     found = list(profile.warnings)
     if abs(_sum_off(profile)) > SUM_OFF:
         found.append(
@@ -52,7 +52,7 @@ def warnings(profile: Profile) -> list[str]:
 
 
 def operators_sum(profile: Profile) -> str:
-    """The operators beside what ranks compute."""
+    """Return a line that compares the operators' medians with the ranks' computing."""
     total = sum(row.seconds for row in profile.operators)
     return (
         f"the operators' medians add up to {seconds_text(total)}, the ranks computed "
@@ -66,12 +66,12 @@ def _sum_off(profile: Profile) -> float:
 
 
 def several(profile: Profile) -> bool:
-    """Whether steps differ in their buckets."""
+    """Whether there are several mixtures of buckets."""
     return len(profile.mixtures) > 1
 
 
 def how_long(profile: Profile) -> str:
-    """The step in one line, beside its prediction."""
+    """Return a line with the step beside its prediction."""
     low, high = np.percentile(profile.every(), (25, 75))
     kinds = f" of {len(profile.mixtures)} mixtures of buckets" if several(profile) else ""
     return (
@@ -84,7 +84,7 @@ def how_long(profile: Profile) -> str:
 
 
 def again(profile: Profile) -> list[str]:
-    """What prices of after the steps predict, in a line, if that was asked for."""
+    """Return a line with the step predicted from costs that were measured again after the run."""
     if profile.predicted_again is None:
         return []
     typical = profile.typical
@@ -92,7 +92,8 @@ def again(profile: Profile) -> list[str]:
     slower = f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than"
     of = f" for buckets {typical.name}" if typical.name else ""
     return [
-        f"kernels timed again after these steps predict {seconds_text(profile.predicted_again)}{of} "
+        f"kernels timed again after these steps predict "
+        f"{seconds_text(profile.predicted_again)}{of} "
         f"({profile.predicted_again / typical.seconds - 1:+.1%}): this machine is "
         f"{slower if abs(change) > SAME else 'as fast as'} when the plan was priced"
     ]
@@ -108,7 +109,7 @@ def _timelines(typical: Mixture) -> list[str]:
 
 
 def mixtures_table(profile: Profile) -> str:
-    """A row a mixture of buckets, the most frequent first."""
+    """Return a table with a row per mixture of buckets, the most frequent first."""
     return "\n".join(aligned_columns([MIXTURES, *mixture_rows(profile)]))
 
 
@@ -116,7 +117,7 @@ MIXTURES = ("buckets", "steps", "words", "median", "predicted", "error", "bubble
 
 
 def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
-    """The rows below MIXTURES."""
+    """Return the rows below MIXTURES."""
     return [
         (
             m.name,
@@ -132,7 +133,7 @@ def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
 
 
 def parts_table(profile: Profile) -> str:
-    """A row a rank; its parts add up to the step."""
+    """Return a table with a row per rank, whose parts add up to the step."""
     head = (
         "rank",
         "device",
@@ -168,7 +169,7 @@ def _ms(seconds: float) -> str:
 
 
 def operators_table(profile: Profile) -> str:
-    """The slowest operators; the rest in one row."""
+    """Return a table of the slowest operators; the others share a row."""
     head = (
         "operator",
         "calls",
@@ -181,7 +182,7 @@ def operators_table(profile: Profile) -> str:
         "bytes",
     )
     rows: list[tuple[str, ...]] = [head]
-    for row in profile.operators[:MANY]:
+    for row in profile.operators[:MAX_ROWS]:
         speed = si_text(row.flops_per_second, "FLOP/s") if row.flops else "-"
         rows.append(
             (
@@ -196,7 +197,7 @@ def operators_table(profile: Profile) -> str:
                 bytes_text(row.nbytes) if row.nbytes else "-",
             )
         )
-    rest = profile.operators[MANY:]
+    rest = profile.operators[MAX_ROWS:]
     if rest:
         seconds = seconds_text(sum(row.seconds for row in rest))
         share = f"{sum(row.share for row in rest):.1%}"
@@ -206,7 +207,7 @@ def operators_table(profile: Profile) -> str:
 
 
 def bodies_table(profile: Profile) -> str:
-    """The bodies that take most of the step, with the error of their predictions."""
+    """Return a table of the slowest bodies with the errors of their predictions."""
     head = (
         "body",
         "rank",
@@ -219,7 +220,7 @@ def bodies_table(profile: Profile) -> str:
         "speed",
     )
     rows: list[tuple[str, ...]] = [head]
-    for row in profile.bodies[:MANY]:
+    for row in profile.bodies[:MAX_ROWS]:
         error = row.calls * (row.predicted - row.median)
         mark = " <-" if abs(error) > SLOWER * profile.step else ""
         speed = si_text(row.flops / row.median, "FLOP/s") if row.flops and row.median else "-"
@@ -236,8 +237,8 @@ def bodies_table(profile: Profile) -> str:
                 speed,
             )
         )
-    if len(profile.bodies) > MANY:
-        rest = profile.bodies[MANY:]
+    if len(profile.bodies) > MAX_ROWS:
+        rest = profile.bodies[MAX_ROWS:]
         error = sum(row.calls * (row.predicted - row.median) for row in rest)
         runs, share = sum(row.calls for row in rest), sum(row.share for row in rest)
         rows.append(
@@ -257,7 +258,7 @@ def bodies_table(profile: Profile) -> str:
 
 
 def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
-    """Bytes of each rank, predicted beside held."""
+    """Return a table of each rank's bytes, predicted and measured."""
     rows: list[tuple[str, ...]] = [("rank", "device", "predicted", "measured", "error")]
     ranks = {row["rank"]: row for row in stages}
     for rank, row in sorted(ranks.items()):
@@ -268,7 +269,7 @@ def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
 
 
 def figures(profile: Profile) -> dict[str, Any]:
-    """The keys that `--profile --json` adds to those of a run."""
+    """Return the keys that `--profile --json` adds to those of a run."""
     return {
         "step_seconds": profile.step,
         "step_seconds_all": profile.every().tolist(),

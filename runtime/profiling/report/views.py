@@ -52,7 +52,7 @@ def _view(typical: Mixture, timeline: Timeline, nodes: Mapping[int, list[Any]]) 
 
 
 def _boxes(typical: Mixture, timeline: Timeline, rank: int) -> Iterator[list[Any]]:
-    """What a rank does, but for what takes no time."""
+    """Yield a box for each instruction of a rank that takes time."""
     record = typical.record
     medians = typical_seconds(typical, rank)
     for at, now in enumerate(timeline.tracks[rank].program):
@@ -78,7 +78,7 @@ def _boxes(typical: Mixture, timeline: Timeline, rank: int) -> Iterator[list[Any
 
 
 def typical_seconds(typical: Mixture, rank: int) -> list[tuple[float, float]]:
-    """Of each instruction of a rank, the median measured and the predicted seconds."""
+    """Return the median measured and the predicted seconds of each instruction of a rank."""
     own, track = typical.record.ranks[rank], typical.predicted.tracks[rank]
     measured = np.median(own.end - own.start, axis=0) * 1e-9
     predicted = (track.end - track.start) * float(typical.predicted.unit)
@@ -86,7 +86,7 @@ def typical_seconds(typical: Mixture, rank: int) -> list[tuple[float, float]]:
 
 
 def _nodes(typical: Mixture) -> dict[int, list[Any]]:
-    """The calls of the median step by rank."""
+    """Return the calls of the median step by rank."""
     step = typical.record.median_step
     begin = typical.measured.ticks[0]
     found: dict[int, list[Any]] = {}
@@ -112,7 +112,7 @@ def _nodes(typical: Mixture) -> dict[int, list[Any]]:
 
 
 def _memory(typical: Mixture, timeline: Timeline, rank: int) -> dict[str, Any]:
-    """The bytes that are held after each instruction, as the plan accounts for them."""
+    """Return the bytes held after each instruction, as the plan accounts for them."""
     track, held = timeline.tracks[rank], typical.memory[rank].profile
     at = (track.end - timeline.ticks[0]) * float(timeline.unit)
     keep = np.flatnonzero(np.diff(held, prepend=-1))  # where it changes
@@ -121,7 +121,7 @@ def _memory(typical: Mixture, timeline: Timeline, rank: int) -> dict[str, Any]:
 
 
 def _arrows(timeline: Timeline) -> Iterator[list[float]]:
-    """From the end of each send to the end of its receive."""
+    """Yield an arrow from the end of each send to the end of its receive."""
     sent: dict[tuple[int, int], tuple[int, float]] = {}
     for event in timeline.events:
         if isinstance(event.instruction, Send):

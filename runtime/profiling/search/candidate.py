@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What it is, in a few words."""
+        """The choices of the plan in a few words."""
         choice = self.plan.choice
         words = [choice.schedule, count_text(len(self.plan.sizes), "micro-batch")]
         if choice.time_segment is not None:

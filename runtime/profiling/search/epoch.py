@@ -1,4 +1,4 @@
-"""The epoch of a search: which buckets come together in its steps, and how often."""
+"""The epoch of a search: which mixtures of buckets its steps have, and how often."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from runtime.training.batches import source
 from symgraph.app.config import Config
 from symgraph.app.corpus import Corpus
 
-STEPS = 500  # that are looked at
-MOST = 12  # mixtures, the most frequent; the others count as these do
+SAMPLED_STEPS = 500
+MAX_MIXTURES = 12  # the most frequent ones, which stand for the others
 
-Epoch = tuple[tuple[tuple[Hashable, ...], float], ...]  # mixtures and their parts of all steps
+Epoch = tuple[tuple[tuple[Hashable, ...], float], ...]  # mixtures and their shares of all steps
 ALIKE: Epoch = (((None,), 1.0),)  # without buckets
 
 
 def epoch_of(config: Config, corpus: Corpus) -> Epoch:
-    """The mixtures of a config with buckets, the most frequent first, as they come in training."""
+    """Return the mixtures of buckets in training, the most frequent first, with their shares."""
     steps = source(corpus.train, config.data, config.train.seed)
-    some = range(min(STEPS, len(steps)))
+    some = range(min(SAMPLED_STEPS, len(steps)))
     keys = ([b.bucket_key for b in largest_first(steps.batches(n))] for n in some)
-    often = Counter(map(tuple, keys)).most_common(MOST)
+    often = Counter(map(tuple, keys)).most_common(MAX_MIXTURES)
     total = sum(times for _, times in often)
     return tuple((mixture, times / total) for mixture, times in often)

@@ -37,28 +37,28 @@ from symgraph.core.graph import Graph
 from symgraph.core.units import count_text, seconds_text
 
 SECONDS = 50.0  # of simulations; what is not tried by then is left out
-QUICKLY = 0.6  # the part of them in which candidates are planned quickly
-MOST = 32  # micro-batches
-FIRST = 3  # numbers of them that are tried before splits
-QUICK = "optimal"  # the strategy that all are tried with; the best then with all strategies
-EFFORT = 5  # times as long as quick planning, about, takes planning with all effort
-REFINED = 3  # candidates that are planned again with all that there is to choose from
+QUICK_SHARE = 0.6  # of SECONDS, for planning candidates quickly
+MAX_MICRO_BATCHES = 32
+FIRST_COUNTS = 3  # numbers of micro-batches that are tried before splits
+QUICK = "optimal"  # the strategy for quick planning; the best candidates then try all strategies
+EFFORT = 5  # thorough planning takes about this many times as long as quick planning
+REFINED = 3  # candidates that are planned again with every choice
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
-
-    candidates: the shortest predicted step first. given: the config as the user wrote it, if it is
-    a whole plan. simulated: plans. left_out: candidates not tried for lack of time. seconds: that
-    it took.
-    """
+    """The result of a search."""
 
     candidates: tuple[Candidate, ...]
+    """All candidates, the shortest predicted step first."""
     given: Candidate | None
+    """The config as the user wrote it, if it is a whole plan."""
     simulated: int
+    """The number of simulated plans."""
     left_out: int
+    """The number of candidates that were not tried for lack of time."""
     seconds: float
+    """The seconds that the search took."""
 
 
 def search(
@@ -69,15 +69,23 @@ def search(
     seconds: float = SECONDS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Found:
-    """Plan all candidates, within about so many seconds.
+    """Plan all candidates, within about `seconds`.
 
-    epoch: what steps candidates count by. A config without a strategy says where everything goes:
-    it is a candidate as it stands, and the others place all groups anew. With one, `group2ctx`
-    pins. Raises what planning raises if nothing can be planned: LimitError names the smallest
-    memory limit of the last try.
+    A config without a strategy places every group itself: it is a candidate as given, and the
+    others place all groups anew. With a strategy, `group2ctx` pins groups.
+
+    Args:
+        config: the config to vary.
+        pricing: the provider of costs.
+        epoch: the mixtures of buckets by which candidates are ranked, with their frequencies.
+        seconds: the time limit.
+        say: is told what is being tried.
+
+    Raises:
+        LimitError: nothing fits the memory limit; it names the smallest limit of the last try.
     """
     begun = time.perf_counter()
-    tried = _Tried(pricing, epoch, say, begun + QUICKLY * seconds)
+    tried = _Tried(pricing, epoch, say, begun + QUICK_SHARE * seconds)
     given = None
     if config.partition.strategy is None and config.group2ctx:
         with suppress(LimitError):
@@ -98,13 +106,13 @@ def _vary(tried: _Tried, config: Config) -> None:
     """Try micro-batches and splits."""
     free, devices = _opened(config), len(config.devices)
     counts = _counts(config.data.batch_size, config.data.batches_per_step, devices)
-    for count in counts[:FIRST]:
+    for count in counts[:FIRST_COUNTS]:
         tried.add(_counted(free, count), ())
     if config.partition.split == AUTO and devices > 1 and tried.candidates:
         for splits in _splits(tried.best, free):
             tried.add(_counted(_with(free, splits), len(tried.best.plan.sizes)), splits)
     if not tried.candidates:
-        for count in counts[FIRST:]:
+        for count in counts[FIRST_COUNTS:]:
             tried.add(_counted(free, count), ())
         return
     best = tried.best
@@ -230,29 +238,29 @@ class _Tried:
                 return
 
     def _placed_like(self, candidate: Candidate, config: Config, placement: Placement) -> None:
-        """Plan a config at a place; it counts as thoroughly planned if the candidate does."""
+        """Plan a config with a given placement, planned as thoroughly as the candidate."""
         found = self.add(config, candidate.splits, quick=False, placement=placement)
         if found is not None:
             self.candidates[-1] = replace(found, quick=candidate.quick)
 
 
 def _recompute(candidate: Candidate) -> dict[str, Any]:
-    """What is chosen already."""
+    """Return the candidate's choice of recomputation as a config value."""
     chosen = candidate.plan.choice.recompute
     return {"recompute": chosen} if chosen else {}
 
 
 def _ranked(plan: Plan) -> list[PlanCandidate]:
-    """What a plan had to choose from, the shortest predicted step first.
+    """Return the choices that a plan considered, the shortest predicted step first.
 
-    With buckets, it was the largest's step: another choice may be better for all of them.
+    With buckets that is the largest bucket's step; another choice may be better for all buckets.
     """
     known = [tried for tried in plan.candidates if tried.seconds is not None]
     return sorted(known, key=lambda t: (t.seconds, t.schedule, t.time_segment or 0))
 
 
 def _changed(config: Config, section: str, **values: Any) -> Config:
-    """The config with other values of some keys."""
+    """Return the config with other values for some keys of a section."""
     changed = getattr(config, section).model_copy(update=values)
     return config.model_copy(update={section: changed})
 
@@ -262,7 +270,7 @@ def _counted(config: Config, count: int) -> Config:
 
 
 def _opened(config: Config) -> Config:
-    """The config with all choices left to the planner, but for splits."""
+    """Return the config with all choices but splits left to the planner."""
     old = config.partition
     quick = QUICK if old.strategy in (None, AUTO) else old.strategy
     limited = old.memory is not None and config.pipeline.recompute == NONE
@@ -282,14 +290,14 @@ def _opened(config: Config) -> Config:
 
 
 def _counts(batch: int, batches: int, devices: int) -> list[int]:
-    """The numbers of micro-batches a batch that are tried, near two a device in a step first."""
+    """Return the numbers of micro-batches to try, those near two per device and step first."""
     powers = (1 << n for n in range(batch.bit_length()))
-    counts = [count for count in powers if count <= min(batch, MOST)]
+    counts = [count for count in powers if count <= min(batch, MAX_MICRO_BATCHES)]
     return sorted(counts, key=lambda count: abs(math.log(batches * count / (2 * devices))))
 
 
 def _splits(best: Candidate, config: Config) -> list[tuple[GroupSplit, ...]]:
-    """The splits that are worth trying."""
+    """Return the splits that are worth trying."""
     graph = best.plan.network.first
     devices = best.plan.devices
     weights = weigh(graph, best.prices.merged(graph, devices))
@@ -297,7 +305,7 @@ def _splits(best: Candidate, config: Config) -> list[tuple[GroupSplit, ...]]:
 
 
 def _with(config: Config, splits: tuple[GroupSplit, ...]) -> Config:
-    """The config with some groups on all devices, their pieces placed by all strategies."""
+    """Return the config with some groups on all devices and every strategy for their pieces."""
     groups = {**config.group2ctx, **{split.group: config.devices for split in splits}}
     shards = {**config.partition.shards, **shard_marks(splits)}
     strategy = AUTO if config.partition.strategy == QUICK else config.partition.strategy
@@ -306,9 +314,9 @@ def _with(config: Config, splits: tuple[GroupSplit, ...]) -> Config:
 
 
 def _distinct(found: list[Candidate]) -> Iterator[Candidate]:
-    """The shortest predicted step first; of those that differ in placement only, the best.
+    """Yield candidates by predicted step; of those that differ only in placement, the best.
 
-    What was planned quickly is there only if nothing else has its name.
+    A quickly planned candidate is left out if another one has its name.
     """
     seen = {candidate.name for candidate in found if not candidate.quick}
     found = [c for c in found if not (c.quick and c.name in seen)]

@@ -47,7 +47,7 @@ def write_winner(
 
 
 def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]) -> list[str]:
-    """What was tried, what was measured, and how far the winner is from what cannot be beaten."""
+    """Return what was tried and measured, and how far the winner is from the proved bound."""
     steps = {c.name: c.figures.step for c in compared}
     rows: list[tuple[str, ...]] = [("", "candidate", "predicted", "at least", "measured")]
     for candidate in found.candidates[:SHOWN]:
@@ -120,7 +120,7 @@ def _by_groups(config: Config, plan: Plan) -> Config:
 
 
 def _digest(config: Config, prices: CostModel) -> str:
-    """Of the plan that a config makes; "" if it makes none."""
+    """Return the digest of the plan that a config makes; "" if it makes none."""
     try:
         return training_plan(config, always(prices)).training.digest
     except SymgraphError:

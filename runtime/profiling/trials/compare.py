@@ -1,8 +1,8 @@
-"""The comparison: several configs measured in alternation, so that all see the same machine.
+"""Comparisons: several configs measured in alternation, so that all see the same machine.
 
-A round gives every candidate a turn of some steps, forwards and backwards in alternation; the first
-step of a turn is not counted, since the others have had the caches. If there is a limit of time,
-each has one turn, and then the fastest share what is left of it: those that may yet be the best.
+A round gives every candidate a turn of some steps, in forward and reverse order alternately. The
+first step of a turn is not counted, because another candidate's data is in the caches. With a time
+limit each candidate has one turn, and then the fastest ones share the remaining time.
 """
 
 from __future__ import annotations
@@ -58,12 +58,16 @@ def compare(
     warm_up: int = WARM_UP,
     within: float = math.inf,
 ) -> list[Compared]:
-    """Measure all of them, the fastest first. steps: of each, at least, if there is time.
+    """Measure all candidates; return them with the fastest first.
 
-    clusters: where a config runs, made by the caller and closed by it. planned: what is planned
-    already, by name. warm_up: see Recorder. within: seconds after which no further round begins;
-    then only those are in a round that are nearly the fastest and have time for it. Without such
-    a limit, predictions that are far off are made again.
+    Args:
+        configs: candidates by name.
+        clusters: the clusters on which they run; the caller closes them.
+        steps: the least number of steps of each, if there is time.
+        planned: plans that exist already, by name.
+        warm_up: the number of uncounted first steps; see Recorder.
+        within: seconds after which no further round begins. With a limit, only the nearly fastest
+            candidates join later rounds; without one, predictions that are far off are repeated.
     """
     shared, ends = shared or Shared(), time.perf_counter() + within
     rounds = -(-steps // TURN)
@@ -97,9 +101,11 @@ def compare(
 
 
 def promising(took: Mapping[str, float], left: float) -> list[str]:
-    """Of some that ran the same steps, those that are nearly the fastest, as far as there is time.
+    """Return the nearly fastest candidates for whose next turn there is time.
 
-    took: seconds of each one's steps. left: seconds that they may take to run them again.
+    Args:
+        took: the seconds that each took for the same steps.
+        left: the seconds that remain.
     """
     order = sorted(took, key=took.__getitem__)
     ends = list(accumulate(took[name] * (1 + TURN) / TURN for name in order))
@@ -128,7 +134,7 @@ HEAD = (
 
 
 def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """A row a candidate, for HEAD."""
+    """Return a row per candidate below HEAD."""
     best = compared[0].figures.tokens_per_second
     return [
         (
@@ -151,7 +157,7 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def _sortable(compared: Sequence[Compared]) -> list[Sequence[Cell]]:
-    """The ranking for a page, where a click on a column sorts by what its texts say."""
+    """Return the ranking for a page, with the values by which a click on a column sorts."""
     rows: list[Sequence[Cell]] = []
     for place, (c, (_, name, *texts)) in enumerate(
         zip(compared, ranking(compared), strict=True), 1
@@ -163,7 +169,7 @@ def _sortable(compared: Sequence[Compared]) -> list[Sequence[Cell]]:
 
 
 def comparison_report(compared: Sequence[Compared]) -> str:
-    """The ranked table and the timelines, for the terminal."""
+    """Return the ranked table and the timelines for the terminal."""
     charts = []
     for c in compared:
         typical = c.outcome.profile.typical
@@ -175,7 +181,7 @@ def comparison_report(compared: Sequence[Compared]) -> str:
 
 
 def comparison_figures(compared: Iterable[Compared]) -> list[dict[str, Any]]:
-    """What `--json` says of each candidate, the fastest first."""
+    """Return the `--json` figures of each candidate, the fastest first."""
     return [
         {"name": c.name, **c.figures._asdict(), "config": c.config.model_dump(mode="json")}
         | {key: c.outcome.summary[key] for key in KEPT}
@@ -199,7 +205,7 @@ KEPT = (
 
 
 def write_comparison(compared: Sequence[Compared], folder: str) -> Path:
-    """Write the page, ranking.csv and a config a candidate; the page's path."""
+    """Write the page, ranking.csv and one config per candidate; return the page's path."""
     to = Path(folder)
     shows = [
         Show(

@@ -1,4 +1,4 @@
-"""The outcome: what a candidate of a comparison is ranked and judged by."""
+"""Outcomes: the figures by which candidates of a comparison are ranked."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from runtime.profiling.analysis.profile import Profile
 
 
 class Figures(NamedTuple):
-    """Seconds and bytes of a step, see runtime.profiling.analysis.profile.
-
-    spread: of tokens_per_second, the interquartile range; where lengths differ from step to step,
-    that of each step's speed beside its prediction. bubble, imbalance: shares of all ranks' time.
-    peak: of the rank that holds the most. error: of the prediction, as a share of the step.
-    """
+    """The seconds and bytes of a candidate's step."""
 
     tokens_per_second: float
     spread: float
+    """The interquartile range of tokens_per_second, of each step relative to its prediction."""
     step: float
     bubble: float
+    """The share of all ranks' time in which no body runs."""
     imbalance: float
+    """The share of all ranks' time spent waiting between runs."""
     peak: int
+    """Bytes of the rank that holds most."""
     bytes_sent: int
     predicted: float
     error: float
+    """The error of the prediction as a share of the step."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a candidate after its measurement. summary: keys of `--json`."""
+    """The measurements of a candidate."""
 
     profile: Profile
     summary: Mapping[str, Any]
+    """The keys of `--json`."""
 
     @property
     def figures(self) -> Figures:
@@ -57,6 +58,6 @@ class Outcome:
 
 
 def held_bytes(summary: Mapping[str, Any]) -> list[int]:
-    """What each rank held, from a summary's stages; a rank without stages holds nothing."""
+    """Return the bytes that each rank held, from a summary's stages; 0 for ranks without stages."""
     ranks = {row["rank"]: row["peak_bytes_measured"] for row in summary["stages"]}
     return [ranks.get(rank, 0) for rank in range(len(summary["devices"]))]

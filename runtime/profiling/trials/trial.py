@@ -30,34 +30,36 @@ OFF = 0.05  # of a step: a prediction that is further off is made again with pri
 
 
 def endless(config: Config) -> Config:
-    """The config without an end of training, evaluations and checkpoints."""
+    """Return the config without evaluations, checkpoints or an end of training."""
     train = config.train.model_copy(update={"steps": 1 << 40, "epochs": None, "seconds": None})
     return config.model_copy(update={"train": train, "checkpoint": None})
 
 
 class Shared:
-    """What several trials need once: texts, and the prices of kernels."""
+    """Resources that several trials share: texts and measured costs."""
 
     def __init__(self) -> None:
         self._corpora: dict[str, Corpus] = {}
         self._prices = CostCache()
 
     def corpus(self, config: Config) -> Corpus:
-        """The config's text."""
+        """Return the config's text, read once."""
         key = config.data.model_dump_json()
         if key not in self._corpora:
             self._corpora[key] = load_corpus(config)
         return self._corpora[key]
 
     def pricing(self, cluster: Cluster) -> CostProvider:
-        """Prices as rank 0 of a cluster measures them, of each kernel once."""
+        """Return a provider of costs that rank 0 of the cluster measures, each kernel once."""
         return self._prices.on(cluster)
 
 
 def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
-    """What predictions are made with: the prices of the plan's choices, or else fresh ones.
+    """Return the costs for predictions: those of the plan's choices, or else fresh ones.
 
-    steps: that are predicted, whose kernels are to have prices.
+    Args:
+        planned: the planned run.
+        steps: the steps that are predicted, for whose kernels costs are needed.
     """
     plans = {id(plan): plan for step in steps for plan in step.parts.plans}
     if planned.buckets is None and planned.training.prices is not None:
@@ -67,7 +69,7 @@ def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
 
 
 def about(job: Job, trainer: Trainer) -> dict[str, Any]:
-    """The keys of `--json` that say what was run, and its stages."""
+    """Return the keys of `--json` that describe the run and its stages."""
     plan = job.training
     stages, _, _ = stage_rows(trainer.training, trainer.job.training)
     return {
@@ -116,14 +118,16 @@ class Trial:
         return cls(planned, job, recorder, threads)
 
     def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
-        """Do so many steps more. keep: whether they are measured."""
+        """Run this many more steps; `keep` says whether they are measured."""
         with limit_blas(self.threads):
             self.recorder.run(steps, keep=keep)
 
     def profile(self, again: CostCache | None = None) -> Profile:
-        """The figures of all measured steps.
+        """Return the profile of all measured steps.
 
-        again: prices measured after them, for a prediction that is far off: was it the machine?
+        Args:
+            again: measures costs again if the prediction is far off, to tell whether the machine
+                has changed.
         """
         with limit_blas(self.threads):
             devices = first_of_kinds(self.job.training.devices)
@@ -136,14 +140,14 @@ class Trial:
         return replace(found, predicted_again=self._predict_again(found.typical.record, again))
 
     def _predict_again(self, record: Record, again: CostCache) -> float:
-        """Seconds of a step, predicted with prices that are measured now."""
+        """Return the seconds of a step, predicted from costs that are measured now."""
         pricing = again.on(self.recorder.trainer.training.cluster)
         for plan in record.parts.plans:
             prices = pricing(plan.network.first, plan.options.contexts)
         return predict(record.step, prices, record.union).makespan
 
     def summary(self, profile: Profile) -> dict[str, Any]:
-        """The keys of `--json` that a profile knows, and its own."""
+        """Return all keys of `--json` for a profiled run."""
         found = (
             {
                 "train_loss": profile.loss,
@@ -159,6 +163,6 @@ class Trial:
         return found
 
     def outcome(self, again: CostCache | None = None) -> Outcome:
-        """What a comparison says of all measured steps. again: see profile."""
+        """Return the profile and summary of all measured steps; `again` as for `profile`."""
         profile = self.profile(again)
         return Outcome(profile, self.summary(profile))
