@@ -15,10 +15,10 @@ from partitioner.solve.bounds import lower_bound
 from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import prefixes
 from partitioner.solve.elements import Elements, elements, mirrored
-from partitioner.solve.orders import Near, neighbours, topological
 from partitioner.solve.problem import Problem, Solution, solution
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
+from symgraph.core.orders import Near, neighbours, topological
 from symgraph.core.types import Array
 
 RANDOM_ORDERS = 12

@@ -21,13 +21,13 @@ from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.chain import best_chain, devices_of
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import Elements, elements, mirrored, ordered
-from partitioner.solve.orders import neighbours, topological
 from partitioner.solve.prices import priced
 from partitioner.solve.problem import Problem, Solution, largest, solution, violations
 from partitioner.solve.reduction import join_uncuttable, reduced, timeless
 from partitioner.solve.relaxation import place_free, relaxed
 from partitioner.solve.sweep import Pieces, sweep
 from partitioner.solve.weights import weights
+from symgraph.core.orders import neighbours, topological
 from symgraph.core.types import Array
 
 MAX_BAND_SETS = 60_000  # down-sets in a band

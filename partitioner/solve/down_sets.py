@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from partitioner.solve.elements import Arcs
-from partitioner.solve.orders import neighbours
+from symgraph.core.orders import neighbours
 from symgraph.core.types import Array
 
 MAX_BYTES, MAX_SETS = 700_000_000, 3_000_000  # that a family may take and hold

@@ -19,9 +19,9 @@ from functools import cached_property
 
 import numpy as np
 
-from partitioner.solve.orders import find_cycle
 from partitioner.solve.prices import best_prices
 from symgraph.core.errors import PlacementError
+from symgraph.core.orders import find_cycle
 from symgraph.core.types import Array
 
 Devices = Sequence[int] | Array  # node -> device

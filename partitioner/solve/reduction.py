@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from partitioner.solve.elements import Elements, joined
-from partitioner.solve.orders import closures, neighbours, topological
+from symgraph.core.orders import closures, neighbours, topological
 from symgraph.core.types import Array
 
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.solve.orders import find_cycle
 from partitioner.solve.problem import Kind, Problem, Transfer, published
 from partitioner.solve.profile_files import parse_profile
 from symgraph.core.errors import ConfigError, nearest
+from symgraph.core.orders import find_cycle
 
 TOP_KEYS = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges"}
 NODE_KEYS = {"id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode"}

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.solve.orders import closures, neighbours, topological
 from symgraph.core.connected import connected
+from symgraph.core.orders import closures, neighbours, topological
 from symgraph.core.types import Array
 
 FEW_CLASSES = 40  # no need to join light ones

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.solve.orders import find_cycle
 from partitioner.strategies.coarse import Coarse, Moves
+from symgraph.core.orders import find_cycle
 
 
 class Loads:

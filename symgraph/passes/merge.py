@@ -15,7 +15,6 @@ can be merged stands in their registration: `OpDef.rowwise` and `OpDef.row_sums`
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ import numpy as np
 from symgraph.core.build import typed_node
 from symgraph.core.connected import connected
 from symgraph.core.graph import Graph, Node
+from symgraph.core.orders import neighbours, topological
 from symgraph.core.registry import Positions, find
 from symgraph.core.tags import lookup
 from symgraph.core.types import Value
@@ -149,30 +149,18 @@ def _independent(graph: Graph, groups: list[list[Node]]) -> list[list[Node]]:
 def _order(graph: Graph, groups: Sequence[Sequence[Node]]) -> list[str | int]:
     """Return nodes by name and groups by number, in run order and otherwise as in the graph."""
     group_of = {node.name: i for i, group in enumerate(groups) for node in group}
-    items: dict[str | int, int] = {}  # item -> its place among all
-    for at, node in enumerate(graph):
-        items.setdefault(group_of.get(node.name, node.name), at)
-    waits = dict.fromkeys(items, 0)
-    then: dict[str | int, list[str | int]] = {item: [] for item in items}
-    for node in graph:
-        item = group_of.get(node.name, node.name)
-        for name in {v.node for v in node.inputs} | ({node.origin} if node.origin else set()):
-            before = group_of.get(name, name)
-            if before != item:
-                then[before].append(item)
-                waits[item] += 1
-    ready = [(at, item) for item, at in items.items() if not waits[item]]
-    heapify(ready)
-    order: list[str | int] = []
-    while ready:
-        _, item = heappop(ready)
-        order.append(item)
-        for later in then[item]:
-            waits[later] -= 1
-            if not waits[later]:
-                heappush(ready, (items[later], later))
+    items = dict.fromkeys(group_of.get(node.name, node.name) for node in graph)
+    number = {item: i for i, item in enumerate(items)}
+    arcs = {
+        (number[group_of.get(name, name)], number[group_of.get(node.name, node.name)])
+        for node in graph
+        for name in (*[v.node for v in node.inputs], *([node.origin] if node.origin else []))
+    }
+    near = neighbours(len(items), ((a, b) for a, b in arcs if a != b))
+    order = topological(*near, lambda item, step: item)
     assert len(order) == len(items)
-    return order
+    names = [*items]
+    return [names[i] for i in order]
 
 
 # -- sums ----------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from runtime.schedule.message_costs import as_fraction, quotient
 from runtime.schedule.program import Columns, Program
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.simulation import Costs
+from symgraph.core.orders import topological
 
 Array = npt.NDArray[Any]
 
@@ -182,18 +182,7 @@ def _in_order(facts: Facts) -> list[int]:
     for body, needs in enumerate(makers):
         for maker in sorted(needs):
             users[maker].append(body)
-    left = [len(needs) for needs in makers]
-    ready = [_turn(facts.keys[b], b) for b, count in enumerate(left) if count == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        body = heappop(ready)[-1]
-        order.append(body)
-        for user in users[body]:
-            left[user] -= 1
-            if left[user] == 0:
-                heappush(ready, _turn(facts.keys[user], user))
-    return order
+    return topological(makers, users, lambda b, step: _turn(facts.keys[b], b))
 
 
 def _turn(key: BodyKey, body: int) -> tuple[bool, bool, int, int, int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
-Near = Sequence[Sequence[int]]  # the neighbours of each node on one side
+Near = Sequence[Collection[int]]  # the neighbours of each node on one side
 
 
 def neighbours(n: int, arcs: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -19,13 +20,13 @@ def neighbours(n: int, arcs: Iterable[tuple[int, int]]) -> tuple[list[list[int]]
     return before, after
 
 
-def topological(before: Near, after: Near, key: Callable[[int, int], float]) -> list[int]:
+def topological(before: Near, after: Near, key: Callable[[int, int], Any]) -> list[int]:
     """Sort by Kahn's algorithm; of the nodes that are ready, the one with the smallest key is next.
 
     Args:
         before: the predecessors of each node.
         after: the successors of each node.
-        key: called with a node and the step at which it became ready.
+        key: called with a node and the step at which it became ready; returns what is compared.
     """
     waits = [len(sources) for sources in before]
     ready = [(key(v, 0), v) for v, count in enumerate(waits) if not count]
