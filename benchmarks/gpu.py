@@ -96,7 +96,7 @@ def run(step: Step, folder: Path, seconds: float) -> dict[str, object]:
             status = None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with all its children
                 process.wait()
     return {
         "step": step.name,

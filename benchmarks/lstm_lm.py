@@ -52,12 +52,12 @@ PEAK = "sgemm peak"  # measured in turn with the contenders
 PEAK_MODULE = "benchmarks.peers.sgemm_peak"
 PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"})
 PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"))
-TOLERANCE = 1e-4  # of gradients, relative to a parameter's largest
+TOLERANCE = 1e-4  # of gradients, relative to the largest of the parameter
 START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
-TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps a turn, where --steps does not say how many
-MEMORY_LEFT = 1 << 30  # bytes that must stay free with all contenders there
-QUIET_SECONDS = 1.0  # that are watched for other programs, each round
-TRIED = 2  # steps that tell how long one takes
+TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps per turn, without --steps
+MEMORY_LEFT = 1 << 30  # bytes that must stay free with all contenders running
+QUIET_SECONDS = 1.0  # spent watching for other programs, in each round
+TRIED = 2  # steps to estimate the time of one
 
 
 class Benchmark:
@@ -146,7 +146,7 @@ class Benchmark:
         if contender is CONTENDERS["symgraph-2"]:
             more += self.options.plan
         begun = time.monotonic()
-        with ExitStack() as own:  # ends it if it does not become ready
+        with ExitStack() as own:  # ends the process if it does not get ready
             process = own.enter_context(self.process(config, contender, variants, more))
             said = process.ready(START_LIMIT)
             left = free_memory()
@@ -224,7 +224,7 @@ class Benchmark:
         return max(FEWEST, min(MOST, ceil(TURN_SECONDS / min(spent))))
 
 
-# -- what is around it ---------------------------------------------------------------------------
+# -- the machine -------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
-TARGETS = (  # the mistakes are made here
+TARGETS = (  # files to change
     "symgraph/core/graph.py",
     "symgraph/core/build.py",
     "partitioner/cutting/cut.py",
@@ -31,7 +31,7 @@ TARGETS = (  # the mistakes are made here
     "partitioner/base/node_bodies.py",
     "runtime/schedule/replay",
 )
-TESTS = (  # and these would notice
+TESTS = (  # tests that could notice
     "tests/symgraph/core",
     "tests/symgraph/frontend/test_lower.py",
     "tests/symgraph/passes",
@@ -142,7 +142,7 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             tree = Path(folder, "tree")
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "runs"))
-            if "numba" in text:  # compiled callers elsewhere hold the code as it was
+            if "numba" in text:  # compiled callers elsewhere keep the old code
                 for cache in (tree / "runtime" / "schedule").rglob("*.nb[ci]"):
                     cache.unlink()
             (tree / file).write_text(text, encoding="utf-8")

@@ -51,7 +51,7 @@ THEIRS = {
     "scotch": "Scotch",
 }
 SPEED = Speed(1e11, 1e-6, 1e10)
-SECONDS = 120.0  # for the strategy that may be cut off
+SECONDS = 120.0  # limit of the strategy that accepts one
 
 Row = dict[str, Any]
 

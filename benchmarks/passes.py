@@ -108,7 +108,7 @@ def main() -> int:
         for name in VARIANTS:
             console.print(f"making: {name}")
             steps[name] = stack.enter_context(session(name, chosen.config))
-            steps[name]()  # compiles what is not compiled yet
+            steps[name]()  # compiles
         times: dict[str, list[float]] = {name: [] for name in VARIANTS}
         for _ in range(chosen.rounds):
             for name, step in steps.items():

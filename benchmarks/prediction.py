@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy is loaded: half of the speed here
+os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
 
 import numpy as np
 from scipy.stats import spearmanr

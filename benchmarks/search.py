@@ -42,8 +42,8 @@ from symgraph.core.units import seconds_text
 BASE = Path(__file__).parent.parent / "examples" / "lstm_lm.yaml"
 WINNER = "winner"
 SCHEDULES, MICRO_BATCHES, PARTS = ("1f1b", "zb-h1"), (1, 2, 4), (1, 4)  # parts: time segments
-FINALISTS = 5  # points that are measured again
-ENOUGH, LONGEST = 1.03, 120.0  # of the sweep's best; seconds of a search
+FINALISTS = 5  # points to measure again
+ENOUGH, LONGEST = 1.03, 120.0  # times the sweep's best; seconds of a search
 
 
 def base(name: str, overrides: Sequence[str]) -> list[str]:

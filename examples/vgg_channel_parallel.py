@@ -44,13 +44,8 @@ from symgraph.command_line import OK, status_of
 from symgraph.errors import ConfigError
 
 LAYERS = {"parallel": chainermn.ParallelConvolution2D, "sharded": chainermn.ShardedConvolution}
-BLOCKS = (
-    (1, 2),
-    (2, 2),
-    (4, 3),
-    (8, 3),
-    (8, 3),
-)  # (filters in multiples of the first block's, convolutions)
+# (filters in multiples of the first block's, convolutions)
+BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
 SEED = 1
 
 

@@ -1,12 +1,12 @@
-"""Operators of your own: everything that the rules of one need, in one namespace.
+"""User-defined operators: everything needed to write the rules of one, in one namespace.
 
     from symgraph import operator as op
 
     op.register(name="swish", inputs=("data",), shape=op.same, compute=..., grad=...)
     sg.sym.swish(x)
 
-An operator is known by its rules only, so yours is placed, cut, priced and run on micro-batches
-like any other. See docs/operators.md; it is what MXNet's `operator.CustomOp` is for.
+Operators are known only by their rules, so yours are placed, cut, priced and run on micro-batches
+like any other. See docs/operators.md. Corresponds to MXNet's `operator.CustomOp`.
 """
 
 from symgraph.core.batch_layout import bilinear, elementwise, linear

@@ -1,4 +1,4 @@
-"""The command line, `python -m symgraph.run`: a door to runtime.frontends.cli.run."""
+"""The command line `python -m symgraph.run`, which runtime.frontends.cli.run implements."""
 
 import sys
 

@@ -16,7 +16,7 @@ import numpy as np
 # them as one operator below this many.
 os.environ["MXNET_EXEC_INPLACE_GRAD_SUM_CAP"] = "100"
 
-for kind in (bool, float, int, object):  # names that numpy has dropped and MXNet 1.9.1 uses
+for kind in (bool, float, int, object):  # names that MXNet 1.9.1 uses and numpy has removed
     if kind.__name__ not in vars(np):
         setattr(np, kind.__name__, kind)
 
@@ -42,7 +42,7 @@ def record(network: Network) -> Record:
         target = executor.arg_dict if name in executor.arg_dict else executor.aux_dict
         target[name][:] = array
     executor.forward(is_train=True)
-    executor.backward([mx.nd.ones(shape) for shape in out_shapes])  # losses do not look at them
+    executor.backward([mx.nd.ones(shape) for shape in out_shapes])  # losses ignore them
     arrays = {f"output {n}": a.asnumpy() for n, a in executor.output_dict.items()}
     trained = [n for n in names if n not in network.ids]
     arrays.update({f"grad {n}": executor.grad_dict[n].asnumpy() for n in trained})

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 ROOT = Path(__file__).parents[2]
-# Settings of the shell around us that would make BLAS, threads or memory differ from a user's.
+# Variables of our shell that would change BLAS, threads or memory.
 DROPPED = (
     "BLIS_",
     "DNNL_",
@@ -38,12 +38,12 @@ DROPPED = (
     "PYTHONPATH",
     "XLA_",
 )
-MALLOC = {  # glibc gives no memory back, so that buffers made anew each step fault no pages
+MALLOC = {  # glibc keeps freed memory, so new buffers cause no page faults
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "20000000000",
     "MALLOC_TOP_PAD_": str(1 << 30),
 }
-# MKL asks this before it uses its fast kernels, and slows down where the answer is no.
+# MKL calls this before it uses its fast kernels; it is slow if the answer is no.
 MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-for kind in (bool, float, int, object):  # names that numpy has dropped and MXNet 1.9.1 uses
+for kind in (bool, float, int, object):  # names that MXNet 1.9.1 uses and numpy has removed
     if kind.__name__ not in vars(np):
         setattr(np, kind.__name__, kind)
 
@@ -101,7 +101,7 @@ def main() -> None:
                 weight, executor.grad_dict[name], out=weight, lr=RATE, rescale_grad=scale, wd=0.0
             )
         mx.nd.waitall()
-        return norm  # SoftmaxOutput gives no loss
+        return norm  # SoftmaxOutput returns no loss
 
     serve(step, f"mxnet {mx.__version__}")
 

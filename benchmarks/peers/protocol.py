@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VOCAB = 10_000
 RATE, CLIP = 0.1, 5.0
 WARM_UP = 2  # steps before a contender says that it is ready
-BATCHES = 8  # that the steps take in turn
+BATCHES = 8  # used by the steps in turn
 
 
 class Config(NamedTuple):
@@ -59,7 +59,7 @@ ON_GPUS = (
     *(f"{n}@{b}" for n in ("large", "deep", "mxnet-example") for b in (64, 128, 256)),
 )
 CONFIGS.update(
-    {  # NAME@BATCH: with so many sequences
+    {  # NAME@BATCH: another number of sequences
         name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
         for name in ON_GPUS
         if "@" in name

@@ -18,8 +18,8 @@ REFERENCE = (
     "symgraph-1x2",
     "symgraph-1",
     "symgraph-gpu",
-)  # whom the others are compared with
-QUIET = 0.05  # of the CPUs: others' share that leaves figures alone
+)  # the contenders to compare with
+QUIET = 0.05  # share of the CPUs that others may use without affecting the figures
 COLUMNS = (
     "config",
     "contender",

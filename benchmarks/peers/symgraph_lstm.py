@@ -25,7 +25,9 @@ from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, p
 from runtime.backends.device.arrays import device
 from symgraph.core.types import Array
 
-GRADIENT_RATE = 2.0**20  # at which a step's difference is its gradient to float32's last bits
+GRADIENT_RATE = (
+    2.0**20
+)  # with which the change of a step is the gradient, to the last bits of float32
 SEED = 1
 
 Feeds = dict[str, Array]
@@ -121,7 +123,7 @@ def main() -> None:
     with make_cluster("threads", count) as cluster:
         if options.gradients is not None:
             save_gradients(options.gradients, made, cluster, config)
-            gc.collect()  # its session would count in the peak memory
+            gc.collect()  # or its session counts as peak memory
         session = Session(
             made,
             cluster,

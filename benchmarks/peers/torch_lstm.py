@@ -71,7 +71,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False  # as products of symgraph are, unless it is told else
+    torch.backends.cudnn.allow_tf32 = False  # as by default in symgraph
     model = (FusedModel(config) if kind == "lstm" else UnrolledModel(config)).to(place)
     loss_of = torch.compile(model) if kind == "compile" else model
     parameters = list(model.parameters())
@@ -84,7 +84,7 @@ def main() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, CLIP)
         optimizer.step()
-        return loss.item()  # waits for the card
+        return loss.item()  # waits for the GPU
 
     memory = torch.cuda.max_memory_allocated if place.type == "cuda" else None
     serve(

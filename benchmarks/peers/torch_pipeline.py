@@ -40,9 +40,9 @@ from benchmarks.peers.protocol import (
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 MICRO_BATCHES = (2, 4, 5, 8, 10, 16)
-TRIES = 5  # steps of a way to run, after one to warm up
-NEAREST = 3  # splits that are tried, those of the most equal work
-QUIT, STEP, PEAK = range(3)  # what rank 0 tells rank 1 to do next
+TRIES = 5  # steps per way to run, after one to warm up
+NEAREST = 3  # splits to try, those with the most equal work
+QUIT, STEP, PEAK = range(3)  # commands of rank 0 to rank 1
 
 
 class Way(NamedTuple):

@@ -21,10 +21,8 @@ from symgraph.errors import ConfigError
 
 Pair = tuple[str, str]
 FORMATS = ("full", "long", "medium", "short")
-FIRST, LAST = (
-    date(1950, 1, 1),
-    date(2049, 12, 31),
-)  # a century, so years of two digits are unambiguous
+# A century, so years of two digits are unambiguous.
+FIRST, LAST = date(1950, 1, 1), date(2049, 12, 31)
 
 
 class Corpus(NamedTuple):

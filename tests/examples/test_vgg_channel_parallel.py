@@ -167,6 +167,14 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"\x80\x02", b"\x80\x02h\x05.", b"\x80\x02}", b"\x80\x02]."])
+def test_damaged_pickles_are_a_config_error(content, tmp_path):
+    """They ended in an EOFError and a LookupError."""
+    (tmp_path / "data_batch_1").write_bytes(content)
+    with pytest.raises(ConfigError, match="data_batch_1 is not a file of CIFAR's"):
+        load(tmp_path)
+
+
 def test_wrong_data_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"has no images in CIFAR's formats"):
         load(tmp_path)
