@@ -6,8 +6,8 @@ import symgraph.frontend.sym as sym
 from partitioner import Partition, Placement, group2ctx
 from partitioner.cutting.cut import cut
 from runtime.schedule.generators.table import SCHEDULES
-from runtime.schedule.instructions import Schedule
 from runtime.schedule.lowering.lower import lower as lower_schedule
+from runtime.schedule.program import Schedule
 from symgraph.core.context import cpu
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.lower import lower
