@@ -68,8 +68,8 @@ class BucketSession(Session):
             raise RunError("a step has no batch; give one or more")
         if self.carry_states and len(batches) > 1:
             raise RunError(
-                f"carry_states is set, but a step has {len(batches)} batches; states go on from "
-                "one batch to the next, so each must be a step of its own"
+                f"carry_states is set, but a step has {len(batches)} batches; states are "
+                "carried from one batch to the next, so each must be a step of its own"
             )
         ordered = largest_first(batches)
         for batch in ordered:

@@ -71,7 +71,7 @@ class ArrayPlacement:
                 wanted = "the host" if target.is_host else str(self._context(name))
                 raise GraphError(
                     f"{what}: the array of {name!r} lies {lies}, but its variable is on {wanted}, "
-                    "and arrays are used and not copied: make it there, or let simple_bind make "
+                    "and arrays are used and not copied: create it there, or let simple_bind make "
                     "it and copy_params_from fill it"
                 )
 

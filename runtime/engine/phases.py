@@ -132,7 +132,7 @@ def head_gradients(plan: Plan, names: Sequence[str], values: Sequence[Any]) -> d
         value = values[index] if index < len(values) else None
         if value is None:
             raise RunError(
-                f"output {names[index]!r} is no loss, so backward needs its head gradient in "
+                f"output {names[index]!r} is not a loss, so backward needs its head gradient in "
                 "out_grads"
             )
         (type_,) = plan.partition.graph[variable].types

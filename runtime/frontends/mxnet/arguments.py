@@ -53,7 +53,7 @@ def arrays_by_name(
         raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
     for name, array in arrays.items():
         if not is_array(array) or array.dtype.name not in DTYPES:
-            raise TypeError(f"bind: {name!r} in `{what}` is no numpy array of a known dtype")
+            raise TypeError(f"bind: {name!r} in `{what}` is not a numpy array of a known dtype")
         if not array.size:
             raise GraphError(f"bind: {name!r} in `{what}` has no elements: {array.shape}")
     return {n: arrays[n] for n in names if n in arrays}
@@ -64,7 +64,7 @@ def host_array(what: str, name: str, value: Any) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise GraphError(f"{what}: {name!r} is no array: {error}") from error
+        raise GraphError(f"{what}: {name!r} is not an array: {error}") from error
     if array.dtype.kind not in "biuf" and array.dtype.name not in (*DTYPES, BFLOAT16):
         raise GraphError(f"{what}: {name!r} holds no numbers, but {array.dtype}")
     return array
@@ -166,8 +166,8 @@ def guessed_label(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
     size = feed.type.shape[feed.axis]
     if shape[feed.axis : feed.axis + 1] != (size,):
         raise ShapeError(
-            f"label {name!r} of shape {shape} has not the batch of {size} along axis {feed.axis}: "
-            "describe it in label_shapes"
+            f"label {name!r} of shape {shape} does not have the batch of {size} along axis "
+            f"{feed.axis}: describe it in label_shapes"
         )
     return DataDesc(name, shape, "float32", "T" * feed.axis + "N").feed
 
@@ -228,7 +228,7 @@ def create_optimizer(
         TypeError: An object that is no optimizer.
     """
     if kvstore not in STORES:
-        raise ConfigError(f"kvstore={kvstore!r}: there is none but {STORES}")
+        raise ConfigError(f"kvstore={kvstore!r}: the known ones are {STORES}")
     if isinstance(optimizer, str):
         rescale = 1.0 / data.shape[data.feed.axis]
         return optimizers.create(optimizer, **{"rescale_grad": rescale, **dict(settings or ())})

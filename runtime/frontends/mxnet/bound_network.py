@@ -130,13 +130,13 @@ class BoundNetwork:
         added = [name for name, request in self._request.requests.items() if request == "add"]
         if added:
             raise ConfigError(
-                f"grad_req of {added[0]!r} is 'add', but a whole step has gradients of its own; "
+                f"grad_req of {added[0]!r} is 'add', but a whole step keeps no gradients; "
                 "call forward_backward and update"
             )
         if self.plan.heads:
             name = self.symbol.list_outputs()[next(iter(self.plan.heads))]
             raise GraphError(
-                f"output {name!r} is no loss, so fit cannot train it: put it through BlockGrad or "
+                f"output {name!r} is not a loss, so fit cannot train it: put it through BlockGrad or "
                 "MakeLoss, or call forward and backward with head gradients"
             )
         store, session = self.store, self._session()

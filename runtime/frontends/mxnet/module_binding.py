@@ -81,7 +81,7 @@ class BindMode:
 
     def __post_init__(self) -> None:
         if self.inputs_need_grad and not self.for_training:
-            raise ConfigError("inputs_need_grad: only a module that is bound for training has them")
+            raise ConfigError("inputs_need_grad needs for_training=True")
 
 
 class ModuleBinding:

@@ -218,7 +218,7 @@ class StoreModule:
         if store.ready and not force_init:
             if arg_params or aux_params:
                 self.logger.warning(
-                    "init_params: parameters have values already, which stay unless force_init=True"
+                    "init_params: parameters already have values, which stay unless force_init=True"
                 )
             return
         if self._loaded is not None and arg_params is None:
@@ -286,7 +286,7 @@ class StoreModule:
         chosen = create_optimizer(kvstore, optimizer, optimizer_params, self._default.data[0])
         if store.optimizer is not None and not force_init:
             self.logger.warning(
-                "init_optimizer: there is an optimizer already, which stays unless force_init=True"
+                "init_optimizer: there already is an optimizer, which stays unless force_init=True"
             )
             return
         store.begin(chosen)

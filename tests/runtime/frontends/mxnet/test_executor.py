@@ -343,7 +343,7 @@ def test_an_output_that_is_no_loss_needs_a_head_gradient():
         executor.forward(is_train=True)
         with pytest.raises(
             RunError,
-            match="output 'y_output' is no loss, so backward needs its head gradient in out_grads",
+            match="output 'y_output' is not a loss, so backward needs its head gradient in out_grads",
         ):
             executor.backward()
         with pytest.raises(GraphError, match=r"head gradient of 'y_output' has shape \(3,\), not"):
@@ -373,7 +373,7 @@ def test_head_gradients_of_several_outputs(groups):
         want = 2 * v * heads[0] + np.exp(v) + np.cos(v) * heads[2]
         np.testing.assert_allclose(on_host(executor.grad_dict["x"]), want, rtol=1e-14)
         executor.forward(is_train=True)
-        with pytest.raises(RunError, match="output 'z_output' is no loss"):
+        with pytest.raises(RunError, match="output 'z_output' is not a loss"):
             executor.backward([heads[0]])
 
 
@@ -518,7 +518,11 @@ def test_bind_takes_lists_in_the_order_of_arguments():
         ({"args": [np.ones(2)]}, GraphError, "bind: 1 arrays in `args` for 3 names"),
         ({"args": {"w": np.ones(2)}}, GraphError, "bind: key 'x' is missing in `args`"),
         ({"args": {"ww": np.ones(2)}}, GraphError, "bind: `args` has 'ww'; did you mean 'w'"),
-        ({"args": [1.0, 2.0, 3.0]}, TypeError, "bind: 'w' in `args` is no numpy array of a known"),
+        (
+            {"args": [1.0, 2.0, 3.0]},
+            TypeError,
+            "bind: 'w' in `args` is not a numpy array of a known",
+        ),
         ({"args_grad": {"v": np.ones(2)}}, GraphError, "bind: `args_grad` has 'v'; known: 'b', "),
         ({"args_grad": {"w": np.ones(3)}}, GraphError, r"array of 'w' is float64\(3,\), not float"),
         ({"args_grad": {"w": np.ones(2, "f4")}}, GraphError, "array of 'w' is float32"),
@@ -577,7 +581,7 @@ def test_what_cannot_be_bound():
         for value in (["a", "b"], [1j, 0]):
             with pytest.raises(GraphError, match="forward: 'x' holds no numbers, but"):
                 executor.forward(x=value)
-        with pytest.raises(GraphError, match=r"forward: 'x' is no array: .*inhomogeneous"):
+        with pytest.raises(GraphError, match=r"forward: 'x' is not an array: .*inhomogeneous"):
             executor.forward(x=[[1, 2], [3]])
 
 

@@ -184,10 +184,10 @@ def test_head_gradients_and_gradients_of_inputs(groups):
         gradient = on_host(module.grad_dict["fc_weight"])
         np.testing.assert_allclose(gradient, head.T @ data, rtol=1e-5)
         module.forward(DataBatch([data]))
-        with pytest.raises(RunError, match="'fc_output' is no loss, so backward needs its head"):
+        with pytest.raises(RunError, match="'fc_output' is not a loss, so backward needs its head"):
             module.backward()
         module.init_optimizer()
-        with pytest.raises(GraphError, match="'fc_output' is no loss, so fit cannot train it"):
+        with pytest.raises(GraphError, match="'fc_output' is not a loss, so fit cannot train it"):
             module.train_batch(DataBatch([data]))
 
 

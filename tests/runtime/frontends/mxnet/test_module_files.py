@@ -272,7 +272,7 @@ def test_wrong_names_and_settings_are_refused():
         module.bind([("data", (4, 4))], grad_req={"fc3": "add"})
     with pytest.raises(GraphError, match="grad_req of 'fc1_bias': 'ad'; did you mean 'add'"):
         module.bind([("data", (4, 4))], grad_req={"fc1_bias": "ad"})
-    with pytest.raises(ConfigError, match="inputs_need_grad: only a module that is bound for"):
+    with pytest.raises(ConfigError, match="inputs_need_grad needs for_training=True"):
         module.bind([("data", (4, 4))], for_training=False, inputs_need_grad=True)
     wide = mx.mod.Module(network(), micro_batches=2)
     with pytest.raises(ConfigError, match="gradient of input 'data' is wanted, which needs micro"):
@@ -306,8 +306,8 @@ def test_what_is_there_already_stays_and_is_told(caplog):
         assert not caplog.text
         module.init_optimizer(optimizer="adam", optimizer_params=None)
         module.init_params(arg_params={n: a + 1 for n, a in before.items()})
-        assert "there is an optimizer already, which stays unless force_init" in caplog.text
-        assert "parameters have values already, which stay unless force_init" in caplog.text
+        assert "there already is an optimizer, which stays unless force_init" in caplog.text
+        assert "parameters already have values, which stay unless force_init" in caplog.text
         assert module._store.optimizer is optimizer
         assert same_bits(module.get_params()[0], before)
         with pytest.raises(TypeError, match=r"optimizer must be one of symgraph\.optimizer"):
