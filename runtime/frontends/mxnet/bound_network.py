@@ -136,8 +136,8 @@ class BoundNetwork:
         if self.plan.heads:
             name = self.symbol.list_outputs()[next(iter(self.plan.heads))]
             raise GraphError(
-                f"output {name!r} is not a loss, so fit cannot train it: put it through BlockGrad or "
-                "MakeLoss, or call forward and backward with head gradients"
+                f"output {name!r} is not a loss, so fit cannot train it: put it through BlockGrad "
+                "or MakeLoss, or call forward and backward with head gradients"
             )
         store, session = self.store, self._session()
         session.steps = store.steps

@@ -343,7 +343,7 @@ def test_an_output_that_is_no_loss_needs_a_head_gradient():
         executor.forward(is_train=True)
         with pytest.raises(
             RunError,
-            match="output 'y_output' is not a loss, so backward needs its head gradient in out_grads",
+            match="'y_output' is not a loss, so backward needs its head gradient in out_grads",
         ):
             executor.backward()
         with pytest.raises(GraphError, match=r"head gradient of 'y_output' has shape \(3,\), not"):
