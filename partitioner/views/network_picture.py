@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -52,13 +52,6 @@ OPERATOR_COLOURS = {  # operator -> which colour, as in MXNet's pictures
     "SoftmaxOutput": 5,
 }
 OTHER_COLOUR = 6
-DETAILS: dict[str, Callable[[Mapping[str, Any]], str]] = {  # operator -> a second line of its box
-    "Activation": lambda a: str(a["act_type"]),
-    "LeakyReLU": lambda a: str(a["act_type"]),
-    "FullyConnected": lambda a: str(a["num_hidden"]),
-    "Convolution": lambda a: f"{_size(a['kernel'])}/{_size(a['stride']) or 1}, {a['num_filter']}",
-    "Pooling": lambda a: f"{a['pool_type']}, {_size(a['kernel'])}/{_size(a['stride']) or 1}",
-}
 WIDTH, HEIGHT, GAP, STEP = 150, 40, 20, 90  # of boxes in an SVG; between neighbours and layers
 
 
@@ -244,12 +237,9 @@ def _sizes(
 def _box(node: SymNode, place: int | None) -> Box:
     kind = node.op.name if node.op else "null"
     label = node.name if node.op is None else f"{node.name}\n{kind}"
-    detail = DETAILS.get(kind)
-    return Box(node.name, kind, f"{label} {detail(node.params)}" if detail else label, place)
-
-
-def _size(lengths: tuple[int, ...]) -> str:
-    return "x".join(map(str, lengths))
+    if node.op is not None and node.op.caption is not None:
+        label = f"{label} {node.op.caption(node.params)}"
+    return Box(node.name, kind, label, place)
 
 
 def _fill(number: int | None) -> str:

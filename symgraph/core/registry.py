@@ -174,6 +174,8 @@ class OpDef:
     copies_inputs: bool = True
     #: The inputs that are added behind those of the user's when a symbol becomes a graph.
     hidden: Callable[[Attrs], Sequence[HiddenInput]] | None = None
+    #: What pictures of a network say of a call, besides the operator's name.
+    caption: Callable[[Attrs], str] | None = None
     aliases: Names = ()
     doc: str = ""
 

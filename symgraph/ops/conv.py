@@ -23,7 +23,16 @@ from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import fc_inputs, grad_data_shape
-from symgraph.ops.windows import CUDNN, WINDOW, Windows, checked, counts_of, windows_of, with_rank
+from symgraph.ops.windows import (
+    CUDNN,
+    WINDOW,
+    Windows,
+    checked,
+    counts_of,
+    sized,
+    windows_of,
+    with_rank,
+)
 
 FORM = {**WINDOW, "num_group": params.count(1)}
 
@@ -192,6 +201,7 @@ register(
     batch=CONV_BATCH,
     params=layer_params(1024, False),
     precision=LOW,
+    caption=lambda attrs: f"{sized(attrs)}, {attrs['num_filter']}",
     doc="Convolution of data (batch, channel, *spatial), with one to three spatial axes, with "
     "weight (num_filter, channel / num_group, *kernel), plus bias (num_filter,). An axis of "
     "length n becomes floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups, "

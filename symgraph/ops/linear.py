@@ -83,6 +83,7 @@ register(
     },
     precision=LOW,
     rowwise=(0,),
+    caption=lambda attrs: str(attrs["num_hidden"]),
     doc="y = x W^T + b with data (B, ...), weight (num_hidden, inputs) and bias (num_hidden,). "
     "With flatten=False only the last axis is the input axis. MXNet FullyConnected.",
 )

@@ -25,7 +25,16 @@ from symgraph.core.shapes import unify
 from symgraph.core.types import Array, Shape, Types, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.linear import grad_data_shape
-from symgraph.ops.windows import CUDNN, LAYOUTS, Windows, checked, counts_of, windows_of, with_rank
+from symgraph.ops.windows import (
+    CUDNN,
+    LAYOUTS,
+    Windows,
+    checked,
+    counts_of,
+    sized,
+    windows_of,
+    with_rank,
+)
 
 FORM = {
     "kernel": params.integers(()),
@@ -275,6 +284,7 @@ register(
     batch=not_along(spatial_axes, pool_batch, "pools along axis {axis}, where the batch lies"),
     params=POOLING,
     reads_on_host=True,
+    caption=lambda attrs: f"{attrs['pool_type']}, {sized(attrs)}",
     doc="Windows of data (batch, channel, *spatial) reduced to their max, avg, sum or lp norm "
     "(the p_value-th root of the sum of powers). With x = n + 2 pad - kernel an axis becomes "
     "floor(x / stride) + 1 long (pooling_convention valid), ceil(x / stride) + 1 (full: the "

@@ -231,6 +231,7 @@ register(
     grad=activation_grad,
     dtype=floats,
     params={"act_type": params.choice(*ACTIVATIONS)},
+    caption=lambda attrs: str(attrs["act_type"]),
     doc="One of relu, sigmoid, tanh, softrelu, softsign, element by element. MXNet Activation.",
 )
 

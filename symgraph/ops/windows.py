@@ -79,6 +79,12 @@ class Windows(NamedTuple):
         )
 
 
+def sized(attrs: Attrs) -> str:
+    """Return kernel and stride as captions show them: 3x3/2x2."""
+    kernel, stride = ("x".join(map(str, attrs[key])) for key in ("kernel", "stride"))
+    return f"{kernel}/{stride or 1}"
+
+
 def windows_of(attrs: Attrs) -> Windows:
     """Return the parameters with MXNet's defaults: stride and dilate 1, pad 0."""
     kernel = attrs["kernel"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import symgraph as sg
 from partitioner import group2ctx
 from partitioner.costs.cost import is_free, touched_bytes
 from partitioner.cutting.cut import cut
@@ -117,3 +118,13 @@ def test_a_call_that_changes_nothing_is_left_out(register):
     for power, calls in ((1, 0), (2, 1)):
         graph = lower(sym.tanh(call(sym.Variable("x"), power=power)), {"x": (2,)})
         assert [n.op for n in fold(graph)].count(NAME) == calls
+
+
+def test_pictures_show_a_caption(register):
+    register(
+        compute=lambda env, attrs, x: x * attrs["factor"],
+        params={"factor": op.number()},
+        caption=lambda attrs: f"times {attrs['factor']}",
+    )
+    picture = sg.viz.plot_network(call(sym.Variable("x"), factor=2.5), shape={"x": (2,)})
+    assert "times 2.5" in picture.source
