@@ -112,25 +112,24 @@ def training_plan(
 def job_of(planned: Planned) -> Job:
     """Plan the evaluation, on the same placement and time segments as the training."""
     config, training, model = planned.config, planned.training, planned.model
+    figures = _figures(config, training)
     if planned.buckets is not None:
         scoring = planned.buckets.scoring()
-        job = Job(config, training, scoring.default, ("", ""), planned.buckets, scoring)
-    else:
-        assert model is not None
-        options, dtype = training.evaluating(), config.train.dtype
-        job = Job(config, training, plan_model(model, options, dtype, train=False), ("", ""))
-    return _with_figures(job)
+        return Job(config, training, scoring.default, figures, planned.buckets, scoring)
+    assert model is not None
+    evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
+    return Job(config, training, evaluation, figures)
 
 
-def _with_figures(job: Job) -> Job:
-    """Fill in the names of the model's figures; ConfigError unless there are two."""
-    figures = tuple(job.training.scalars)
+def _figures(config: Config, plan: Plan) -> tuple[str, str]:
+    """The names of the model's figures; ConfigError unless there are two."""
+    figures = tuple(plan.scalars)
     if len(figures) != NLL:
         raise ConfigError(
-            f"model: {job.config.model} must report the two outputs of nll_stats, but its summed "
+            f"model: {config.model} must report the two outputs of nll_stats, but its summed "
             f"outputs with one element are {list(figures)}"
         )
-    return replace(job, figures=(figures[0], figures[1]))
+    return figures[0], figures[1]
 
 
 def _model(config: Config, bucket: int | None = None) -> Model:

@@ -91,8 +91,10 @@ class Executor:
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last `forward(is_train=True)`.
 
-        out_grads: one array per output that is no loss, as a list in the order of all outputs (or
-        an array, for one output); entries for losses are ignored and may be None.
+        Args:
+            out_grads: One array per output that is not a loss, in a list in the order of all
+                outputs, or an array for a single output. Entries for losses are ignored and may be
+                None.
         """
         self._network.backward(out_grads)
 

@@ -316,7 +316,7 @@ class StoreModule:
         self._last.train(feeds)
 
     def backward(self, out_grads: Any = None) -> None:
-        """Compute the gradients; out_grads: one array per output that is no loss."""
+        """Compute the gradients; out_grads: one array per output that is not a loss."""
         self._last.backward(out_grads)
 
     def update(self) -> None:
