@@ -1,8 +1,8 @@
-"""Bound bodies: every call of a body with its arrays, ready to be made.
+"""Bound bodies: every call of a body, bound to its arrays.
 
-Arrays are views of a rank's arena, at places that the layout and the programs give, so a body is
-bound once for each set of places that its micro-batches use, and a run makes one Python call a
-node. Nodes whose outputs already lie where they belong (views, joined time steps) have no call.
+Arrays are views of a rank's arena at offsets from the layout and the programs, so a body is bound
+once for each set of offsets that its micro-batches use, and a run makes one Python call per node.
+Nodes whose outputs are in place already (views, joined time steps) have no call.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ class NodeFailed(Exception):
 
 
 class Call(NamedTuple):
-    """A node's call: function(*args) fills its outputs.
+    """A node's call: function(*args) fills its outputs."""
 
-    fixed: whether it does the same with the same memory in every run that trains, or does not.
-    """
-
+    #: The node.
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    #: Whether it does the same with the same memory in every training run, and in every other.
     fixed: bool = True
 
 
 def make(steps: Sequence[Call]) -> None:
-    """Make all calls; NodeFailed, from the node's own error, names one that cannot be made."""
+    """Make all calls; NodeFailed, raised from the node's own error, names one that fails."""
     name = ""
     try:
         for name, function, args, _ in steps:  # noqa: B007
@@ -62,16 +61,15 @@ def make(steps: Sequence[Call]) -> None:
 
 
 class BoundBody(NamedTuple):
-    """A body on its arrays.
-
-    fed: variables to be copied in before it runs. results: outputs of the whole graph. states:
-    auxiliary states and their next values.
-    """
+    """A body bound to its arrays."""
 
     key: BodyKey
+    #: Variables whose values are copied in before it runs.
     fed: tuple[tuple[str, Array], ...]
     steps: tuple[Call, ...]
+    #: Outputs of the whole graph.
     results: tuple[tuple[Value, Array], ...]
+    #: Auxiliary states and their next values.
     states: tuple[tuple[str, Array], ...]
 
     def run(self) -> None:
@@ -80,21 +78,21 @@ class BoundBody(NamedTuple):
 
 
 class Packs:
-    """Parameters in the form that skinny products want, made anew at the start of every step.
+    """Parameters packed for products of few rows, anew at the start of every step.
 
-    A parameter that comes as a message is packed when the body that reads it runs.
+    A parameter that arrives as a message is packed when the body that reads it runs.
     """
 
     def __init__(self) -> None:
         self.buffers: dict[object, tuple[Array, Array, bool]] = {}
 
     def refresh(self) -> None:
-        """Pack what lives here."""
+        """Pack the parameters of this rank."""
         for weight, buffer, transposed in self.buffers.values():
             pack(weight, buffer, transposed)
 
     def resident(self, name: str, weight: Array, transposed: bool) -> Array:
-        """The buffer of a parameter of this rank."""
+        """Return the buffer of a parameter of this rank."""
         key = name, transposed
         if key not in self.buffers:
             self.buffers[key] = weight, packed_buffer(weight, transposed), transposed
@@ -102,7 +100,7 @@ class Packs:
 
 
 def packed_buffer(weight: Array, transposed: bool) -> Array:
-    """Memory for a packed weight."""
+    """Return memory for a packed weight."""
     units, inner = weight.shape if transposed else weight.shape[::-1]
     type_ = TensorType(packed_shape(inner, units), str(weight.dtype))
     return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
@@ -111,8 +109,10 @@ def packed_buffer(weight: Array, transposed: bool) -> Array:
 class Binder:
     """Binds the bodies of one rank and micro-batch size.
 
-    arrays: of variables that live here, by name. parameters: names whose values change between
-    steps only. memory: the arena.
+    Attributes:
+        arrays: The variables of this rank, by name.
+        parameters: Names whose values change between steps only.
+        memory: The rank's arena.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Binder:
         self.makers = KERNELS if device.is_host else cuda.KERNELS
 
     def array(self, key: Key, type_: TensorType, bases: Mapping[int, int], scratch: int) -> Array:
-        """The array of a value. bases: root -> its first byte; scratch: that of the run."""
+        """Return the array of a value. bases: root -> its first byte; scratch: that of the run."""
         root, offset = self.layout.places[key]
         name = self.layout.roots[root].fixed
         if name is not None:
@@ -144,7 +144,7 @@ class Binder:
         return self.device.view(self.memory, base + offset, type_)
 
     def bind(self, body: Body, bases: Mapping[int, int], scratch: int) -> BoundBody:
-        """A body on the arrays at these places."""
+        """Bind a body to the arrays at these places."""
         stage = body.key.stage
         found: dict[str, list[Array]] = {}
         for node in body.graph:
@@ -204,13 +204,13 @@ class Binder:
 
 
 def chained(steps: Sequence[Call]) -> tuple[Call, ...]:
-    """The steps, with neighbours that go element by element over large arrays as one."""
-    found: list[Call] = []
+    """Join neighbouring element-wise steps over large arrays into one call each."""
+    calls: list[Call] = []
     chain, names = Chain(BY_ELEMENT), list[str]()
 
     def end() -> None:
         if chain.calls:
-            found.append(Call(names[0], *chain.bound()))
+            calls.append(Call(names[0], *chain.bound()))
 
     for step in steps:
         call = BoundCall(step.function, step.args)
@@ -218,15 +218,15 @@ def chained(steps: Sequence[Call]) -> tuple[Call, ...]:
             end()
             chain, names = Chain(BY_ELEMENT), []
             if not chain.takes(call):
-                found.append(step)
+                calls.append(step)
                 continue
         names.append(step.name)
     end()
-    return tuple(found)
+    return tuple(calls)
 
 
 def bind_call(op: str, call: KernelCall, makers: Mapping[str, Maker] = KERNELS) -> BoundCall:
-    """A call by its kernel, or by the operator's own computation and a copy."""
+    """Bind a call to its kernel, or else to the operator's own computation and a copy."""
     maker = makers.get(find(op).name)
     bound = None if maker is None else maker(call)
     if bound is not None:
@@ -251,13 +251,13 @@ def _compute(
 
 
 def _making(device: Device, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """An own computation on a GPU, whose arrays on the way lie where there is room for them."""
+    """Run the operator's own computation on a GPU, with temporaries from the reserved pool."""
     with device.making():
         function(*args)
 
 
 def _side_by_side(ins: Sequence[Array], out: Array) -> bool:
-    """Whether a join's inputs lie in its output already."""
+    """Return whether a join's inputs lie in its output already."""
     at = address(out)
     for array in ins:
         if address(array) != at:
@@ -267,7 +267,7 @@ def _side_by_side(ins: Sequence[Array], out: Array) -> bool:
 
 
 def next_states(body: Body) -> Iterator[tuple[str, Value]]:
-    """Auxiliary states of a body's calls and the values they take after a training run."""
+    """Yield auxiliary states of a body's calls and their values after a training run."""
     for node in body.graph:
         if not node.is_variable and AGAIN not in node.tags:
             op = find(node.op)

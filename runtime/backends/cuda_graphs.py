@@ -1,9 +1,8 @@
 """CUDA graphs: a run's calls as a few launches.
 
-An unrolled network is thousands of short calls, and a GPU is done with one before the host has made
-the next. So from the second time on that a run is made, all that its neighbouring calls ask of the
-GPU is asked by one launch. What is at the same addresses in every run can be held so, and that is
-all but calls that do not do the same each time (`Step.fixed`).
+An unrolled network consists of thousands of short calls, and a GPU finishes one before the host has
+made the next. So from the second run on, one launch of a graph replaces neighbouring calls. Calls
+can be captured if they do the same with the same addresses in every run (`Call.fixed`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from symgraph.core.errors import LimitError
 
 
 class CapturedRun:
-    """The calls of a run, in order, as one.
+    """The calls of a run, in order, as one call.
 
-    What they do may hang on whether the run trains, so there are launches for both. The first run
-    makes the calls one by one: it compiles and loads what a capture may not. `apart` then has the
-    names of the nodes whose calls are still made each time.
+    Calls may depend on whether the run trains, so there are launches for both cases. The first run
+    makes the calls one by one, because it compiles and loads kernels, which a capture must not.
+    `apart` then has the names of the nodes whose calls are still made each time.
     """
 
     def __init__(self, device: Device, context: CallContext, steps: Sequence[Call]) -> None:
@@ -47,7 +46,7 @@ class CapturedRun:
             yield from self._whole(steps) if fixed else self._each(steps)
 
     def _whole(self, steps: Sequence[Call]) -> Iterator[Call]:
-        """One launch for all, or several around what cannot be captured."""
+        """Yield one launch for all calls, or several around those that cannot be captured."""
         waiting = [steps]  # the next ones last
         while waiting:
             some = waiting.pop()
@@ -60,7 +59,7 @@ class CapturedRun:
                 waiting += some[done + 1 :], some[done : done + 1], some[:done]
 
     def _tried(self, steps: Sequence[Call]) -> tuple[Callable[[], None] | None, int]:
-        """One launch for all, if there can be, and else how many calls could be captured."""
+        """Return one launch for all calls, or None, and the number of calls that were captured."""
         done: list[Call] = []
 
         def calls() -> None:
@@ -72,7 +71,7 @@ class CapturedRun:
             return self._device.captured(calls), len(steps)
         except LimitError:
             raise
-        except Exception:  # whatever it is, the calls themselves were fine the first time
+        except Exception:  # of the capture: the calls themselves succeeded in the first run
             return None, len(done)
 
     def _each(self, steps: Sequence[Call]) -> Iterator[Call]:
@@ -83,6 +82,6 @@ class CapturedRun:
 def replayed(
     device: Device, context: CallContext, body: BoundBody, adding: Sequence[Call]
 ) -> tuple[BoundBody, list[Call]]:
-    """A run that is the same but for how its calls are made; its sums are among them."""
+    """Return the same run with all calls, the sums included, captured as one."""
     replay = CapturedRun(device, context, (*body.steps, *adding))
     return body._replace(steps=(Call(str(body.key), replay, ()),)), []

@@ -1,10 +1,10 @@
-"""Scratch: memory that is taken within calls, beside the arena, as planned and as held.
+"""Scratch: memory used within calls, beside the arena, as planned and as held.
 
-Calls of a rank have it one after another: on a CPU as much as the largest needs. On a GPU it is a
-piece for each size that kernels ask for, the workspace of cuBLAS, and what operators make on the
-way that run by their own computation, whose memory is set aside in one piece. The kernels' is
-known exactly, since their calls are bound for the plan as for a run; an own computation's is
-estimated from its arrays.
+The calls of a rank use it one after another: on a CPU as much as the largest call needs. On a GPU
+it consists of a piece for each size that kernels ask for, the workspace of cuBLAS, and temporaries
+of operators that run by their own computation, which are set aside in one piece. The kernels' part
+is known exactly, because the plan binds their calls as a run does; that of own computations is
+estimated from their arrays.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
     CONVOLUTIONS, on_host.scratch_bytes
 )
 UNIT = 512  # bytes: what CuPy's pool rounds up to
-ARRAYS = 3  # an own computation makes at most so many of the size of its inputs and outputs
-SMALL = 8 * UNIT  # and some of few numbers
-COUNTERS = 8  # a random one so many more of its outputs, whose numbers have 64 bits in between
+ARRAYS = 3  # an own computation needs at most this times the size of its inputs and outputs
+SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
+COUNTERS = 8  # random operators also need this times their output: 64-bit counters
 
 
 def scratch_bytes(partition: Partition) -> tuple[int, ...]:
-    """What the calls of each rank take."""
+    """Return the scratch bytes of each rank."""
     calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
     for key, body in partition.bodies.items():
         calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
@@ -53,14 +53,14 @@ def scratch_bytes(partition: Partition) -> tuple[int, ...]:
 
 
 def set_aside(partition: Partition, rank: int, here: Device) -> None:
-    """Take what own computations of a rank need; LimitError if there is not as much."""
+    """Reserve the temporaries of a rank's own computations; LimitError if memory is short."""
     if not here.is_host:
         bodies = [b.graph for key, b in partition.bodies.items() if partition.rank(key) == rank]
         here.set_aside(_on_card([(node, graph) for graph in bodies for node in graph])[1])
 
 
 def scratch_held(device: Device, context: CallContext) -> int:
-    """Bytes that a rank has taken so far; it is asked on the rank's own thread."""
+    """Return the bytes that a rank holds so far; to be called on the rank's own thread."""
     if device.is_host:
         return on_host.SCRATCH.held
     with device.use():
@@ -85,7 +85,7 @@ def _like(type_: TensorType) -> Array:
 
 
 def _on_card(calls: Sequence[tuple[Node, Graph]]) -> tuple[int, int]:
-    """What kernels and cuBLAS take, and what own computations do."""
+    """Return the bytes of kernels and cuBLAS, and those of own computations."""
     sizes: set[int] = set()
     workspace = own = 0
     for node, graph in calls:
@@ -108,7 +108,7 @@ def kernel_needs(
     ins: tuple[TensorType, ...],
     outs: tuple[TensorType, ...],
 ) -> Needs | None:
-    """What a call takes by its kernel on a GPU; None if there is none."""
+    """Return what a call's kernel on a GPU needs; None if there is no kernel."""
     maker = KERNELS.get(op)
     if maker is None:
         return None
@@ -126,12 +126,12 @@ def kernel_needs(
 def own_bytes(
     op: OpDef, attrs: Mapping[str, Any], ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> int:
-    """About what an operator's own computation makes, the outputs included, that it copies."""
+    """Estimate the temporaries of an own computation, with its outputs, which are copied."""
     sizes = [_bytes(type_) for type_ in (*ins, *outs)]
-    found = ARRAYS * sum(sizes) + SMALL
+    found = ARRAYS * sum(sizes) + SMALL_ARRAYS
     if not op.copies_inputs:  # vocabularies are large
         copies = [_bytes(t) for t in ins if t.dtype in HALVES]
-        found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL
+        found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL_ARRAYS
     if op.random:
         found += COUNTERS * sum(map(_bytes, outs))
     if "kernel" in op.params:  # data with its padding

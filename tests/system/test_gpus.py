@@ -167,7 +167,7 @@ def test_a_view_lies_in_the_memory(shared_gpu):
     here = arrays.device(gpu(1))
     with here.use():
         memory = here.bytes(256)
-        assert arrays.address(memory) % arrays.ALIGN == 0
+        assert arrays.address(memory) % arrays.CACHE_LINE == 0
         piece = here.view(memory, 64, arrays.TensorType((2, 3), "float32"))
         piece[...] = here.put(np.ones((2, 3), np.float32))
         assert arrays.address(piece) == arrays.address(memory) + 64

@@ -1,7 +1,7 @@
-"""Arrays on devices: which module makes them on which device, and which devices there are.
+"""Arrays on devices: the module that makes them, copies between devices, and the devices.
 
 A numpy array is on the host, which all `cpu(i)` share; a CuPy array is on the GPU on which it was
-made. CuPy is imported here only, when a GPU is asked for.
+made. Only this file imports CuPy, when a GPU is asked for.
 """
 
 from __future__ import annotations
@@ -25,23 +25,31 @@ from symgraph.core.context import Context
 from symgraph.core.errors import PlacementError
 from symgraph.core.types import Array, Shape, TensorType
 
-ALIGN = 64  # bytes: a cache line
-HUGE = 1 << 21  # bytes: a large page, where the system has such for who asks, as numpy does
-INSTEAD = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
+CACHE_LINE = 64  # bytes
+LARGE_PAGE = 1 << 21  # bytes; the system has such pages for whoever asks, as numpy does
+ALTERNATIVE = "cpu(0), cpu(1), ... run the same partition and schedule, a thread each"
 
 
 class Mark(Protocol):
-    """A point in a GPU's work that others can wait for: a CUDA event. done: it has come there."""
+    """A point in a GPU's work that others can wait for: a CUDA event."""
 
     @property
-    def done(self) -> bool: ...
-    def synchronize(self) -> None: ...
+    def done(self) -> bool:
+        """Whether the work has reached this point."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the work has reached this point."""
+        ...
 
 
 class Device(Protocol):
-    """What the runtime needs of a device. xp: the array module. is_host: whether it is the CPU.
+    """What the runtime needs of a device.
 
-    receive_stream: on which values come in while other work goes on; None if nothing does.
+    Attributes:
+        xp: The array module, numpy or CuPy.
+        is_host: Whether it is the CPU.
+        receive_stream: Receives values while other work runs; None if the device cannot.
     """
 
     xp: Any
@@ -49,27 +57,27 @@ class Device(Protocol):
     receive_stream: ReceiveStream | None
 
     def bytes(self, count: int) -> Array:
-        """Zeroed memory that begins where a cache line does."""
+        """Return zeroed memory that begins at a cache line."""
         ...
 
     def view(self, memory: Array, offset: int, type_: TensorType) -> Array:
-        """An array of that type that lies in memory from a byte on."""
+        """Return an array of this type that begins at a byte of the memory."""
         ...
 
     def put(self, array: Array) -> Array:
-        """A copy here, in C order, of an array of the host."""
+        """Copy an array of the host to this device, in C order."""
         ...
 
     def holds(self, array: object) -> bool:
-        """Whether it is an array that lies here."""
+        """Return whether it is an array on this device."""
         ...
 
     def catch_up(self) -> None:
-        """Wait for what this thread has called here outside of `use`: a user's own work."""
+        """Wait for a user's own work: what this thread has queued here outside of `use`."""
         ...
 
     def use(self) -> AbstractContextManager[object]:
-        """Let what this thread calls be this device's work, in the order of the calls."""
+        """Queue what this thread calls as this device's work (a context manager)."""
         ...
 
     def finish(self) -> None:
@@ -77,26 +85,27 @@ class Device(Protocol):
         ...
 
     def stamps(self) -> Stamps:
-        """Points in time of what a thread that uses this device asks for."""
+        """Return timestamps for the work of a thread that uses this device."""
         ...
 
     def set_aside(self, count: int) -> None:
-        """Have at least so many bytes for what calls make on the way; see `making`."""
+        """Reserve at least this number of bytes for temporaries of calls; see `making`."""
         ...
 
     @property
     def set_aside_bytes(self) -> int:
-        """What has been taken for that."""
+        """The bytes reserved by `set_aside`, or more if those were too few."""
         ...
 
     def making(self) -> AbstractContextManager[object]:
-        """Let what this thread makes here, and drops again, lie in what is set aside for it."""
+        """Allocate this thread's temporaries from what is set aside (a context manager)."""
         ...
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
-        """What the calls ask of this device, as one call; they ask, but nothing is done yet.
+        """Capture the work of these calls as one call, without running it yet.
 
-        They take no values from the host and wait for nothing. None: they must be made each time.
+        The calls take no values from the host and wait for nothing. None: this device cannot
+        capture them, and they must be made each time.
         """
         ...
 
@@ -111,9 +120,9 @@ class Host:
 
     def bytes(self, count: int) -> Array:
         """See Device."""
-        # Whole large pages spare a core the look-up of addresses: reading weights one after the
+        # Large pages save a core the translation of addresses: reading weights one after the
         # other, as time segments do, is a sixth faster.
-        align = ALIGN if count < HUGE else HUGE
+        align = CACHE_LINE if count < LARGE_PAGE else LARGE_PAGE
         memory = np.zeros(count + align, np.uint8)
         start = -memory.ctypes.data % align
         return memory[start : start + count]
@@ -145,14 +154,14 @@ class Host:
         return HostStamps()
 
     def set_aside(self, count: int) -> None:
-        """See Device: it comes from where all memory does."""
+        """See Device; the host allocates temporaries as it needs them."""
 
     def making(self) -> AbstractContextManager[object]:
         """See Device."""
         return nullcontext()
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
-        """See Device: the host has done what it is asked when the call returns."""
+        """See Device; the host's work is done when a call returns."""
         return None
 
 
@@ -160,51 +169,51 @@ HOST = Host()
 
 
 def device(context: Context) -> Device:
-    """The device that a context names; PlacementError, saying what is missing, if it is not here.
+    """Return the device of a context; PlacementError, saying what is missing, if it is not there.
 
-    With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... are dealt out to the GPUs
-    that there are, each with a stream of its own: so a pipeline can be tried on a single card.
+    With SYMGRAPH_SHARE_GPUS=1 in the environment, gpu(0), gpu(1), ... share the GPUs of the
+    machine, each with its own stream: so a pipeline can be tried on a single GPU.
     Products of float32 are as SYMGRAPH_PRODUCTS says, see settings.py.
     """
     return HOST if context.kind == "cpu" else _gpu(_cupy(context), context)
 
 
 def require(context: Context) -> None:
-    """PlacementError, saying what is missing, if nothing can run on a device."""
+    """Raise PlacementError, saying what is missing, if a device cannot be used."""
     device(context)
 
 
 def is_on_gpu(values: object) -> bool:
-    """Whether it is a CuPy array."""
+    """Return whether it is a CuPy array."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(values, cupy.ndarray)
 
 
 def is_array(values: object) -> bool:
-    """Whether it is an array, numpy's or CuPy's."""
+    """Return whether it is an array of numpy or CuPy."""
     return isinstance(values, np.ndarray) or is_on_gpu(values)
 
 
 def on_host(values: Any) -> Array:
-    """Anything as a numpy array: the array itself if it is one, a copy of what is on a GPU."""
+    """Return values as a numpy array: the same if it is one, a copy if they are on a GPU."""
     if isinstance(values, np.ndarray):
         return values
-    found: Array = values.get() if is_on_gpu(values) else np.asarray(values)
-    return found
+    array: Array = values.get() if is_on_gpu(values) else np.asarray(values)
+    return array
 
 
 def module_of(array: Array) -> Any:
-    """The module that makes such arrays: numpy or CuPy."""
+    """Return the module of an array: numpy or CuPy."""
     return np if isinstance(array, np.ndarray) else loaded()
 
 
 def beside(array: Any) -> AbstractContextManager[object]:
-    """Let what this thread calls be done where an array lies."""
+    """Run what this thread calls on the device of an array (a context manager)."""
     return nullcontext() if isinstance(array, np.ndarray) else array.device
 
 
 def typed(values: Any, dtype: str) -> Array:
-    """Anything in a dtype and in C order: on its GPU if it is on one, else on the host."""
+    """Return values in a dtype and in C order, on their GPU or else on the host."""
     if not is_on_gpu(values):
         return np.asarray(values, dtype, order="C")
     with beside(values):
@@ -214,7 +223,7 @@ def typed(values: Any, dtype: str) -> Array:
 
 
 def copy(target: Array, source: Array) -> None:
-    """Copy values to an array of the same shape and type, from wherever to wherever."""
+    """Copy values between arrays of the same shape and type, on any devices."""
     if isinstance(target, np.ndarray):
         if not isinstance(source, np.ndarray) and target.flags.c_contiguous:
             source.get(out=target)
@@ -227,7 +236,7 @@ def copy(target: Array, source: Array) -> None:
 
 
 def fill(here: Device, target: Array, values: Any) -> None:
-    """Give an array of a device new values, from wherever and of any dtype; done on return."""
+    """Overwrite an array of a device with values of any device and dtype; done on return."""
     if here.is_host:
         target[...] = on_host(values)
         return
@@ -241,18 +250,18 @@ def fill(here: Device, target: Array, values: Any) -> None:
 
 
 def pinned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
-    """An array of the host that GPUs copy from and to without a detour; its values are undefined.
+    """Return an uninitialised array in pinned memory of the host.
 
-    What copies to a GPU from here goes on when the call returns: see `mark`.
+    Copies between it and a GPU continue after the call returns: see `mark`.
     """
     if 0 in shape:
         return np.empty(shape, dtype)
-    room: Array = importlib.import_module("cupyx").empty_pinned(shape, dtype)
-    return room
+    array: Array = importlib.import_module("cupyx").empty_pinned(shape, dtype)
+    return array
 
 
 def mark(array: Array) -> Mark | None:
-    """The end of what this thread has called, if that may still be at work on an array."""
+    """Return the end of this thread's work so far; None if the array is on the host."""
     if isinstance(array, np.ndarray):
         return None
     cuda = loaded().cuda
@@ -261,7 +270,7 @@ def mark(array: Array) -> Mark | None:
 
 
 def after(mark: Mark | None, array: Array) -> None:
-    """Let what this thread will do with an array wait for a mark."""
+    """Let this thread's later work with an array wait for a mark."""
     if mark is None:
         return
     if isinstance(array, np.ndarray):
@@ -271,7 +280,7 @@ def after(mark: Mark | None, array: Array) -> None:
 
 
 def address(array: Array) -> int:
-    """Where the first element lies."""
+    """Return the address of the first element."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
@@ -279,12 +288,12 @@ def address(array: Array) -> int:
 
 
 def loaded() -> Any:
-    """The module CuPy, for what works on its arrays; ImportError without it."""
+    """Return the module CuPy; ImportError without it."""
     return importlib.import_module("cupy")
 
 
 def shared_library(*names: str) -> Any:
-    """The first library of these names that this process has loaded; OSError if it has none."""
+    """Return the first of these libraries that this process has loaded; OSError if none is."""
     for name in names:
         with suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -292,7 +301,7 @@ def shared_library(*names: str) -> Any:
 
 
 def _cupy(context: Context) -> Any:
-    """The module, if there is a GPU for a context."""
+    """Return CuPy if there is a GPU for this context, else raise PlacementError."""
     settings.set_cupy_precision()
     try:
         cupy = loaded()
@@ -322,15 +331,15 @@ def _cupy(context: Context) -> Any:
 
 @cache
 def _first_asked() -> int:
-    """The process that has called CUDA first, this one or one that it was forked from."""
+    """Return the process that called CUDA first, this one or one that it was forked from."""
     return os.getpid()
 
 
 def _missing(context: Context, why: str) -> PlacementError:
-    return PlacementError(f"{context} cannot be used: {why}; {INSTEAD}")
+    return PlacementError(f"{context} cannot be used: {why}; {ALTERNATIVE}")
 
 
 @cache
 def _gpu(cupy: Any, context: Context) -> Gpu:
-    """One for each context, however often it is asked for."""
+    """Return the one `Gpu` of a context."""
     return Gpu(cupy, context, context.index % cupy.cuda.runtime.getDeviceCount())

@@ -1,9 +1,9 @@
-"""Stamps: points in a device's work, put on the host's clock when the work is done.
+"""Timestamps of points in a device's work, on the host's clock.
 
-The calls for a GPU return before it has done what they ask for, so the host cannot see when that
-begins or ends. It leaves CUDA events among the work instead, which note the card's own time as it
-comes by. One event of a step, the anchor, is also seen by the host; the others are told by how
-much later than it they came.
+Calls for a GPU return before it has done the work, so the host cannot see when that begins or ends.
+It queues CUDA events among the work instead, which record the GPU's own time. The host waits for
+one event of a step, the anchor; the others are placed on the host's clock by how much later than
+the anchor they were reached.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 Ticks = npt.NDArray[np.int64]
-NANOSECONDS = 1e6  # in a millisecond, in which CUDA tells times
+NANOSECONDS = 1e6  # in a millisecond, CUDA's unit of time
 
 
 class Stamps(Protocol):
-    """The stamps of one worker."""
+    """The timestamps of one worker."""
 
     def begin(self) -> None:
-        """Forget all stamps: what was done so far is over, a step begins."""
+        """Forget all timestamps, because a new step begins."""
         ...
 
     def stamp(self) -> Any:
-        """The point between what this thread has asked for and what it will ask for; no waiting."""
+        """Mark the end of the work that this thread has queued so far, without waiting."""
         ...
 
     def ticks(self, stamps: Sequence[Any]) -> Ticks:
-        """When these points came, in ns of `time.perf_counter_ns`; their work must be done."""
+        """Return when finished work reached these points, in ns of `time.perf_counter_ns`."""
         ...
 
 
 class HostStamps:
-    """Of the CPU, whose work is done when its call returns."""
+    """Timestamps on the CPU, whose work is done when its call returns."""
 
     stamp = staticmethod(time.perf_counter_ns)
 
@@ -49,21 +49,21 @@ class HostStamps:
 
 
 class EventStamps:
-    """Of a stream of a GPU, for a thread that uses this device.
+    """Timestamps of a GPU's stream, for a thread that uses this device.
 
-    Differences are right to half a microsecond, and to the 7 digits of CUDA's milliseconds. All of
-    them may be off together by half the time that the host takes to see the anchor.
+    Differences are exact to half a microsecond, and to the 7 digits of CUDA's milliseconds. All
+    timestamps share an error of up to half the time that the host takes to notice the anchor.
     """
 
     def __init__(self, cuda: Any, stream: Any) -> None:
         self._cuda, self._stream = cuda, stream
-        self._events: list[Any] = []  # made once, used again in every step
+        self._events: list[Any] = []  # reused in every step
         self._used = 0
         self._anchor: Any = None
-        self._begun = 0  # ns: when the anchor came
+        self._begun = 0  # ns: when the anchor was reached
 
     def begin(self) -> None:
-        """See Stamps; waits for what the stream has to do."""
+        """See Stamps; waits for the stream's earlier work."""
         self._used = 0
         self._stream.synchronize()
         before = time.perf_counter_ns()

@@ -1,6 +1,6 @@
-"""A card: what `runtime.backends.device.arrays` does on a GPU.
+"""A GPU as a device of `arrays.py`: memory, streams and captured work.
 
-Nothing here is imported from CuPy.
+Nothing here imports CuPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from symgraph.core.units import bytes_text
 
 
 class Gpu:
-    """A context on a GPU: streams of its own, beside those of others on the same card."""
+    """A context on a GPU, with its own streams beside those of other contexts on it."""
 
     is_host: bool = False
 
@@ -30,8 +30,8 @@ class Gpu:
         self.xp: Any = cupy
         self.context = context
         self._cuda, self._card = cupy.cuda, card
-        # What calls make on the way. In a CUDA graph it lies at the same places in every run, so
-        # nobody else may be given it once they have let go of it.
+        # Temporaries of calls. In a CUDA graph they lie at the same places in every run, so the
+        # memory must not be used for anything else after a call has freed it.
         self._temporaries = self._cuda.MemoryPool(self._straight)
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
@@ -40,7 +40,7 @@ class Gpu:
     def bytes(self, count: int) -> Array:
         """See arrays.Device; one allocation of CuPy's pool, which begins at a multiple of 512.
 
-        LimitError if the card has not that much left.
+        LimitError if the GPU does not have that much memory left.
         """
         try:
             memory: Array = self.xp.zeros(count, np.uint8)
@@ -57,9 +57,10 @@ class Gpu:
         )
 
     def _straight(self, count: int) -> Any:
-        """Memory from the card, for a pool that must not make room of what graphs write to.
+        """Allocate memory from the GPU itself, for the pool of temporaries.
 
-        CuPy's own pool may have room: it holds what the same calls took before they were captured.
+        If there is none left, CuPy's own pool gives back what the same calls took before they were
+        captured.
         """
         refused = self._cuda.runtime.CUDARuntimeError
         with suppress(refused):
@@ -105,14 +106,14 @@ class Gpu:
         return EventStamps(self._cuda, self.stream)
 
     def set_aside(self, count: int) -> None:
-        """See arrays.Device: one allocation, of which CuPy's pool then gives out pieces."""
+        """See arrays.Device: one allocation, which the pool then divides."""
         with self.use():
             if self._temporaries.total_bytes() < count:
                 self._temporaries.malloc(count)
 
     @property
     def set_aside_bytes(self) -> int:
-        """See arrays.Device; more than was asked for if that was not enough."""
+        """See arrays.Device."""
         with self.use():
             return int(self._temporaries.total_bytes())
 
@@ -124,7 +125,7 @@ class Gpu:
         return allocator
 
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
-        """See arrays.Device: a CUDA graph. None as well where SYMGRAPH_CUDA_GRAPHS=0."""
+        """See arrays.Device: a CUDA graph; None if SYMGRAPH_CUDA_GRAPHS=0."""
         if not settings.cuda_graphs_are_used():
             return None
         with self.making():

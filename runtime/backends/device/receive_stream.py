@@ -1,10 +1,9 @@
-"""The receive stream: on which values come to a GPU while its context's other work goes on.
+"""The receive stream: values arrive on a GPU while its context's other work runs.
 
-The memory that a value comes into may still be in use. So each receive waits for an event after
-the last work that uses it, and not for what was asked for since; what is asked for after the
-receive waits for it in turn.
+The memory of an arriving value may still be in use. So each receive waits for an event after the
+last work that uses it, but not for work queued since; work queued after the receive waits for it.
 
-    work        F0    F1          B0        R1 comes while F1 runs, into memory that F0 has left
+    work        F0    F1          B0        R1 arrives while F1 runs, in memory that F0 has freed
     receives       R1    R2
 """
 
@@ -15,7 +14,7 @@ from typing import Any
 
 
 class ReceiveStream:
-    """Of a context, beside the stream of its work. Receives are done in the order of the calls."""
+    """A context's second stream, beside that of its work; receives run in the order of calls."""
 
     def __init__(self, cuda: Any, work: Any) -> None:
         self._cuda, self._work = cuda, work
@@ -23,20 +22,20 @@ class ReceiveStream:
         self._begun, self._came = self.event(), self.event()
 
     def event(self) -> Any:
-        """A point in the work, each time that it is recorded."""
+        """Return an event, to be recorded in the work."""
         return self._cuda.Event(disable_timing=True)
 
     def record(self, event: Any) -> None:
-        """Let an event be the end of the work so far."""
+        """Record an event at the end of the work so far."""
         self._work.record(event)
 
     def begin(self) -> None:
-        """Let receives wait for all the work so far."""
+        """Make receives wait for all work so far."""
         self.record(self._begun)
         self._stream.wait_event(self._begun)
 
     def receive(self, call: Callable[[], None], free: Any) -> None:
-        """Make a call that receives a value. free: the event it waits for; None: it need not."""
+        """Make a call that receives a value, after the event `free` if there is one."""
         with self._stream:
             if free is not None:
                 self._stream.wait_event(free)
