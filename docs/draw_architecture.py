@@ -1,6 +1,7 @@
 """Draw docs/pictures/architecture.svg: the folders of the three packages and who imports whom.
 
-    python docs/draw_architecture.py        from the root of the repository (extra `report`)
+    python docs/draw_architecture.py      from the root of the repository; needs networkx and
+                                          the extra `report`
 
 Everything in the picture is read from the code. An arrow leads from a folder to one that it
 imports; arrows that follow from others are left out. A folder stands above everything that it
