@@ -245,8 +245,8 @@ def test_a_mistake_in_the_file_names_its_line(config):
 def test_a_mistake_in_the_arguments_is_one_line_and_status_2():
     done = run("--pln")
     assert (done.returncode, done.stdout) == (2, "")
-    told = "symgraph: error: unrecognized arguments: --pln (python -m symgraph.run --help tells"
-    assert done.stderr == f"{told} more)\n"
+    told = "symgraph: error: unrecognized arguments: --pln (see python -m symgraph.run --help)"
+    assert done.stderr == f"{told}\n"
 
 
 def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -348,7 +348,7 @@ def test_keys_lists_every_key_with_its_meaning():
     done = run("--keys")
     assert done.returncode == 0
     assert "pipeline.micro_batches" in done.stdout
-    assert "Parts that a batch is cut into." in done.stdout
+    assert "Number of parts that a batch is split into." in done.stdout
 
 
 def test_interrupt_ends_it_cleanly(config):
