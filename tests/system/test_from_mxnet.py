@@ -33,12 +33,12 @@ def test_the_program_prints_what_the_page_says():
 
 
 def test_every_name_is_there_and_every_operator_is_named():
-    starts = ("Layers", "Sequences", "Products", "Shapes", "One value")
+    starts = ("Layers", "Sequences", "Products", "Shapes", "One input")
     names = {name for start in starts for name in listed(start)}
-    two = listed("Two values")
+    two = listed("Two inputs")
     prefix = two.index("broadcast_")
     names |= {*two[:prefix], *(f"broadcast_{name}" for name in two[prefix + 1 :])}
-    made = listed("Values made")
+    made = listed("Creation")
     names |= set(made[: made.index("random")])
     for name in names:
         assert callable(getattr(sym, name)), name
