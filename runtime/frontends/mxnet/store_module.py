@@ -174,9 +174,7 @@ class StoreModule:
         mode = BindMode(for_training, inputs_need_grad, grad_req)
         leader = None
         if shared_module is not None:
-            if not isinstance(shared_module, StoreModule) or not shared_module.shareable:
-                kind = type(shared_module).__name__
-                raise TypeError(f"shared_module is a Module, not a {kind}")
+            _require_shareable(shared_module)
             store, leader = shared_module._require_bound()
         else:
             store = self._store if self.binded else self._new_store()
@@ -386,3 +384,9 @@ class StoreModule:
         if not store.ready:
             raise RunError("the parameters have no values yet: call init_params")
         return store
+
+
+def _require_shareable(module: Any) -> None:
+    """TypeError for anything but a module whose parameters others may share."""
+    if not isinstance(module, StoreModule) or not module.shareable:
+        raise TypeError(f"shared_module is a Module, not a {type(module).__name__}")
