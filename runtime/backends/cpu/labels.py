@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from runtime.backends.cpu.flat import floating
-from runtime.backends.cpu.rows import NONE, NUMBERS, by_row, spare_ids, whole_numbers
+from runtime.backends.cpu.rows import by_row, spare_ids, whole_numbers
 from runtime.backends.cpu.softmax import exp_sum, greater, greatest, scaled, scaled_exp
 from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import exp
 from runtime.backends.device.compile import jit
+from runtime.backends.device.operands import ignored_label, is_id_array, lowest
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.params import Attrs
 from symgraph.core.types import Array
@@ -26,11 +27,9 @@ class Labels:
     """What reads labels as class numbers into `ids`, -1 for those that are ignored."""
 
     def __init__(self, attrs: Attrs, label: Array, classes: int) -> None:
-        ignore = attrs["ignore_label"] if attrs.get("use_ignore") else NONE
-        if label.dtype.kind == "f":
-            ignore = label.dtype.type(ignore)  # labels are compared in their own dtype
         self.ids = spare_ids(label)
-        self.raw, self.ignore, self.classes = label.reshape(-1), float(ignore), classes
+        self.raw, self.classes = label.reshape(-1), classes
+        self.ignore = ignored_label(attrs, label)
         self._attrs = {"use_ignore": False, **attrs}
 
     def read(self) -> None:
@@ -40,7 +39,7 @@ class Labels:
 
 
 def has_labels(label: Array, *values: Array) -> bool:
-    return label.dtype.name in NUMBERS and floating(*values)
+    return is_id_array(label) and floating(*values)
 
 
 # -- the head's gradient -----------------------------------------------------------------------
@@ -100,10 +99,6 @@ def sum_losses(x: Array, ids: Array, figures: Array, begin: int, out: Array) -> 
         if 0 <= at < x.shape[1]:
             loss += math.log(figures[1, i]) - (x[i, at] - figures[0, i])
     out[0] = loss
-
-
-def lowest(x: Array) -> Any:
-    return x.dtype.type(np.finfo(x.dtype).min)
 
 
 def cross_entropy(labels: Labels, x: Array, least: Any, figures: Array, out: Array) -> None:

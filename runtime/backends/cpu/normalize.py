@@ -12,7 +12,8 @@ from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rows import by_row
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.compile import jit, jit_reassoc
-from runtime.backends.device.table import BoundCall, CallContext, KernelCall, by_channel
+from runtime.backends.device.operands import by_channel
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
 
 LEAST = 4  # elements side by side in a channel; of fewer numpy's way round is the faster one

@@ -14,13 +14,13 @@ import numpy as np
 
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.compile import jit
+from runtime.backends.device.operands import class_count, is_id_array
 from runtime.backends.device.table import BoundCall, KernelCall, noop
 from symgraph.core.types import Array
 from symgraph.ops.index import checked
 from symgraph.ops.slices import along_axis, parts
 
 FLOATS = ("float32", "float64")
-NUMBERS = (*FLOATS, "int32", "int64")  # dtypes of ids and labels that have kernels
 NONE = math.nan  # an id to leave out that no id equals
 
 
@@ -197,7 +197,7 @@ def add_up_clipped(raw: Array, ids: Array, rows: Array, out: Array) -> None:
 
 
 def has_kernel(ids: Array, values: Array) -> bool:
-    return ids.dtype.name in NUMBERS and values.dtype.name in FLOATS
+    return is_id_array(ids) and values.dtype.name in FLOATS
 
 
 def by_row(x: Array, rows: int) -> Array:
@@ -209,7 +209,7 @@ def embedding(call: KernelCall) -> BoundCall | None:
     (ids, weight), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, weight):
         return None
-    count, begin = a["classes"] or a["input_dim"], a["begin"]
+    count, begin = class_count(call), a["begin"]
     raw, rows = ids.reshape(-1), by_row(out, ids.size)
     return BoundCall(look_up, (raw, count, spare_ids(ids), begin, weight, rows))
 
@@ -219,7 +219,7 @@ def embedding_grad(call: KernelCall) -> BoundCall | None:
     (ids, grad), (out,), a = call.ins, call.outs, call.attrs
     if not has_kernel(ids, grad):
         return None
-    count, begin = a["classes"] or a["input_dim"], a["begin"]
+    count, begin = class_count(call), a["begin"]
     raw, rows = ids.reshape(-1), by_row(grad, ids.size)
     return BoundCall(add_up, (raw, count, spare_ids(ids), begin, rows, out))
 

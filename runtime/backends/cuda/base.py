@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from runtime.backends.device import arrays, table
+from runtime.backends.device.operands import is_id_array
 from runtime.backends.device.table import BoundCall, Maker, noop
 from symgraph.core.types import Array, TensorType, wide
 
@@ -29,7 +30,6 @@ NAMES = {  # in CUDA
 }
 HEADERS = {"float16": "<cuda_fp16.h>", "bfloat16": "<cuda_bf16.h>"}
 FLOATS = ("float32", "float64", *HEADERS)
-NUMBERS = ("float32", "float64", "int32", "int64")  # dtypes of ids and labels
 WARP = 32
 BLOCK = 256  # threads that work apart
 WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
@@ -49,7 +49,7 @@ def floating(*values: Array, calc: Sequence[Array] = ()) -> bool:
 
 def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
     """Whether there are kernels for ids or labels of this dtype with such values."""
-    return ids.dtype.name in NUMBERS and floating(*values, calc=calc)
+    return is_id_array(ids) and floating(*values, calc=calc)
 
 
 # -- plans -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,12 @@ from runtime.backends.cuda.base import (
 )
 from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.cuda.softmax import figures_of
+from runtime.backends.device.operands import ignored_label
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType, wide
 from symgraph.ops.loss import head_divisor
 
 ONE_BLOCK: Shape = ((1,), (WIDE,))
-
-
-def ignore_of(call: KernelCall, label: Array) -> float:
-    """The label to leave out, as labels of this dtype have it; NaN, which none equals, for none."""
-    if not call.attrs.get("use_ignore"):
-        return math.nan
-    ignore = call.attrs["ignore_label"]
-    return float(label.dtype.type(ignore) if label.dtype.kind == "f" else ignore)
 
 
 def run(name: str, values: Array, label: Array) -> Any:
@@ -50,7 +42,7 @@ def checked(
     wrong = error_place(call.context, "label", classes)
     sizes = label.size, columns, a.get("begin", 0), classes
     compiled = run(name, values, label)
-    return launch(compiled, *shape, *given, out, wrong, *sizes, ignore_of(call, label))
+    return launch(compiled, *shape, *given, out, wrong, *sizes, ignored_label(call.attrs, label))
 
 
 # -- heads -------------------------------------------------------------------------------------
@@ -129,5 +121,12 @@ def sum_picked(call: KernelCall, picked: Array) -> BoundCall:
     tiny = float(np.finfo(wide(picked.dtype)).tiny)
     compiled = run("sum_picked", picked, label)
     return launch(
-        compiled, *ONE_BLOCK, picked, label, *call.outs, label.size, ignore_of(call, label), tiny
+        compiled,
+        *ONE_BLOCK,
+        picked,
+        label,
+        *call.outs,
+        label.size,
+        ignored_label(call.attrs, label),
+        tiny,
     )

@@ -18,7 +18,8 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
 )
-from runtime.backends.device.table import BoundCall, CallContext, KernelCall, by_channel
+from runtime.backends.device.operands import by_channel
+from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
 
 

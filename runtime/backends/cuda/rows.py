@@ -16,6 +16,7 @@ from runtime.backends.cuda.base import (
     warps,
 )
 from runtime.backends.cuda.rank_memory import error_place, scratch
+from runtime.backends.device.operands import class_count
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType
 
@@ -92,17 +93,13 @@ def add_up(
 @kernel("Embedding")
 def embedding(call: KernelCall) -> BoundCall | None:
     (ids, weight), a = call.ins, call.attrs
-    return look_up(call, ids, weight, a["begin"], classes_of(call), clip=False)
+    return look_up(call, ids, weight, a["begin"], class_count(call), clip=False)
 
 
 @kernel("_embedding_grad")
 def embedding_grad(call: KernelCall) -> BoundCall | None:
     (ids, grad), a = call.ins, call.attrs
-    return add_up(call, ids, grad, a["begin"], classes_of(call), clip=False)
-
-
-def classes_of(call: KernelCall) -> int:
-    return int(call.attrs["classes"] or call.attrs["input_dim"])
+    return add_up(call, ids, grad, a["begin"], class_count(call), clip=False)
 
 
 @kernel("take")

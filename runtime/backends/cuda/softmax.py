@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from runtime.backends.cuda import lines
 from runtime.backends.cuda.base import (
     block_a_row,
@@ -16,8 +14,9 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
 )
+from runtime.backends.device.operands import lowest
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array
 from symgraph.ops.softmax import mode_axis
 
 LINES = ("softmax", "softmax_grad")  # that have kernels for any axis
@@ -25,12 +24,6 @@ LINES = ("softmax", "softmax_grad")  # that have kernels for any axis
 
 def run(name: str, x: Array) -> Any:
     return function("softmax", name, real=x.dtype.name)
-
-
-def lowest(x: Array) -> Any:
-    """The least finite number, which stands for the maximum of a row of -inf."""
-    calc = np.dtype(wide(x.dtype))
-    return calc.type(np.finfo(calc).min)
 
 
 # -- whole rows --------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ returns None.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -97,9 +96,3 @@ def kernel(*names: str, table: dict[str, Maker]) -> Callable[[Maker], Maker]:
         return maker
 
     return add
-
-
-def by_channel(x: Array, axis: int) -> Array:
-    """View an array with channels along `axis` as (before, channels, after)."""
-    axis %= x.ndim
-    return x.reshape(math.prod(x.shape[:axis]), x.shape[axis], -1)

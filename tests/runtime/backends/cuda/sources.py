@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from runtime.backends.cuda.base import FLOATS, FOLDER, HEADERS, NUMBERS, code_of, options
+from runtime.backends.cuda.base import FLOATS, FOLDER, HEADERS, code_of, options
+from runtime.backends.device.operands import ID_DTYPES
 
 SOURCES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 
@@ -24,7 +25,7 @@ def variants(source: str) -> list[tuple[str, tuple[str, ...]]]:
         if "calc" in (FOLDER / f"{source}.cu").read_text()
         else [real for real in FLOATS if real not in HEADERS]
     )
-    ids = list(NUMBERS) if "const number*" in code else [""]
+    ids = list(ID_DTYPES) if "const number*" in code else [""]
     chosen = [
         {"real": real} | ({"number": number} if number else {})
         for real, number in product(reals, ids)

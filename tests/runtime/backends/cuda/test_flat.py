@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from runtime.backends.cuda import KERNELS
-from runtime.backends.cuda.base import NUMBERS, PACK, each, function
+from runtime.backends.cuda.base import PACK, each, function
 from runtime.backends.cuda.flat import merge_axes
 from runtime.backends.cuda.formulas import BY_PACKS, COMPILED_TERMS, FORMULAS, MAX_TERMS, in_c
 from runtime.backends.device.arrays import address
+from runtime.backends.device.operands import ID_DTYPES
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env
 from symgraph.core.types import HALVES
@@ -281,7 +282,7 @@ def test_where(dtype):
     for shape in ((5, 70), (5,)):
         exact("where", np.resize(values(70, dtype, 2), shape), x, y)
     x = values((5, 70), dtype)
-    for kind in NUMBERS:
+    for kind in ID_DTYPES:
         for shape in ((5, 70), (5,)):
             condition = np.resize(np.arange(70) % 3 - 1, shape).astype(kind)
             exact("where", condition, x, y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.backends.cuda.base import NUMBERS
+from runtime.backends.device.operands import ID_DTYPES
 from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import REALS, Called, agree, has_no_kernel, numbers
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
@@ -40,7 +40,7 @@ def test_sequences(op, axis, dtype):
     for inner in ((), (3,), (2, 150)):
         x, given = call(op, axis, inner, dtype)
         agree(op, x, near=1e-9, **given)
-        for kind in NUMBERS if dtype == "float32" else ("int32",):
+        for kind in ID_DTYPES if dtype == "float32" else ("int32",):
             lengths = np.array([1, STEPS, 3, 2]).astype(kind)
             agree(op, x, lengths, near=1e-9, use_sequence_length=True, **given)
 
