@@ -47,8 +47,7 @@ def Variable(
     Args:
         name: the variable's name.
         attr: attributes by key.
-        shape: its shape, with 0 for unknown dimensions; shapes passed to `infer_shape` take
-            precedence.
+        shape: its shape, with 0 for unknown dimensions; `infer_shape` arguments have priority.
         lr_mult: factor of the learning rate.
         wd_mult: factor of the weight decay.
         dtype: its dtype, as a name, numpy type or MXNet number.
@@ -57,8 +56,7 @@ def Variable(
         **kwargs: further attributes, spelt `__key__`.
 
     Raises:
-        GraphError: for an unknown dtype, or an attribute that is not a string.
-        TypeError, ValueError: for other wrong arguments.
+        GraphError, TypeError, ValueError: for a wrong argument; the message names it.
     """
     if not isinstance(name, str):
         raise TypeError(f"a variable's name must be a string, not {type(name).__name__}")
@@ -68,13 +66,8 @@ def Variable(
     code = None if dtype is None else CODES.index(dtype_of(name, dtype))
     if shape is not None:
         shape = shape_of(name, [shape] if isinstance(shape, int) else shape)
-    for key, multiplier in (("lr_mult", lr_mult), ("wd_mult", wd_mult)):
-        try:
-            float(multiplier or 0.0)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"variable {name!r}: {key} must be a number, not {multiplier!r}"
-            ) from None
+    _require_number(name, "lr_mult", lr_mult)
+    _require_number(name, "wd_mult", wd_mult)
     hints = {"shape": shape, "lr_mult": lr_mult, "wd_mult": wd_mult, "dtype": code}
     attributes.update({f"__{k}__": str(v) for k, v in hints.items() if v is not None})
     if init is not None:
@@ -88,6 +81,13 @@ def Variable(
             raise ValueError(f"variable {name!r}: attribute {key!r} must look like __{key}__")
         attributes[hide(key)] = value
     return Symbol([Entry(SymNode(name, None, AttrScope.current().get(attributes)))])
+
+
+def _require_number(name: str, key: str, value: Any) -> None:
+    try:
+        float(value or 0.0)
+    except (TypeError, ValueError):
+        raise TypeError(f"variable {name!r}: {key} must be a number, not {value!r}") from None
 
 
 var = Variable
