@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Sequence
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 Near = Sequence[Collection[int]]  # the neighbours of each node on one side
@@ -58,13 +57,11 @@ def closures(near: Near, order: Iterable[int]) -> list[int]:
 
 def find_cycle(arcs: Iterable[tuple[int, int]]) -> list[int]:
     """Return the nodes of a cycle, the smallest first, or an empty list if there is none."""
-    sorter = TopologicalSorter[int]()
-    for a, b in arcs:
-        sorter.add(b, a)
+    import networkx as nx  # on demand: most programs never ask
+
     try:
-        sorter.prepare()
-    except CycleError as error:
-        cycle: list[int] = error.args[1][:-1]
-        first = cycle.index(min(cycle))
-        return cycle[first:] + cycle[:first]
-    return []
+        cycle = [a for a, _ in nx.find_cycle(nx.DiGraph(list(arcs)))]
+    except nx.NetworkXNoCycle:
+        return []
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]

@@ -69,9 +69,8 @@ def compare(
         within: seconds after which no further round begins. With a limit, only the nearly fastest
             candidates join later rounds; without one, predictions that are far off are repeated.
     """
-    shared, ends = shared or Shared(), time.perf_counter() + within
-    rounds = -(-steps // TURN)
-    trials: dict[str, Trial] = {}
+    ends, rounds = time.perf_counter() + within, -(-steps // TURN)
+    shared, trials = shared or Shared(), dict[str, Trial]()
     for name, config in configs.items():
         say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
         trials[name] = Trial.of(
@@ -96,8 +95,8 @@ def compare(
         if not turn:
             break
     memory = CostCache() if within == math.inf else None
-    found = [Compared(name, configs[name], trial.outcome(memory)) for name, trial in trials.items()]
-    return sorted(found, key=lambda c: -c.figures.tokens_per_second)
+    measured = [Compared(name, configs[name], t.outcome(memory)) for name, t in trials.items()]
+    return sorted(measured, key=lambda c: -c.figures.tokens_per_second)
 
 
 def promising(took: Mapping[str, float], left: float) -> list[str]:
