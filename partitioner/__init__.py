@@ -1,4 +1,8 @@
-"""The partitioner: which node runs where, and what that costs. No arrays here."""
+"""The partitioner: which node runs where, and what that costs.
+
+May import symgraph; touches no array.
+Start reading: base/types.py, then cutting/cut.py.
+"""
 
 from partitioner.base.chain import chain
 from partitioner.base.types import Body, BodyKey, CommEdge, Partition, Placement, Topology

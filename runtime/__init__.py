@@ -4,7 +4,7 @@
     from runtime.chainermn import create_communicator
 
 May import symgraph and partitioner.
-Start reading: planning/plan.py for what is planned, engine/worker.py for what runs.
+Start reading: planning/planner.py for planning, engine/worker.py for running.
 """
 
 import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -274,6 +275,19 @@ def test_lobbies_files_and_functions_stay_small():
 
 def test_every_module_says_what_it_is():
     assert [file for file, tree in trees().items() if not ast.get_docstring(tree)] == []
+
+
+def test_every_room_says_what_it_may_import_and_where_to_start():
+    for room in ORDER:
+        door = f"{room.replace('.', '/')}/__init__.py"
+        words = ast.get_docstring(trees()[door]) or ""
+        if room == "symgraph":  # for users: it shows a program
+            continue
+        assert re.search(r"(May import|imports nothing|Imports nothing)", words), door
+        start = words.partition("Start reading: ")[2]
+        assert re.findall(r"[\w/]+\.py", start), f"{door} names no file to start with"
+        for file in re.findall(r"[\w/]+\.py", words):
+            assert (ROOT / room.replace(".", "/") / file).exists(), f"{door} names {file}"
 
 
 def test_the_formatter_rules():

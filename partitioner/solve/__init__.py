@@ -2,7 +2,8 @@
 
     Problem ──solve(strategy)──▶ Solution (devices, loads, lower bound, gap)
 
-Nothing here knows of files or of symgraph's graphs: see problem.py for what a problem is.
+May import base and costs. The formats of workload files stay in workload_files.py.
+Start reading: problem.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
     graph, costs, machine, constraints ──STRATEGIES[name]──▶ Placed (placement, load, bound)
 
-All but group2ctx, which does what the user says, work on the coarse graph (coarse.py); all keep to
-pins, memory and what must stay together, or raise PlacementError.
+All but group2ctx, which follows the user's map, work on the coarse graph. All respect pins, memory
+limits and what must stay together, or raise PlacementError.
+
+May import solve and the rooms below it.
+Start reading: assignments.py, which has a function per strategy; coarse.py.
 """
 
 from __future__ import annotations

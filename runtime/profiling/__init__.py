@@ -1,4 +1,7 @@
-"""Profiling of partition choices: measure steps, say where their time goes, show it, compare.
+"""Profiling: what steps took and why, reports of it, and the search for faster partitions.
 
-record ─figures→ Profile ─words→ terminal, page → HTML, tables → CSV
+    Trainer ─analysis→ Profile ─report→ text, HTML, CSV, traces
+
+May import training and below.
+Start reading: analysis/profile.py.
 """

@@ -1,4 +1,8 @@
-"""Transports: how ranks hand arrays to each other, by name."""
+"""Transports: how ranks hand arrays to each other and hear of failures.
+
+May import backends.
+Start reading: base.py, the protocol; threads/cluster.py is the shortest transport.
+"""
 
 from __future__ import annotations
 

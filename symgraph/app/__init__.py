@@ -1,4 +1,5 @@
 """The application: config files, command lines, text corpora, console output and step logs.
 
-May import everything in symgraph. Start reading with config.py.
+May import everything in symgraph.
+Start reading: config.py.
 """

@@ -1,4 +1,8 @@
-"""Operators, one family a file; importing this package registers all of them."""
+"""Operators, one file per family; importing this package registers all of them.
+
+May import core.
+Start reading: softmax.py; formulas.py has the element-wise operators.
+"""
 
 from symgraph.ops import batch_dot as batch_dot
 from symgraph.ops import broadcasts as broadcasts

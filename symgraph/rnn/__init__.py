@@ -1,4 +1,8 @@
-"""Recurrent networks (MXNet's `mx.rnn`): cells, stacks, checkpoints, sentences in buckets."""
+"""Recurrent networks (MXNet's `mx.rnn`): cells, stacks, checkpoints, sentences in buckets.
+
+May import frontend and below.
+Start reading: cells.py.
+"""
 
 from symgraph.rnn.bidirectional import BidirectionalCell
 from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, RNNParams

@@ -1,4 +1,8 @@
-"""CPU kernels: operators as compiled loops that run without the interpreter's lock."""
+"""CPU kernels: operators as compiled loops that run without the interpreter's lock.
+
+May import device; stands beside cuda.
+Start reading: softmax.py; vector.py has the vectorised functions.
+"""
 
 from __future__ import annotations
 

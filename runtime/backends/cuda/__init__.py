@@ -1,4 +1,8 @@
-"""Kernels for GPUs, by operator: what is not here runs by the operator's own computation."""
+"""GPU kernels by operator; an operator without one here runs by its own computation.
+
+May import device; stands beside cpu.
+Start reading: base.py; softmax.py and softmax.cu are a pair of kernel and source.
+"""
 
 from __future__ import annotations
 

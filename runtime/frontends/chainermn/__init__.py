@@ -1,4 +1,8 @@
-"""ChainerMN's names: communicators, chain lists, links, and data for one program per rank."""
+"""ChainerMN's names: communicators, chain lists, links, and data for one program per rank.
+
+May import everything below frontends.
+Start reading: create.py, then communicator.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Analysis: figures of measured steps.
 
-May import profiling.record.
+May import training and below.
 Start reading: profile.py.
 """

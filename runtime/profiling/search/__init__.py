@@ -1,5 +1,5 @@
 """Search: candidate partitions, simulated and then measured.
 
-May import profiling.
+May import trials and below.
 Start reading: search.py.
 """

@@ -3,6 +3,9 @@
 `check` proves a schedule before it runs; `simulate` says how long it takes and `memory_profile`
 what it holds. All read the programs from the same tape, and what ranks wait for stands once, in
 walk.py; the worker follows the same rules.
+
+May import schedule's instructions, programs and costs.
+Start reading: walk.py; validation.py words what `check` finds.
 """
 
 from __future__ import annotations
