@@ -1,5 +1,5 @@
 """Planning: from a symbol to a checked Plan (network, placement, schedule, memory, costs).
 
-Starts nothing and measures nothing; may import schedule and backends.
+May import schedule and backends; starts nothing and measures nothing.
 Start reading: planner.py, then plan.py.
 """

@@ -139,6 +139,31 @@ def error_function(number: Any, parts: Function, top: int, degrees: tuple[int, i
     return erf
 
 
+def exponential_parts(number: Any, degree: int, shift: Any) -> Function:
+    """Compile the function from x to p and n + shift with e^x = (1 + p) 2^n.
+
+    Args:
+        number: The float type.
+        degree: The degree of the polynomial for e^r, r = x - n ln 2.
+        shift: The number whose addition rounds to an integer.
+    """
+    per_ln2, high, low = number(1 / math.log(2)), number(LN2_HIGH), number(LN2_LOW)
+    first = number(1 / math.factorial(degree))
+    terms = tuple([number(1 / math.factorial(k)) for k in range(degree - 1, 1, -1)])
+
+    @compiled
+    def parts(x: Any) -> Any:
+        shifted = x * per_ln2 + shift
+        n = shifted - shift
+        r = x - n * high - n * low
+        p = first
+        for term in terms:
+            p = p * r + term
+        return p * r * r + r, shifted
+
+    return parts
+
+
 def family(number: Any, degree: int, *erf: Any) -> list[Function]:
     """Return exp, sigmoid, tanh, expm1 and erf for one float type.
 
@@ -149,25 +174,12 @@ def family(number: Any, degree: int, *erf: Any) -> list[Function]:
     """
     info = np.finfo(number)
     shift = number(1.5 * 2.0**info.nmant)  # adding it rounds to an integer
-    per_ln2, high, low = number(1 / math.log(2)), number(LN2_HIGH), number(LN2_LOW)
-    first = number(1 / math.factorial(degree))
-    terms = tuple([number(1 / math.factorial(k)) for k in range(degree - 1, 1, -1)])
     half, one, two = number(0.5), number(1), number(2)
     top = number((info.maxexp + 0.4) * math.log(2))  # n is info.maxexp at most
     bottom = number((info.minexp - info.nmant - 2) * math.log(2))  # below half a denormal number
     normal = number((info.minexp - 1.4) * math.log(2))  # n is info.minexp - 1 at least
     flat = number(2 * info.nmant)  # tanh is 1 from its half on
-
-    @compiled
-    def parts(x: Any) -> Any:
-        """Return p and n + shift with e^x = (1 + p) 2^n."""
-        shifted = x * per_ln2 + shift
-        n = shifted - shift
-        r = x - n * high - n * low
-        p = first
-        for term in terms:
-            p = p * r + term
-        return p * r * r + r, shifted
+    parts = exponential_parts(number, degree, shift)
 
     def exp(x: Any) -> Any:
         p, shifted = parts(min(max(x, bottom), top))
