@@ -46,7 +46,11 @@ class Step(NamedTuple):
 
 STEPS = (
     Step("facts", ("-c", FACTS), 60),
-    Step("kernels", (*TESTS, "-m", "gpu", "tests/cuda", "tests/fakes/test_fake_cupy.py"), 120),
+    Step(
+        "kernels",
+        (*TESTS, "-m", "gpu", "tests/runtime/backends/cuda", "tests/fakes/test_fake_cupy.py"),
+        120,
+    ),
     Step("runs", (*TESTS, "-m", "gpu", "tests/system/test_gpus.py", "tests/runtime"), 240),
     Step(
         "bench-small",

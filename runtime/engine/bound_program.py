@@ -1,12 +1,12 @@
 """Bound programs: the call that each instruction of a rank becomes, on arrays of its memory.
 
-Everything that can be looked up is looked up here, once; a step walks a list of bound calls. Around
-the plain calls come, where they are needed:
+Everything that can be looked up is looked up here, once; a step walks a list of bound calls. Where
+they are needed, these are added to the plain calls:
 
-* receives beside work. On a GPU, messages come on a stream of their own. The host is ahead of its
-  card, so when it comes to a receive, the card may still be at the runs before it. The message then
-  comes while they are under way, as soon as its place in the arena is free: after the last
-  instruction that needs what was there before, which is known before anything runs.
+* receives beside work. A GPU receives messages on a stream of their own. The host runs ahead of
+  its GPU, so when it issues a receive, the GPU may still execute earlier runs. The message arrives
+  meanwhile, as soon as its place in the arena is free: after the last instruction that needs the
+  previous content, which is known before anything runs.
 * sums of replicas' gradients, which begin at the end of the runs that complete them.
 * ranges: the instructions by name, for NVIDIA's profilers (NVTX).
 """
@@ -208,7 +208,7 @@ def with_sums(rank: Rank, program: Program, calls: Sequence[Call]) -> list[Call]
 
 
 def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:
-    """Place of a run in a program -> the gradients of replicas that it completes in a step."""
+    """Map the place of each run in a program to the gradients of replicas that it completes."""
     graph = parts.plans[0].network.first
     replicated = {n for names in copies_of(graph).values() for n in names}
     last: dict[str, int] = {}

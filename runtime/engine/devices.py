@@ -1,4 +1,4 @@
-"""Devices: where the arrays of a plan's variables lie, and what is said when one is full."""
+"""Devices: where the arrays of a plan's variables lie, and the error for a full device."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from symgraph.core.units import bytes_text
 
 
 def require_devices(plan: Plan) -> None:
-    """PlacementError for the first of a plan's devices that this machine lacks."""
+    """Raise PlacementError for the first of a plan's devices that this machine lacks."""
     for context in plan.devices:
         require(context)
 
 
 def gpus(plan: Plan) -> list[Device]:
-    """The GPUs of a plan, each once."""
+    """Return the GPUs of a plan, each once."""
     devices = map(device, plan.devices)
     return [d for d in dict.fromkeys(devices) if not d.is_host]
 
 
 def device_of(plan: Plan, variable: str) -> Device:
-    """The device of a forward variable."""
+    """Return the device of a forward variable."""
     return device(plan.device_of(variable))
 
 
 class ArrayPlacement:
-    """Where the arrays of a bound symbol lie: each on the device of its variable.
+    """The devices of a bound symbol's arrays: each lies on the device of its variable.
 
     The array of a parameter in shards or replicas is whole, on the host.
     """
 
     def __init__(self, plan: Plan, default: Context) -> None:
-        """default: the device of a variable that no operator reads."""
+        """Take the device of variables that no operator reads as `default`."""
         self._plan, self._default = plan, default
         self._unsplit = {*plan.parameters} - {*plan.shards}
         self._split = {shard.parameter for shard in plan.shards.values()}
 
     def of(self, name: str) -> Device:
-        """The device of a variable's array."""
+        """Return the device of a variable's array."""
         return HOST if name in self._split else device(self._context(name))
 
     def _context(self, name: str) -> Context:
@@ -62,7 +62,15 @@ class ArrayPlacement:
         return arrays
 
     def require(self, what: str, arrays: Mapping[str, Array]) -> None:
-        """GraphError for an array that lies elsewhere. what: whose they are, in words."""
+        """Check that arrays lie on the devices of their variables.
+
+        Args:
+            what: Whose arrays they are, for the error.
+            arrays: The arrays by variable.
+
+        Raises:
+            GraphError: An array lies elsewhere.
+        """
         for name, array in arrays.items():
             target = self.of(name)
             if not target.holds(array):
@@ -97,7 +105,7 @@ def filling(plan: Plan, rank: int, target: Device | None = None) -> Iterator[Dev
 
 
 def no_memory(plan: Plan, rank: int, error: BaseException) -> LimitError:
-    """The error for a device that is too small for its part of the plan."""
+    """Make the error for a device that is too small for its part of the plan."""
     context, memory = plan.devices[rank], plan.memory[rank]
     return LimitError(
         f"{context} has no memory left ({error}); the plan gives it "

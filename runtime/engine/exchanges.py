@@ -1,4 +1,4 @@
-"""Exchanges: the part of a rank in the collectives of a step; see runtime.schedule.exchanges."""
+"""Exchanges: one rank's part in the collectives of a step; see runtime.schedule.exchanges."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ NOTHING: Array = np.empty(0, np.uint8)
 
 
 class RankExchange:
-    """The part of one rank in an exchange, and its progress in the step under way."""
+    """One rank's part in an exchange, and its progress in the current step."""
 
-    #: Tag -> where in `out` the message that goes lies.
+    #: Tag -> the place of an outgoing message in `out`.
     gives: dict[int, slice]
-    #: Tag -> where in `into` the message that comes lies.
+    #: Tag -> the place of an incoming message in `into`.
     takes: dict[int, slice]
-    #: The bytes that go.
+    #: The bytes to send.
     out: Array
-    #: The bytes that come.
+    #: The received bytes.
     into: Array
-    #: Parts that this rank has not given yet.
+    #: The number of messages that this rank has not given yet.
     missing: int
-    #: Parts that this rank has not taken yet.
+    #: The number of messages that this rank has not taken yet.
     left: int
-    #: The collective, from its start until all parts are taken.
+    #: The collective, from its start until all messages are taken.
     ticket: CollectiveTicket | None
 
     def __init__(self, exchange: Exchange, rank: int, device_module: Any) -> None:
@@ -49,13 +49,13 @@ class RankExchange:
         self.reset()
 
     def reset(self) -> None:
-        """Prepare for a step."""
+        """Prepare for the next step."""
         self.out = self.into = NOTHING
         self.missing, self.left = len(self.gives), len(self.takes)
         self.ticket = None
 
     def give(self, tag: int, array: Array, collectives: Collectives) -> None:
-        """Copy one of this rank's parts into what goes."""
+        """Copy one of this rank's messages into the bytes to send."""
         if not self.out.size:
             xp = self._module(collectives)
             self.out = xp.empty(self.layout.given(self._index), np.uint8)
@@ -72,7 +72,7 @@ class RankExchange:
         return ticket, out
 
     def take(self, tag: int, array: Array) -> None:
-        """Wait for the collective and copy one part of what came."""
+        """Wait for the collective and copy one of the received messages."""
         assert self.ticket is not None
         self.ticket.wait()
         copy(array.reshape(-1).view(np.uint8), self.into[self.takes[tag]])
@@ -81,7 +81,7 @@ class RankExchange:
             self.into, self.ticket = NOTHING, None
 
     def _module(self, collectives: Collectives) -> Any:
-        """The array module of the memory that the collective takes."""
+        """Return the array module of the memory that the collective takes."""
         return collectives.module(self.layout.ranks) or self._device_module
 
 
@@ -94,7 +94,7 @@ def _place(places: dict[int, slice], edges: Iterable[CommEdge], start: int) -> N
 class RankExchanges:
     """The exchanges of one rank, step after step."""
 
-    #: Of the run under way, which has joined `groups`.
+    #: The collectives of the current step, which has joined `groups`.
     collectives: Collectives
 
     def __init__(
@@ -108,7 +108,7 @@ class RankExchanges:
 
         Args:
             rank: The rank.
-            schedules: What the step consists of, one after the other.
+            schedules: The schedules of the step, one after the other.
             partitions: The cut graph of each micro-batch.
             device_module: The array module of the rank's device.
         """
@@ -125,14 +125,14 @@ class RankExchanges:
         self._lent: list[tuple[CollectiveTicket, Array]] = []
 
     def reset(self) -> None:
-        """Prepare for a step."""
+        """Prepare for the next step."""
         for queue in self._queues.values():
             for exchange in queue:
                 exchange.reset()
         self._next = dict.fromkeys(self._queues, 0)
 
     def give(self, tag: int, mb: int, array: Array) -> None:
-        """Copy a message that goes; an exchange starts with the rank's last part of it."""
+        """Copy an outgoing message; an exchange starts with the rank's last message for it."""
         exchange = self._by_message[tag, mb]
         exchange.give(tag, array, self.collectives)
         if not exchange.missing:
@@ -146,7 +146,7 @@ class RankExchanges:
         exchange.take(tag, array)
 
     def _start(self, group: Group, wanted: RankExchange | None = None) -> None:
-        """Start those whose turn it is: up to the wanted one, or the last with all parts given."""
+        """Start exchanges in order, up to the wanted one or the last that has all its messages."""
         queue, first = self._queues[group], self._next[group]
         ready = first
         for index in range(first, len(queue)):

@@ -36,7 +36,7 @@ def local_scalars(rank: Rank) -> dict[str, float]:
 
 
 def scale_feeds(plan: Plan, scale: LossScale) -> dict[str, Array]:
-    """The loss scale for each loss of a plan, by variable."""
+    """Return the loss scale for each loss of a plan, by variable."""
     scales = plan.network.scales.items()
     return {name: np.full(type_.shape, scale.value, type_.dtype) for name, type_ in scales}
 
@@ -63,7 +63,7 @@ class OptimizerStep:
     groups: Sequence[Group]
     #: The optimizer's arrays: variable -> slot -> array.
     states: dict[str, dict[str, Array]]
-    #: Updates so far.
+    #: The number of updates so far.
     updates: int
     #: The loss scale of the next step.
     loss_scale: LossScale
@@ -75,7 +75,13 @@ class OptimizerStep:
     figures: dict[str, float]
 
     def __init__(self, plan: Plan, optimizer: Optimizer, clip: float | None) -> None:
-        """clip: the largest global norm of gradients; None: any."""
+        """Create the optimizer step of a rank.
+
+        Args:
+            plan: The plan.
+            optimizer: The update rule.
+            clip: The largest global norm of gradients; None: any.
+        """
         self.optimizer = optimizer
         self.clip = clip
         self.updates = 0
@@ -84,7 +90,7 @@ class OptimizerStep:
         self.loss_scale = plan.options.loss_scale
         self.figures = {}
         self.groups = collective_groups(plan.partition)
-        self._scale = 1.0  # of this step's gradients
+        self._scale = 1.0  # factor of this step's gradients
         self._skipped = False  # whether this step's gradients are not used
         self._names = [name for name in plan.grads if name not in plan.feeds]
         self._figure_names = list(plan.scalars)
@@ -97,7 +103,7 @@ class OptimizerStep:
     def feeds(
         self, plans: Sequence[Plan], batches: Sequence[Mapping[str, Array]]
     ) -> list[dict[str, Array]]:
-        """The values of a step's batches, with the loss scale for all losses."""
+        """Return the values of a step's batches, with the loss scale for all losses."""
         return [
             {**values, **scale_feeds(plan, self.loss_scale)}
             for plan, values in zip(plans, batches, strict=True)

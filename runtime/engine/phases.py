@@ -1,4 +1,4 @@
-"""The phases of a step: forward, backward and update as three calls, for loops of the user's own.
+"""The phases of a step: forward, backward and update as three calls, for users' own loops.
 
 Each phase is a part of the plan's checked schedule, in its order, so micro-batches go through a
 phase as a pipeline, and wait for each other between two phases: then all activations are held, as
@@ -95,11 +95,11 @@ class Phases:
         self.cluster.run(work)
 
     def gradient(self, name: str) -> Array:
-        """The summed gradient of a variable; `update` reads this array."""
+        """Return the summed gradient of a variable; `update` reads this array."""
         return self.workers[self.plan.rank_of(name)].gradient(name)
 
     def update(self, updaters: Mapping[int, OptimizerStep]) -> None:
-        """Change the parameters by the gradients; updaters: by rank."""
+        """Update the parameters with the gradients; `updaters` has each rank's optimizer step."""
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
@@ -148,7 +148,7 @@ def head_gradients(plan: Plan, names: Sequence[str], values: Sequence[Any]) -> d
 def split_phases(plan: Plan) -> tuple[Schedule, Schedule, Schedule]:
     """Split a schedule in three: forward runs with their messages; backward; updates.
 
-    The frees of a part come last, when no rank waits for this one any more: so no part can hang.
+    The frees of a part come last, when no rank waits for this one any more, so no part can hang.
     """
     edges = {e.tag: e for e in plan.partition.edges}
 

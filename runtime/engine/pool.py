@@ -9,10 +9,10 @@ from symgraph.core.types import Array
 
 
 class Pool:
-    """The memory that several users have one after the other: as much as the largest of them needs.
+    """Memory that several users use in turn, as large as the largest of them needs.
 
-    Nothing in it lasts from one user's turn to another's. When it has to grow, all who hold views
-    of the old memory are told to drop them first, so that old and new never exist together.
+    Its content is lost between two users' turns. Before it grows, all users drop their views of
+    the old memory, so that old and new memory never exist together.
     """
 
     def __init__(self) -> None:
@@ -23,9 +23,9 @@ class Pool:
         """Return at least that many bytes.
 
         Args:
-            nbytes: How much is needed.
-            drop: Called when the memory is replaced: must drop all views of it.
-            device: Where the memory lies.
+            nbytes: The number of bytes.
+            drop: Called before the memory is replaced; it must drop all views of it.
+            device: The device of the memory.
         """
         if nbytes > self.memory.nbytes:
             for other in self._drops:

@@ -59,19 +59,21 @@ class Updater(Protocol):
         ...
 
     def update(self, rank: Rank, stage: int) -> None:
-        """Change the parameters of a stage."""
+        """Update the parameters of a stage."""
         ...
 
 
 class Rank:
-    """One rank of a plan: what its instructions read and write.
+    """One rank of a plan: the state that its instructions read and write.
 
     After a step, `outputs` has the wanted outputs made here (one array per micro-batch), and
     `grads` the summed gradients; the next step overwrites both.
     """
 
-    transport: Transport  #: of the run under way
-    exchanges: RankExchanges  #: of the schedules that are bound
+    #: The transport of the current step.
+    transport: Transport
+    #: The exchanges of the schedules that are bound.
+    exchanges: RankExchanges
 
     def __init__(
         self,
@@ -87,8 +89,8 @@ class Rank:
         """Prepare a rank's state; nothing is bound yet.
 
         Args:
-            plan: The plan; that of the first batch, by whose names outputs are known, if the step
-                has several.
+            plan: The plan; for a step of several batches that of the first one, whose names the
+                outputs have.
             rank: The number of the rank.
             arrays: Parameters and auxiliary states that live on this rank, by name. They are read,
                 and auxiliary states are written, in place.
@@ -105,12 +107,12 @@ class Rank:
         self.resources = RankResources() if resources is None else resources
         self.stopwatch = stopwatch
         self.device = device(plan.devices[rank])
-        self.memory = HOST.bytes(0)  # of the arena
+        self.memory = HOST.bytes(0)  # the arena
         self.outputs: dict[Value, list[Any]] = {}
         self.grads: dict[str, Array] = {}
-        self.states: dict[str, list[Array]] = {}  # the first ones of the next step
+        self.states: dict[str, list[Array]] = {}  # the next step begins with these
         self.step_count = 0
-        self.updater: Updater | None = None  # of the step under way
+        self.updater: Updater | None = None  # the current step's
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Sequence[Feeds] = ()
@@ -120,7 +122,7 @@ class Rank:
 
     @property
     def fixed(self) -> dict[str, Array]:
-        """The arrays that instructions use where they lie: those in C order."""
+        """The arrays that instructions use in place: those in C order."""
         return {name: a for name, a in self.arrays.items() if a.flags.c_contiguous}
 
     @property
@@ -134,7 +136,7 @@ class Rank:
         return sum(a.nbytes for a in self._kept.values())
 
     def start(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
-        """Prepare for a step; what an earlier one left is dropped."""
+        """Prepare for a step and drop the state of an earlier one."""
         self._tickets.clear()
         self.exchanges.reset()
         self.outputs = {}
@@ -168,20 +170,20 @@ class Rank:
         self._early = self.parts.early(batches)
 
     def start_from(self, states: dict[str, list[Array]]) -> None:
-        """Start the next step from these states, one array per micro-batch; without, from zeros."""
+        """Start the next step from these states (one array per micro-batch), others from zeros."""
         self.states = states
 
     def carry_states(self) -> None:
-        """Make the states that this step computed the first ones of the next step."""
+        """Start the next step from the states that this step computed."""
         states = self.plan.states.items()
         self.states = {name: self.outputs[v] for name, v in states if v in self.outputs}
 
     def gradient(self, name: str) -> Array:
-        """The summed gradient of a variable that lives on this rank."""
+        """Return the summed gradient of a variable that lives on this rank."""
         return self.grads[name]
 
     def check(self) -> None:
-        """Raise what a call on a GPU could only note: an id out of range."""
+        """Raise the error that calls on a GPU could only record: an id out of range."""
         self.context.check()
 
     # -- instructions ------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Rank:
                 self.arrays[name][...] = array
 
     def _fed(self, name: str, mb: int) -> Array:
-        """The value of a variable for one micro-batch."""
+        """Return the value of a variable for one micro-batch."""
         part, kind, start, _ = self.parts.mbs[mb]
         early = self._early[part].get(name)
         if early is not None:
@@ -227,13 +229,13 @@ class Rank:
             self.outputs.setdefault(value, [None] * len(self.parts.mbs))[mb] = kept
 
     def complete(self, run: Callable[[], None], names: Sequence[str]) -> None:
-        """Do a run, after which these gradients of replicas are complete."""
+        """Execute a run that completes these gradients of replicas."""
         run()
         if self.updater is not None:
             self.updater.complete(self, names)
 
     def send(self, edge: CommEdge, array: Array, mb: int) -> None:
-        """Start to send an edge's value; `free` waits until it is gone."""
+        """Start to send an edge's value; `free` waits for the end."""
         ticket = self.transport.send(array, self._rank_of(edge.dst, mb), edge.tag)
         self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
 
@@ -248,7 +250,7 @@ class Rank:
             self.transport.recv(array, source, edge.tag)
 
     def free(self, key: BodyKey, mb: int) -> None:
-        """Wait until all that a body has sent is gone."""
+        """Wait until everything that a body sends has been sent."""
         for ticket, edge in self._tickets.pop((key, mb), ()):
             if not ticket.done():
                 where = f"{Free(*key[:2], mb, key.segment)} (step {self.step_count})"
@@ -256,7 +258,7 @@ class Rank:
                 ticket.wait()
 
     def finish(self, instruction: Update | Collective) -> None:
-        """Do an instruction of the step's end, if there is an updater."""
+        """Execute an instruction of the step's end, if there is an updater."""
         if self.updater is not None:
             if isinstance(instruction, Update):
                 self.updater.update(self, instruction.stage)

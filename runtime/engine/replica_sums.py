@@ -1,10 +1,10 @@
-"""The sums of replicas' gradients: begun while backward runs, ended by the collective C1.
+"""The sums of replicas' gradients: started while backward runs, finished by the collective C1.
 
-A bucket takes two collectives: every rank gives the others their pieces (alltoall), adds up its
-own, and gives the sums to all (allgather). The first starts when this rank has computed all its
+A bucket takes two collectives: every rank sends the others their pieces (alltoall), adds up its
+own, and sends the sums to all (allgather). The first starts when this rank has computed all its
 gradients in the bucket; progress is checked at the end of every later run, and at C1. All ranks
-take the buckets in one order, in each of the two collectives, so nobody waits while it has other
-work to do.
+process the buckets in one order, in each of the two collectives, so no rank waits while it has
+other work to do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from runtime.backends.device.arrays import copy, on_host
 from runtime.transports.base import Collectives, Ticket
 from symgraph.core.types import Array
 
-Gradients = Callable[[str], Array]  # of a variable of this rank
+# Returns the gradient of a variable of this rank.
+Gradients = Callable[[str], Array]
 
 
 class RankBucket:
-    """The part of one rank in the sums of a bucket."""
+    """One rank's part in the sums of a bucket."""
 
     def __init__(self, bucket: Bucket, rank: int) -> None:
         self.bucket, self.rank = bucket, rank
@@ -36,7 +37,7 @@ class RankBucket:
         self.ticket: Ticket | None = None
 
     def done(self) -> bool:
-        """Whether the collective that was started last has ended."""
+        """Tell whether the collective that was started last has ended."""
         return self.ticket is None or self.ticket.done()
 
     @property
@@ -45,13 +46,13 @@ class RankBucket:
         return [n for copies in self.bucket.copies for n in self._local(copies)]
 
     def use(self, buffers: Sequence[Array]) -> None:
-        """Take memory for the pieces that go and come, the sums of this rank and those of all."""
+        """Use this memory for outgoing and incoming pieces, this rank's sums and those of all."""
         self._out, self._into, self._sums, self._all = (
             buffer[:size] for buffer, size in zip(buffers, self.sizes, strict=True)
         )
 
     def give(self, gradients: Gradients, collectives: Collectives) -> None:
-        """Start to give the other ranks their pieces."""
+        """Start to send the other ranks their pieces."""
         start = 0
         for peer in self._others:
             for copies, at in self.bucket.pieces(peer):
@@ -61,7 +62,7 @@ class RankBucket:
             self.ticket = collectives.start(self._alltoall, self._out, self._into)
 
     def spread(self, gradients: Gradients, collectives: Collectives) -> None:
-        """Add up this rank's pieces in the order of the copies; start to give all the sums."""
+        """Add up this rank's pieces in the order of the copies; start to send the sums to all."""
         received = [self.bucket.given(r, self.rank) for r in self._others]
         places = dict(zip(self._others, accumulate(received, initial=0), strict=False))
         start = 0
@@ -109,22 +110,22 @@ def _append(buffer: Array, start: int, piece: Array) -> int:
 
 
 def _beside(array: Array, other: Array) -> Array:
-    """The values on the host, if the other array is there."""
+    """Return the array, copied to the host if the other array is there."""
     return on_host(array) if isinstance(other, np.ndarray) else array
 
 
 class ReplicaSums:
     """The buckets of one rank, step after step.
 
-    UNDER_WAY buckets at most are begun and not ended, and as many share their memory in turn: a
-    bucket begins only when this rank has all sums of the bucket that had its memory before, so all
-    ranks have all that they need of what this rank gave.
+    At most UNDER_WAY buckets are in progress, and that many buffers are shared in turn: a bucket
+    starts only when this rank has all sums of the bucket that used its buffer before, so all ranks
+    have received everything that they need from that buffer.
     """
 
     def __init__(
         self, partition: Partition, rank: int, collectives: Collectives, device_module: Any
     ) -> None:
-        """device_module: the array module of the rank's device."""
+        """Take the array module of the rank's device as `device_module`."""
         local = [b for b in buckets(partition) if rank in b.ranks]
         self._buckets = [RankBucket(bucket, rank) for bucket in local]
         modules = [collectives.module(bucket.ranks) or device_module for bucket in local]

@@ -32,8 +32,9 @@ from symgraph.frontend.optimizer import Optimizer
 from symgraph.passes.batching import assemble
 from symgraph.passes.shards import join
 
-Arrays = dict[int, dict[str, Array]]  # by rank, then name
-RECENT = 10_000  # measurements that are kept, so that long runs do not hold more and more of them
+# Rank -> name -> array.
+Arrays = dict[int, dict[str, Array]]
+RECENT = 10_000  # the most measurements that are kept, so that long runs need no more memory
 
 
 class Session:
@@ -44,7 +45,7 @@ class Session:
 
     #: Whether the states at the end of a step are the first ones of the next step.
     carry_states = True
-    #: Whether any process wished, at the last step, that training end.
+    #: Whether any process asked, at the last step, to end training.
     stopped = False
 
     def __init__(
@@ -70,7 +71,7 @@ class Session:
             clip: The largest global norm of gradients; None: any.
             seed: The key of random numbers, together with the number of the step.
             resources: Another session's, of the same arrays, if they never run at the same time.
-            keep_outputs: Whether `outputs` has all outputs of a step.
+            keep_outputs: Whether to keep all of a step's outputs for `outputs`.
             timed: Whether workers have stopwatches.
         """
         if optimizer is not None:
@@ -87,7 +88,7 @@ class Session:
         self.resources = (
             {rank: RankResources() for rank in cluster.ranks} if resources is None else resources
         )
-        self.programs = StepPrograms.of(plan)  # what workers run
+        self.programs = StepPrograms.of(plan)  # the programs that workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
         def start(transport: Transport) -> None:
@@ -125,8 +126,8 @@ class Session:
 
         Args:
             feeds: The values of the fed variables that are no states.
-            stop: Whether this process wishes that training end; afterwards `stopped` tells every
-                process whether any of them wished so.
+            stop: Whether this process asks to end training; afterwards `stopped` tells every
+                process whether any of them asked.
 
         Returns:
             The figures of the step: sums over the batch, and the loss scale where there is one.
@@ -135,7 +136,7 @@ class Session:
         return self._run([{**self.programs.zeros[0], **feeds}], stop)
 
     def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
-        """Run one step on a batch; see `step`. A session of one plan takes exactly one."""
+        """Run one step on exactly one batch; see `step`. BucketSession takes several."""
         (batch,) = batches
         return self.step(batch.feeds, stop=stop)
 
@@ -204,7 +205,7 @@ class Session:
         return merge([w.timeline for w in self.workers.values()])
 
     def parameters(self) -> dict[str, Array]:
-        """The parameters and auxiliary states of the local ranks, by name, on the host.
+        """Return the parameters and auxiliary states of the local ranks, by name, on the host.
 
         Shards of a parameter are joined if all of them are here.
         """
@@ -222,7 +223,7 @@ def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:
 
 
 def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:
-    """Raise TypeError for what is no optimizer, RunError for a plan that it could not train."""
+    """Raise TypeError unless it is an optimizer, RunError for a plan that it could not train."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
     if not trains:
@@ -243,7 +244,7 @@ def require_ranks(wanted: int, there: int) -> None:
 def initialize(plan: Plan, cluster: Cluster, initializer: Initializer, seed: int) -> Arrays:
     """Initialize parameters and states of the local ranks, equally for every placement."""
     require_ranks(plan.partition.ranks, cluster.size)
-    require_devices(plan)  # before ranks, of which any could be the first to miss its own
+    require_devices(plan)  # first, so that the error does not depend on the order of ranks
     arrays: Arrays = {}
 
     def first_values(name: str) -> Array:

@@ -22,7 +22,9 @@ from runtime.backends.device.clocks import HostStamps, Stamps
 class Watched(NamedTuple):
     """A run that is timed."""
 
+    #: The body.
     key: BodyKey
+    #: The micro-batch.
     mb: int
     #: The names of its nodes' calls.
     calls: tuple[str, ...]
@@ -31,9 +33,11 @@ class Watched(NamedTuple):
 
 
 class Laps(NamedTuple):
-    """Start and end of every call of a step, in the order of `Stopwatch.runs`, in ns."""
+    """The times of every call in a step, in the order of `Stopwatch.runs`."""
 
+    #: The start of each call, in ns.
     start: npt.NDArray[np.int64]
+    #: The end of each call, in ns.
     end: npt.NDArray[np.int64]
 
 
@@ -46,7 +50,7 @@ class Stopwatch:
         self._device: Stamps = HostStamps()
 
     def reset(self, stamps: Stamps) -> None:
-        """Forget all runs, since the worker is bound anew; stamps: those of its device."""
+        """Forget all runs, as the worker is bound anew; use these stamps of its device."""
         self._device = stamps
         self.runs.clear()
         self._stamps.clear()

@@ -28,7 +28,7 @@ from symgraph.core.types import Array, Value
 
 
 class Worker(Rank):
-    """A rank that runs: it binds its programs to memory, steps them and words its errors.
+    """A rank that runs: binds its programs to memory, steps them and reports its errors.
 
     `timeline` has the times of the last run.
     """
@@ -92,7 +92,7 @@ class Worker(Rank):
     def held(self) -> int:
         """Bytes of its memory without parameters; shared memory is counted whole.
 
-        Only its own thread may ask, which knows its scratch.
+        Only the worker's own thread may read it, as scratch belongs to a thread.
         """
         pool = self.resources.pool.memory.nbytes
         return pool + scratch_held(self.device, self.context) + self.kept_bytes
@@ -129,7 +129,7 @@ class Worker(Rank):
             self.run(transport, bound)
 
     def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
-        """Prepare for a step; what an earlier one left is dropped."""
+        """Prepare for a step and drop the state of an earlier one."""
         if not self.bound:
             self.bind()
         self.start(feeds, train=train, seed=seed, step=step)

@@ -18,15 +18,15 @@ class Source(Protocol):
     """The batches of steps, numbered over epochs."""
 
     def __len__(self) -> int:
-        """The number of steps per epoch."""
+        """Return the number of steps per epoch."""
         ...
 
     def batches(self, step: int) -> Sequence[DataBatch]:
-        """The batches of a step."""
+        """Return the batches of one step."""
         ...
 
     def tokens(self, step: int) -> int:
-        """The number of labels of a step that count."""
+        """Return the number of labels that count in one step."""
         ...
 
 

@@ -48,7 +48,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def by_age(folder: Path) -> list[Path]:
-    """Complete checkpoints in the order in which they were written, whatever their steps."""
+    """List complete checkpoints in the order in which they were written, whatever their steps."""
     files = folder.glob(f"step-*/{ABOUT}")
     return [a.parent for a in sorted(files, key=lambda a: (a.stat().st_mtime_ns, a.parent.name))]
 
@@ -181,7 +181,7 @@ def restore(session: Session, path: Path) -> None:
 
 
 def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The tensors that a rank holds, by name: whole ones, and those of shards."""
+    """Return the tensors that a rank holds, by name: whole ones, and those of shards."""
     tensors: dict[str, Array] = {}
     pieces: dict[str, Array] = {}
     for name, array in session.arrays[rank].items():

@@ -12,21 +12,21 @@ AUTO, NCCL = "auto", "nccl"
 
 
 def transport_of(config: Config, environ: Mapping[str, str]) -> str:
-    """The name of a config's transport: `auto` is mpi under mpiexec, else threads."""
+    """Return the name of a config's transport: `auto` is mpi under mpiexec, else threads."""
     if config.transport != AUTO:
         return config.transport
     return "mpi" if launched_by_mpi(environ) else "threads"
 
 
 class Clusters:
-    """Clusters by config; close or leave them all."""
+    """The clusters of configs; `close` or `leave` ends all of them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self._clusters: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
 
     def of(self, config: Config) -> Cluster:
-        """The cluster that a config runs on; ConfigError if there can be none."""
+        """Return the cluster that a config runs on; ConfigError if there can be none."""
         name, size = transport_of(config, self.environ), len(config.devices)
         devices = tuple([Context.parse(d) for d in config.devices]) if name == NCCL else ()
         key = name, size, devices
@@ -35,11 +35,11 @@ class Clusters:
         return self._clusters[key]
 
     def close(self) -> None:
-        """End all of them; every process must."""
+        """Close all clusters; every process must call this."""
         for cluster in self._clusters.values():
             cluster.close()
 
     def leave(self, status: int) -> None:
-        """End them after a failure; status: the exit status, for a transport that wants one."""
+        """Leave all clusters after a failure with this exit status; see Cluster.leave."""
         for cluster in self._clusters.values():
             cluster.leave(status)

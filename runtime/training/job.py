@@ -36,8 +36,9 @@ NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of
 class Planned:
     """A config and the plan to train its model."""
 
+    #: The config.
     config: Config
-    #: The plan; of several buckets that of the largest.
+    #: The plan; with several buckets that of the largest.
     training: Plan
     #: The model, where all batches have one shape.
     model: Model | None = None
@@ -45,7 +46,7 @@ class Planned:
     buckets: Buckets | None = None
 
     def step(self, keys: Sequence[Hashable]) -> StepPrograms:
-        """The programs of a step with batches of these buckets, which are planned if need be."""
+        """Return the programs of a step with batches of these buckets; plan those that are new."""
         if self.buckets is None:
             return StepPrograms.of(self.training)
         for key in keys:
@@ -57,8 +58,9 @@ class Planned:
 class Job:
     """A config with the plans to train and to evaluate its model."""
 
+    #: The config.
     config: Config
-    #: The plan of a training step; of several buckets that of the largest.
+    #: The plan of a training step; with several buckets that of the largest.
     training: Plan
     #: The plan of an evaluation step, likewise.
     evaluation: Plan
@@ -71,7 +73,7 @@ class Job:
 
 
 def prepare(config: Config, pricing: CostProvider | None = None) -> Job:
-    """Build the model and plan its training and evaluation; runs nothing.
+    """Build the model and plan its training and evaluation, without running anything.
 
     Args:
         config: The config.
@@ -122,7 +124,7 @@ def job_of(planned: Planned) -> Job:
 
 
 def _figures(config: Config, plan: Plan) -> tuple[str, str]:
-    """The names of the model's figures; ConfigError unless there are two."""
+    """Return the names of the model's figures; ConfigError unless there are two."""
     figures = tuple(plan.scalars)
     if len(figures) != NLL:
         raise ConfigError(
@@ -150,7 +152,7 @@ def _model(config: Config, bucket: int | None = None) -> Model:
 
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:
-    """How a config's network is cut and scheduled; pricing: None for that of Options."""
+    """Return the planning options of a config; without `pricing`, with the default of Options."""
     devices = tuple(Context.parse(d) for d in config.devices)
     pipeline = config.pipeline
     machine = machine_of(config)

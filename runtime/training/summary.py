@@ -19,7 +19,7 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
     """Measure the stages of a plan in the steps of a training session.
 
     Returns:
-        A row for each stage; the predicted seconds of a step, by a replay of the schedule with the
+        A row for each stage; the predicted seconds per step, by a replay of the schedule with the
         median measured time of each body; the seconds per step that the bodies of all ranks run.
     """
     ranks: list[dict[str, Any]] = []
@@ -46,14 +46,14 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
 
 
 def placement_of(plan: Plan) -> dict[str, str | list[str]]:
-    """The device of each ctx_group, or the list of its devices."""
+    """Return the device of each ctx_group, or the list of its devices."""
     devices_of = group_devices(plan.partition.graph, plan.placement)
     names = {group: [str(d) for d in devices] for group, devices in devices_of.items() if group}
     return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """A row for each stage with what is known before a run: sizes per step, its device's memory."""
+    """Return the figures of each stage that are known before a run: sizes per step, peak memory."""
     partition = plan.partition
     micro_batches = len(plan.sizes)
     kept = kept_bytes(partition)
@@ -82,7 +82,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
 def _measured(
     plan: Plan, stage: int, seconds: dict[str, float], ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The columns that a run adds: seconds per step, and the bytes that the stage's device held."""
+    """Return the columns that a run adds: seconds per step and bytes held on the stage's device."""
     forward = backward = 0.0
     for key in plan.partition.bodies:
         if key.stage == stage:

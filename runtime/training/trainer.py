@@ -31,15 +31,17 @@ from symgraph.frontend.io import DataBatch
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run after a step."""
+    """The progress of a run after one of its steps."""
 
+    #: The number of the step.
     step: int
-    #: Since the start of this run, without evaluations.
+    #: The seconds since the start of this run, without evaluations.
     seconds: float
-    #: Words of all steps, those of earlier runs included.
+    #: The words of all steps, including those of earlier runs.
     tokens: int
+    #: The words per second of this run.
     tokens_per_second: float
-    #: Mean negative log-likelihood of the step's words.
+    #: The mean negative log-likelihood of the step's words.
     loss: float
     #: `loss_scale`, and `skipped`: 1 if the step was left out for it; empty without a scale.
     scaling: Mapping[str, float] = field(default_factory=dict)
@@ -57,7 +59,7 @@ def load_corpus(config: Config) -> Corpus:
 
 
 def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
-    """The batches of a part of the text; ConfigError if it is too short for one."""
+    """Make the batches of a part of the text; ConfigError if it is too short for one."""
     try:
         return source(ids, data, seed)
     except ConfigError as error:
@@ -65,7 +67,7 @@ def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
 
 
 def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
-    """Threads of a matrix product: the config's, or this host's cores divided by its ranks."""
+    """Return the threads per matrix product: the config's, or this host's cores over its ranks."""
     if isinstance(config.blas_threads, int):
         return config.blas_threads
     hosts = cluster.run(lambda transport: transport.exchange(platform.node()))[0]
@@ -90,12 +92,14 @@ class Trainer:
     """
 
     def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
-        """timed: whether the calls of training steps are timed, for a profile."""
+        """Create the sessions; `timed` tells whether to time the calls of training steps."""
         self.job, config, data = job, job.config, job.config.data
         if config.checkpoint is not None and 0 in cluster.ranks:
             require_folder(config.checkpoint.directory, "checkpoint.directory: cannot write")
         self.source = _source("training", corpus.train, data, config.train.seed)
-        alone = data.model_copy(update={"batches_per_step": 1})  # forward only, nothing drains
+        alone = data.model_copy(
+            update={"batches_per_step": 1}
+        )  # without backward, several per step gain nothing
         self.valid = _source("held-out", corpus.valid, alone, config.train.seed)
         cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
         arrays = initialize(
@@ -269,7 +273,7 @@ class Trainer:
 
 
 def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
-    """The sessions to train and to evaluate."""
+    """Create the sessions to train and to evaluate."""
     train = job.config.train
     optimizer, clip, seed = create_optimizer(job.config), train.clip_global_norm, train.seed
     if job.buckets is None or job.scoring is None:
@@ -286,7 +290,7 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
 
 
 def perplexity(loss: float) -> float:
-    """The perplexity of a mean negative log-likelihood; infinite where it overflows."""
+    """Return the perplexity of a mean negative log-likelihood; infinite where it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -306,7 +310,7 @@ FIXED = (  # keys that may not change from a checkpoint to the run that resumes 
 
 
 def _require_same_run(old: object, config: Config, path: Path) -> None:
-    """ConfigError if a checkpoint's config differs in a key of FIXED from the run's."""
+    """Raise ConfigError if a checkpoint's config differs from the run's in a key of FIXED."""
     new = config.model_dump(mode="json")
     for key in FIXED:
         name = ".".join(key)
@@ -325,7 +329,7 @@ def _require_same_run(old: object, config: Config, path: Path) -> None:
 
 
 def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
-    """The mean negative log-likelihood; RunError if it is not finite, or there are no words."""
+    """Return the mean negative log-likelihood; RunError if it is not finite, or without words."""
     total, count = (figures[n] for n in names)
     if not count:
         raise RunError("no tokens to predict: the text has only empty lines")

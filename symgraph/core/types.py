@@ -77,7 +77,7 @@ class Value(NamedTuple):
     """One output of one node."""
 
     node: str
-    index: int = 0  # type: ignore[assignment]  # the name of design.md; tuple.index is not needed
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which is not needed
 
     def __str__(self) -> str:
         return f"{self.node}[{self.index}]" if self.index else self.node

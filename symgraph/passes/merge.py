@@ -116,7 +116,7 @@ def _summed(node: Node) -> Positions:
 
 
 def _has_rows(graph: Graph, node: Node) -> bool:
-    """Whether outputs and joined inputs have rows; each element of an input of ids is one."""
+    """Tell whether outputs and joined inputs have rows; each id of an input of ids is a row."""
     op = find(node.op)
     names = op.input_names(node.attrs)
     read = [graph.type_of(node.inputs[i]) for i in _rowwise(node) if names[i] not in op.ids]

@@ -91,7 +91,7 @@ def reduced(graph: Graph, low: str, fed: Collection[str]) -> Graph:
 
 
 def is_parameter_cast(graph: Graph, name: str) -> bool:
-    """Whether a node casts a parameter to the low type; it is placed with its reader."""
+    """Tell whether a node casts a parameter to the low type; it is placed with its reader."""
     node = graph[name]
     return node.origin is None and OF_PARAMETER in node.tags
 
@@ -189,7 +189,7 @@ class _Rewriter:
         return name
 
     def _place(self, node: Node) -> Mapping[str, str]:
-        """The tags of a cast beside a node; of a variable's no more than where it is."""
+        """Return the tags of a cast beside a node: for a variable only those of its placement."""
         if not node.is_variable:
             return node.tags
         where = {key: lookup(node.tags, key) for key in (GROUP, KEY)}

@@ -259,7 +259,7 @@ class _Rewriter:
         return self.figures[scores]
 
     def is_split_like(self, value: Value, node: Node) -> bool:
-        """Whether a value is in the pieces that its reader is split in."""
+        """Tell whether a value is in the pieces that its reader is split in."""
         rows = self.graph.type_of(value).shape[-1]
         return value in self.pieces and self.bounds[value] == self.bounds_of(node, rows)
 

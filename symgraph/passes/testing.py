@@ -87,7 +87,7 @@ def check_op(op: str, *arrays: Any, second: bool = True, **attrs: Any) -> None:
 
 
 def strip_origins(graph: Graph) -> list[Node]:
-    """The nodes as forward nodes, so that a gradient graph can be differentiated again."""
+    """Return the nodes as forward nodes, so that a gradient graph can be differentiated again."""
     return [Node(n.name, n.op, n.inputs, n.attrs, n.types, None, n.tags) for n in graph]
 
 

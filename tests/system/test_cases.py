@@ -1,10 +1,17 @@
 """Numbered cases of the systems we compete with, run through plans and executors.
 
-Others stand where they belong: G4-G7 in partitioner/test_place.py, G1, G2, G8 and S4 in
-runtime/test_executor.py, G9 and P2 in partitioner/test_cut.py, N3 in runtime/test_replay.py, N5 in
-runtime/test_session.py, X1-X3, X6, X7 in symgraph/test_chain_list.py, X4, X5, X16 in
-symgraph/test_local_view.py, X8 in symgraph/test_comm.py, X9-X11, X14 in chainermn/, X18 in
-test_examples.py.
+Other cases are tested next to the code that they are about:
+
+    G4-G8                  tests/partitioner/placement/test_group2ctx.py
+    G1, G2, G8, S4         tests/runtime/frontends/mxnet/test_executor.py
+    G9, P2                 tests/partitioner/cutting/test_cut.py
+    N3                     tests/runtime/schedule/test_timeline.py
+    N5                     tests/runtime/engine/test_session.py
+    X1-X3, X6, X7          tests/symgraph/chainermn/test_chain_list.py
+    X4, X5, X16            tests/symgraph/chainermn/test_rank_view.py
+    X8                     tests/symgraph/frontend/test_comm.py
+    X9-X11, X14, X17       tests/runtime/frontends/chainermn/
+    X18                    tests/examples/test_examples.py
 """
 
 from __future__ import annotations

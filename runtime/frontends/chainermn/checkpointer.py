@@ -1,12 +1,12 @@
-"""Checkpoints of programs that run once a rank: each rank keeps its own (ChainerMN).
+"""Checkpoints of programs that run once per rank: each rank keeps its own (ChainerMN).
 
     result/mnist/rank-0/step-00000200/rank-0.safetensors, checkpoint.json
     result/mnist/rank-1/step-00000200/...
 
-Ranks need not share a file system, and may die at any time: a snapshot gets its name when all of it
-is written, old ones are removed when all ranks have the new one, and what a run goes on from is the
-newest that all ranks have. A snapshot is known by its iteration and by the start of the run that
-wrote it, so that ranks never go on from the same iteration of different runs.
+Ranks need not share a file system, and may die at any time: a snapshot gets its name once it is
+completely written, old ones are removed once all ranks have the new one, and a run resumes from the
+newest snapshot that all ranks have. A snapshot is identified by its iteration and by the start of
+the run that wrote it, so ranks never resume from the same iteration of different runs.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from symgraph.core.types import Array
 
 
 class Resumed(NamedTuple):
-    """Where a run goes on. about: what was kept with the snapshot."""
+    """The snapshot that a run resumes from."""
 
+    #: The iteration of the snapshot.
     iteration: int
+    #: The facts that were saved with it.
     about: dict[str, Any]
 
 
 class MultiNodeCheckpointer:
-    """Saves and loads one rank's part of a run; all ranks call its methods equally often."""
+    """Saves and loads the part of a run on one rank; all ranks call its methods equally often."""
 
     def __init__(self, name: str, comm: Communicator, path: str | Path, keep: int) -> None:
         if Path(name).name != name:
-            raise ConfigError(f"a checkpointer's name is one of a folder, not {name!r}")
+            raise ConfigError(f"a checkpointer's name must be the name of a folder, not {name!r}")
         if keep < 1:
-            raise ConfigError(f"a checkpointer keeps at least 1 snapshot, not {keep}")
+            raise ConfigError(f"a checkpointer must keep at least 1 snapshot, not {keep}")
         self.folder = Path(path) / name / f"rank-{comm.rank}"
         self._comm, self._keep = comm, keep
         self._start = comm.bcast_obj(secrets.token_hex(8))
@@ -48,19 +50,24 @@ class MultiNodeCheckpointer:
     def save(
         self, iteration: int, arrays: Mapping[str, Array], about: Mapping[str, Any] | None = None
     ) -> Path:
-        """Write this rank's arrays, which may be others than other ranks have.
+        """Write this rank's arrays; return the folder once all ranks have written theirs.
 
-        about: JSON-able, such as the place in the data. Returns when all ranks have written theirs.
-        ConfigError if they cannot be written.
+        Args:
+            iteration: the number of the iteration.
+            arrays: the arrays by name; ranks may have different ones.
+            about: facts to keep with them, as JSON can hold them, such as the position in the data.
+
+        Raises:
+            ConfigError: the arrays cannot be written.
         """
         path = self.folder / STEP.format(iteration)
         partial = self.folder / f".{path.name}.partial"
         try:
-            for left in self.folder.glob(".step-*.partial"):  # by a rank that died
-                shutil.rmtree(left)
+            for leftover in self.folder.glob(".step-*.partial"):  # of a rank that died
+                shutil.rmtree(leftover)
             partial.mkdir(parents=True)
-            held = {name: on_host(array) for name, array in arrays.items()}
-            save_file(held, partial / f"rank-{self._comm.rank}.safetensors")
+            on_hosts = {name: on_host(array) for name, array in arrays.items()}
+            save_file(on_hosts, partial / f"rank-{self._comm.rank}.safetensors")
             facts = {"steps": iteration, "start": self._start, "about": dict(about or {})}
             publish(partial, path, facts)
             self._comm.allgather_obj(iteration)
@@ -70,31 +77,38 @@ class MultiNodeCheckpointer:
         return path
 
     def maybe_load(self, arrays: Mapping[str, Array]) -> Resumed | None:
-        """Overwrite arrays by those of the newest snapshot that all ranks have; None without one.
+        """Overwrite arrays with those of the newest snapshot that all ranks have.
 
-        ConfigError if it has not all of them, or of other shapes or dtypes.
+        Returns:
+            The snapshot; None if there is none.
+
+        Raises:
+            ConfigError: the snapshot lacks an array, or has it with another shape or dtype.
         """
-        own = [(about["steps"], about["start"]) for about in map(read_about, by_age(self.folder))]
-        all_ = self._comm.allgather_obj(own)
-        common = [which for which in all_[0] if all(which in of_rank for of_rank in all_)]
+        local = [(about["steps"], about["start"]) for about in map(read_about, by_age(self.folder))]
+        by_rank = self._comm.allgather_obj(local)
+        common = [key for key in by_rank[0] if all(key in keys for keys in by_rank)]
         if not common:
             return None
         path = self.folder / STEP.format(common[-1][0])
         with Reader(path) as reader:
-            found = {name: reader.read("{}", name, array) for name, array in arrays.items()}
-        self._comm.allgather_obj(path.name)  # nobody changes anything unless all can
+            saved = {name: reader.read("{}", name, array) for name, array in arrays.items()}
+        self._comm.allgather_obj(path.name)  # no rank changes an array unless all ranks can
         for name, array in arrays.items():
             with beside(array):
-                copy(array, found[name])
+                copy(array, saved[name])
         return Resumed(common[-1][0], read_about(path)["about"])
 
 
 def create_multi_node_checkpointer(
     name: str, comm: Communicator, path: str | Path = "result", keep: int = 5
 ) -> MultiNodeCheckpointer:
-    """A checkpointer of the run `name` (chainermn.create_multi_node_checkpointer).
+    """Create a checkpointer (chainermn.create_multi_node_checkpointer).
 
-    path: the folder of all runs. keep: how many snapshots of each rank stay (ChainerMN's
-    cp_interval).
+    Args:
+        name: the name of the run, which is the name of its folder.
+        comm: the communicator.
+        path: the folder of all runs.
+        keep: the number of snapshots that each rank keeps (ChainerMN's cp_interval).
     """
     return MultiNodeCheckpointer(name, comm, path, keep)

@@ -1,4 +1,4 @@
-"""Data of programs that run once a rank: who reads it, and who gets which part (ChainerMN)."""
+"""Data of programs that run once per rank: scattered data sets, shared iterators (ChainerMN)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from runtime.frontends.chainermn.communicator import Communicator
 from symgraph.core.errors import GraphError, RunError
 
 T = TypeVar("T")
-PLACE = ("epoch", "is_new_epoch", "current_position", "epoch_detail")  # of an iterator, if it knows
+# The attributes of an iterator that tell its position; it may lack some.
+POSITION = ("epoch", "is_new_epoch", "current_position", "epoch_detail")
 
 
 def create_empty_dataset(dataset: Sequence[Any]) -> list[tuple[()]]:
-    """As many empty examples: for ranks whose part of the network reads no data."""
+    """Return as many empty examples, for ranks whose part of the network reads no data."""
     return [()] * len(dataset)
 
 
 def scatter_index(
     n_total_samples: int, comm: Communicator, root: int = 0, *, force_equal_length: bool = True
 ) -> tuple[int, int]:
-    """[begin, end) of this rank's samples; the root's number counts.
+    """Return the range [begin, end) of this rank's samples.
 
-    force_equal_length: parts overlap by at most one sample, so that all are equally long.
+    Args:
+        n_total_samples: the number of all samples; only the root's is used.
+        comm: the communicator.
+        root: the rank that knows the number.
+        force_equal_length: whether neighbouring parts may share a sample, so that all parts have
+            the same length.
     """
     total = comm.bcast_obj(n_total_samples, root)
     begin, end = (total * r // comm.size for r in (comm.rank, comm.rank + 1))
@@ -40,21 +46,29 @@ def scatter_dataset(
     *,
     force_equal_length: bool = True,
 ) -> Any:
-    """This rank's part of the root's dataset: an array, a tuple of arrays, or a list of examples.
+    """Return this rank's part of the root's dataset; each rank receives only its own part.
 
-    Each rank is sent its own part and no more; the other ranks' `dataset` is ignored. shuffle: in
-    an order that `seed` fixes. Arrays of a tuple have one length, else GraphError on all ranks.
+    Args:
+        dataset: an array, a tuple of arrays, or a list of examples; only the root's is used.
+        comm: the communicator.
+        root: the rank that has the dataset.
+        shuffle: whether to shuffle the samples first.
+        seed: the seed of the shuffled order.
+        force_equal_length: see `scatter_index`.
+
+    Raises:
+        GraphError: the arrays of a tuple differ in length; raised on all ranks.
     """
     lengths = comm.bcast_obj(sorted(_lengths(dataset)) if comm.rank == root else None, root)
     if len(lengths) != 1:
-        raise GraphError(f"scatter_dataset: arrays of lengths {lengths} are no dataset")
+        raise GraphError(f"scatter_dataset: arrays of lengths {lengths} do not make a dataset")
     (total,) = lengths
     begin, end = scatter_index(total, comm, root, force_equal_length=force_equal_length)
     ends = comm.gather_obj((begin, end), root)
     if ends is None:
         return comm.scatter_obj(None, root)
     order = np.random.default_rng(seed).permutation(total) if shuffle else np.arange(total)
-    parts = [_taken(dataset, order[b:e]) for b, e in ends]
+    parts = [_take(dataset, order[b:e]) for b, e in ends]
     return comm.scatter_obj(parts, root)
 
 
@@ -62,37 +76,37 @@ def _lengths(dataset: Any) -> set[int]:
     return {len(x) for x in (dataset if isinstance(dataset, tuple) else [dataset])}
 
 
-def _taken(dataset: Any, rows: Any) -> Any:
+def _take(dataset: Any, rows: Any) -> Any:
     if isinstance(dataset, tuple):
         return tuple([np.asarray(x)[rows] for x in dataset])
     return dataset[rows] if isinstance(dataset, np.ndarray) else [dataset[i] for i in rows]
 
 
 class MultiNodeIterator(Iterator[Any]):
-    """The master's batches on every rank; each rank calls next equally often.
+    """Iterates over the master's batches on every rank; all ranks call `next` equally often.
 
-    epoch, is_new_epoch, current_position, epoch_detail: the master's, if its iterator has them.
+    The attributes of POSITION are the master's, where its iterator has them.
     """
 
     def __init__(self, actual: Iterable[Any] | None, comm: Communicator, rank_master: int) -> None:
         if comm.rank == rank_master and actual is None:
             raise GraphError(
-                f"create_multi_node_iterator: rank {rank_master}, the master, gives no iterator"
+                f"create_multi_node_iterator: rank {rank_master}, the master, passes no iterator"
             )
         self._actual = iter(actual) if comm.rank == rank_master and actual is not None else None
         self._comm, self._master = comm, rank_master
-        self._place: dict[str, Any] = {}
+        self._position: dict[str, Any] = {}
 
     def __next__(self) -> Any:
-        """The next batch; StopIteration, and an error of the master's, come on every rank."""
+        """Return the next batch; StopIteration and the master's errors are raised on every rank."""
         failed: Exception | None = None
         sent: tuple[type[Exception] | None, Any, dict[str, Any]] = None, None, {}
         if self._actual is not None:
             try:
-                sent = None, _checked(next(self._actual)), self._known()
+                sent = None, _check_batch(next(self._actual)), self._master_position()
             except Exception as error:
-                failed, sent = error, (type(error), str(error), self._known())
-        kind, batch, self._place = self._comm.bcast_obj(sent, self._master)
+                failed, sent = error, (type(error), str(error), self._master_position())
+        kind, batch, self._position = self._comm.bcast_obj(sent, self._master)
         if failed is not None:
             raise failed
         if kind in (StopIteration, TypeError):
@@ -102,37 +116,43 @@ class MultiNodeIterator(Iterator[Any]):
         return batch
 
     def __getattr__(self, name: str) -> Any:
-        if name in PLACE and name in self._place:
-            return self._place[name]
-        raise AttributeError(f"the master's iterator has no {name!r}, as far as it has come")
+        if name in POSITION and name in self._position:
+            return self._position[name]
+        raise AttributeError(f"the master's iterator has no {name!r}")
 
-    def _known(self) -> dict[str, Any]:
-        return {name: getattr(self._actual, name) for name in PLACE if hasattr(self._actual, name)}
+    def _master_position(self) -> dict[str, Any]:
+        known = [name for name in POSITION if hasattr(self._actual, name)]
+        return {name: getattr(self._actual, name) for name in known}
 
 
 def create_multi_node_iterator(
     actual_iterator: Iterable[Any] | None, communicator: Communicator, rank_master: int = 0
 ) -> MultiNodeIterator:
-    """An iterator that gives the master's batches on every rank, of exactly their dtypes.
+    """Create an iterator that yields the master's batches on every rank, with the same dtypes.
 
-    Batches are arrays, numbers, and tuples, lists and dicts of them; text is a TypeError on every
-    rank. actual_iterator: the master's; the others' are ignored.
+    Batches are arrays, numbers, and tuples, lists and dicts of them. A batch with text raises
+    TypeError on every rank.
+
+    Args:
+        actual_iterator: the iterator over batches; only the master's is used.
+        communicator: the communicator.
+        rank_master: the rank whose iterator is read.
     """
     return MultiNodeIterator(actual_iterator, communicator, rank_master)
 
 
 def create_synchronized_iterator(make: Callable[[int], T], communicator: Communicator) -> T:
-    """`make(seed)` with one seed on all ranks, so that their iterators shuffle alike."""
+    """Return `make(seed)` with one seed on all ranks, so that their iterators shuffle alike."""
     return make(communicator.bcast_obj(int(np.random.SeedSequence().generate_state(1)[0])))
 
 
-def _checked(batch: Any) -> Any:
-    """The batch; TypeError if there is text in it."""
+def _check_batch(batch: Any) -> Any:
+    """Return the batch; raise TypeError if it contains text."""
     if isinstance(batch, str) or getattr(batch, "dtype", np.dtype(int)).kind in "USO":
-        raise TypeError(f"a batch holds {batch!r:.60}, which is no number")
+        raise TypeError(f"a batch holds {batch!r:.60}, which is not a number")
     if isinstance(batch, Mapping):
-        _checked(list(batch.values()))
+        _check_batch(list(batch.values()))
     elif isinstance(batch, (list, tuple)):
         for part in batch:
-            _checked(part)
+            _check_batch(part)
     return batch

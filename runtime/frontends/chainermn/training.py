@@ -1,4 +1,4 @@
-"""Optimizers and metrics over all ranks, for programs that run once a rank (ChainerMN)."""
+"""Optimizers and metrics over all ranks, for programs that run once per rank (ChainerMN)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from symgraph.frontend.optimizer import Optimizer
 
 
 class MultiNodeOptimizer:
-    """An optimizer whose every step uses the gradients' means over all ranks.
+    """An optimizer that averages gradients over all ranks before each update.
 
-    Call `setup` once, before the first forward: it gives all ranks the weights of rank 0. So the
-    first `update` is a step like all others (ChainerMN's only hands the weights round).
+    Call `setup` once, before the first forward: it copies the weights of rank 0 to all ranks. So
+    the first `update` already updates (ChainerMN's first one only broadcasts the weights).
     """
 
     def __init__(self, optimizer: Optimizer, comm: Communicator) -> None:
@@ -32,7 +32,7 @@ class MultiNodeOptimizer:
         self._params: dict[str, Array] = {}
 
     def setup(self, params: Mapping[str, Array]) -> None:
-        """Overwrite these parameters by rank 0's, and train them from now on, in place."""
+        """Overwrite these parameters with rank 0's; later updates change them in place."""
         self._params, self._states = dict(params), {}
         self._comm.bcast_data(self._params)
         for name, array in sorted(params.items()):
@@ -41,13 +41,13 @@ class MultiNodeOptimizer:
 
     @property
     def count(self) -> int:
-        """Updates done."""
+        """The number of updates so far."""
         return int(self._count)
 
     def arrays(self) -> dict[str, Array]:
-        """All that it must have to go on, for a checkpointer: the parameters and its own state.
+        """Return the arrays to save in a checkpoint: parameters, optimizer states and the count.
 
-        They are the arrays themselves, under the names that checkpoints have.
+        They are the arrays themselves, not copies, under the names that checkpoints use.
         """
         states = {
             OPTIMIZER.format(name) + slot: array
@@ -57,12 +57,12 @@ class MultiNodeOptimizer:
         return {**self._params, **states, "updates": self._count}
 
     def update(self, grads: Mapping[str, Array | None]) -> None:
-        """One step with the means of the gradients, which are overwritten by them.
+        """Update the parameters with the gradients' means, which overwrite the gradients.
 
         A gradient that is None or missing counts as zeros.
         """
         if not self._params:
-            raise RunError("a multi-node optimizer was not told its parameters: call setup first")
+            raise RunError("a multi-node optimizer has no parameters yet: call setup first")
         given = {name: grads.get(name) for name in self._params}
         means = self._comm.multi_node_mean_grad(given, self._params)
         self._count += 1
@@ -76,27 +76,27 @@ class MultiNodeOptimizer:
 def create_multi_node_optimizer(
     actual_optimizer: Optimizer, communicator: Communicator
 ) -> MultiNodeOptimizer:
-    """`actual_optimizer` with gradients averaged over all ranks (ChainerMN)."""
+    """Wrap an optimizer so that it averages gradients over all ranks (ChainerMN)."""
     return MultiNodeOptimizer(actual_optimizer, communicator)
 
 
 class MultiNodeEvaluator:
-    """A metric over the samples of all ranks: sums and counts are added, and divided once.
+    """A metric over the samples of all ranks: the total sum divided by the total count.
 
-    The mean of the ranks' means, which ChainerMN takes, weighs samples by how many their rank has.
+    ChainerMN averages the ranks' means instead, so a sample on a rank with few samples weighs more.
     """
 
     def __init__(self, metric: EvalMetric, comm: Communicator) -> None:
         self.metric, self._comm = metric, comm
 
     def update(self, labels: Array, preds: Array) -> None:
-        """Add samples of this rank."""
+        """Add samples of this rank to the metric."""
         self.metric.update(labels, preds)
 
     def get(self) -> tuple[Any, Any]:
-        """Name and value over all ranks since the last `reset`; every rank calls it.
+        """Return name and value over all ranks since the last `reset`; every rank must call it.
 
-        A composite metric has lists of both.
+        For a composite metric both are lists.
         """
         parts = self.metric.parts
         mine = np.array([(m.sum_metric, m.num_inst) for m in parts], np.float64)
@@ -116,5 +116,5 @@ class MultiNodeEvaluator:
 def create_multi_node_evaluator(
     actual_evaluator: EvalMetric, communicator: Communicator
 ) -> MultiNodeEvaluator:
-    """A metric of `sg.metric` over the samples of all ranks (ChainerMN)."""
+    """Wrap a metric of `sg.metric` so that it covers the samples of all ranks (ChainerMN)."""
     return MultiNodeEvaluator(actual_evaluator, communicator)

@@ -29,20 +29,23 @@ from runtime.schedule.text import load_schedule_file, rank_of
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text
 
-AUTO = "auto"  # the list scheduler's, with bodies like 1f1b's
+AUTO = "auto"  # the schedule of the list scheduler, with bodies like 1f1b's
 V_SHAPED = ("zb-v", "dualpipe-v")
-CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # made for several stages per rank
-MAX_LISTED = 24  # items of a list that are written out
-MAX_STAGES, MAX_MICRO_BATCHES, MAX_RUNS = 20_000, 200_000, 10_000_000  # a minute or so
+CHUNKED = (*V_SHAPED, "interleaved", "looped-bfs")  # schedules for several stages per rank
+MAX_LISTED = 24  # longer lists are abbreviated
+MAX_STAGES, MAX_MICRO_BATCHES, MAX_RUNS = 20_000, 200_000, 10_000_000  # simulated in about a minute
 
 
 class Loaded(NamedTuple):
     """A schedule that a name or a file stands for."""
 
+    #: The program of each rank.
     programs: Sequence[Program]
+    #: Stage -> rank.
     rank_of: tuple[int, ...]
+    #: The number of micro-batches.
     mbs: int
-    #: Whether the programs hold messages and frees as well, and not just runs.
+    #: Whether the programs also hold messages and frees, not just runs.
     complete: bool = False
 
 
@@ -50,15 +53,19 @@ class Loaded(NamedTuple):
 class Case:
     """A schedule to simulate."""
 
+    #: The schedule.
     schedule: Schedule
+    #: The chain of stages.
     topology: Chain
+    #: The costs of runs, messages and dispatch.
     costs: Costs
+    #: The number of micro-batches.
     mbs: int
-    #: Time segments of every stage.
+    #: The number of time segments of every stage.
     segments: int
     #: A line that describes the case.
     heading: str
-    #: How options were understood, where that is not plain.
+    #: Notes on how options were interpreted.
     notes: tuple[str, ...]
 
     @property

@@ -1,4 +1,4 @@
-"""The commands of profiling: what `--profile`, `--compare` and `--search` do and print."""
+"""The commands of profiling: the work and output of `--profile`, `--compare` and `--search`."""
 
 from __future__ import annotations
 
@@ -38,22 +38,25 @@ from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text
 
 WINNER = "winner.yaml"
-FEWEST, MOST = 3, 6  # candidates of a search that are measured, besides the config as given
-MEASURING = 45.0  # seconds, within which as many of them are measured as can be
-SHORT = 1  # steps of warm-up: the first of each turn is not counted either
-FIRST_TURNS = 0.6  # the part of them for each one's first turn
+FEWEST, MOST = 3, 6  # candidates of a search to measure, besides the given config
+MEASURING = 45.0  # seconds for the measurements of all candidates
+SHORT = 1  # steps of warm-up: the first step of each turn is not counted either
+FIRST_TURNS = 0.6  # the share of these seconds for the candidates' first turns
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a profile is asked for; None: not wanted."""
+    """The files that `--profile` writes; None: not written."""
 
+    #: The trace of the measured steps.
     trace: str | None = None
+    #: The measured costs.
     costs: str | None = None
+    #: The report.
     report: str | None = None
 
     def require(self, config: Config) -> None:
-        """ConfigError for one that cannot be written."""
+        """Raise ConfigError for a file that cannot be written."""
         if self.trace is not None:
             require_writable(self.trace, "cannot write the trace")
         if self.costs is not None:
@@ -73,7 +76,7 @@ def profile(
     steps: int = STEPS,
     outputs: Outputs = Outputs(),
 ) -> dict[str, Any]:
-    """Measure some steps, say what they cost, and write files on rank 0; the figures of `--json`.
+    """Measure and report the costs of some steps; write files on rank 0; return `--json`'s figures.
 
     Every process of an MPI run does the same.
     """
@@ -103,7 +106,7 @@ def compare_all(
     steps: int = STEPS,
     report: str | None = None,
 ) -> dict[str, Any]:
-    """Measure configs in alternation, rank them, write a report on rank 0; `--json`'s figures."""
+    """Measure configs in turn, rank them, report on rank 0; return the figures of `--json`."""
     require_report(report)
     compared = compare(configs, clusters, steps=steps, say=console.line)
     console.line(f"\n{comparison_report(compared)}")
@@ -123,7 +126,11 @@ def search_best(
 ) -> dict[str, Any]:
     """Search, measure the best few unless a machine file describes other devices, write the winner.
 
-    Returns the figures of `--json`. source: the user's file, for the winner's comments.
+    Args:
+        source: The user's file, for the winner's comments.
+
+    Returns:
+        The figures of `--json`.
     """
     if len(clusters.of(config).ranks) < len(config.devices):
         raise ConfigError(
@@ -132,7 +139,7 @@ def search_best(
     require_writable(winner, "cannot write the winner to")
     shared = Shared()
     here = config.machine is None
-    pricing = shared.pricing(clusters.of(config))  # not asked if the machine is a file's
+    pricing = shared.pricing(clusters.of(config))  # unused with a machine file
     console.line("simulating:")
     epoch = epoch_of(config, shared.corpus(config)) if config.data.buckets else ALIKE
     found = search(config, pricing, epoch=epoch, say=console.line)
@@ -161,12 +168,12 @@ def search_best(
 
 
 def _ranked(found: Found) -> list[Candidate]:
-    """The best first, quick ones last: with more effort their configs may make other plans."""
+    """Sort quickly planned candidates last: with full effort their configs may make other plans."""
     return sorted(found.candidates, key=lambda candidate: candidate.quick)
 
 
 def _best_few(found: Found, warm_up: int) -> dict[str, Candidate]:
-    """The candidates that there is time for one turn of, by name. warm_up: steps before it."""
+    """Return the candidates to measure: those with time for one turn after `warm_up` steps."""
     each = (warm_up + 1 + TURN) * found.candidates[0].seconds
     count = max(FEWEST, min(MOST, int(FIRST_TURNS * MEASURING / each)))
     chosen = [*_ranked(found)[:count], *([found.given] if found.given else [])]

@@ -2,7 +2,7 @@
 
     python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
     python -m symgraph.run CONFIG CONFIG ... --compare
-    mpiexec -n N python -m symgraph.run CONFIG            one rank a device
+    mpiexec -n N python -m symgraph.run CONFIG            one rank per device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`;
                            ["devices=[gpu(0), ...]"]      of these devices, by default the cores
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line; return the exit status."""
     words = sys.argv[1:] if argv is None else argv
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     return status_of(
@@ -87,7 +87,7 @@ def _command(options: argparse.Namespace) -> int:
 def _candidates(
     options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
 ) -> dict[str, Config]:
-    """The configs to compare, by name: files, or the candidates of one file."""
+    """Load the configs to compare, by name: files, or the candidates of one file."""
     words = [options.config, *options.overrides]
     files = list(dict.fromkeys(word for word in words if "=" not in word))
     overrides = [word for word in words if "=" in word]
@@ -109,7 +109,7 @@ def _candidates(
 
 
 def _require_one_mode(options: argparse.Namespace) -> None:
-    """ConfigError for arguments that do not go together."""
+    """Raise ConfigError for arguments that exclude each other."""
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} or --{_dashed(asked[1])}? one at a time")
@@ -160,7 +160,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
 
 
 def _require_machine_file(path: str) -> None:
-    """ConfigError if a machine file cannot be written there, or something else would be lost."""
+    """Raise ConfigError if the file cannot be written, or exists and is not a machine file."""
     from partitioner.costs.machine_files import load_machine
 
     require_writable(path, "cannot write the machine file")
@@ -169,7 +169,7 @@ def _require_machine_file(path: str) -> None:
             load_machine(path)
         except ConfigError as error:
             raise ConfigError(
-                f"--measure-machine would write over {path}, which is no machine file ({error})"
+                f"--measure-machine would write over {path}, which is not a machine file ({error})"
             ) from None
 
 
@@ -188,7 +188,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
 
 
 def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work) -> int:
-    """Do something with configs on their devices; the exit status."""
+    """Do the work of a mode on the configs' clusters; return the exit status."""
     from runtime.training.clusters import Clusters
     from runtime.training.trainer import agree_on_config
     from symgraph.app.console import Console
@@ -212,7 +212,7 @@ def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work)
 
 
 def _say_what_is_slow(console: Console) -> None:
-    """Warn of what makes this run slower than it need be."""
+    """Warn of settings that slow this run down."""
     from runtime.backends.cpu import cached
     from runtime.backends.device.processor import slow_blas_warning
 
@@ -276,7 +276,7 @@ def _train(
 
 
 def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
-    """Say what is going to be trained, and where."""
+    """Print the text, the model and its devices before training."""
     from runtime.frontends.cli.plan_report import how
     from symgraph.core.units import count_text
 
@@ -300,7 +300,7 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
 def _fit(
     config: Config, cluster: Cluster, console: Console, log: str | None, events: str | None
 ) -> dict[str, Any]:
-    """Train as configured, showing progress on rank 0; the summary."""
+    """Train as configured, showing progress on rank 0; return the summary."""
     from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
     from runtime.training.job import prepare

@@ -85,8 +85,8 @@ def prove(case: Case, capacity: int | None) -> str:
 def make_figures(case: Case, timeline: Timeline, overhead: Fraction) -> dict[str, Any]:
     """Return the figures, with the keys of `--json`.
 
-    makespan, own_spans (from the first start of a run to the last end of one), busy and breakdown
-    are times; peak_in_flight counts micro-batches, once for each stage of a rank.
+    makespan, own_spans (of each rank, from its first start of a run to its last end), busy and
+    breakdown are times; peak_in_flight counts micro-batches, once for each stage of a rank.
     """
     ranks, busy, spans = timeline.ranks, timeline.busy(), timeline.own_spans()
     ideal, longest = sum(busy) / ranks, max(spans)

@@ -163,6 +163,6 @@ def test_a_config_is_not_written_over(tmp_path, monkeypatch, capsys):
     before = config.read_text()
     assert main(["--measure-machine", config.name]) == 2
     assert config.read_text() == before
-    assert "would write over config.yaml, which is no machine file" in capsys.readouterr().err
+    assert "would write over config.yaml, which is not a machine file" in capsys.readouterr().err
     for _ in range(2):  # an older machine file is
         assert main(["--measure-machine", "machine.yaml"]) == 0

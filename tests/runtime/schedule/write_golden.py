@@ -1,4 +1,4 @@
-"""Golden schedules: small cases as text, in tests/runtime/golden, a line a rank.
+"""Golden schedules: small cases as text, in tests/runtime/schedule/golden, one line per rank.
 
 `python -m tests.runtime.schedule.write_golden` writes them anew; a change is to be read as a diff.
 """

@@ -1,4 +1,4 @@
-"""Kernels of runtime/cuda on the CPU: what CuPy's RawModule is, built by g++ on emulate.h.
+"""Kernels of runtime/backends/cuda on the CPU: what CuPy's RawModule is, built by g++ on emulate.h.
 
 A launch takes what CuPy takes and no more: a GPU's arrays of the parameter's dtype, and numpy
 numbers of its very type, since CuPy passes the bytes of what it is given unchecked.

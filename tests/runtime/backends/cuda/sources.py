@@ -1,4 +1,4 @@
-"""All sources of runtime/cuda, in all the dtypes that they are compiled for."""
+"""All sources of runtime/backends/cuda, in all the dtypes that they are compiled for."""
 
 from __future__ import annotations
 

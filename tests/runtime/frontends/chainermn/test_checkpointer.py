@@ -119,9 +119,9 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
 
 def test_names_and_numbers_that_make_no_sense(tmp_path):
     def work(comm):
-        with pytest.raises(ConfigError, match="name is one of a folder, not 'a/b'"):
+        with pytest.raises(ConfigError, match="name must be the name of a folder, not 'a/b'"):
             chainermn.create_multi_node_checkpointer("a/b", comm, tmp_path)
-        with pytest.raises(ConfigError, match="keeps at least 1 snapshot, not 0"):
+        with pytest.raises(ConfigError, match="must keep at least 1 snapshot, not 0"):
             chainermn.create_multi_node_checkpointer("a", comm, tmp_path, keep=0)
 
     on_ranks(1, work)

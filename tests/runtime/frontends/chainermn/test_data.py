@@ -81,7 +81,7 @@ def test_scattered_datasets(root, shuffle):
 
 def test_what_is_no_dataset_is_an_error_on_all_ranks():
     def work(comm):
-        with pytest.raises(GraphError, match=r"arrays of lengths \[2, 3\] are no dataset"):
+        with pytest.raises(GraphError, match=r"arrays of lengths \[2, 3\] do not make a dataset"):
             chainermn.scatter_dataset((np.ones(2), np.ones(3)) if comm.rank == 0 else None, comm)
 
     on_ranks(2, work)
@@ -123,8 +123,8 @@ def test_types_are_exact():
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
-        ([[(np.ones(2), "text")]], TypeError, "a batch holds 'text', which is no number"),
-        ([np.array(["a"])], TypeError, "which is no number"),
+        ([[(np.ones(2), "text")]], TypeError, "a batch holds 'text', which is not a number"),
+        ([np.array(["a"])], TypeError, "which is not a number"),
         (map(lambda _: 1 // 0, [0]), (ZeroDivisionError, RunError), "by zero"),
     ],
 )
@@ -138,7 +138,7 @@ def test_errors_of_the_master_come_on_every_rank(given, error, match):
 
 
 def test_a_master_without_iterator():
-    with pytest.raises(GraphError, match="rank 0, the master, gives no iterator"):
+    with pytest.raises(GraphError, match="rank 0, the master, passes no iterator"):
         on_ranks(1, lambda comm: chainermn.create_multi_node_iterator(None, comm))
 
 
