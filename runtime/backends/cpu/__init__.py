@@ -27,7 +27,7 @@ __all__ = ["KERNELS", "cached"]
 
 
 def cached() -> tuple[bool, Path]:
-    """Whether kernels have been compiled for this tree before, and the folder that keeps them."""
+    """Tell whether compiled kernels are in the cache on disk, and return the cache folder."""
     compiled: Any = rows.gather  # any of them
     folder = Path(compiled.stats.cache_path)
     return any(folder.glob("*.nbi")), folder

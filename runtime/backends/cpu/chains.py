@@ -1,10 +1,10 @@
-"""Chains: calls that go element by element, made block after block instead of one after another.
+"""Chains of element-wise calls, run block after block instead of one call after another.
 
-    a = x * 2          block 0: a, b, c         what one call leaves is still in the cache when
-    b = a + y          block 1: a, b, c         the next one reads it
+    a = x * 2          block 0: a, b, c         the result of one call is still in the cache
+    b = a + y          block 1: a, b, c         when the next one reads it
     c = tanh(b)        ...
 
-The calls are the same on parts of the same arrays, so every bit is.
+The same functions compute on parts of the same arrays, so all bits are the same.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def in_blocks(calls: tuple[Call, ...]) -> None:
-    """Make calls on parts of arrays."""
+    """Run calls on parts of arrays."""
     for function, args in calls:
         function(*args)
 
 
 def blocked(calls: Sequence[BoundCall]) -> BoundCall:
-    """One call for several that go element by element over flat arrays of one size."""
+    """Join element-wise calls on contiguous arrays of one size into one call."""
     size = max(x.size for x in calls[0].args)
     flat = [(c.function, [x if x.ndim == 0 else x.reshape(-1) for x in c.args]) for c in calls]
     parts = [
@@ -38,14 +38,14 @@ def blocked(calls: Sequence[BoundCall]) -> BoundCall:
 
 
 class Chain:
-    """Calls in their order that may be made block by block; the last argument is the output."""
+    """Consecutive calls that may run block by block; the last argument of each is its output."""
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
         self._functions = frozenset(functions)
         self.calls: list[BoundCall] = []
 
     def takes(self, call: BoundCall) -> bool:
-        """Add a call that goes with those before; whether it does."""
+        """Add a call if it can run with those before; return whether it was added."""
         if call.function not in self._functions or not _flat(call.args):
             return False
         if self.calls and call.args[-1].size != self.calls[0].args[-1].size:
@@ -56,12 +56,12 @@ class Chain:
         return True
 
     def bound(self) -> BoundCall:
-        """The calls in one."""
+        """Return all calls as one."""
         return self.calls[0] if len(self.calls) == 1 else blocked(self.calls)
 
 
 def _flat(args: Sequence[Array]) -> bool:
-    """Whether all are whole arrays of the output's size, or numbers, and worth cutting."""
+    """Tell whether all are contiguous arrays of the output's size, or scalars, and large enough."""
     size = args[-1].size
     return size >= 2 * BLOCK and all(
         x.ndim == 0 or (x.size == size and x.flags.c_contiguous) for x in args
@@ -69,7 +69,7 @@ def _flat(args: Sequence[Array]) -> bool:
 
 
 def _apart(one: BoundCall, other: BoundCall) -> bool:
-    """Whether what each writes is nothing of the other's, or the same elements of it."""
+    """Tell whether each call's output is disjoint from the other's arrays, or equal to one."""
     pairs = [(one.args[-1], x) for x in other.args] + [(other.args[-1], x) for x in one.args]
     return all(_same_or_apart(out, x) for out, x in pairs)
 

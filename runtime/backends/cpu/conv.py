@@ -1,7 +1,8 @@
 """Convolutions: of 3x3 with stride 1 by Winograd's products, all others by `conv_blocks`.
 
-Winograd's products pay where there are channels enough. Work goes unit after unit, some tile rows
-of some samples, so that what a unit spreads out is still in the cache when it is multiplied.
+Winograd's products are faster if there are enough channels. The work is done in units, some tile
+rows of some samples each, so that a unit's transformed data is still in the cache when it is
+multiplied.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from symgraph.core.types import Array, Shape
 from symgraph.ops.conv import widened
 from symgraph.ops.windows import windows_of
 
-CHANNELS = 16  # the least on both sides
-SAMPLES = 8  # the least: they go in whole vectors
-TILES = 32  # of all samples, the least for which to change the basis of a weight
-COLUMNS = range(128, 1025)  # of a unit's products: enough for BLAS, and no more than help it
-SPREAD = 1 << 23  # bytes of a unit that is spread out, within these: what the cache holds
+MIN_CHANNELS = 16  # of the data and of the output
+MIN_SAMPLES = 8  # samples are processed in whole vectors
+MIN_TILES = 32  # of all samples; with fewer, transforming the weight costs too much
+COLUMNS = range(128, 1025)  # of a unit's products: BLAS gains nothing from more
+UNIT_BYTES = 1 << 23  # of a unit's transformed data, within COLUMNS: the size of the cache
 BASIS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
 
 
@@ -47,9 +48,13 @@ class Unit(NamedTuple):
 
 
 def units(batch: int, tiles: Shape, width: int, columns: int) -> Iterator[Unit]:
-    """Units in order, of about so many columns, which are tiles of a sample.
+    """Yield units in order, of about `columns` columns each.
 
-    tiles: rows and columns in an image. width: samples go in multiples of it.
+    Args:
+        batch: The number of samples.
+        tiles: Rows and columns of tiles in an image.
+        width: The number of samples of a unit is a multiple of it.
+        columns: The columns of a unit's products: one for each tile of each sample.
     """
     rows, across = tiles
     most = -(-batch // width) * width
@@ -61,31 +66,31 @@ def units(batch: int, tiles: Shape, width: int, columns: int) -> Iterator[Unit]:
 
 
 class Scratch(threading.local):
-    """Memory of a thread for what a call needs while it runs; calls have it one after another."""
+    """A thread's memory for temporaries of a call; the thread's calls use it one after another."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
     def arrays(self, dtype: Any, *shapes: Shape) -> list[Array]:
-        """Uninitialised arrays side by side, each from a multiple of 64 bytes on."""
+        """Return uninitialised arrays side by side, each aligned to 64 bytes."""
         sizes = whole_lines(dtype, shapes)
         if sum(sizes) + 64 > self._memory.nbytes:
             self._memory = np.empty(0, np.uint8)
             self._memory = np.empty(sum(sizes) + 64, np.uint8)
-        at, found = -self._memory.ctypes.data % 64, []
+        at, arrays = -self._memory.ctypes.data % 64, []
         for shape, size in zip(shapes, sizes, strict=True):
-            found.append(np.ndarray(shape, dtype, self._memory, at))
+            arrays.append(np.ndarray(shape, dtype, self._memory, at))
             at += size
-        return found
+        return arrays
 
     @property
     def held(self) -> int:
-        """Bytes of this thread's."""
+        """Bytes of this thread's memory."""
         return self._memory.nbytes
 
 
 def whole_lines(dtype: Any, shapes: Sequence[Shape]) -> list[int]:
-    """Bytes of arrays, each in whole cache lines."""
+    """Return the bytes of each array, rounded up to whole cache lines."""
     return [to_cache_lines(math.prod(shape) * dtype.itemsize) for shape in shapes]
 
 
@@ -93,39 +98,51 @@ SCRATCH = Scratch()
 
 
 class Layer(NamedTuple):
-    """How a call goes. across: tiles in a row. largest: columns of the largest unit."""
+    """The units of a call."""
 
     units: tuple[Unit, ...]
-    across: int
-    largest: int
+    across: int  # tiles in a row
+    largest: int  # columns of the largest unit
 
     @classmethod
     def of(cls, channels: int, y: Array) -> Layer:
-        """channels: of all arrays together. y: the one whose elements are in the tiles."""
+        """Cut a call into units.
+
+        Args:
+            channels: The channels of all arrays together.
+            y: The array whose elements the tiles cover.
+        """
         tiles = -(-y.shape[2] // 2), -(-y.shape[3] // 2)
-        room = SPREAD // (POINTS * y.itemsize * channels)
+        room = UNIT_BYTES // (POINTS * y.itemsize * channels)
         columns = max(COLUMNS[0], min(COLUMNS[-1], room))
-        found = tuple(units(len(y), tiles, lanes(y.dtype), columns))
-        return cls(found, tiles[1], max(u.samples * (u.end - u.top) for u in found) * tiles[1])
+        parts = tuple(units(len(y), tiles, lanes(y.dtype), columns))
+        return cls(parts, tiles[1], max(u.samples * (u.end - u.top) for u in parts) * tiles[1])
 
 
-def rooms(copies: int, weight: Shape, channels: int, filters: int, layer: Layer) -> list[Shape]:
-    """What a call needs: weights in the other basis, what is spread out of both sides, and lines.
+def workspace_shapes(
+    copies: int, weight: Shape, channels: int, filters: int, layer: Layer
+) -> list[Shape]:
+    """Return the shapes of a call's workspace: transformed weights, planes of both sides, lines.
 
-    copies: how many of such weights.
+    Args:
+        copies: The number of transformed weights.
+        weight: The shape of the weight.
+        channels: The channels of the data.
+        filters: The channels of the output.
+        layer: The units of the call.
     """
     spread = [(POINTS * depth * layer.largest,) for depth in (channels, filters, 1)]
     return [*[(POINTS, *weight[:2])] * copies, *spread]
 
 
 def planes_of(memory: Array, depth: int, unit: Unit, columns: int) -> Array:
-    """(16, depth, tile rows, tile columns, samples) at the beginning of memory."""
+    """View the beginning of memory as (16, depth, tile rows, tile columns, samples)."""
     shape = (POINTS, depth, unit.end - unit.top, columns, unit.samples)
     return memory.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def lines_of(memory: Array, unit: Unit, columns: int, more: int) -> Array:
-    """(rows, columns, samples), two a tile and so many more: at most 4 by 4 for each tile."""
+    """View memory as (rows, columns, samples): two per tile and `more`, at most 4 per tile."""
     shape = (2 * (unit.end - unit.top) + more, 2 * columns + more, unit.samples)
     return memory[: math.prod(shape)].reshape(shape)
 
@@ -135,20 +152,26 @@ def as_rows(planes: Array) -> Array:
 
 
 def basis_of(dtype: Any) -> Array:
-    """(16, 9): of a kernel, as one vector, its 16 points."""
+    """Return the matrix (16, 9) from a flattened kernel to its 16 points."""
     return np.kron(BASIS, BASIS).astype(dtype)
 
 
 def convolve(x: Array, weight: Array, bias: Array, pad: Shape, turned: bool, y: Array) -> None:
-    """y (n, filters, ...) of x (n, channels, ...).
+    """Compute y (n, filters, ...) from x (n, channels, ...).
 
-    turned: by the weight turned round, from its filters to its channels, as the gradient of the
-    data wants it.
+    Args:
+        x: The data.
+        weight: The weight.
+        bias: A number for each filter.
+        pad: The padding along both axes.
+        turned: Whether to use the weight rotated by 180 degrees, from its filters to its
+            channels, as the gradient of the data needs it.
+        y: The output.
     """
     filters, channels = y.shape[1], x.shape[1]
     layer = Layer.of(filters + channels, y)
-    basis, read, made, memory = SCRATCH.arrays(
-        x.dtype, *rooms(1, weight.shape, channels, filters, layer)
+    basis, read, output, memory = SCRATCH.arrays(
+        x.dtype, *workspace_shapes(1, weight.shape, channels, filters, layer)
     )
     to_points = basis_of(x.dtype)[:, ::-1] if turned else basis_of(x.dtype)
     np.matmul(to_points, weight.reshape(-1, 9).T, out=basis.reshape(POINTS, -1))
@@ -157,25 +180,25 @@ def convolve(x: Array, weight: Array, bias: Array, pad: Shape, turned: bool, y: 
         planes = planes_of(read, channels, unit, layer.across)
         lines = lines_of(memory, unit, layer.across, 2)
         spread_input(x, unit.start, 2 * unit.top - pad[0], -pad[1], lines, planes)
-        products = planes_of(made, filters, unit, layer.across)
+        products = planes_of(output, filters, unit, layer.across)
         np.matmul(rows, as_rows(planes), out=as_rows(products))
         lines = lines_of(memory, unit, layer.across, 0)
         gather_output(products, bias, unit.start, 2 * unit.top, lines, y)
 
 
 def weight_gradient(g: Array, x: Array, pad: Shape, out: Array) -> None:
-    """The gradient of the weight from g (n, filters, ...) and x (n, channels, ...)."""
+    """Compute the gradient of the weight from g (n, filters, ...) and x (n, channels, ...)."""
     filters, channels = g.shape[1], x.shape[1]
     layer = Layer.of(filters + channels, g)
-    total, part, read, given, memory = SCRATCH.arrays(
-        x.dtype, *rooms(2, out.shape, channels, filters, layer)
+    total, part, read, gradient, memory = SCRATCH.arrays(
+        x.dtype, *workspace_shapes(2, out.shape, channels, filters, layer)
     )
     into = total
     for unit in layer.units:
         planes = planes_of(read, channels, unit, layer.across)
         lines = lines_of(memory, unit, layer.across, 2)
         spread_input(x, unit.start, 2 * unit.top - pad[0], -pad[1], lines, planes)
-        grads = planes_of(given, filters, unit, layer.across)
+        grads = planes_of(gradient, filters, unit, layer.across)
         lines = lines_of(memory, unit, layer.across, 0)
         spread_gradient(g, unit.start, 2 * unit.top, lines, grads)
         np.matmul(as_rows(grads), as_rows(planes).swapaxes(1, 2), out=into)
@@ -186,12 +209,12 @@ def weight_gradient(g: Array, x: Array, pad: Shape, out: Array) -> None:
 
 
 def suits(call: KernelCall, x: Array, weight: Array, y: Array) -> bool:
-    """Whether a convolution from x (or to it) to y (or from it) goes faster this way."""
+    """Tell whether Winograd's products are faster for this convolution or gradient."""
     plain = windows_of(call.attrs)._replace(pad=(0, 0)) == ((3, 3), (1, 1), (1, 1), (0, 0))
     if not plain or max(windows_of(call.attrs).pad) > 2 or call.attrs["num_group"] > 1:
         return False
     tiles = len(y) * math.prod(-(-n // 2) for n in y.shape[2:])
-    enough = len(y) >= SAMPLES and tiles >= TILES and min(weight.shape[:2]) >= CHANNELS
+    enough = len(y) >= MIN_SAMPLES and tiles >= MIN_TILES and min(weight.shape[:2]) >= MIN_CHANNELS
     return enough and floating(x, weight, y)
 
 
@@ -200,8 +223,8 @@ def convolution(call: KernelCall) -> BoundCall:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, weight, y):
-        given = bias[0] if bias else None
-        return by_numpy(conv_blocks.convolve, x, weight, given, windows, groups, out=y)
+        shift = bias[0] if bias else None
+        return by_numpy(conv_blocks.convolve, x, weight, shift, windows, groups, out=y)
     pad = windows.pad
     return BoundCall(convolve, (x, weight, bias[0] if bias else zeros(y), pad, False, y))
 
@@ -211,8 +234,8 @@ def grad_data(call: KernelCall) -> BoundCall:
     (g, weight), (out,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, out, weight, g):
-        given = g, weight, None, windows, groups, out.shape
-        return by_numpy(conv_blocks.data_gradient, *given, out=out)
+        args = g, weight, None, windows, groups, out.shape
+        return by_numpy(conv_blocks.data_gradient, *args, out=out)
     pad = tuple(2 - p for p in windows.pad)
     return BoundCall(convolve, (g, weight, zeros(out), pad, True, out))
 
@@ -230,12 +253,12 @@ def grad_weight(call: KernelCall) -> BoundCall:
 def deconvolution(call: KernelCall) -> BoundCall:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, _ = widened(call.attrs, x.shape)
-    given = x, weight, bias[0] if bias else None, windows, call.attrs["num_group"], y.shape
-    return by_numpy(conv_blocks.data_gradient, *given, out=y)
+    args = x, weight, bias[0] if bias else None, windows, call.attrs["num_group"], y.shape
+    return by_numpy(conv_blocks.data_gradient, *args, out=y)
 
 
 def scratch_bytes(op: str, call: KernelCall) -> int:
-    """What a call of one of these operators takes of `SCRATCH`."""
+    """Return the bytes of `SCRATCH` that a call of a convolution operator uses."""
     bound = KERNELS[op](call)
     if bound is None or bound.function not in (convolve, weight_gradient):
         return 0
@@ -246,9 +269,10 @@ def scratch_bytes(op: str, call: KernelCall) -> int:
         copies, sides, weight, tiled = 1, (first, out), second, out
     channels, filters = (side.shape[1] for side in sides)
     layer = Layer.of(filters + channels, tiled)
-    return sum(whole_lines(out.dtype, rooms(copies, weight.shape, channels, filters, layer))) + 64
+    shapes = workspace_shapes(copies, weight.shape, channels, filters, layer)
+    return sum(whole_lines(out.dtype, shapes)) + 64
 
 
 def zeros(y: Array) -> Array:
-    """No bias."""
+    """Return a bias of zeros."""
     return np.zeros(y.shape[1], y.dtype)

@@ -5,8 +5,8 @@ A block is some samples, or some rows of one large sample, laid out with the sam
     data (n, C, H, W)  ->  (C, padded H, padded W, n)  ->  columns (C * kernel, windows * n)
 
 The columns are copied in runs of whole rows of all samples, fast even where images are tiny, and
-one product with the weight (filters, C * kernel) is large enough for full speed. What a block
-makes goes to its place in the output while it is in cache. The gradient of the data is, with
+one product with the weight (filters, C * kernel) is large enough for full speed. A block's
+result is copied to its place in the output while it is in cache. The gradient of the data is, with
 stride 1, a convolution of few filters' gradients with the weight turned round, and else the sum
 of the columns' gradients. Sums are made in float32 at least.
 """
@@ -23,9 +23,9 @@ from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.windows import Windows
 
 BLOCK_BYTES = 1 << 20  # of columns: about what one core's cache holds
-FEW_COLUMNS = 512  # a product with fewer is slower than one whose columns leave the cache
-FEW_POINTS = 64  # a product of each sample with fewer is slower than one of several samples
-MANY_FILTERS = 4  # adding up columns takes this many times as long as copying them
+MIN_COLUMNS = 512  # a product with fewer is slower than one whose columns leave the cache
+MIN_POINTS = 64  # a product of each sample with fewer is slower than one of several samples
+MAX_FILTER_RATIO = 4  # adding up columns takes this many times as long as copying them
 
 
 class Block(NamedTuple):
@@ -38,11 +38,15 @@ class Block(NamedTuple):
 
 
 def blocks(batch: int, counts: Shape, depth: int, itemsize: int) -> Iterator[Block]:
-    """Blocks in order, rows of one sample one after the other.
+    """Yield blocks in order, those of one sample one after the other.
 
-    counts: windows along each spatial axis. depth: rows of the columns.
+    Args:
+        batch: The number of samples.
+        counts: The windows along each spatial axis.
+        depth: The rows of the matrix of columns.
+        itemsize: The bytes of an element.
     """
-    columns = max(FEW_COLUMNS, BLOCK_BYTES // (depth * itemsize))
+    columns = max(MIN_COLUMNS, BLOCK_BYTES // (depth * itemsize))
     row = math.prod(counts[1:])
     samples = share(batch, columns // (row * counts[0]))
     rows = share(counts[0], columns // row)
@@ -52,13 +56,13 @@ def blocks(batch: int, counts: Shape, depth: int, itemsize: int) -> Iterator[Blo
 
 
 def share(total: int, most: int) -> int:
-    """What each of the fewest parts of `total` has, as equal as can be, each `most` or one."""
+    """Return the size of equal parts of `total`: the fewest with at most `most` (or one) each."""
     parts = -(-total // max(1, most))
     return -(-total // parts)
 
 
 def in_all(place: Sequence[int | slice]) -> tuple[int | slice, ...]:
-    """A place along spatial axes, in all channels."""
+    """Extend an index of the spatial axes to all channels."""
     return slice(None), *place
 
 
@@ -83,14 +87,14 @@ class Padded:
 
 
 class Columns:
-    """What each window of a block reads: (C, *kernel, *windows, n), always in the same memory."""
+    """The inputs of each window of a block, (C, *kernel, *windows, n), in reused memory."""
 
     def __init__(self, dtype: Any, windows: Windows) -> None:
         self.windows = windows
         self.memory: Array = np.empty(0, dtype)
 
     def like(self, padded: Array, counts: Shape) -> Array:
-        """Room for the columns of so many windows."""
+        """Return uninitialised columns of `counts` windows along each axis."""
         shape = (len(padded), *self.windows.kernel, *counts, padded.shape[-1])
         size = math.prod(shape)
         if size > self.memory.size:
@@ -108,33 +112,33 @@ class Columns:
 
 
 def part_of(x: Array, block: Block) -> Array:
-    """A block of (n, C, *windows) values."""
+    """Return a block's part of an array (n, C, *windows)."""
     return x[block.start : block.stop, :, block.top : block.end]
 
 
 def gathered(x: Array, groups: int, dtype: Any) -> Array:
-    """(n, C, *windows) as the rows (groups, C / groups, windows * n) of a product."""
+    """Lay out (n, C, *windows) as the rows (groups, C / groups, windows * n) of a product."""
     if len(x) == 1:
         return x.astype(dtype, copy=False).reshape(groups, x.shape[1] // groups, -1)
-    made: Array = np.empty((*x.shape[1:], len(x)), dtype)
-    made[...] = np.moveaxis(x, 0, -1)
-    return made.reshape(groups, x.shape[1] // groups, -1)
+    rows: Array = np.empty((*x.shape[1:], len(x)), dtype)
+    rows[...] = np.moveaxis(x, 0, -1)
+    return rows.reshape(groups, x.shape[1] // groups, -1)
 
 
 def grouped(weight: Array, groups: int) -> Array:
-    """(filters, C / groups, *kernel) as (groups, filters / groups, C / groups * kernel)."""
+    """Reshape (filters, C / groups, *kernel) to (groups, filters / groups, C / groups * kernel)."""
     rows = weight.reshape(groups, len(weight) // groups, -1)
     return rows.astype(wide(rows.dtype), copy=False)
 
 
 def convolve(x: Array, weight: Array, bias: Array | None, windows: Windows, groups: int) -> Array:
-    """(n, C, *spatial) data by (filters, C / groups, *kernel) weights: (n, filters, *windows)."""
+    """Convolve (n, C, *spatial) by (filters, C / groups, *kernel) to (n, filters, *windows)."""
     counts = windows.counts(x.shape[2:])
     rows = grouped(weight, groups)
     dtype, shape = rows.dtype, (len(x), len(weight), *counts)
     if bias is not None:
         bias = bias.astype(dtype, copy=False).reshape(*rows.shape[:2], 1)
-    if windows.is_point and math.prod(counts) >= FEW_POINTS:
+    if windows.is_point and math.prod(counts) >= MIN_POINTS:
         y: Array = rows @ x.astype(dtype, copy=False).reshape(len(x), groups, rows.shape[2], -1)
         if bias is not None:
             y += bias
@@ -142,17 +146,18 @@ def convolve(x: Array, weight: Array, bias: Array | None, windows: Windows, grou
     y = np.empty(shape, x.dtype)
     padded, columns = Padded(x, windows), Columns(dtype, windows)
     for block in blocks(len(x), counts, groups * rows.shape[2], dtype.itemsize):
-        here = (block.end - block.top, *counts[1:])
-        read = columns.of(padded.of(block), here, block)
-        made = rows @ read.reshape(groups, rows.shape[2], -1)
+        block_counts = (block.end - block.top, *counts[1:])
+        read = columns.of(padded.of(block), block_counts, block)
+        products = rows @ read.reshape(groups, rows.shape[2], -1)
         if bias is not None:
-            made += bias
-        part_of(y, block)[...] = np.moveaxis(made.reshape(len(weight), *here, -1), -1, 0)
+            products += bias
+        output = products.reshape(len(weight), *block_counts, -1)
+        part_of(y, block)[...] = np.moveaxis(output, -1, 0)
     return y
 
 
 def weight_gradient(g: Array, x: Array, windows: Windows, groups: int) -> Array:
-    """The gradient of the weight from (n, filters, *windows) gradients and the data."""
+    """Compute the gradient of the weight from (n, filters, *windows) gradients and the data."""
     depth = x.shape[1] // groups * math.prod(windows.kernel)
     dtype = np.dtype(wide(x.dtype))
     total: Array = np.zeros((groups, g.shape[1] // groups, depth), dtype)
@@ -169,7 +174,7 @@ def weight_gradient(g: Array, x: Array, windows: Windows, groups: int) -> Array:
 def data_gradient(
     g: Array, weight: Array, bias: Array | None, windows: Windows, groups: int, shape: Shape
 ) -> Array:
-    """The gradient of data of this shape from (n, filters, *windows) gradients and the weight.
+    """Compute the gradient of data of this shape from (n, filters, *windows) gradients.
 
     A bias is added to it: a Deconvolution is such a gradient.
     """
@@ -181,7 +186,7 @@ def data_gradient(
 
 def _data_gradient(g: Array, weight: Array, windows: Windows, groups: int, shape: Shape) -> Array:
     around = tuple(e - 1 - p for e, p in zip(windows.extent, windows.pad, strict=True))
-    few = len(weight) <= MANY_FILTERS * shape[1]
+    few = len(weight) <= MAX_FILTER_RATIO * shape[1]
     if few and set(windows.stride) == {1} and min(around) >= 0:
         turned = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
         axes = tuple(range(3, turned.ndim))
@@ -191,7 +196,7 @@ def _data_gradient(g: Array, weight: Array, windows: Windows, groups: int, shape
 
 
 def scattered(g: Array, weight: Array, windows: Windows, groups: int, shape: Shape) -> Array:
-    """`data_gradient` for any stride: what each window read gets its part."""
+    """Compute `data_gradient` for any stride by adding up the gradients of the columns."""
     turned = grouped(weight, groups).swapaxes(1, 2)
     y: Array = np.empty(shape, g.dtype)
     columns = Columns(turned.dtype, windows)
@@ -201,12 +206,12 @@ def scattered(g: Array, weight: Array, windows: Windows, groups: int, shape: Sha
         part = part_of(g, block)
         if block.top == 0:
             total = np.zeros((shape[1], *padded, len(part)), turned.dtype)
-        made = columns.like(total, part.shape[2:])
+        products = columns.like(total, part.shape[2:])
         rows = gathered(part, groups, turned.dtype)
-        np.matmul(turned, rows, out=made.reshape(groups, turned.shape[1], -1))
+        np.matmul(turned, rows, out=products.reshape(groups, turned.shape[1], -1))
         for offset in windows.offsets():
             read = windows.at(offset, part.shape[2:], block.top)
-            total[in_all(read)] += made[in_all(offset)]
+            total[in_all(read)] += products[in_all(offset)]
         if block.end == g.shape[2]:
             y[block.start : block.stop] = np.moveaxis(total[in_all(inside)], -1, 0)
     return y

@@ -27,7 +27,13 @@ def draw_mask(
 ) -> None:
     """Fill a mask: `scale` where 24 random bits of symgraph.core.rand reach `least`, else 0.
 
-    grid: see symgraph.ops.random.stream_grid.
+    Args:
+        stream: The key of the random stream.
+        least: The smallest number that keeps an element.
+        scale: The mask of the elements that are kept.
+        grid: See symgraph.ops.random.stream_grid.
+        first: The index of the first sample.
+        mask: The flat mask.
     """
     outer, samples, inner = grid
     by_inner = mask.reshape(outer * samples, inner)

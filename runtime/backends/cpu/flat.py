@@ -32,7 +32,7 @@ def floating(*values: Array) -> bool:
 
 
 def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall:
-    """Call a function of numpy's, which gets floats of 16 bits as float32."""
+    """Bind a numpy function, which gets 16-bit floats as float32."""
 
     def run() -> None:
         out[...] = function(

@@ -18,7 +18,7 @@ COMPILED = ("float32", "float64")
 
 
 def one_place(a: Array, b: Array) -> bool:
-    """Whether two arrays of one size begin at the same address."""
+    """Tell whether two arrays of one size begin at the same address."""
     return bool(a.ctypes.data == b.ctypes.data)
 
 
@@ -79,7 +79,7 @@ def lstm(
 
 @kernel("_lstm_gates")
 def lstm_kernel(call: KernelCall) -> BoundCall | None:
-    """`gates` may be i2h or h2h."""
+    """Bind the gates of a step; `gates` may share memory with i2h or h2h."""
     i2h, h2h, c = call.ins
     output, state, gates = call.outs
     if gates.dtype not in COMPILED:
@@ -91,7 +91,7 @@ def lstm_kernel(call: KernelCall) -> BoundCall | None:
 
 @jit
 def from_output(dh: Array, state: Array, o: Array, dc: Array) -> None:
-    """o becomes its gradient; that of the state is added to dc."""
+    """Replace o by its gradient; add that of the state to dc."""
     one = o.dtype.type(1)
     for j in range(o.shape[0]):
         t = tanh(state[j])
@@ -103,7 +103,7 @@ def from_output(dh: Array, state: Array, o: Array, dc: Array) -> None:
 
 @jit
 def to_new(i: Array, new: Array, dc: Array) -> None:
-    """i and new become their gradients."""
+    """Replace i and new by their gradients."""
     one = i.dtype.type(1)
     for j in range(i.shape[0]):
         gate, fresh = i[j], new[j]
@@ -114,7 +114,7 @@ def to_new(i: Array, new: Array, dc: Array) -> None:
 
 @jit
 def to_old(f: Array, c: Array, dc: Array) -> None:
-    """f becomes its gradient, and dc, the state's, that of c."""
+    """Replace f by its gradient, and dc, the state's, by that of c."""
     one = f.dtype.type(1)
     for j in range(f.shape[0]):
         gate = f[j]
@@ -156,7 +156,7 @@ def lstm_grad(
 
 @kernel("_lstm_gates_grad")
 def lstm_grad_kernel(call: KernelCall) -> BoundCall | None:
-    """`d_pre` may be the gates, and `d_c` may be dc."""
+    """Bind the gradient; `d_pre` may share memory with the gates, `d_c` with dc."""
     *grads, gates, c, state = call.ins
     d_pre, d_c = call.outs
     if gates.dtype not in COMPILED:
@@ -184,7 +184,7 @@ def mix(z: Array, new: Array, h: Array, output: Array) -> None:
         output[j] = (one - z[j]) * new[j] + z[j] * h[j]
 
 
-IN_I2H, IN_H2H, APART = 0, 1, 2  # where the gates are
+IN_I2H, IN_H2H, APART = 0, 1, 2  # the memory in which the gates lie
 
 
 @jit
@@ -193,21 +193,21 @@ def gru(
 ) -> None:
     size = h.shape[1]
     for row in range(h.shape[0]):
-        g, other, own = gates[row], h2h[row], inner[row]
-        copy(other[2 * size :], own)
+        g, other, h2h_new = gates[row], h2h[row], inner[row]
+        copy(other[2 * size :], h2h_new)
         if where == IN_H2H:
             other = i2h[row]
             copy(other[2 * size :], g[2 * size :])
         elif where == APART:
             copy(i2h[row], g)
         add_sigmoid(g[: 2 * size], other[: 2 * size])
-        reset_new(g[:size], own, g[2 * size :])
+        reset_new(g[:size], h2h_new, g[2 * size :])
         mix(g[size : 2 * size], g[2 * size :], h[row], output[row])
 
 
 @kernel("_gru_gates")
 def gru_kernel(call: KernelCall) -> BoundCall | None:
-    """`gates` may be i2h or h2h."""
+    """Bind the gates of a step; `gates` may share memory with i2h or h2h."""
     i2h, h2h, h = call.ins
     output, gates, inner = call.outs
     if h.dtype not in COMPILED:
@@ -218,7 +218,7 @@ def gru_kernel(call: KernelCall) -> BoundCall | None:
 
 @jit
 def unmix(z: Array, new: Array, h: Array, dh: Array) -> None:
-    """z and new become their gradients, and dh that of h."""
+    """Replace z and new by their gradients, and dh by that of h."""
     one = z.dtype.type(1)
     for j in range(z.shape[0]):
         d, gate, fresh = dh[j], z[j], new[j]
@@ -230,7 +230,7 @@ def unmix(z: Array, new: Array, h: Array, dh: Array) -> None:
 
 @jit
 def unreset(r: Array, inner: Array, d_new: Array, d_inner: Array) -> None:
-    """r becomes its gradient; d_inner is that of inner."""
+    """Replace r by its gradient; write that of inner to d_inner."""
     one = r.dtype.type(1)
     for j in range(r.shape[0]):
         part = d_new[j] * r[j]
@@ -264,7 +264,7 @@ def gru_grad(
 
 @kernel("_gru_gates_grad")
 def gru_grad_kernel(call: KernelCall) -> BoundCall | None:
-    """`d_i2h` may be the gates, and `d_h` may be dh."""
+    """Bind the gradient; `d_i2h` may share memory with the gates, `d_h` with dh."""
     dh, gates, inner, h = call.ins
     d_i2h, d_h2h, d_h = call.outs
     if h.dtype not in COMPILED:

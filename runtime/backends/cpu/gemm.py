@@ -28,14 +28,14 @@ from symgraph.core.types import Array
 __all__ = ["available", "matmul_packed", "pack", "packed_shape"]
 
 DTYPES = (np.float32, np.float64)
-PACKED = range(2, 257)  # rows: one reads every weight once either way, for many BLAS is as fast
-SLOW = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate of x W^T
+PACKED_ROWS = range(2, 257)  # one row reads each weight once either way; BLAS is as fast for many
+SLOW_ROWS = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate of x W^T
 
 
 def pack(weight: Array, out: Array, transposed: bool) -> None:
     """Lay out a weight as right operand: W (inner, units), or transposed W (units, inner).
 
-    weight is C-contiguous; out has its dtype and packed_shape(inner, units).
+    The weight is C-contiguous; `out` has its dtype and packed_shape(inner, units).
     """
     inner, units = weight.shape[::-1] if transposed else weight.shape
     assert weight.flags.c_contiguous
@@ -45,7 +45,7 @@ def pack(weight: Array, out: Array, transposed: bool) -> None:
 
 
 def matmul_packed(x: Array, packed: Array, out: Array, accumulate: bool = False) -> None:
-    """out (M, N) = x (M, K) times a packed operand (K, N), or out plus that if `accumulate`.
+    """Compute out (M, N) = x (M, K) times a packed operand (K, N), added to out if `accumulate`.
 
     Elements of a row lie side by side; rows may lie apart.
     """
@@ -54,7 +54,7 @@ def matmul_packed(x: Array, packed: Array, out: Array, accumulate: bool = False)
 
 
 def _product(x: Array, packed: Array, out: Array, add: Array | None) -> BoundCall:
-    """The packed product, plus a matrix or a row that is added to every row."""
+    """Bind a packed product, plus a matrix or a row that is added to every row."""
     inner, units = x.shape[1], out.shape[1]
     assert x.dtype == packed.dtype == out.dtype
     assert packed.shape == packed_shape(inner, units)
@@ -70,8 +70,8 @@ def _product(x: Array, packed: Array, out: Array, add: Array | None) -> BoundCal
 def _packed(
     call: KernelCall, weight: int, transposed: bool, x: Array, add: Array | None = None
 ) -> BoundCall | None:
-    """The product of x's rows with a packed weight, where that is wanted and to be had."""
-    few = len(x) in PACKED and available()
+    """Bind the product of x's rows with a packed weight; None where BLAS is used instead."""
+    few = len(x) in PACKED_ROWS and available()
     if not few or not any(call.weights[weight : weight + 1]) or call.pack is None:
         return None
     units = call.ins[weight].shape[0 if transposed else 1]
@@ -79,7 +79,7 @@ def _packed(
 
 
 def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
-    """The weight, and whether it is transposed, that a call wants packed if it is a parameter."""
+    """Return the parameter that a call wants packed, and whether it is transposed."""
     if node.op not in ("FullyConnected", "_fc_grad_data", "dot") or not available():
         return None
     if node.op == "dot" and node.attrs["transpose_a"]:
@@ -88,14 +88,18 @@ def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
     name = node.inputs[1].node
     data, weight = graph.types_of(node.inputs[:2])
     inner = weight.shape[1 if turned else 0]
-    few = len(weight.shape) == 2 and np.dtype(data.dtype) in DTYPES and data.size // inner in PACKED
+    few = (
+        len(weight.shape) == 2
+        and np.dtype(data.dtype) in DTYPES
+        and data.size // inner in PACKED_ROWS
+    )
     return (name, turned) if few and graph[name].is_variable else None
 
 
 def _handled(call: KernelCall) -> bool:
-    """Whether all arrays have one dtype that products are written for."""
-    found = {array.dtype for array in (*call.ins, *call.outs)}
-    return len(found) == 1 and found <= set(map(np.dtype, DTYPES))
+    """Tell whether all arrays have one dtype that has packed products."""
+    dtypes = {array.dtype for array in (*call.ins, *call.outs)}
+    return len(dtypes) == 1 and dtypes <= set(map(np.dtype, DTYPES))
 
 
 @jit
@@ -127,11 +131,11 @@ def fully_connected(call: KernelCall) -> BoundCall | None:
     units, inner = weight.shape
     x, out = data.reshape(-1, inner), call.outs[0].reshape(-1, units)
     if not _handled(call):
-        return by_numpy(_turned, x, weight, *bias, out=out) if len(x) < SLOW.stop else None
+        return by_numpy(_turned, x, weight, *bias, out=out) if len(x) < SLOW_ROWS.stop else None
     bound = _packed(call, 1, True, x, bias[0] if bias else None)
     if bound is not None:
         return bound
-    if len(x) in SLOW:
+    if len(x) in SLOW_ROWS:
         return by_numpy(_turned, x, weight, *bias, out=out)
     if bias:
         return BoundCall(_dot_plus, (x, weight.T, out, bias[0]))
@@ -140,7 +144,7 @@ def fully_connected(call: KernelCall) -> BoundCall | None:
 
 @kernel("_fc_grad_data")
 def grad_data(call: KernelCall) -> BoundCall | None:
-    """g W."""
+    """Bind g W."""
     if not _handled(call):
         return None
     units, inner = call.ins[1].shape
@@ -150,7 +154,7 @@ def grad_data(call: KernelCall) -> BoundCall | None:
 
 @kernel("_fc_grad_weight")
 def grad_weight(call: KernelCall) -> BoundCall | None:
-    """g^T x."""
+    """Bind g^T x."""
     if not _handled(call):
         return None
     units, inner = call.outs[0].shape
@@ -160,7 +164,7 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
 
 @kernel("dot")
 def dot(call: KernelCall) -> BoundCall | None:
-    """Products of two matrices, either transposed."""
+    """Bind the product of two matrices, either of which may be transposed."""
     x, y = call.ins
     if not _handled(call) or x.ndim != 2 or y.ndim != 2:
         return None
@@ -174,7 +178,7 @@ def dot(call: KernelCall) -> BoundCall | None:
 
 @jit
 def add_rows(rows: Array, out: Array) -> None:
-    """out (N,) = the sum of rows (M, N), in their order; four at a time, to come from memory."""
+    """Sum rows (M, N) in their order to out (N,), four at a time to save passes over memory."""
     out[:] = 0
     fours = rows.shape[0] // 4 * 4
     for i in range(0, fours, 4):
@@ -187,7 +191,7 @@ def add_rows(rows: Array, out: Array) -> None:
 
 @kernel("_sum_rows")
 def sum_rows(call: KernelCall) -> BoundCall | None:
-    """The sum of all axes but the last."""
+    """Bind the sum over all axes but the last."""
     if not _handled(call):
         return None
     out: Any = call.outs[0]

@@ -1,6 +1,6 @@
-"""Kernels that read labels: gradients of heads, cross entropy, picked probabilities, and in shards.
+"""Kernels that read labels: heads' gradients, cross entropy, picked probabilities; of shards, too.
 
-Rows' figures are their greatest number and the sum of exponentials under it.
+The figures of a row are its maximum and the sum of exp(x - maximum).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from symgraph.ops.loss import head_divisor, targets
 
 
 class Labels:
-    """What reads labels as class numbers into `ids`, -1 for those that are ignored."""
+    """Labels, read as class numbers into `ids`; those to ignore are -1."""
 
     def __init__(self, attrs: Attrs, label: Array, classes: int) -> None:
         self.ids = spare_ids(label)
@@ -33,7 +33,7 @@ class Labels:
         self._attrs = {"use_ignore": False, **attrs}
 
     def read(self) -> None:
-        """One that is neither a class nor ignored raises IndexError."""
+        """Read the labels; raise IndexError for one that is neither a class nor ignored."""
         if not whole_numbers(self.raw, self.ignore, self.classes, self.ids):
             targets(np, self._attrs, self.raw, self.classes)
 
@@ -86,13 +86,13 @@ def softmax_output_grad(call: KernelCall) -> BoundCall | None:
 @jit
 def figures_of_rows(x: Array, least: Any, out: Array) -> None:
     for i in range(len(x)):
-        top = greater(greatest(x[i]), least)  # of a row of -inf: finite
+        top = greater(greatest(x[i]), least)  # finite also for a row of -inf
         out[0, i], out[1, i] = top, exp_sum(x[i], top)
 
 
 @jit
 def sum_losses(x: Array, ids: Array, figures: Array, begin: int, out: Array) -> None:
-    """-log of the probabilities of the labels that are classes of the shard."""
+    """Sum -log of the probabilities of the labels that are classes of the shard."""
     loss = 0.0
     for i in range(len(x)):
         at = max(ids[i], 0) - begin
@@ -118,7 +118,7 @@ def softmax_cross_entropy(call: KernelCall) -> BoundCall | None:
 
 @jit
 def pick_rows(prob: Array, ids: Array, begin: int, out: Array) -> None:
-    """Each row's number at its id, the first for an ignored one; 0 where it is in no class here."""
+    """Pick each row's number at its id, the first if ignored; 0 for a class of another shard."""
     for i in range(len(prob)):
         at = max(ids[i], 0) - begin
         out[i] = prob[i, at] if 0 <= at < prob.shape[1] else 0
@@ -128,7 +128,7 @@ def pick_rows(prob: Array, ids: Array, begin: int, out: Array) -> None:
 def sum_picked(
     picked: Array, raw: Array, ignore: float, tiny: float, nll: Array, count: Array
 ) -> None:
-    """Sums over the labels that count, of -log(picked) and of 1."""
+    """Sum -log(picked) over the labels that are not ignored, and count these labels."""
     total, counted = 0.0, 0
     for i in range(len(picked)):
         if raw[i] != ignore:
@@ -200,7 +200,7 @@ def join_two(one: Array, other: Array, out: Array) -> None:
 
 @kernel("_shard_join_figures")
 def join_figures(call: KernelCall) -> BoundCall | None:
-    """For two shards; those of more are few numbers still."""
+    """Bind the join of two shards' figures; those of more shards have no kernel."""
     if len(call.ins) != 2 or not floating(*call.ins):
         return None
     return BoundCall(join_two, tuple(by_row(x, 2) for x in (*call.ins, *call.outs)))

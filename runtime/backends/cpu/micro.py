@@ -26,29 +26,29 @@ from numba.core.registry import cpu_target
 from runtime.backends.device.compile import I8, I32, I64, VOID, call_llvm, intrinsic, jit
 from symgraph.core.types import Array
 
-# What numba compiles for; its cache is keyed by the same words.
+# The CPU features that numba compiles for; its cache is keyed by the same string.
 FEATURES = frozenset(cpu_target.target_context.codegen().magic_tuple()[2].split(","))
 AVX512 = "+avx512f" in FEATURES
 VECTOR = 64 if AVX512 else 32  # bytes
 PANEL = 2 * VECTOR  # bytes
 ROWS = 12 if AVX512 else 6  # of 32 or 16 registers: two a row, two for B, one for A
 DEPTH = 512  # rows of B in a block: a tile's rows of A stay in the L1 cache
-CHUNK = 20 * ROWS  # rows of A that are done in turn: they stay in the L2 cache
+CHUNK = 20 * ROWS  # rows of A that are multiplied together: they stay in the L2 cache
 LINE = 64  # bytes; a packed operand begins at a multiple
-AHEAD = 8192  # bytes of B to fetch ahead: the hardware stops at the end of a page
-RUN = 512  # bytes to fetch ahead in rows that are transposed: more than the hardware follows
-FEW = 8  # rows to copy at once: whole lines, and not too many pages
+PREFETCH_PANEL = 8192  # bytes of B to fetch ahead: the hardware stops at the end of a page
+PREFETCH_ROW = 512  # bytes to fetch ahead in each of many rows, too many for the hardware
+COPY_ROWS = 8  # rows to copy together: whole lines, and not too many pages
 
 integers: Any = types.UniTuple
 
 
 def available() -> bool:
-    """Whether this CPU has the vectors that packed products are written for."""
+    """Tell whether this CPU has the vector instructions that packed products need."""
     return AVX512 or {"+avx2", "+fma"} <= FEATURES
 
 
 def packed_shape(inner: int, units: int) -> tuple[int]:
-    """Shape of the buffer that `pack` fills for an operand (inner, units) of its dtype.
+    """Return the shape of the buffer that `pack` fills for an operand (inner, units) of its dtype.
 
     The operand begins at the buffer's first multiple of 64 bytes, so do not copy the buffer.
     """
@@ -73,7 +73,7 @@ class Vectors:
         return call_llvm(self.builder, name, result, *args)
 
     def at(self, address: Any, count: Any, step: Any = 1) -> Any:
-        """The address `count` times `step` bytes further on."""
+        """Return the address `count` times `step` bytes after another."""
         count, step = (I64(n) if isinstance(n, int) else n for n in (count, step))
         return self.builder.add(address, self.builder.mul(count, step))
 
@@ -84,7 +84,7 @@ class Vectors:
         return self.builder.load(self.pointer(address), align=self.size)
 
     def load_some(self, address: Any, mask: Any) -> Any:
-        """Zeros where the mask is false; nothing is read there."""
+        """Load a vector with zeros where the mask is false; nothing is read there."""
         args = self.pointer(address), self.align, mask, self.zero
         return self.call(f"masked.load{self.suffix}.p0", self.type, *args)
 
@@ -93,13 +93,12 @@ class Vectors:
         self.call(f"masked.store{self.suffix}.p0", VOID, *args)
 
     def stream(self, vector: Any, address: Any) -> None:
-        """Store a whole vector at a multiple of its size, past the caches: what was there is
-        not read first."""
+        """Store a whole vector at a multiple of its size, past the caches: the line is not read."""
         store = self.builder.store(vector, self.pointer(address), align=VECTOR)
         store.set_metadata("nontemporal", self.builder.module.add_metadata([I32(1)]))
 
     def fetch(self, address: Any) -> None:
-        """Bring the line into the L2 cache."""
+        """Prefetch a line into the L2 cache."""
         self.call("prefetch.p0", VOID, self.pointer(address, I8), I32(0), I32(2), I32(1))
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
@@ -112,12 +111,12 @@ class Vectors:
         return self.builder.shuffle_vector(first, empty, every)
 
     def below(self, count: Any) -> Any:
-        """The mask of the lanes whose index is less than a 64-bit integer."""
+        """Return the mask of the lanes whose index is less than a 64-bit integer."""
         lanes = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
         return self.builder.icmp_signed("<", lanes, self.splat(count))
 
     def transposed(self, rows: list[Any]) -> list[Any]:
-        """A square, its halves of halves swapped from single elements up."""
+        """Transpose a square by swaps of blocks, from single elements up."""
         lanes, half = self.lanes, 1
         rows = list(rows)
         while half < lanes:
@@ -133,7 +132,7 @@ class Vectors:
 
 
 def sums(v: Vectors, rows: int, across: int, ends: Any, step: Any) -> list[list[Any]]:
-    """The loop of a tile of so many rows and vectors: a times the panel, in registers."""
+    """Generate the loop of a tile (rows, across vectors): a times the panel, in registers."""
     b = v.builder
     a, panel, _, _, depth, _ = ends
     starts = [v.at(a, row, step) for row in range(rows)]
@@ -145,7 +144,7 @@ def sums(v: Vectors, rows: int, across: int, ends: Any, step: Any) -> list[list[
     at = v.at(panel, k, PANEL)
     right = [v.load(v.at(at, n, VECTOR)) for n in range(across)]
     for line in range(0, across * VECTOR, LINE):
-        v.fetch(v.at(at, AHEAD + line))
+        v.fetch(v.at(at, PREFETCH_PANEL + line))
     new = []
     for start, row in zip(starts, old, strict=True):
         x = v.splat(b.load(v.pointer(v.at(start, k, v.size), v.element), align=v.size))
@@ -163,7 +162,7 @@ def sums(v: Vectors, rows: int, across: int, ends: Any, step: Any) -> list[list[
 
 
 def finish(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
-    """Write a tile's columns, with what is to be added."""
+    """Write a tile's columns, plus those of `add` if it has an address."""
     b = v.builder
     _, _, add, out, _, columns = ends
     wanted = b.icmp_signed("!=", add, I64(0))
@@ -179,10 +178,14 @@ def finish(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> Any:
-    """out (rows, columns) = a (rows, depth) times one block's panel, plus add.
+    """Compute out (rows, columns) = a (rows, depth) times one block's panel, plus add.
 
-    like: an array of the element type. rows: 1 to ROWS. ends: the addresses of a, the panel, add
-    (0: nothing) and out; depth; columns. steps: bytes from row to row in a, add and out.
+    Args:
+        typing: numba's typing context.
+        like: An array of the element type.
+        rows: 1 to ROWS.
+        ends: The addresses of a, the panel, add (0: none) and out; depth; columns.
+        steps: The bytes from row to row in a, add and out.
     """
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -214,8 +217,8 @@ def pack_square(
 ) -> Any:
     """Transpose the first vector of rows `step` bytes apart into half a panel.
 
-    rows, depth: how many rows and elements of each there are: at most a square is read, less
-    leaves zeros in a panel's row and does not touch the rows past depth.
+    At most a square of `rows` rows with `depth` elements each is read. Missing rows leave zeros in
+    a panel's row; the panel's rows past `depth` are not written.
     """
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -227,7 +230,7 @@ def pack_square(
         with b.if_else(b.icmp_signed(">=", least, I64(v.lanes))) as (whole, part):
             with whole:
                 for source in sources:
-                    v.fetch(v.at(source, RUN))
+                    v.fetch(v.at(source, PREFETCH_ROW))
                 vectors = v.transposed([v.load(source) for source in sources])
                 for to, vector in zip(targets, vectors, strict=True):
                     v.stream(vector, to)
@@ -260,7 +263,7 @@ def pack_row(typing: Any, like: Any, start: Any, target: Any, columns: Any) -> A
 
 @intrinsic  # type: ignore[untyped-decorator]
 def settle(typing: Any) -> Any:
-    """Let streamed stores be seen before later ones, as other stores are by themselves."""
+    """Order streamed stores before later stores."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         call_llvm(b, "x86.sse.sfence", VOID)
@@ -271,7 +274,7 @@ def settle(typing: Any) -> Any:
 
 @jit
 def first_line(packed: Array) -> Any:
-    """The address at which the packed operand begins."""
+    """Return the address at which the packed operand begins."""
     return (packed.ctypes.data + LINE - 1) // LINE * LINE
 
 
@@ -285,9 +288,9 @@ def pack_as_is(weight: Array, packed: Array) -> None:
     source, start = weight.ctypes.data, first_line(packed)
     for done in range(0, inner, DEPTH):
         depth = min(DEPTH, inner - done)
-        for few in range(0, depth, FEW):
+        for first in range(0, depth, COPY_ROWS):
             for p in range(panels):
-                for k in range(few, min(depth, few + FEW)):
+                for k in range(first, min(depth, first + COPY_ROWS)):
                     at = source + ((done + k) * units + p * width) * size
                     to = start + (done * panels + p * depth + k) * PANEL
                     pack_row(weight, at, to, units - p * width)
@@ -316,9 +319,15 @@ def pack_transposed(weight: Array, packed: Array) -> None:
 
 @jit
 def multiply(packed: Array, a: Any, add: Any, out: Any, sizes: Any, steps: Any) -> None:
-    """out (rows, units) = a (rows, inner) times the packed operand, plus add; all by address.
+    """Compute out (rows, units) = a (rows, inner) times the packed operand, plus add, by address.
 
-    sizes: rows, inner, units. steps: as for multiply_tile, of which add may be 0.
+    Args:
+        packed: The packed operand.
+        a: The address of the left operand.
+        add: The address of a matrix to add, or of a row if its step is 0; 0: none.
+        out: The address of the output.
+        sizes: Rows, inner, units.
+        steps: The bytes from row to row in a, add and out.
     """
     rows, inner, units = sizes
     width = PANEL // packed.itemsize

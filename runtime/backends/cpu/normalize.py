@@ -1,6 +1,6 @@
-"""Normalisation by channels (BatchNorm) or rows (LayerNorm): what a pass reads, the next one finds.
+"""Normalisation by channels (BatchNorm) or rows (LayerNorm); passes over a row find it in cache.
 
-Sums are of runs, each in the data's dtype, that are added up in float64.
+Each contiguous row is summed in the data's dtype; the sums of rows are added up in float64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runtime.backends.device.operands import by_channel
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
 
-LEAST = 4  # elements side by side in a channel; of fewer numpy's way round is the faster one
+MIN_RUN = 4  # contiguous elements of a channel; with fewer numpy is faster
 
 
 @jit_reassoc
@@ -29,7 +29,7 @@ def run_sum(row: Array) -> float:
 
 @jit_reassoc
 def run_squares(row: Array, mean: Any) -> float:
-    """The sum of (row - mean) ** 2."""
+    """Sum (row - mean) ** 2."""
     total = row.dtype.type(0)
     for j in range(len(row)):
         total += (row[j] - mean) * (row[j] - mean)
@@ -38,7 +38,7 @@ def run_squares(row: Array, mean: Any) -> float:
 
 @jit_reassoc
 def run_products(g: Array, row: Array, mean: Any) -> float:
-    """The sum of g * (row - mean)."""
+    """Sum g * (row - mean)."""
     total = row.dtype.type(0)
     for j in range(len(row)):
         total += g[j] * (row[j] - mean)
@@ -50,7 +50,7 @@ def run_products(g: Array, row: Array, mean: Any) -> float:
 
 @jit
 def moments(x: Array, c: int, mean: Array, var: Array) -> None:
-    """Of channel c of x (samples, channels, rest)."""
+    """Compute mean and variance of channel c of x (samples, channels, rest)."""
     count = x.shape[0] * x.shape[2]
     total = 0.0
     for n in range(x.shape[0]):
@@ -74,7 +74,7 @@ def normalize(
     mean: Array,
     var: Array,
 ) -> None:
-    """of_batch: mean and var become those of x; else they are given."""
+    """Normalise x by `mean` and `var`, which are first computed from x if `of_batch`."""
     for c in range(x.shape[1]):
         if of_batch:
             moments(x, c, mean, var)
@@ -101,7 +101,7 @@ def gradients(
     of_gamma: Array,
     of_beta: Array,
 ) -> None:
-    """of_batch: mean and var are those of x."""
+    """Compute the gradients; `of_batch`: mean and var depend on x."""
     count = x.shape[0] * x.shape[2]
     for c in range(x.shape[1]):
         rstd = 1 / math.sqrt(var[c] + eps)
@@ -123,26 +123,34 @@ def gradients(
 
 
 class States(NamedTuple):
-    """The moving averages and the next ones, (mean, var) each, and the momentum."""
+    """The moving averages of a call."""
 
-    old: tuple[Array, ...]
-    after: tuple[Array, ...]
-    keep: float
+    old: tuple[Array, ...]  # mean and variance before the call
+    after: tuple[Array, ...]  # mean and variance after it
+    keep: float  # the momentum
 
 
 def normalize_by_phase(
     context: CallContext,
     frozen: bool,
-    given: tuple[Any, ...],
+    inputs: tuple[Any, ...],
     states: States,
     outs: tuple[Array, ...],
 ) -> None:
-    """given: data, gamma, beta, eps and whether gamma is fixed. outs: output, mean and variance."""
+    """Normalise by the batch's statistics in training, else by the moving averages.
+
+    Args:
+        context: Tells whether the call belongs to training.
+        frozen: Whether to use the moving averages in training, too.
+        inputs: Data, gamma, beta, eps and whether gamma is fixed.
+        states: The moving averages.
+        outs: Output, mean and variance.
+    """
     of_batch, (y, *statistics) = context.env.train and not frozen, outs
     if not of_batch:
         for to, moving in zip(statistics, states.old, strict=True):
             to[...] = moving
-    normalize(*given, of_batch, y, *statistics)
+    normalize(*inputs, of_batch, y, *statistics)
     keep = states.keep if of_batch else 1.0
     for to, moving, batch in zip(states.after, states.old, statistics, strict=True):
         to[...] = keep * moving + (1 - keep) * batch
@@ -152,23 +160,25 @@ def normalize_by_phase(
 def batch_norm(call: KernelCall) -> BoundCall | None:
     (x, gamma, beta, *old), (y, mean, var, *after), a = call.ins, call.outs, call.attrs
     data, out = by_channel(x, a["axis"]), by_channel(y, a["axis"])
-    if not floating(x, gamma, y) or data.shape[2] < LEAST:
+    if not floating(x, gamma, y) or data.shape[2] < MIN_RUN:
         return None
-    given = data, gamma, beta, a["eps"], a["fix_gamma"]
+    inputs = data, gamma, beta, a["eps"], a["fix_gamma"]
     states, outs = States(tuple(old), tuple(after), a["momentum"]), (out, mean, var)
-    return BoundCall(normalize_by_phase, (call.context, a["use_global_stats"], given, states, outs))
+    return BoundCall(
+        normalize_by_phase, (call.context, a["use_global_stats"], inputs, states, outs)
+    )
 
 
 def gradients_by_phase(context: CallContext, frozen: bool, args: tuple[Any, ...]) -> None:
-    *given, of_x, of_gamma, of_beta = args
-    gradients(*given, context.env.train and not frozen, of_x, of_gamma, of_beta)
+    *inputs, of_x, of_gamma, of_beta = args
+    gradients(*inputs, context.env.train and not frozen, of_x, of_gamma, of_beta)
 
 
 @kernel("_batch_norm_grad")
 def batch_norm_grad(call: KernelCall) -> BoundCall | None:
     (x, gamma, mean, var, g), (of_x, of_gamma, of_beta), a = call.ins, call.outs, call.attrs
     data, grad, out = (by_channel(v, a["axis"]) for v in (x, g, of_x))
-    if not floating(x, gamma, g) or data.shape[2] < LEAST:
+    if not floating(x, gamma, g) or data.shape[2] < MIN_RUN:
         return None
     args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
     return BoundCall(gradients_by_phase, (call.context, a["use_global_stats"], args))
@@ -198,13 +208,13 @@ def layer_norm(call: KernelCall) -> BoundCall | None:
     if not floating(x) or a["axis"] % x.ndim != x.ndim - 1:
         return None
     rows = mean.size
-    given = by_row(x, rows), gamma, beta, a["eps"]
-    return BoundCall(normalize_rows, (*given, by_row(y, rows), mean.reshape(-1), std.reshape(-1)))
+    inputs = by_row(x, rows), gamma, beta, a["eps"]
+    return BoundCall(normalize_rows, (*inputs, by_row(y, rows), mean.reshape(-1), std.reshape(-1)))
 
 
 @jit_reassoc
 def run_slopes(g: Array, gamma: Array, row: Array, mean: Any) -> tuple[float, float]:
-    """The sums of g * gamma, and of that by (row - mean)."""
+    """Sum g * gamma, and g * gamma * (row - mean)."""
     total = along = row.dtype.type(0)
     for j in range(len(row)):
         h = g[j] * gamma[j]

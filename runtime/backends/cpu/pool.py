@@ -1,4 +1,4 @@
-"""Pooling: maxima of windows of 2x2, which halve an image, in one pass; all others by lines."""
+"""Pooling: maxima of windows of 2x2 with stride 2 in one pass, all others by lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from symgraph.ops.pool import windows_over
 
 @jit
 def maxima(x: Array, y: Array) -> None:
-    """y (images, rows, columns) of x (images, at least twice as many rows, columns)."""
+    """Compute y (images, rows, columns) from x (images, at least 2 * rows, 2 * columns)."""
     for i in range(y.shape[0]):
         for row in range(y.shape[1]):
             upper, lower, to = x[i, 2 * row], x[i, 2 * row + 1], y[i, row]
@@ -25,7 +25,7 @@ def maxima(x: Array, y: Array) -> None:
 
 @jit
 def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
-    """The gradients of the windows whose first maximum is in their upper row."""
+    """Write the upper row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)
     for j in range(len(grad)):
         a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
@@ -36,7 +36,7 @@ def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
 
 @jit
 def to_lower(upper: Array, lower: Array, grad: Array, out: Array) -> None:
-    """Those of the others."""
+    """Write the lower row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)
     for j in range(len(grad)):
         a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
@@ -48,7 +48,7 @@ def to_lower(upper: Array, lower: Array, grad: Array, out: Array) -> None:
 
 @jit
 def maxima_gradient(g: Array, x: Array, out: Array) -> None:
-    """Each window's gradient at its first maximum, row by row; nowhere if there is a NaN."""
+    """Write each window's gradient at its first maximum; nowhere if the window has a NaN."""
     rows, columns = g.shape[1:]
     for i in range(len(g)):
         for row in range(rows):
@@ -60,7 +60,7 @@ def maxima_gradient(g: Array, x: Array, out: Array) -> None:
 
 
 def halves(call: KernelCall, data: Array) -> bool:
-    """Whether windows of 2x2 lie side by side, all in the data."""
+    """Tell whether this is a maximum over windows of 2x2 with stride 2, all inside the data."""
     if call.attrs["pool_type"] != "max" or data.ndim != 4 or call.attrs["global_pool"]:
         return False
     windows, counts = windows_over(call.attrs, data.shape)

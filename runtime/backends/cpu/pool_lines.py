@@ -21,7 +21,7 @@ Part = tuple[slice, ...]
 
 
 class Line(NamedTuple):
-    """So many windows along one axis of the data, the first at -pad."""
+    """Windows along one axis of the data, the first at -pad."""
 
     axis: int
     length: int
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
     @property
     def span(self) -> int:
-        """The length with all that the windows cover around the data."""
+        """The length of the data together with the padding that windows cover."""
         return max(self.pad + self.length, (self.windows - 1) * self.stride + self.kernel)
 
     def part(self, start: int, stop: int, step: int = 1) -> Part:
@@ -44,14 +44,14 @@ class Line(NamedTuple):
         return self.part(self.pad, self.pad + self.length)
 
     def parts(self) -> Iterator[Part]:
-        """The elements of the span at each position in the windows."""
+        """Yield, for each position in a window, the elements of the span at it."""
         for start in range(self.kernel):
             last = start + (self.windows - 1) * self.stride
             yield self.part(start, last + 1, self.stride)
 
 
 def spanned(x: Array, line: Line, fill: float) -> Array:
-    """The data with `fill` around it."""
+    """Pad the data with `fill`."""
     if line.span == line.length:
         return x
     shape = (*x.shape[: line.axis], line.span, *x.shape[line.axis + 1 :])
@@ -61,11 +61,11 @@ def spanned(x: Array, line: Line, fill: float) -> Array:
 
 
 def reduced(x: Array, line: Line, ufunc: Any, reduce: Any, fill: float) -> Array:
-    """The windows of one axis, each reduced to one element. reduce: `ufunc` along an axis."""
+    """Reduce each window of one axis to one element; `reduce` is `ufunc` along an axis."""
     whole = spanned(x, line, fill)
     if line.windows == 1:
-        made: Array = reduce(whole[line.part(0, line.kernel)], line.axis, keepdims=True)
-        return made
+        single: Array = reduce(whole[line.part(0, line.kernel)], line.axis, keepdims=True)
+        return single
     first, *rest = (whole[part] for part in line.parts())
     total: Array = ufunc(first, rest[0]) if rest else first.copy()
     for other in rest[1:]:
@@ -74,7 +74,7 @@ def reduced(x: Array, line: Line, ufunc: Any, reduce: Any, fill: float) -> Array
 
 
 def spread(g: Array, line: Line) -> Array:
-    """The transpose of a sum: what each element has in all of its windows."""
+    """Compute the transpose of a sum: add up, for each element, the values of its windows."""
     shape = (*g.shape[: line.axis], line.span, *g.shape[line.axis + 1 :])
     whole: Array = np.zeros(shape, g.dtype)
     for part in line.parts():
@@ -83,7 +83,7 @@ def spread(g: Array, line: Line) -> Array:
 
 
 def first_hits(x: Array, y: Array, line: Line) -> Iterator[tuple[Part, Array]]:
-    """Where in the span the first maximum of each window is: a mask for each position."""
+    """Find each window's first maximum: a mask over the windows for each position."""
     free = None
     for part in line.parts():
         hit = x[part] == y
@@ -108,17 +108,17 @@ def sums_gradient(g: Array, lines: Sequence[Line]) -> Array:
 
 
 def maxima(x: Array, lines: Sequence[Line]) -> list[Array]:
-    """The data, then the maxima along the last axis, the last two, ..."""
-    found = [x]
+    """Return the data, then its maxima along the last axis, the last two, ..."""
+    levels = [x]
     for line in reversed(lines):
-        found.append(reduced(found[-1], line, np.maximum, np.max, -np.inf))
-    return found
+        levels.append(reduced(levels[-1], line, np.maximum, np.max, -np.inf))
+    return levels
 
 
 def maxima_gradient(g: Array, x: Array, lines: Sequence[Line]) -> Array:
-    """Each window's gradient at its first maximum."""
-    found = maxima(x, lines)
-    for line, below, above in zip(lines, found[-2::-1], found[::-1], strict=False):
+    """Add up each window's gradient at its first maximum."""
+    levels = maxima(x, lines)
+    for line, below, above in zip(lines, levels[-2::-1], levels[::-1], strict=False):
         whole = spanned(below, line, -np.inf)
         total = np.zeros(whole.shape, g.dtype)
         for part, hit in first_hits(whole, above, line):
@@ -128,9 +128,9 @@ def maxima_gradient(g: Array, x: Array, lines: Sequence[Line]) -> Array:
 
 
 def at_maxima(h: Array, x: Array, lines: Sequence[Line]) -> Array:
-    """The transpose of `maxima_gradient`: what h has where each window has its first maximum."""
-    found = maxima(x, lines)
-    for line, below, above in zip(reversed(lines), found, found[1:], strict=False):
+    """Compute the transpose of `maxima_gradient`: pick h at each window's first maximum."""
+    levels = maxima(x, lines)
+    for line, below, above in zip(reversed(lines), levels, levels[1:], strict=False):
         whole, values = spanned(below, line, -np.inf), spanned(h, line, 0.0)
         total = np.zeros(above.shape, h.dtype)
         for part, hit in first_hits(whole, above, line):
@@ -140,7 +140,7 @@ def at_maxima(h: Array, x: Array, lines: Sequence[Line]) -> Array:
 
 
 def pooled(attrs: Attrs, x: Array) -> Array:
-    """The output of Pooling."""
+    """Compute the output of Pooling."""
     lines, kind = lines_of(attrs, x.shape), attrs["pool_type"]
     if kind == "max":
         return maxima(x, lines)[-1]
@@ -148,12 +148,12 @@ def pooled(attrs: Attrs, x: Array) -> Array:
 
 
 def pool_gradient(attrs: Attrs, g: Array) -> Array:
-    """The gradient of the data of a sum or an average."""
+    """Compute the gradient of the data for a sum or an average."""
     return sums_gradient(per_element(np, attrs, g), lines_of(attrs, attrs["shape"]))
 
 
 def lines_of(attrs: Attrs, data: Shape) -> list[Line]:
-    """One line per spatial axis of (batch, channel, *spatial) data."""
+    """Return a line for each spatial axis of (batch, channel, *spatial) data."""
     windows, counts = windows_over(attrs, data)
     fields = zip(data[2:], counts, windows.kernel, windows.stride, windows.pad, strict=True)
     return [Line(axis, *each) for axis, each in enumerate(fields, 2)]

@@ -1,6 +1,6 @@
-"""Rows: look-ups, scatters and strided copies; what moves numbers and computes nothing.
+"""Row kernels: look-ups, scatters and strided copies.
 
-Copies are numpy's, between views that are made once: `copyto` is as fast as a compiled loop on
+Copies are numpy's, between views that are bound once: `copyto` is as fast as a compiled loop on
 rows and faster on the rest, and serves every dtype.
 """
 
@@ -21,28 +21,28 @@ from symgraph.ops.index import checked
 from symgraph.ops.slices import along_axis, parts
 
 FLOATS = ("float32", "float64")
-NONE = math.nan  # an id to leave out that no id equals
+NO_IGNORED_ID = math.nan  # equals no id
 
 
 # -- copies ------------------------------------------------------------------------------------
 
-Pair = tuple[Array, Array]  # where to, and what
+Pair = tuple[Array, Array]  # target and source
 
 
 def same_place(one: Array, other: Array) -> bool:
-    """Whether two arrays of one shape and dtype are the same piece of memory."""
+    """Tell whether two arrays of one shape and dtype are the same memory."""
     steps = ((a, b) for n, a, b in zip(one.shape, one.strides, other.strides, strict=True) if n > 1)
     return one.ctypes.data == other.ctypes.data and all(a == b for a, b in steps)
 
 
 def copy_all(pairs: tuple[Pair, ...]) -> None:
-    for to, what in pairs:
-        np.copyto(to, what)
+    for target, source in pairs:
+        np.copyto(target, source)
 
 
 def copies(pairs: Iterable[Pair]) -> BoundCall:
-    """The call that copies; what lies at its place already is left out."""
-    moved = tuple((to, what) for to, what in pairs if not same_place(to, what))
+    """Bind copies, except of arrays to themselves."""
+    moved = tuple(pair for pair in pairs if not same_place(*pair))
     if not moved:
         return BoundCall(noop, ())
     if len(moved) == 1:
@@ -116,7 +116,7 @@ def swap_axes(call: KernelCall) -> BoundCall:
 
 @jit
 def whole_numbers(raw: Array, ignore: float, count: int, out: Array) -> bool:
-    """Ids as int64, -1 for those equal to `ignore`; whether all others are within 0..count-1."""
+    """Write ids as int64, -1 for `ignore`; return whether all others are within 0..count-1."""
     good = True
     for i in range(len(raw)):
         value = raw[i]
@@ -136,13 +136,13 @@ def clipped_numbers(raw: Array, count: int, out: Array) -> None:
 
 
 def spare_ids(raw: Array) -> Array:
-    """Room for the ids as int64."""
+    """Return an uninitialised array for the ids as int64."""
     return np.empty(raw.size, "int64")
 
 
 def read_ids(raw: Array, count: int, out: Array) -> None:
-    """Ids as int64; one outside 0..count-1 raises IndexError."""
-    if not whole_numbers(raw, NONE, count, out):
+    """Write ids as int64; raise IndexError for one outside 0..count-1."""
+    if not whole_numbers(raw, NO_IGNORED_ID, count, out):
         checked(raw, count)
 
 
@@ -151,7 +151,7 @@ def read_ids(raw: Array, count: int, out: Array) -> None:
 
 @jit
 def gather(ids: Array, begin: int, weight: Array, out: Array) -> None:
-    """Rows of a shard whose first row has the number `begin`; zeros for ids outside it."""
+    """Copy rows by id from a shard whose first id is `begin`; zeros for ids outside it."""
     for i in range(len(ids)):
         at = ids[i] - begin
         to = out[i]
@@ -166,7 +166,7 @@ def gather(ids: Array, begin: int, weight: Array, out: Array) -> None:
 
 @jit
 def scatter(ids: Array, begin: int, rows: Array, out: Array) -> None:
-    """Zeros, to which rows are added by id, one after the other; ids outside are left out."""
+    """Add up rows by id, one after the other; skip ids outside the shard."""
     out[:] = 0
     for i in range(len(ids)):
         at = ids[i] - begin
@@ -251,7 +251,7 @@ def take_grad(call: KernelCall) -> BoundCall | None:
 
 @jit
 def mark(raw: Array, on: Any, off: Any, out: Array) -> None:
-    """`on` at each row's id, `off` elsewhere."""
+    """Write `on` at each row's id, `off` elsewhere."""
     for i in range(len(raw)):
         row = out[i]
         for j in range(len(row)):

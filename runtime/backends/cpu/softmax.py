@@ -1,8 +1,8 @@
 """Softmax and its gradients along rows: one row at a time, while it is in the cache.
 
-Where a row may be written over itself its loop stands twice, from one array to another and over
-one: of a loop over two arrays that are the same the compiler's vector form is not used. Both give
-the same bits. Sums are of blocks, each in the data's dtype, that are added up in float64.
+If a row may be written in place, its loop is written twice, for two arrays and for one: the
+compiler's vector code is not used if the two arrays of a loop overlap. Both give the same bits.
+Blocks are summed in the data's dtype, and their sums are added up in float64.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BLOCK = 1024
 
 
 def _greater(context: Any, x: Any, y: Any) -> Any:
-    """The greater of two floats, NaN if one is; loops of it become vector instructions."""
+    """Generate the maximum of two floats, NaN if one is; its loops are vectorised."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = args[0].type
-        wanted = ir.FunctionType(kind, [kind, kind])
-        function = builder.module.declare_intrinsic("llvm.maximum", [kind], wanted)
+        kinds = ir.FunctionType(kind, [kind, kind])
+        function = builder.module.declare_intrinsic("llvm.maximum", [kind], kinds)
         return builder.call(function, args)
 
     return x(x, x), build
@@ -52,7 +52,7 @@ def greatest(row: Array) -> Any:
 
 @jit_reassoc
 def exp_sum(row: Array, top: Any) -> float:
-    """The sum of exp(row - top)."""
+    """Sum exp(row - top)."""
     total = 0.0
     for start in range(0, len(row), BLOCK):
         block = row[start : start + BLOCK]
@@ -65,7 +65,7 @@ def exp_sum(row: Array, top: Any) -> float:
 
 @jit_reassoc
 def exp_to(row: Array, to: Array, top: Any) -> float:
-    """`exp_sum`, whose terms are written to `to`."""
+    """Compute `exp_sum` and write its terms to `to`."""
     apart, total = row.ctypes.data != to.ctypes.data, 0.0
     for start in range(0, len(row), BLOCK):
         block, out = row[start : start + BLOCK], to[start : start + BLOCK]
@@ -76,7 +76,7 @@ def exp_to(row: Array, to: Array, top: Any) -> float:
         else:
             for j in range(len(out)):
                 out[j] = exp(out[j] - top)
-        for j in range(len(out)):  # of one array: its order is the same wherever the rows lie
+        for j in range(len(out)):  # a loop over one array: the same order in place or not
             part += out[j]
         total += part
     return total
@@ -94,7 +94,7 @@ def scaled(row: Array, to: Array, scale: Any) -> None:
 
 @jit
 def scaled_exp(row: Array, to: Array, top: Any, scale: Any) -> None:
-    """exp(row - top) * scale."""
+    """Compute exp(row - top) * scale."""
     if row.ctypes.data != to.ctypes.data:
         for j in range(len(to)):
             to[j] = exp(row[j] - top) * scale
@@ -124,7 +124,7 @@ def log_softmax_rows(x: Array, y: Array) -> None:
 
 
 def by_last_axis(function: Any, call: KernelCall, ins: int = 1) -> BoundCall | None:
-    """A function of the first inputs' rows and the output's."""
+    """Bind a function of the rows of the first inputs and of the output."""
     arrays = (*call.ins[:ins], call.outs[0])
     if not floating(*arrays):
         return None
@@ -152,8 +152,8 @@ def log_softmax(call: KernelCall) -> BoundCall | None:
 
 @kernel("SoftmaxActivation")
 def softmax_activation(call: KernelCall) -> BoundCall | None:
-    there = along_rows(call, mode_axis(call.attrs))
-    return by_last_axis(softmax_rows, call) if there else None
+    by_row = along_rows(call, mode_axis(call.attrs))
+    return by_last_axis(softmax_rows, call) if by_row else None
 
 
 @kernel("SoftmaxOutput")
@@ -208,11 +208,11 @@ def log_softmax_grad_rows(y: Array, g: Array, out: Array) -> None:
 
 @kernel("_softmax_grad")
 def softmax_grad(call: KernelCall) -> BoundCall | None:
-    there = along_rows(call, call.attrs["axis"])
-    return by_last_axis(softmax_grad_rows, call, 2) if there else None
+    by_row = along_rows(call, call.attrs["axis"])
+    return by_last_axis(softmax_grad_rows, call, 2) if by_row else None
 
 
 @kernel("_log_softmax_grad")
 def log_softmax_grad(call: KernelCall) -> BoundCall | None:
-    there = along_rows(call, call.attrs["axis"])
-    return by_last_axis(log_softmax_grad_rows, call, 2) if there else None
+    by_row = along_rows(call, call.attrs["axis"])
+    return by_last_axis(log_softmax_grad_rows, call, 2) if by_row else None

@@ -19,9 +19,12 @@ def squared_norms(gradients: Sequence[Array]) -> list[float]:
 
 
 def step(name: str, flat: Sequence[Array], numbers: Sequence[Any]) -> None:
-    """Update a parameter by formula `name` on flat arrays, of which the parameter is the first.
+    """Update a parameter.
 
-    numbers: its settings, in the parameter's dtype.
+    Args:
+        name: The formula, a key of `STEPS`.
+        flat: Flat arrays: the parameter, its gradient and the optimizer's state.
+        numbers: The formula's settings, in the parameter's dtype.
     """
     STEPS[name](*flat, *numbers)
 

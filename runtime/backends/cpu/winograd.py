@@ -1,14 +1,14 @@
 """Winograd's convolution: kernels of 3x3 with 4/9 of the multiplications.
 
-Of every tile of 4x4 elements the kernel's two-dimensional correlation has 2x2 elements. In another
-basis it is 16 products instead of 36 (Lavin and Gray, arXiv:1509.09308, F(2x2, 3x3)):
+The kernel's correlation with a tile of 4x4 elements has 2x2 elements. In another basis it is 16
+products instead of 36 (Lavin and Gray, arXiv:1509.09308, F(2x2, 3x3)):
 
     y = A^T [(G w G^T) * (B^T x B)] A
 
 A product for each of the 16, of all filters by all channels with all tiles, is a product of
-matrices, which BLAS does. What is here are the changes of basis: samples lie innermost, a vector
-of them at a time, and copies bring them there. The gradient of the weight is the same formula read
-backwards; that of the data is the convolution with the weight turned round.
+matrices, which BLAS does. This file changes the basis of vectors of samples; copies lay out the
+samples innermost first. The gradient of the weight is the transpose of the same formula; that of
+the data is the convolution with the weight rotated by 180 degrees.
 
 Compiled code that knows the basis is all in this file, for numba's cache; see micro.py.
 """
@@ -30,25 +30,25 @@ Row = list[Any]
 
 
 def to_input(v: Vectors, x: Row) -> Row:
-    """B^T x."""
+    """Generate B^T x."""
     b = v.builder
     return [b.fsub(x[0], x[2]), b.fadd(x[1], x[2]), b.fsub(x[2], x[1]), b.fsub(x[1], x[3])]
 
 
 def to_output(v: Vectors, m: Row) -> Row:
-    """A^T m."""
+    """Generate A^T m."""
     b = v.builder
     return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
 
 
 def from_output(v: Vectors, g: Row) -> Row:
-    """A g."""
+    """Generate A g."""
     b = v.builder
     return [g[0], b.fadd(g[0], g[1]), b.fsub(g[0], g[1]), b.fsub(v.zero, g[1])]
 
 
 def changes_basis(rule: Callable[[Vectors, Row], Row], size: int) -> Any:
-    """The instruction that applies a rule to the rows and columns of a tile of vectors."""
+    """Return the instruction that applies a rule to the rows and columns of a tile of vectors."""
 
     def change(typing: Any, like: Any, source: Any, target: Any, steps: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -79,7 +79,7 @@ gradient_tile: Any = changes_basis(from_output, 2)
 
 
 def lanes(dtype: Any) -> int:
-    """Samples that go together."""
+    """Return the number of samples in a vector."""
     return VECTOR // int(dtype.itemsize)
 
 
@@ -99,8 +99,15 @@ def bring_square(
 ) -> Any:
     """Transpose the first vector of rows `step` bytes apart: a vector for each of its elements.
 
-    places: the address of the vectors' distances from the target in bytes. rows, columns: how
-    many rows and elements of each there are, as in `take_square`.
+    Args:
+        typing: numba's typing context.
+        like: An array of the element type.
+        source: The address of the first row.
+        step: The bytes from row to row.
+        target: The address to which `places` are relative.
+        places: The address of the vectors' distances from the target in bytes.
+        rows: The number of rows that exist.
+        columns: The number of elements of each row.
     """
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -137,7 +144,7 @@ def take_square(
     rows: Any,
     columns: Any,
 ) -> Any:
-    """`bring_square` backwards, with a number added."""
+    """Do the reverse of `bring_square` and add a number."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         v = Vectors(context, b, like)
@@ -174,13 +181,13 @@ def is_whole(v: Vectors, rows: Any, columns: Any) -> Any:
 
 
 def inside(v: Vectors, index: int, count: Any) -> Any:
-    """The mask of all lanes, true if an index is less than a count."""
+    """Return a mask whose lanes are all true if an index is less than a count."""
     return v.splat(v.builder.icmp_signed(">", count, I64(index)))
 
 
 @jit
 def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Array:
-    """Where in lines, in bytes, `count` elements of an image lie, by rows from (row, left) on."""
+    """Return the offsets in bytes within lines of an image's elements from (row, left) on."""
     places = np.zeros(count + VECTOR, np.int64)
     for e in range(count):
         places[e] = (row + e // width) * lines.strides[0] + (left + e % width) * lines.strides[1]
@@ -189,7 +196,7 @@ def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Arra
 
 @jit
 def bring(x: Array, start: int, channel: int, top: int, places: Array, lines: Array) -> None:
-    """Lines (rows, columns, samples) of one channel, where places are for it, from row `top` on."""
+    """Copy one channel from row `top` on to the places of lines (rows, columns, samples)."""
     size, count = lines.itemsize, len(places) - VECTOR
     for n in range(0, min(lines.shape[2], x.shape[0] - start), VECTOR // size):
         source, target = x[start + n, channel, top].ctypes.data, lines.ctypes.data + n * size
@@ -217,7 +224,7 @@ def take(
 
 @jit
 def spread_input(x: Array, start: int, top: int, left: int, lines: Array, planes: Array) -> None:
-    """planes (16, channels, tile rows, tile columns, samples) of data (n, channels, h, w)."""
+    """Transform data (n, channels, h, w) to (16, channels, tile rows, tile columns, samples)."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (row, column, 4 * plane, plane)
     first, end = max(0, top), min(x.shape[2], top + lines.shape[0])
@@ -236,7 +243,7 @@ def spread_input(x: Array, start: int, top: int, left: int, lines: Array, planes
 
 @jit
 def spread_gradient(g: Array, start: int, top: int, lines: Array, planes: Array) -> None:
-    """planes (16, filters, tile rows, tile columns, samples) of the output's gradient."""
+    """Transform the output's gradient to (16, filters, tile rows, tile columns, samples)."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (row, column, 4 * plane, plane)
     end = min(g.shape[2], top + lines.shape[0])
@@ -255,7 +262,7 @@ def spread_gradient(g: Array, start: int, top: int, lines: Array, planes: Array)
 
 @jit
 def gather_output(planes: Array, bias: Array, start: int, top: int, lines: Array, y: Array) -> None:
-    """The output of planes (16, filters, tile rows, tile columns, samples), plus the bias."""
+    """Transform (16, filters, tile rows, tile columns, samples) to the output, plus the bias."""
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (4 * plane, plane, row, column)
     end = min(y.shape[2], top + lines.shape[0])
