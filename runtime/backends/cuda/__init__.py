@@ -1,4 +1,4 @@
-"""GPU kernels by operator; an operator without one here runs by its own computation.
+"""GPU kernels by operator; an operator without one runs its array computation in CuPy.
 
 May import device; stands beside cpu.
 Start reading: base.py; softmax.py and softmax.cu are a pair of kernel and source.

@@ -31,9 +31,9 @@ NAMES = {  # in CUDA
 HEADERS = {"float16": "<cuda_fp16.h>", "bfloat16": "<cuda_bf16.h>"}
 FLOATS = ("float32", "float64", *HEADERS)
 WARP = 32
-BLOCK = 256  # threads that work apart
-WIDE = 512  # at most so many work on a row together; 4 rows are then in a processor's cache
-TALLEST = 65535  # blocks of a grid along its second axis
+BLOCK = 256  # threads of a block whose threads work independently
+WIDE = 512  # threads, at most, that share a row; 4 rows then fit a multiprocessor's cache
+MAX_GRID_Y = 65535  # blocks of a grid along its second axis
 PACK = 4  # elements that a thread loads at once, see common.cuh
 
 KERNELS: dict[str, Maker] = {}
@@ -41,14 +41,14 @@ kernel = partial(table.kernel, table=KERNELS)
 
 
 def floating(*values: Array, calc: Sequence[Array] = ()) -> bool:
-    """Whether all are of one float dtype that has kernels, and `calc` of what is computed with."""
+    """Tell whether all have one float dtype with kernels, and `calc` the dtype of computations."""
     kinds = {value.dtype.name for value in values}
     wider = {wide(kind) for kind in kinds}
     return len(kinds) == 1 and kinds <= set(FLOATS) and {a.dtype.name for a in calc} <= wider
 
 
 def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
-    """Whether there are kernels for ids or labels of this dtype with such values."""
+    """Tell whether there are kernels for ids or labels of this dtype with such values."""
     return is_id_array(ids) and floating(*values, calc=calc)
 
 
@@ -56,44 +56,44 @@ def by_id(ids: Array, *values: Array, calc: Sequence[Array] = ()) -> bool:
 
 
 class Needs:
-    """What calls take besides their arrays: pieces of scratch, by size, and cuBLAS's workspace."""
+    """Memory that calls need besides their arrays, in bytes."""
 
     def __init__(self) -> None:
-        self.pieces: set[int] = set()
-        self.workspace = 0
+        self.pieces: set[int] = set()  # sizes of pieces of scratch
+        self.workspace = 0  # of cuBLAS
 
 
-# Where the needs of calls that are bound, and never made, are noted; None: they are to be made.
+# Collects the needs of calls that are bound only for a plan and never run; None: calls will run.
 PLANNED: ContextVar[Needs | None] = ContextVar("PLANNED", default=None)
 
 
 class Nowhere:
-    """The array module of calls that are never made: its arrays have no memory."""
+    """The array module of calls that never run: its arrays have no memory."""
 
     add = copyto = staticmethod(noop)
 
     @staticmethod
     def empty(shape: int | tuple[int, ...], dtype: str) -> Array:
-        """An array that nobody may read or write."""
+        """Return an array that must not be read or written."""
         return absent(TensorType((shape,) if isinstance(shape, int) else shape, dtype))
 
     zeros = empty
 
     @staticmethod
     def full(shape: int | tuple[int, ...], value: float, dtype: str) -> Array:
-        """See `empty`."""
+        """Return the same as `empty`."""
         return Nowhere.empty(shape, dtype)
 
 
 def absent(type_: TensorType) -> Array:
-    """An array of a type without the memory."""
+    """Return an array of a type without its memory."""
     dtype = np.dtype(type_.dtype)
     steps = np.cumprod([dtype.itemsize, *type_.shape[:0:-1]])[: len(type_.shape)]
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), type_.shape, steps[::-1].tolist())
 
 
 def module() -> Any:
-    """CuPy, or what stands for it in a plan."""
+    """Return CuPy, or its replacement while a plan is made."""
     return arrays.loaded() if PLANNED.get() is None else Nowhere
 
 
@@ -104,39 +104,40 @@ WRITTEN: dict[str, str] = {}  # by source: kernels that are not in its file, if 
 
 
 def code_of(source: str) -> str:
-    """The text of a source with what all begin with."""
+    """Return the text of a source after that of common.cuh."""
     files = [FOLDER / "common.cuh", FOLDER / f"{source}.cu"]
     texts = [file.read_text() for file in files if file.exists()]
     return "\n".join([*texts, WRITTEN.get(source, "")])
 
 
 def options(**types: str) -> tuple[str, ...]:
-    """The compiler's options for these types; by name what dtype each is."""
+    """Return the compiler's options that define types, by name, as dtypes."""
     headers = [f"-Dheader={HEADERS[dtype]}" for dtype in types.values() if dtype in HEADERS]
     return "-std=c++17", *headers, *(f"-D{name}={NAMES[d]}" for name, d in types.items())
 
 
 @cache
-def _module(cupy: Any, source: str, given: tuple[str, ...]) -> Any:
-    return cupy.RawModule(code=code_of(source), options=given)
+def _module(cupy: Any, source: str, flags: tuple[str, ...]) -> Any:
+    return cupy.RawModule(code=code_of(source), options=flags)
 
 
 @cache
-def _function(cupy: Any, source: str, name: str, given: tuple[str, ...]) -> Any:
-    return _module(cupy, source, given).get_function(name)
+def _function(cupy: Any, source: str, name: str, flags: tuple[str, ...]) -> Any:
+    return _module(cupy, source, flags).get_function(name)
 
 
 def function(source: str, name: str, **types: str) -> Callable[..., None]:
-    """A kernel of a source on the card in use, to be called with (grid, block, arguments).
+    """Return a kernel of a source on the current GPU, to be called with (grid, block, arguments).
 
-    It is compiled and loaded now: to load one at its first launch would wait for all work of the
-    card, and so for messages that it is sending, which a peer may take only after what this rank
-    does next.
+    It is compiled and loaded at once: loading at the first launch would wait for all work of the
+    GPU, and so for messages in flight, which a peer may receive only after this rank's next work.
     """
     if PLANNED.get() is not None:
         return noop
-    found: Callable[..., None] = _function(arrays.loaded(), source, name, options(**types)).kernel
-    return found
+    compiled: Callable[..., None] = _function(
+        arrays.loaded(), source, name, options(**types)
+    ).kernel
+    return compiled
 
 
 # -- launches ----------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def function(source: str, name: str, **types: str) -> Callable[..., None]:
 def launch(
     kernel: Callable[..., None], grid: tuple[int, ...], block: tuple[int, ...], *args: Any
 ) -> BoundCall:
-    """The call of a kernel: whole numbers are its i64, Python's floats its double."""
+    """Bind a kernel; Python's integers become i64, its floats double."""
     return BoundCall(kernel, (grid, block, tuple(map(_argument, args))))
 
 
@@ -156,7 +157,7 @@ def _argument(value: Any) -> Any:
 
 
 def in_turn(*calls: BoundCall) -> BoundCall:
-    """Several calls as one."""
+    """Join several calls into one."""
     return BoundCall(_all, (calls,))
 
 
@@ -169,26 +170,26 @@ Shape = tuple[tuple[int, ...], tuple[int, ...]]  # grid and block
 
 
 def warps(count: int, most: int) -> int:
-    """Threads for so many elements: whole warps, no more than `most`."""
+    """Return the number of threads for `count` elements: whole warps, at most `most`."""
     return min(most, -(-count // WARP) * WARP)
 
 
 def packed(*values: Array) -> bool:
-    """Whether arrays of one size, without gaps, can be loaded by packs."""
+    """Tell whether contiguous arrays of one size can be loaded by packs."""
     return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
 
 
 def each(count: int) -> Shape:
-    """A thread an element."""
+    """Return a launch with a thread for each element."""
     return (-(-count // BLOCK),), (BLOCK,)
 
 
 def each_of_rows(rows: int, columns: int) -> Shape:
-    """Threads along a row, blocks along both; a block may have several rows to do."""
+    """Return a launch with threads along rows and blocks along both axes."""
     threads = warps(columns, BLOCK)
-    return (-(-columns // threads), min(rows, TALLEST)), (threads,)
+    return (-(-columns // threads), min(rows, MAX_GRID_Y)), (threads,)
 
 
 def block_a_row(rows: int, columns: int) -> Shape:
-    """A row for each block's threads together."""
+    """Return a launch with a block for each row."""
     return (rows,), (warps(columns, WIDE),)

@@ -1,7 +1,7 @@
-"""Products by cuBLAS, called with everything ready, so that a CUDA graph can hold them.
+"""Products by cuBLAS, called with prepared arguments, so that a CUDA graph can hold them.
 
-CuPy's own products are refused while a stream is captured, and ask about types, strides and handles
-at each call. Here a product is looked at once, when it is bound; then it is one call of the library
+CuPy's products cannot be captured, and check types, strides and handles at each call. Here a
+product is checked once, when it is bound; then it is one call of the library
 that CuPy has loaded. Each stream has a handle of its own, with a workspace of its own: cuBLAS would
 otherwise allocate one in every graph. Sums are float32 for 16-bit numbers and float32, float64 for
 float64; `SYMGRAPH_PRODUCTS` lets those of float32 be less strict, see
@@ -31,14 +31,14 @@ SUMS_32, SUMS_64 = 68, 70  # cublasComputeType_t
 LOOSE = {"float32": SUMS_32, "tf32": 77, "bfloat16": 75}  # for products of float32
 ANY_ALGORITHM = -1
 POINTER, INT, WIDE = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-MATRIX = (POINTER, INT, INT)  # where, type, distance of rows; then that of matrices, if several
+MATRIX = (POINTER, INT, INT)  # address, type, row stride; then the stride of several matrices
 GEMM = (POINTER, *[INT] * 5, POINTER, *MATRIX, *MATRIX, POINTER, *MATRIX, INT, INT)
 ALL = *MATRIX, WIDE
 GEMMS = (POINTER, *[INT] * 5, POINTER, *ALL, *ALL, POINTER, *ALL, INT, INT, INT)
 
 
 class BlasError(RuntimeError):
-    """cuBLAS has refused a call."""
+    """A cuBLAS call failed."""
 
 
 def _checked(status: int) -> None:
@@ -48,7 +48,7 @@ def _checked(status: int) -> None:
 
 @cache
 def _library(cublas: Any) -> Any:
-    """The library that CuPy's module cublas has loaded: functions with their types, which raise.
+    """Return the cuBLAS library that CuPy has loaded, with typed functions that raise BlasError.
 
     Handles are made by it as well, and not by the module: where another package has loaded a
     cuBLAS of another version, this one may be that.
@@ -84,7 +84,7 @@ _of_streams: dict[tuple[Any, int], Blas] = {}
 
 
 def _blas(cupy: Any) -> Blas:
-    """That of the stream in use."""
+    """Return the current stream's cuBLAS."""
     at = cupy, cupy.cuda.get_current_stream().ptr
     if at not in _of_streams:
         _of_streams[at] = Blas(*at)
@@ -92,7 +92,7 @@ def _blas(cupy: Any) -> Blas:
 
 
 def workspace_held() -> int:
-    """Bytes of the workspace of the stream in use."""
+    """Return the bytes of the current stream's workspace."""
     cupy = arrays.loaded()
     return WORKSPACE if (cupy, cupy.cuda.get_current_stream().ptr) in _of_streams else 0
 
@@ -107,7 +107,7 @@ class Matrix(NamedTuple):
 
     @classmethod
     def of(cls, array: Array) -> Matrix | None:
-        """None if neither rows nor columns lie without gaps. array: of 2 axes, or 3."""
+        """Describe an array of 2 or 3 axes; None if neither rows nor columns are contiguous."""
         *lead, rows, columns = (s // array.itemsize for s in array.strides)
         height, width = array.shape[-2:]
         apart = lead[0] if lead else 0
@@ -119,13 +119,13 @@ class Matrix(NamedTuple):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """As `MATRIX` wants it, or `ALL` for several."""
+        """The arguments of `MATRIX`, or those of `ALL` for several matrices."""
         kind, several = TYPES[self.array.dtype.name], self.array.ndim > 2
         return arrays.address(self.array), kind, self.rows_apart, *([self.apart] * several)
 
 
 def product(x: Array, y: Array, out: Array) -> BoundCall | None:
-    """out (M, N) = x (M, K) y (K, N), or so for each of (count, ...), if all have 3 axes.
+    """Bind out (M, N) = x (M, K) y (K, N), or that for each of `count` if all have 3 axes.
 
     x and y may be transposed views; out is contiguous. All are of one dtype of `TYPES`; None if
     they are not, or if cuBLAS cannot read them where they lie.
@@ -133,7 +133,9 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     kind, inner = out.dtype.name, x.shape[-1]
     if kind not in TYPES or {x.dtype, y.dtype} != {out.dtype} or not math.prod(out.shape) * inner:
         return None
-    a, b, c = (Matrix.of(array) for array in (y, x, out))  # columns first: all is turned around
+    a, b, c = (
+        Matrix.of(array) for array in (y, x, out)
+    )  # cuBLAS stores columns first: out^T = y^T x^T
     if a is None or b is None or c is None or c.operation == TURNED:
         return None
     needs = PLANNED.get()
@@ -168,5 +170,5 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
 
 
 def _call(gemm: Callable[..., None], args: tuple[Any, ...], kept: object) -> None:
-    """kept: what the arguments point to."""
+    """Run a product; `kept` keeps alive the memory that the arguments point to."""
     gemm(*args)

@@ -1,7 +1,7 @@
-// What every source of kernels begins with. `real` is what arrays hold: float, double, __half or
+// The beginning of every kernel source. `real` is the arrays' element type: float, double, __half or
 // __nv_bfloat16, the last two with the header that they are from; `number` is the type of ids and
 // labels. These come as -D options. `calc` is what is computed with: float for 16 bits, which are
-// rounded when they are stored. Sums have one order, which hangs on sizes alone: no atomics.
+// rounded when they are stored. Sums have one order, which depends on sizes alone: no atomics.
 #ifdef header
 #include header
 #endif

@@ -1,4 +1,4 @@
-// What stands around convolution's products: the columns that windows read of one image, the image
+// Kernels beside convolution's products: the columns that windows read of one image, the image
 // that columns add up to, and biases of channels. Formulas: symgraph/ops/conv_compute.py.
 
 // columns (channels * kernel, windows) of image (channels, rows, columns of pixels): zeros outside.

@@ -13,7 +13,7 @@ from symgraph.core.types import Array
 def by_element(
     name: str, arrays: Sequence[Array], state: Array, *more: Any, cells: Sequence[Array] = ()
 ) -> BoundCall | None:
-    """A thread an element of the state (rows, units). cells: the arrays that are LSTM states."""
+    """Bind a kernel with a thread per element of `state` (rows, units); `cells`: LSTM states."""
     others = [a for a in arrays if all(a is not cell for cell in cells)]
     if not floating(*others, calc=cells):
         return None

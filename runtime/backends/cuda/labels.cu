@@ -1,5 +1,5 @@
-// What reads labels: the head's gradient, cross entropy, and picks of probabilities. A label that
-// is neither a class nor ignored cannot raise here: it is left in `wrong` (see faults.py) and makes
+// Kernels that read labels: the head's gradient, cross entropy, and picks of probabilities. A label that
+// is neither a class nor ignored cannot raise here: it is left in `wrong` (see rank_memory.py) and makes
 // NaN. A shard has the classes from `begin` on; of whole rows that is 0.
 
 const i64 IGNORED = -1, NO_CLASS = -2;

@@ -33,16 +33,16 @@ def run(name: str, values: Array, label: Array) -> Any:
 
 
 def checked(
-    call: KernelCall, name: str, shape: Shape, given: tuple[Array, ...], out: Array
+    call: KernelCall, name: str, shape: Shape, inputs: tuple[Array, ...], out: Array
 ) -> BoundCall:
-    """The call of a kernel for `given`: values (..., columns), their labels and maybe figures."""
-    values, label, a = given[0], given[1], call.attrs
+    """Bind a kernel on `inputs`: values (..., columns), their labels and maybe figures."""
+    values, label, a = inputs[0], inputs[1], call.attrs
     columns = values.shape[-1]
     classes = a.get("classes") or columns
     wrong = error_place(call.context, "label", classes)
     sizes = label.size, columns, a.get("begin", 0), classes
     compiled = run(name, values, label)
-    return launch(compiled, *shape, *given, out, wrong, *sizes, ignored_label(call.attrs, label))
+    return launch(compiled, *shape, *inputs, out, wrong, *sizes, ignored_label(call.attrs, label))
 
 
 # -- heads -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// What stands beside cuBLAS: a bias added to rows, and the sum of rows that is its gradient.
+// Kernels beside cuBLAS: a bias added to rows, and the sum of rows that is its gradient.
 
 extern "C" __global__ void add_row(real* y, const real* bias, i64 rows, i64 columns) {
     const i64 j = thread_index();

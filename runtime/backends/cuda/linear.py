@@ -16,27 +16,27 @@ from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import TensorType, wide
 
-LANES = 16  # rows that are added up beside one another
-RUN = 512  # rows that a block adds up, at least
-BLOCKS = 256  # as many as are at work at a time, about
+LANES = 16  # rows that a block adds up in parallel
+MIN_RUN = 512  # rows that a block adds up
+BLOCKS = 256  # about as many as run at a time
 
 
 @kernel("FullyConnected")
 def fully_connected(call: KernelCall) -> BoundCall | None:
-    """x W^T + b."""
+    """Bind x W^T + b."""
     data, weight, *bias = call.ins
     units, inner = weight.shape
     out = call.outs[0].reshape(-1, units)
-    made = product(data.reshape(-1, inner), weight.T, out)
-    if made is None or not bias:
-        return made
+    bound = product(data.reshape(-1, inner), weight.T, out)
+    if bound is None or not bias:
+        return bound
     add = function("linear", "add_row", real=out.dtype.name)
-    return in_turn(made, launch(add, *each_of_rows(*out.shape), out, bias[0], *out.shape))
+    return in_turn(bound, launch(add, *each_of_rows(*out.shape), out, bias[0], *out.shape))
 
 
 @kernel("_fc_grad_data")
 def grad_data(call: KernelCall) -> BoundCall | None:
-    """g W."""
+    """Bind g W."""
     (grad, weight), (out,) = call.ins, call.outs
     units, inner = weight.shape
     return product(grad.reshape(-1, units), weight, out.reshape(-1, inner))
@@ -44,7 +44,7 @@ def grad_data(call: KernelCall) -> BoundCall | None:
 
 @kernel("_fc_grad_weight")
 def grad_weight(call: KernelCall) -> BoundCall | None:
-    """g^T x."""
+    """Bind g^T x."""
     (grad, data), (out,) = call.ins, call.outs
     units, inner = out.shape
     return product(grad.reshape(-1, units).T, data.reshape(-1, inner), out)
@@ -52,7 +52,7 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
 
 @kernel("dot")
 def dot(call: KernelCall) -> BoundCall | None:
-    """Products of two matrices, either transposed."""
+    """Bind the product of two matrices, either of which may be transposed."""
     (x, y), (out,), a = call.ins, call.outs, call.attrs
     if x.ndim != 2 or y.ndim != 2:
         return None
@@ -61,7 +61,7 @@ def dot(call: KernelCall) -> BoundCall | None:
 
 @kernel("batch_dot")
 def batch_dot(call: KernelCall) -> BoundCall | None:
-    """Products of all pairs of matrices, either transposed."""
+    """Bind the products of pairs of matrices, either of which may be transposed."""
     (x, y), a = call.ins, call.attrs
     x, y, out = (array.reshape(-1, *array.shape[-2:]) for array in (x, y, *call.outs))
     x = x.swapaxes(1, 2) if a["transpose_a"] else x
@@ -70,7 +70,7 @@ def batch_dot(call: KernelCall) -> BoundCall | None:
 
 @kernel("_sum_rows")
 def sum_rows(call: KernelCall) -> BoundCall | None:
-    """The sum of all axes but the last."""
+    """Bind the sum over all axes but the last."""
     (x,), (out,) = call.ins, call.outs
     if not floating(x, out):
         return None
@@ -79,7 +79,7 @@ def sum_rows(call: KernelCall) -> BoundCall | None:
         function("linear", name, real=out.dtype.name)
         for name in ("sum_rows", "sum_runs", "sum_parts")
     )
-    run = max(RUN, -(-rows // max(1, BLOCKS // blocks)))
+    run = max(MIN_RUN, -(-rows // max(1, BLOCKS // blocks)))
     runs = -(-rows // run)
     if runs == 1:
         return launch(whole, (blocks,), (WARP, LANES), x, out, rows, columns)

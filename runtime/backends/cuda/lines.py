@@ -22,8 +22,8 @@ from symgraph.core.types import Array, TensorType, wide
 from symgraph.ops.normalize import normal_axes
 
 LANES = 16  # threads of a sum that shares its block with others
-RUN = 128  # lines whose terms of gamma's and beta's gradients are added up together, at least
-RUNS = 32  # of them, at most
+MIN_RUN = 128  # lines whose terms of gamma's and beta's gradients are added up together
+MAX_RUNS = 32
 
 
 class Lines(NamedTuple):
@@ -39,7 +39,7 @@ class Lines(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """As kernels have them."""
+        """The arguments of kernels."""
         return self.number, self.length, self.after
 
     @property
@@ -49,8 +49,8 @@ class Lines(NamedTuple):
 
     @property
     def run(self) -> int:
-        """How many lines are added up together for sums over all of them."""
-        return max(RUN, -(-self.number // RUNS))
+        """The number of lines that are added up together in sums over all lines."""
+        return max(MIN_RUN, -(-self.number // MAX_RUNS))
 
     @property
     def runs(self) -> int:
@@ -64,14 +64,14 @@ class Lines(NamedTuple):
 
 
 def sums(count: int, terms: int, *, apart: bool) -> Shape:
-    """A block for each, or blocks of 32 beside one another."""
+    """Return a launch of `count` sums: a block for each if `apart`, else one for 32 neighbours."""
     if apart:
         return block_a_row(count, terms)
     return (-(-count // WARP),), (WARP, LANES)
 
 
 def along(data: Array, axis: int, axes: int = 1) -> Lines:
-    """The lines of data along `axis`, or along so many axes from it on."""
+    """Return the lines of data along `axes` neighbouring axes, the first of which is `axis`."""
     axis %= data.ndim
     shape = data.shape
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + axes :])
@@ -87,8 +87,8 @@ def layer_norm(call: KernelCall) -> BoundCall | None:
     if not floating(*call.ins, *call.outs):
         return None
     x, a = call.ins[0], call.attrs
-    found, compiled = along(x, a["axis"]), run("layer_norm", x)
-    return launch(compiled, *found.along, *call.ins, *call.outs, *found.sizes, float(a["eps"]))
+    layout, compiled = along(x, a["axis"]), run("layer_norm", x)
+    return launch(compiled, *layout.along, *call.ins, *call.outs, *layout.sizes, float(a["eps"]))
 
 
 @kernel("_layer_norm_grad")
@@ -96,20 +96,20 @@ def layer_norm_grad(call: KernelCall) -> BoundCall | None:
     (x, gamma, mean, std, g), (of_x, *vectors) = call.ins, call.outs
     if not floating(*call.ins, *call.outs):
         return None
-    found = along(x, call.attrs["axis"])
-    (parts,) = scratch(call.context, [parts_of(found, x)])
+    layout = along(x, call.attrs["axis"])
+    (parts,) = scratch(call.context, [parts_of(layout, x)])
     of_data, of_lines, of_runs = (
         run(name, x) for name in ("layer_norm_grad", "layer_norm_parts", "layer_norm_sums")
     )
     return in_turn(
-        launch(of_lines, *found.over, x, mean, std, g, parts, *found.sizes, found.run),
-        launch(of_runs, *each(found.length), parts, *vectors, found.length, found.runs),
-        launch(of_data, *found.along, x, gamma, mean, std, g, of_x, *found.sizes),
+        launch(of_lines, *layout.over, x, mean, std, g, parts, *layout.sizes, layout.run),
+        launch(of_runs, *each(layout.length), parts, *vectors, layout.length, layout.runs),
+        launch(of_data, *layout.along, x, gamma, mean, std, g, of_x, *layout.sizes),
     )
 
 
 def parts_of(lines: Lines, data: Array) -> TensorType:
-    """The type of the runs' sums for gamma and beta."""
+    """Return the type of the runs' sums for gamma and beta."""
     return TensorType((2, lines.runs, lines.length), wide(data.dtype.name))
 
 
@@ -119,5 +119,5 @@ def l2_normalization(call: KernelCall) -> BoundCall | None:
     if not floating(x, *call.outs):
         return None
     axes = normal_axes(a, x.ndim)
-    found, compiled = along(x, axes[0], len(axes)), run("l2_normalize", x)
-    return launch(compiled, *found.along, x, *call.outs, *found.sizes, float(a["eps"]))
+    layout, compiled = along(x, axes[0], len(axes)), run("l2_normalize", x)
+    return launch(compiled, *layout.along, x, *call.outs, *layout.sizes, float(a["eps"]))

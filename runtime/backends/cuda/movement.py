@@ -1,6 +1,6 @@
-"""Movement: numbers that are put elsewhere as they are, by CuPy's copies, right where they belong.
+"""Movement: operators that only copy numbers, by CuPy's copies straight to the outputs.
 
-An operator's own computation would make them in new memory, from which they are copied once more.
+An operator's array computation would allocate its outputs, which would then be copied once more.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ VIEWS = (
 
 
 def copied(*pairs: tuple[Array, Array]) -> BoundCall:
-    """The copies of arrays to others of their shapes."""
+    """Bind copies: (target, source) of one shape each."""
     copyto = module().copyto
     calls = [BoundCall(copyto, pair) for pair in pairs]
     return calls[0] if len(calls) == 1 else in_turn(*calls)
 
 
 def register(op: str) -> None:
-    """An operator whose outputs are its input's memory, seen in another way."""
+    """Register an operator whose outputs are views of its input."""
     compute: Callable[..., Any] = find(op).compute
 
     @kernel(op)
     def seen(call: KernelCall) -> BoundCall:
         if PLANNED.get() is not None:
             return BoundCall(noop, ())
-        found = compute(Env(module()), call.attrs, *call.ins)
-        made = found if isinstance(found, tuple) else (found,)
-        return copied(*zip(call.outs, made, strict=True))
+        result = compute(Env(module()), call.attrs, *call.ins)
+        views = result if isinstance(result, tuple) else (result,)
+        return copied(*zip(call.outs, views, strict=True))
 
 
 for name in VIEWS:
@@ -64,7 +64,7 @@ def stack(call: KernelCall) -> BoundCall:
 
 
 def side_by_side(call: KernelCall, axis: int) -> BoundCall:
-    """The inputs, one behind the other along an axis of the output."""
+    """Bind the concatenation of the inputs along an axis of the output."""
     (out,), start = call.outs, 0
     pairs = []
     for x in call.ins:

@@ -23,34 +23,34 @@ from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
 
 
-def by_phase(call: KernelCall, of_batch: BoundCall, of_given: BoundCall) -> BoundCall:
-    """The call by the batch's statistics in training, by those given else."""
-    return BoundCall(_choose, (call.context, of_batch, of_given))
+def by_phase(call: KernelCall, of_batch: BoundCall, of_moving: BoundCall) -> BoundCall:
+    """Bind the choice of the batch's statistics in training, else of the moving averages."""
+    return BoundCall(_choose, (call.context, of_batch, of_moving))
 
 
-def _choose(context: CallContext, of_batch: BoundCall, of_given: BoundCall) -> None:
-    bound = of_batch if context.env.train else of_given
+def _choose(context: CallContext, of_batch: BoundCall, of_moving: BoundCall) -> None:
+    bound = of_batch if context.env.train else of_moving
     bound.function(*bound.args)
 
 
-def on_channels(call: KernelCall, name: str, given: tuple[Array, ...], *more: Any) -> BoundCall:
-    """The call of a kernel with a block for each channel. given: data first."""
-    data = by_channel(given[0], call.attrs["axis"])
+def on_channels(call: KernelCall, name: str, arrays: tuple[Array, ...], *more: Any) -> BoundCall:
+    """Bind a kernel with a block for each channel; the data is the first of `arrays`."""
+    data = by_channel(arrays[0], call.attrs["axis"])
     before, channels, after = data.shape
     run, count = function("norm", name, real=data.dtype.name), before * after
-    return launch(run, *block_a_row(channels, count), *given, count, channels, after, *more)
+    return launch(run, *block_a_row(channels, count), *arrays, count, channels, after, *more)
 
 
 # -- in one ------------------------------------------------------------------------------------
 
 
 def in_one(call: KernelCall, name: str, *more: Any) -> BoundCall:
-    given, a = (*call.ins, *call.outs), call.attrs
-    of_batch, of_given = (
-        on_channels(call, name, given, by, a["fix_gamma"], float(a["eps"]), *more)
+    arrays, a = (*call.ins, *call.outs), call.attrs
+    of_batch, of_moving = (
+        on_channels(call, name, arrays, by, a["fix_gamma"], float(a["eps"]), *more)
         for by in (True, False)
     )
-    return of_given if a["use_global_stats"] else by_phase(call, of_batch, of_given)
+    return of_moving if a["use_global_stats"] else by_phase(call, of_batch, of_moving)
 
 
 @kernel("BatchNorm")
@@ -101,26 +101,28 @@ def normalize_grad(call: KernelCall) -> BoundCall | None:
     (x, *vectors, g), (of_x, *sums), a = call.ins, call.outs, call.attrs
     if not floating(x, g, of_x, calc=[*vectors, *sums]):
         return None
-    given = (*call.ins, *call.outs)
-    return on_channels(call, "normalize_grad", given, a["fix_gamma"], float(a["eps"]))
+    arrays = (*call.ins, *call.outs)
+    return on_channels(call, "normalize_grad", arrays, a["fix_gamma"], float(a["eps"]))
 
 
 @kernel("_moving_average")
 def moving_average(call: KernelCall) -> BoundCall | None:
-    given = (*call.ins, *call.outs)
-    if not floating(*given):
+    arrays = (*call.ins, *call.outs)
+    if not floating(*arrays):
         return None
-    size, keep = given[0].size, float(call.attrs["momentum"])
-    run = function("norm", "moving_average", real=given[0].dtype.name)
-    of_batch, of_given = (launch(run, *each(size), *given, size, by, keep) for by in (True, False))
-    return by_phase(call, of_batch, of_given)
+    size, keep = arrays[0].size, float(call.attrs["momentum"])
+    run = function("norm", "moving_average", real=arrays[0].dtype.name)
+    of_batch, of_moving = (
+        launch(run, *each(size), *arrays, size, by, keep) for by in (True, False)
+    )
+    return by_phase(call, of_batch, of_moving)
 
 
 # -- LRN ---------------------------------------------------------------------------------------
 
 
 def over_channels(name: str, call: KernelCall, *more: float) -> BoundCall | None:
-    """The call of a kernel with a thread for each element of the data."""
+    """Bind a kernel with a thread for each element of the data."""
     (x,) = call.ins
     if not floating(x, *call.outs):
         return None

@@ -12,7 +12,7 @@ from symgraph.ops.pool import windows_over
 
 
 def pooled(name: str, call: KernelCall, data: Array, pixels: Array, *more: Any) -> BoundCall | None:
-    """The call of a kernel with a thread for each of `pixels`, of the output or of its gradient."""
+    """Bind a kernel with a thread for each of `pixels`, of the output or of the data's gradient."""
     a = call.attrs
     if data.ndim != 4 or not floating(*call.ins, *call.outs):
         return None
@@ -25,7 +25,7 @@ def pooled(name: str, call: KernelCall, data: Array, pixels: Array, *more: Any) 
 
 
 def average(a: Attrs) -> tuple[bool, bool]:
-    """Whether it is one, and whether the padding counts."""
+    """Tell whether pooling is an average, and whether the average counts the padding."""
     return a["pool_type"] == "avg", a["count_include_pad"] is not False
 
 

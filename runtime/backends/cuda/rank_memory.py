@@ -1,6 +1,6 @@
-"""What the kernels of a rank share on its GPU: random keys, deferred errors and scratch memory.
+"""Memory that a rank's kernels share on its GPU: random keys, deferred errors and scratch.
 
-A CUDA graph holds the arguments of its kernels for good, so all of it lies at fixed addresses.
+The arguments of a CUDA graph's kernels never change, so all of it lies at fixed addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from symgraph.core.registry import Env
 from symgraph.core.types import Array, TensorType
 
 KEY_BLOCK = 1024  # streams whose keys are written together
-ERROR_KINDS = 256  # at most so many kinds of ids of one rank: what they are and their number
+MAX_ERROR_KINDS = 256  # of a rank: a kind is a name of ids and their number
 
 
 # -- random keys -------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class DeviceRandomKeys:
         return place, self._sample
 
     def write(self, env: Env) -> None:
-        """Write the keys and the sample of a run, for what is called from now on."""
+        """Write the keys and the sample of a run, for the calls that follow."""
         if env.sample != self._written.sample:
             self._sample.fill(env.sample)
         if (env.seed, env.step) != (self._written.seed, self._written.step):
@@ -78,14 +78,14 @@ class DeferredErrors:
     """
 
     def __init__(self) -> None:
-        self._slots: Any = module().zeros(ERROR_KINDS, "float64")
+        self._slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
         self._kinds: list[tuple[str, int]] = []
 
     def place(self, what: str, count: int) -> Array:
         """Return where kernels leave an id outside 0..count-1; 0, which is within, means none."""
         kind = what, count
         if kind not in self._kinds:
-            assert len(self._kinds) < ERROR_KINDS
+            assert len(self._kinds) < MAX_ERROR_KINDS
             self._kinds.append(kind)
         at = self._kinds.index(kind)
         slot: Array = self._slots[at : at + 1]

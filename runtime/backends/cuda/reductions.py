@@ -1,4 +1,4 @@
-"""Sums and means over axes that are beside one another."""
+"""Sums and means over neighbouring axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from symgraph.ops.reduce import axes_in
 
 
 def together(shape: Shape, axes: Collection[int]) -> Lines | None:
-    """The lines along these axes; None if they are not beside one another."""
+    """Return the lines along these axes; None if the axes are not neighbours."""
     long = [axis for axis, length in enumerate(shape) if length > 1]
     places = [place for place, axis in enumerate(long) if axis in axes]
     if not places:
@@ -26,13 +26,13 @@ def together(shape: Shape, axes: Collection[int]) -> Lines | None:
 
 
 def summed(call: KernelCall, axes: Collection[int], divisor: float = 1.0) -> BoundCall | None:
-    """The sum over axes, divided."""
+    """Bind the sum over axes, divided by `divisor`."""
     (x,), (out,) = call.ins, call.outs
-    found = together(x.shape, axes)
-    if found is None or not floating(x, out):
+    layout = together(x.shape, axes)
+    if layout is None or not floating(x, out):
         return None
     compiled = run("sum_lines", x)
-    return launch(compiled, *found.along, x, out, *found.sizes, float(divisor))
+    return launch(compiled, *layout.along, x, out, *layout.sizes, float(divisor))
 
 
 @kernel("sum")

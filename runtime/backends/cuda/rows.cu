@@ -1,9 +1,9 @@
 // Look-ups of rows by id, and their gradient: rows added up by id, each sum in the order of the
-// batch (the bits of runtime/native's sums). That order comes from counting: each thread compares
+// batch (the bits of the CPU's sums). That order comes from counting: each thread compares
 // its own id with all others, little work for the tens of thousands of ids of a batch.
 
 // The row of an id: clipped, or `count` if it is not there. An id that is none of the `classes` is
-// left in `wrong` (see faults.py).
+// left in `wrong` (see rank_memory.py).
 __device__ i64 row_of(
     number id, i64 begin, i64 classes, i64 count, i64 clip, double* wrong, bool* known
 ) {

@@ -1,5 +1,5 @@
 // Sequences of different lengths in data that are (steps, batch, inner), or (batch, steps, inner): a
-// row is one step of one sample. A length that there cannot be is left in `wrong` (see faults.py) and
+// row is one step of one sample. A length that there cannot be is left in `wrong` (see rank_memory.py) and
 // makes NaN. Formulas: symgraph/ops/sequence.py.
 
 struct Step {

@@ -17,7 +17,7 @@ LENGTH, LAST = "sequence length", "last step of a sequence"
 def by_steps(
     name: str, call: KernelCall, data: Array, rows: int, wrong: Sequence[Array], *more: float
 ) -> BoundCall | None:
-    """The call of a kernel on the steps of data. wrong: where it leaves a wrong length, if it does.
+    """Bind a kernel on the steps of data; `wrong`: the place for an invalid length, if any.
 
     rows: of the output. more: its further numbers.
     """
@@ -42,8 +42,8 @@ def by_steps(
 
 
 def last_of(data: Array, axis: int) -> Array:
-    found: Array = data[-1] if axis == 0 else data[:, -1]
-    return found
+    last: Array = data[-1] if axis == 0 else data[:, -1]
+    return last
 
 
 @kernel("SequenceMask")

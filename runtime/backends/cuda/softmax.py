@@ -38,11 +38,11 @@ def on_rows(name: str, ins: tuple[Array, ...], out: Array) -> BoundCall | None:
 
 
 def on_lines(name: str, ins: tuple[Array, ...], out: Array, axis: int) -> BoundCall | None:
-    """The same along another axis, by lines.cu."""
+    """Bind a kernel of lines.cu along another axis than the last."""
     if not floating(*ins, out):
         return None
-    found, call = lines.along(out, axis), lines.run(f"{name}_lines", out)
-    return launch(call, *found.along, *ins, out, *found.sizes)
+    layout, call = lines.along(out, axis), lines.run(f"{name}_lines", out)
+    return launch(call, *layout.along, *ins, out, *layout.sizes)
 
 
 def register(op: str, name: str) -> None:
@@ -81,7 +81,7 @@ def softmax_output(call: KernelCall) -> BoundCall | None:
 
 
 def figures_of(x: Array, figures: Array) -> BoundCall:
-    """The figures (2, ...) of rows (..., columns), see `_shard_row_figures`."""
+    """Bind the figures (2, ...) of rows (..., columns), see `_shard_row_figures`."""
     columns = x.shape[-1]
     rows = x.size // columns
     shape = block_a_row(rows, columns)
@@ -96,7 +96,7 @@ def row_figures(call: KernelCall) -> BoundCall | None:
 
 @kernel("_shard_join_figures")
 def join_figures(call: KernelCall) -> BoundCall | None:
-    """For two shards; those of more are few numbers still."""
+    """Bind the join of two shards' figures; those of more shards have no kernel."""
     if len(call.ins) != 2 or not floating(*call.ins):
         return None
     rows = call.outs[0].size // 2

@@ -9,34 +9,37 @@ from runtime.backends.cuda.base import WIDE, each, function, launch
 from runtime.backends.device import arrays
 from symgraph.core.types import Array
 
-PARTS = 1024  # at most so many sums, a block each
-EACH = 16  # elements a thread, at least, where there are fewer parts
+MAX_PARTS = 1024  # partial sums, a block each
+MIN_TERMS = 16  # elements of a thread if there are fewer parts
 
 
 def squared_norms(gradients: Sequence[Array]) -> list[float]:
-    """The sum of squares of each in float64, always in the same order; waits for the GPU once.
+    """Return each gradient's sum of squares in float64; wait for the GPU once.
 
-    How one is cut into parts hangs on the number of its elements alone, not on the GPU.
+    The order of a sum depends on the number of its elements alone, not on the GPU.
     """
     cupy = arrays.loaded()
-    parts, out = cupy.empty(PARTS, "float64"), cupy.empty(len(gradients), "float64")
+    parts, out = cupy.empty(MAX_PARTS, "float64"), cupy.empty(len(gradients), "float64")
     for place, gradient in enumerate(gradients):
         size, real = gradient.size, gradient.dtype.name
-        count = min(PARTS, -(-size // (WIDE * EACH)))
+        count = min(MAX_PARTS, -(-size // (WIDE * MIN_TERMS)))
         squares, total = (function("updates", n, real=real) for n in ("squares", "total"))
         for call in (
             launch(squares, (count,), (WIDE,), gradient, parts, size),
             launch(total, (1,), (WIDE,), parts, out[place : place + 1], count),
         ):
             call.function(*call.args)
-    found: list[float] = out.get().tolist()
-    return found
+    sums: list[float] = out.get().tolist()
+    return sums
 
 
 def step(name: str, flat: Sequence[Array], numbers: Sequence[Any]) -> None:
-    """One update of a parameter: kernel `name` of updates.cu on flat arrays, the parameter first.
+    """Update a parameter.
 
-    numbers: its settings, in the parameter's dtype.
+    Args:
+        name: The kernel of updates.cu.
+        flat: Flat arrays: the parameter, its gradient and the optimizer's state.
+        numbers: The kernel's settings, in the parameter's dtype.
     """
     weight = flat[0]
     run = function("updates", name, real=weight.dtype.name)
