@@ -14,7 +14,7 @@ from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements
 from symgraph.core.types import Array
 
-START_HEAT, END_HEAT = 0.03, 1e-5  # shares of the energy
+START_HEAT, END_HEAT = 0.03, 1e-5  # temperatures, as shares of the energy
 
 
 def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:

@@ -15,7 +15,7 @@ class Stopped(Exception):
 
 
 class Budget:
-    """What a search may still spend."""
+    """The steps and seconds that a search may still spend."""
 
     def __init__(self, *, seconds: float = math.inf, steps: float = math.inf) -> None:
         self.steps = steps

@@ -32,8 +32,8 @@ from symgraph.core.types import Array
 
 MAX_BAND_SETS = 60_000  # down-sets in a band
 BAND_WIDTHS = (24, 16, 12, 8, 5, 3)
-MAX_HALVINGS, SMALL_GAP = 12, 1e-5  # of the gap between a bound and a placement
-MAX_FREE_SETS = 8_000  # down-sets, where elements without order multiply them
+MAX_HALVINGS, SMALL_GAP = 12, 1e-5  # for the gap between a bound and a placement
+MAX_FREE_SETS = 8_000  # down-sets with elements without order, which multiply them
 Best = tuple[float, Array]  # largest load, node -> device
 
 

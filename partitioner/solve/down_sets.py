@@ -16,7 +16,7 @@ from partitioner.solve.elements import Arcs
 from symgraph.core.orders import neighbours
 from symgraph.core.types import Array
 
-MAX_BYTES, MAX_SETS = 700_000_000, 3_000_000  # that a family may take and hold
+MAX_BYTES, MAX_SETS = 700_000_000, 3_000_000  # the most memory and down-sets of a family
 
 
 class TooMany(Exception):

@@ -14,7 +14,7 @@ from partitioner.solve.elements import elements
 from partitioner.solve.noncontiguous import place_noncontiguous
 from partitioner.solve.problem import ACCELERATOR, CORE, InfeasibleError, Problem
 
-SEARCH_SECONDS = 60.0  # for the smallest limit
+SEARCH_SECONDS = 60.0  # time limit of the search for the smallest memory limit
 KIND_NAMES = {ACCELERATOR: "accelerators", CORE: "CPU cores"}
 
 

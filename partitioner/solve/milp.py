@@ -21,8 +21,8 @@ from partitioner.solve.elements import Elements
 from partitioner.solve.highs import Row, matrix, minimise
 from symgraph.core.types import Array
 
-MAX_VARIABLES = 12_000  # beyond, nothing is proven in reasonable time
-STEPS_PER_VARIABLE = 1_000.0  # of the budget, for each node of the search
+MAX_VARIABLES = 12_000  # larger programmes prove nothing in reasonable time
+STEPS_PER_VARIABLE = 1_000.0  # steps of the budget for each node of the search
 NO_LIMIT = 1e9  # seconds or nodes
 
 
@@ -32,7 +32,7 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
     Args:
         core: the elements.
         bound: a load that some placement has.
-        budget: what the search may spend.
+        budget: the budget of the search.
 
     Returns:
         A lower bound, and element -> device where that is proven optimal.

@@ -23,8 +23,11 @@ from partitioner.solve.reduction import join_uncuttable, reduced
 from symgraph.core.types import Array
 
 ROUNDS = 12
-MAX_STEPS, STEPS_PER_PAIR = 1_500_000, 5_000  # of a round; for each element and device
-START_SHARE, SEARCH_SHARE = 0.25, 0.5  # of what is left of the budget
+MAX_STEPS, STEPS_PER_PAIR = (
+    1_500_000,
+    5_000,
+)  # steps of a round: at most, and per element and device
+START_SHARE, SEARCH_SHARE = 0.25, 0.5  # shares of the remaining budget
 
 
 def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:

@@ -34,7 +34,7 @@ class InfeasibleError(PlacementError):
 
 @dataclass(frozen=True)
 class Transfer:
-    """One value that moves. A node may make several; a dependency without data costs 0."""
+    """A value that moves. A node may make several; a dependency without data costs 0."""
 
     source: int  #: the node that makes it
     targets: tuple[int, ...]  #: the nodes that read it
@@ -43,14 +43,14 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Kind:
-    """Devices that are alike."""
+    """A kind of device; all devices of a kind are equal."""
 
-    name: str  #: such as `acc`; its devices are `acc:0`, `acc:1`, ...
+    name: str  #: the name, such as `acc`; the devices are `acc:0`, `acc:1`, ...
     count: int  #: the number of devices
-    times: Array  #: of each node on such a device; inf: it cannot run there
-    #: The time that each transfer takes of a device whose border it crosses; None: its cost.
+    times: Array  #: the time of each node on such a device; inf: it cannot run there
+    #: The time that each transfer costs a device whose border it crosses; None: Transfer.cost.
     moves: Array | None = None
-    memory_limit: float = math.inf  #: of each device
+    memory_limit: float = math.inf  #: the memory of each device
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Problem:
     All times are in one unit, all sizes in another.
     """
 
-    names: tuple[str, ...]  #: of the nodes
-    kinds: tuple[Kind, ...]
-    memory: Array  #: of each node
-    transfers: tuple[Transfer, ...]
+    names: tuple[str, ...]  #: the names of the nodes
+    kinds: tuple[Kind, ...]  #: the kinds of device
+    memory: Array  #: the memory of each node
+    transfers: tuple[Transfer, ...]  #: the values that move
     colours: Sequence[int] = ()  #: nodes of one colour >= 0 stay together; -1: none
     #: Nodes on which a contiguous placement puts no order; they follow their colour.
     backward: Sequence[bool] = ()
@@ -121,7 +121,7 @@ class Problem:
 
     @cached_property
     def moves(self) -> tuple[tuple[float, ...], ...]:
-        """The time that each transfer takes of a device, by kind."""
+        """The time that each transfer costs a device, by kind."""
         costs = tuple(float(t.cost) for t in self.transfers)
         return tuple(costs if k.moves is None else tuple(k.moves.tolist()) for k in self.kinds)
 
@@ -156,14 +156,14 @@ def published(
     """Make the paper's problem: accelerators, and CPU cores without a limit and without messages.
 
     Args:
-        names: of the nodes.
-        accelerator: time of each node on an accelerator; inf: it cannot run there.
-        cpu: time of each node on a CPU core; inf: it cannot run there.
-        memory: of each node.
+        names: the names of the nodes.
+        accelerator: the time of each node on an accelerator; inf: it cannot run there.
+        cpu: the time of each node on a CPU core; inf: it cannot run there.
+        memory: the memory of each node.
         transfers: the values that move.
-        accelerators: number of accelerators.
-        cpus: number of CPU cores.
-        memory_limit: of each accelerator.
+        accelerators: the number of accelerators.
+        cpus: the number of CPU cores.
+        memory_limit: the memory of each accelerator.
         colours: see Problem.
         backward: see Problem.
     """

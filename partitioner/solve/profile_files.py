@@ -28,14 +28,14 @@ FIELDS = (*TIMES, "activation_size", "parameter_size")
 
 @dataclass(frozen=True)
 class Layer:
-    """One line of a profile: milliseconds and bytes."""
+    """A layer of a profile, which is one line of the file."""
 
-    name: str
-    title: str
-    forward: float
-    backward: float
-    activation: float
-    parameters: float
+    name: str  #: the id of the node
+    title: str  #: the description, such as `Linear(in_features=..)`
+    forward: float  #: milliseconds of the forward pass
+    backward: float  #: milliseconds of the backward pass
+    activation: float  #: bytes of the activations
+    parameters: float  #: bytes of the parameters
 
     @property
     def kind(self) -> str:

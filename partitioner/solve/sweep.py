@@ -31,7 +31,7 @@ from symgraph.core.types import Array
 
 Pieces = list[tuple[int, list[int]]]  # (kind, elements), first to last
 SLICE_SETS = 512  # down-sets between two looks at the budget
-FEW_KINDS = 3  # what is left is weighed for every set of kinds that may be left
+FEW_KINDS = 3  # with more kinds, the rest is not priced for every set of kinds that may be left
 
 
 class Kinds(NamedTuple):
@@ -39,24 +39,24 @@ class Kinds(NamedTuple):
 
     counts: Array  #: devices of each kind
     limits: Array  #: bytes that each of them may hold
-    strides: Array  #: what one device more adds to a state; 0: not counted
-    own: Array  #: the element that is nowhere but on this kind's one device; -1: none
-    prices: Array  #: of a second on each kind
+    strides: Array  #: the number that one more device adds to a state; 0: not counted
+    own: Array  #: an element that only this kind's one device can run; -1: none
+    prices: Array  #: the price of a second on each kind
     left: Array  #: the row of Table.left for each set of kinds that are left, as a bit set
 
 
 class Table(NamedTuple):
-    """What a sweep writes."""
+    """The results of a sweep."""
 
     best: Array  #: the least largest load, or sum of loads, so far: [down-sets, states]
     came: Array  #: the down-set before, times the number of kinds, plus the piece's kind
     stamp: Array  #: the last down-set from which a walk came to each
-    #: What is not yet placed and the nets that are cut, at the prices of some kinds, then a row of
+    #: The cost of unplaced elements and cut nets at the prices of some kinds, then a row of
     #: memory: [rows, down-sets].
     left: Array
-    bound: Array  #: loads must be below it
-    goal: float  #: the priced sum of all loads must be below it; inf: there is none
-    steps: Array  #: of all walks
+    bound: Array  #: the bound that loads must stay below
+    goal: float  #: the bound on the priced sum of all loads; inf: none
+    steps: Array  #: the number of steps of all walks
 
 
 def states(w: Weights) -> int:
@@ -70,10 +70,10 @@ def sweep(
     """Find the best chain with a largest load below the bound; None if there is none.
 
     Args:
-        w: what pieces cost.
+        w: the costs of pieces.
         family: the down-sets to walk.
         bound: loads are below it.
-        budget: what the walks may spend.
+        budget: the budget of the walks.
         goal: if finite, find the chain with the smallest sum of loads instead, below this goal.
 
     Raises:
@@ -371,7 +371,7 @@ def _leave(v, nets):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _turn(choice, taken, count, size, cost):  # type: ignore[no-untyped-def]
-    """Let an element of a net in (cost > 0) or out: update which sets of free members pay."""
+    """Add (cost > 0) or remove an element of a net; update which sets of free members pay."""
     for s in range(choice.shape[0]):
         before = count + taken[s]
         if before == 0:

@@ -11,19 +11,19 @@ from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements, Net
 from symgraph.core.types import Array
 
-MAX_GROUP = 4  # free elements in a group, of which all sets are tried
+MAX_GROUP = 4  # the most free elements in a group; all their sets are tried
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a piece costs. Of free elements set aside (see relaxation.py) it takes the cheapest."""
+    """The costs of a piece, with the cheapest set of free elements set aside; see relaxation.py."""
 
     times: Array  #: seconds: [kinds, elements]
     memory: Array  #: bytes of each element
     counts: tuple[int, ...]  #: devices of each kind
     limits: Array  #: bytes that a device of each kind may hold
-    prices: Array  #: of a second on each kind; see prices.py
-    nets: tuple[Net, ...]
+    prices: Array  #: the price of a second on each kind; see prices.py
+    nets: tuple[Net, ...]  #: the values that several elements make or read
     groups: tuple[int, ...]  #: the group of free elements that is in each net; -1: none
     masks: tuple[int, ...]  #: which members of that group are in the net, as a bit set
     free: Array  #: seconds of each set of each group: [kinds, groups, sets]

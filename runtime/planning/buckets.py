@@ -30,7 +30,7 @@ BucketGen = Callable[[Any], Model | SymbolInputs]
 
 
 class Buckets:
-    """The plans of all buckets, each made when it is first needed.
+    """The plans of all buckets; each is made when it is first needed.
 
     The others follow the placement and schedule of `default`, the plan of the default bucket, which
     is made first. It should be the largest: what is chosen for it then fits all.
@@ -52,13 +52,13 @@ class Buckets:
             sym_gen: makes the network of a bucket by its key.
             default_bucket_key: the key of the default bucket.
             provide: the data and labels of the default bucket.
-            options: of the default bucket.
-            dtype: of parameters.
+            options: the options of the default bucket.
+            dtype: the dtype of parameters.
             train: whether the networks have gradients.
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
-        # An order that is made for one network does not fit the others.
+        # A searched order fits only the network that it was made for.
         self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
@@ -79,8 +79,8 @@ class Buckets:
         """Return the plan of a bucket.
 
         Args:
-            key: the bucket's.
-            provide: its data and labels, read the first time.
+            key: the key of the bucket.
+            provide: its data and labels, read only the first time.
 
         Raises:
             GraphError: the bucket has other parameters or outputs than the default one.
@@ -96,7 +96,7 @@ class Buckets:
         """Return the programs of a step with one batch of each of these buckets.
 
         Args:
-            keys: of buckets that are planned.
+            keys: the keys of planned buckets.
 
         Raises:
             GraphError: a loss that several batches cannot share.
@@ -129,7 +129,7 @@ class Buckets:
         return plan_model(self._model(key, provide), options, self.dtype, train=self.train)
 
     def _model(self, key: Hashable, provide: Iterable[DataDesc]) -> Model:
-        # Its own names, so that a bucket's network does not depend on which were made before.
+        # A new NameManager, so that a bucket's names do not depend on the buckets before it.
         with NameManager():
             network = self.sym_gen(key)
         if isinstance(network, Model):

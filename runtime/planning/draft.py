@@ -29,7 +29,7 @@ class Draft:
     network: Network
     placement: Placement
     options: Options
-    """What is left to choose, and what programs and memory depend on."""
+    """The options that programs and memory depend on; some are still open."""
     _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
     _plans: dict[Partition, MemoryPlan] = field(default_factory=dict, repr=False)
     _merged: dict[object, Graph] = field(default_factory=dict, repr=False)
@@ -55,7 +55,7 @@ class Draft:
         return kept_bytes(self.whole)
 
     def overheads(self, partition: Partition) -> StepOverheads:
-        """Return the overheads of a step of a cut."""
+        """Compute the overheads of a step of a cut."""
         return step_overheads(
             partition,
             self.network.grads,

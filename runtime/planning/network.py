@@ -36,7 +36,7 @@ from symgraph.passes.simplify import fold
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is to be planned, besides the options."""
+    """The network to plan: everything but the options."""
 
     symbol: Symbol
     feeds: Mapping[str, Feed]
@@ -70,13 +70,13 @@ class Network:
     sizes: tuple[int, ...]
     """Samples of each micro-batch, the largest first."""
     prologue: Graph
-    """What is computed of the whole batch before its first micro-batch."""
+    """The part to compute on the whole batch before its first micro-batch."""
     outputs: tuple[Value, ...]
     """The forward outputs."""
     names: tuple[str, ...]
     """The outputs' names."""
     layouts: Mapping[Value, Layout]
-    """How the outputs' micro-batches make up the whole batch's."""
+    """The layouts by which the outputs' micro-batches make up the whole batch's."""
     states: Mapping[str, Value]
     """Variable -> the value that it takes in the next step."""
     grads: Mapping[str, Value]

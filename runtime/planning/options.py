@@ -36,6 +36,7 @@ class PlacedNetwork(NamedTuple):
     graph: Graph
     """The graph of its largest micro-batch."""
     placement: Placement
+    """The placement of that graph."""
     parameters: Collection[str]
     """The variables of the graph that are not fed."""
 
@@ -78,7 +79,7 @@ class PlacementOptions(MemoryOptions):
     """Whether the nodes of one ctx_group stay together; this field and the next three go to
     partitioner.strategies.Constraints."""
     objective: str = STEP
-    """What the best of several placements is chosen by."""
+    """The criterion for the best of several placements."""
     split_tied: bool = False
     """Whether parameters may be sent to other devices than their own."""
     solver_steps: float = SOLVER_STEPS
@@ -162,7 +163,7 @@ class NetworkOptions(PrecisionOptions):
 
 @dataclass(frozen=True)
 class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
-    """How to place, cut and schedule a network, as the user says it."""
+    """The user's choices for placing, cutting and scheduling a network."""
 
     _: KW_ONLY
     pricing: CostProvider = field(default_factory=default_pricing)
@@ -178,7 +179,7 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
 
 
 def require_options(feeds: Mapping[str, Any], options: Options) -> None:
-    """Reject what no plan can be made of, even where nothing would read it.
+    """Reject invalid options and feeds, even those that nothing would read.
 
     Raises:
         TypeError: feeds, devices or counts of other types.

@@ -59,7 +59,7 @@ def select_placement(
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
-    """Return what a strategy must keep to."""
+    """Return the constraints of a strategy."""
     devices, groups = options.ranks, options.groups or {}
     pins = {
         group: devices.index(device)
@@ -95,11 +95,11 @@ class _Tries:
     """
 
     def __init__(self, draft: Drafting, costs: CostModel, *, hurry: bool) -> None:
-        """hurry: leave out placements that cannot make the shortest step."""
+        """Take as `hurry` whether to skip placements that cannot make the shortest step."""
         self.draft, self.costs, self.hurry = draft, costs, hurry
-        self.candidates: dict[int, PlanCandidate] = {}  # by the placement's number
-        self.plans: list[tuple[Placed, Plan]] = []  # that keep to the limits
-        self.shortest = math.inf  # seconds of a step
+        self.candidates: dict[int, PlanCandidate] = {}  # placement's number -> candidate
+        self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
+        self.shortest = math.inf  # seconds of the shortest step
         self.failed: ScheduleError | None = None
 
     def add(self, number: int, placed: Placed) -> None:
@@ -136,7 +136,7 @@ def _timed(draft: Draft, costs: CostModel) -> Plan:
 
 
 def _limits(strategy: str, graph: Graph, constraints: Constraints) -> list[tuple[str, Constraints]]:
-    """Return the strategies to try, each with what it must keep to.
+    """Return the strategies to try, each with its constraints.
 
     All pieces of a split operator on one device may make no slower bottleneck than one on each, but
     a longer step where nothing else fills the wait; so both are tried.

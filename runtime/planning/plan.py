@@ -65,13 +65,13 @@ class Plan:
     network: Network
     """The graphs that were placed."""
     options: Options
-    """What the user asked for, with the splits that were chosen."""
+    """The user's options, with the chosen splits."""
     partitions: Mapping[int, Partition]
     """Micro-batch size -> the cut graph of that size; all have the same bodies and edges."""
     schedule: Schedule
     """The programs of all ranks."""
     account: tuple[RankMemory, ...]
-    """What each rank holds at its worst moment, packed only if there is a limit of memory."""
+    """The memory of each rank at its worst moment, packed only if there is a memory limit."""
     choice: PlanCandidate
     """The schedule, time segments and recomputation."""
     candidates: tuple[PlanCandidate, ...] = ()
@@ -85,7 +85,7 @@ class Plan:
 
     @cached_property
     def memory(self) -> tuple[RankMemory, ...]:
-        """What each rank takes, to the byte: what packing leaves unused is transient too."""
+        """The memory of each rank, to the byte; bytes unused by packing count as transient."""
         partitions = {Kind(0, size): partition for size, partition in self.partitions.items()}
         kinds = [Kind(0, size) for size in self.sizes]
         grads = dict.fromkeys(partitions, self.grads)
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def prologue(self) -> Graph:
-        """What is computed of the whole batch before its first micro-batch."""
+        """The part to compute on the whole batch before its first micro-batch."""
         return self.network.prologue
 
     @property
@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def layouts(self) -> Mapping[Value, Layout]:
-        """How the outputs' micro-batches make up the whole batch's."""
+        """The layouts by which the outputs' micro-batches make up the whole batch's."""
         return self.network.layouts
 
     @property
@@ -202,7 +202,7 @@ class Plan:
     def overheads(
         self, partition: Partition | None = None, micro_batches: int | None = None
     ) -> StepOverheads:
-        """Return the overheads of a step.
+        """Compute the overheads of a step.
 
         Args:
             partition: another one of the same network; by default the first micro-batch's.

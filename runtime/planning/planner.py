@@ -102,7 +102,7 @@ def _seconds(best: Plan) -> float:
 
 
 def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Options]:
-    """Return what to ask for so that every operator is on a whole column of the grid."""
+    """Return the request that puts every operator on a whole column of the grid."""
     rows = grid_rows(options.ranks, options.data_axis, options.model_axis)
     row = replace(options, devices=rows[0], splits=False, data_axis=1, model_axis=None)
     if len(rows) == 1:

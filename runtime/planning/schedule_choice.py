@@ -41,7 +41,7 @@ from symgraph.core.errors import ConfigError, LimitError
 from symgraph.core.units import bytes_text
 from symgraph.passes.replicate import copies_of
 
-LENGTHS_LISTED = 2  # of time segments that the list scheduler is tried for
+LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
 Costing = Callable[[], CostModel]
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
@@ -80,18 +80,18 @@ class _Tries:
     """The ways to run a draft that have been tried."""
 
     def __init__(self, draft: Draft, costs: Costing, is_open: bool) -> None:
-        """is_open: whether there is a choice."""
+        """Take as `is_open` whether there is a choice."""
         self.draft, self.is_open = draft, is_open
         self.costs = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
         self.candidates: list[PlanCandidate] = []
         self.best: Plan | None = None
-        self.least: Plan | None = None  # that needs the least memory
+        self.least: Plan | None = None  # the one that needs the least memory
 
     def add(self, attempt: Attempt, listed: Sequence[ListSchedule] = ()) -> Plan:
         """Try an attempt.
 
         Args:
-            listed: where the attempt puts what the list scheduler finds.
+            listed: the list to which the attempt adds the list scheduler's results.
         """
         plan, limit = _recomputed(self.draft, attempt), self.draft.options.memory
         fits = limit is None or plan.choice.peak <= limit

@@ -17,7 +17,7 @@ from symgraph.passes.shard import SPLIT
 from symgraph.passes.shards import DEVICES, GROUP, place_of
 
 SHARDS, REPLICAS = "shards", "replicas"
-WORTH_SPLITTING = 0.6  # of a device's even share: lighter groups find a place whole
+WORTH_SPLITTING = 0.6  # share of a device's even load; lighter groups are placed whole
 GAIN = 0.97  # the predicted step must be this much shorter: whole groups send less
 
 
@@ -53,7 +53,7 @@ def weigh(graph: Graph, costs: Costs) -> dict[str, Weight]:
 def splits_to_try(
     weights: Mapping[str, Weight], fixed: Sequence[str], devices: int
 ) -> list[tuple[GroupSplit, ...]]:
-    """Return what to try besides no split at all.
+    """Return the splits to try besides none.
 
     That is the heaviest group in shards, the heaviest that is more than an even share replicated,
     and both.

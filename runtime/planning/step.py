@@ -35,7 +35,7 @@ Ints = npt.NDArray[Any]
 
 
 class MicroBatch(NamedTuple):
-    """One of the micro-batches of a step."""
+    """A micro-batch of a step."""
 
     part: int
     """The number of its batch."""
@@ -113,7 +113,7 @@ class StepPrograms:
 
     @cached_property
     def memory(self) -> tuple[RankMemory, ...]:
-        """What each rank holds, instruction by instruction.
+        """The memory of each rank, instruction by instruction.
 
         A step of one batch has its plan's memory. The batches of a mixed step share an arena, so
         what is held is read off the arena: all but parameters, optimizer arrays and scratch.

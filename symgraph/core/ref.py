@@ -13,7 +13,7 @@ from symgraph.core.types import Shape, TensorType, Value
 
 
 class Recorder(Protocol):
-    """What refs ask of the graph that they are added to; see `symgraph.core.build.Builder`."""
+    """The methods of a graph under construction that refs use; see symgraph.core.build.Builder."""
 
     def type_of(self, value: Value) -> TensorType: ...
 

@@ -74,7 +74,7 @@ def _load_bfloat16() -> None:
 
 
 class Value(NamedTuple):
-    """One output of one node."""
+    """An output of a node."""
 
     node: str
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, which is not needed

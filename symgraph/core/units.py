@@ -58,7 +58,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def but_only(count: int, noun: str) -> str:
-    """Say that there are only so many.
+    """Format the end of an error: there are only that many.
 
     >>> but_only(1, "edge"), but_only(5, "edge")
     ('but there is only 1 edge', 'but there are only 5 edges')

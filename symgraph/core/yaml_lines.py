@@ -19,14 +19,17 @@ from symgraph.core.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 MERGE = "tag:yaml.org,2002:merge"
-MAX_ALIASED = 100_000  # values that aliases add to those of the text
+MAX_ALIASED = 100_000  # the most values that aliases may add
 
 
 class Place(NamedTuple):
-    """Where something was written; places sort in the order of reading, overrides last."""
+    """The place of a key in a file or an override; sorts in reading order, overrides last."""
 
+    #: Whether it is an override and not a line of the file.
     is_override: bool
-    number: int  # line of the file from 1, or position of the override
+    #: The line of the file from 1, or the position of the override.
+    number: int
+    #: The place in words.
     text: str
 
     def __str__(self) -> str:
@@ -34,8 +37,9 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One mistake; problems sort by place."""
+    """A mistake in a document; problems sort by place."""
 
+    #: The place of the key.
     place: Place
     path: KeyPath
     message: str

@@ -15,12 +15,12 @@ from partitioner.costs.cost import Rates
 from runtime.backends.cpu.gemm import packed_rows
 from symgraph.core.types import Value
 
-COPY_SECONDS = 5e-6  # of the worker, to find an array that is fed
+COPY_SECONDS = 5e-6  # time of the worker to look up a fed array
 
 
 @dataclass(frozen=True)
 class StepOverheads:
-    """Bytes that are read and written, all in passes over memory, one element after the other."""
+    """Bytes that are read and written in sequential passes over memory."""
 
     running: Mapping[BodyKey, float] = field(default_factory=dict)
     """Bytes of a body's run, the mean over micro-batches: fed arrays are copied in, and its terms
@@ -51,14 +51,14 @@ def step_overheads(
     slots: int,
     update: bool,
 ) -> StepOverheads:
-    """Return the overheads of a step.
+    """Compute the overheads of a step.
 
     Args:
         partition: the cut network.
         grads: parameter -> its gradient.
         parameters: all variables that are not fed.
-        micro_batches: their number.
-        slots: arrays of the optimizer for each parameter.
+        micro_batches: the number of micro-batches.
+        slots: the number of optimizer arrays for each parameter.
         update: whether the step ends with updates.
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
@@ -81,7 +81,9 @@ def step_overheads(
     packing: dict[int, float] = defaultdict(float)
     for name in grads:
         stage, size = stage_of[name], graph[name].types[0].nbytes
-        updating[stage] += (3 + 2 * slots) * size  # the gradient once, all else there and back
+        updating[stage] += (
+            3 + 2 * slots
+        ) * size  # the gradient is read once, all else is read and written
         packing[stage] += 2 * forms[name] * size
     return StepOverheads(running, copies, updating, packing)
 

@@ -23,7 +23,7 @@ NO_OVERHEADS = StepOverheads()
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
 
 KernelCosts = CostTable | Speed
-Pair = tuple[str, str]  # kinds of a message's sender and of its receiver
+Pair = tuple[str, str]  # the device kinds of a message's sender and receiver
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class CostModel:
     kinds: Mapping[str, KernelCosts]
     """Kind of device -> measured kernels, or the speed by which all kernels are estimated."""
     links: Mapping[Pair, Link]
+    """Kinds of sender and receiver -> their link."""
     overhead: float = INSTRUCTION
     """Seconds of a rank before each instruction."""
     machine: Machine | None = field(default=None, kw_only=True)
@@ -64,7 +65,7 @@ class CostModel:
 
     @property
     def link(self) -> Link:
-        """The link with the largest latency, where one must stand for all."""
+        """The link with the largest latency, for uses that need a single link."""
         return max(self.links.values(), key=lambda link: link.latency, default=Link())
 
     def of(self, context: Context) -> KernelCosts:
@@ -205,7 +206,7 @@ def link_of_host(latency: Number, bandwidth: Number, receiver: str = "cpu") -> L
 # Gives the costs of a graph on some of these devices.
 CostProvider = Callable[[Graph, Sequence[Context]], CostModel]
 
-# What is compared where nothing is measured: the same on all ranks.
+# The costs to compare with where nothing is measured; they are the same on all ranks.
 NOMINAL = CostModel.alike(Speed(1e11, 5e-6, 1e10), Link(2e-5, 5e9))
 
 
@@ -214,7 +215,7 @@ def always(costs: CostModel) -> CostProvider:
     return lambda graph, contexts: costs
 
 
-# Makers of providers for options that name none. Nothing is measured down here: `import runtime`
+# Makers of providers for options that name none. Planning itself measures nothing: `import runtime`
 # adds MEASURED, which runtime.profiling.calibration.pricing makes.
 UNMEASURED, MEASURED = "unmeasured", "measured"
 PROVIDERS: dict[str, Callable[[], CostProvider]] = {UNMEASURED: lambda: always(NOMINAL)}

@@ -41,15 +41,15 @@ class Region(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What micro-batches that run the same bodies have in common."""
+    """A kind of micro-batch: those of one kind run the same bodies."""
 
     part: int
     """The first batch of the step that has their bucket."""
     size: int
-    """Samples."""
+    """The number of samples."""
 
 
-# Of each kind of micro-batch, the variables whose gradients a body completes, and their bytes.
+# Kind of micro-batch -> body -> variables whose gradients it completes -> their bytes.
 Gradients = Mapping[Kind, Mapping[BodyKey, Mapping[str, int]]]
 Message = tuple[int, int]  # tag, micro-batch
 
@@ -68,7 +68,7 @@ class Arena(NamedTuple):
     sums: Mapping[tuple[str, int], int]
     """(variable, partial sum) -> offset."""
     adding: Mapping[tuple[BodyKey, int], list[tuple[str, Keep | Join]]]
-    """(body, micro-batch) -> what to do with the gradients that it completes."""
+    """(body, micro-batch) -> how to add up the gradients that it completes."""
     totals: Mapping[str, int]
     """Variable -> the partial sum that becomes its gradient."""
     needs: tuple[list[Need], list[Need], list[Need]]
@@ -78,20 +78,27 @@ class Arena(NamedTuple):
 
 
 class _Touches(NamedTuple):
-    """The regions of a layout, and the instructions that touch each."""
+    """The regions of a layout, and the numbers of those that each instruction touches."""
 
     regions: list[Region]
+    """The regions."""
     by_run: Mapping[BodyKey, list[int]]
+    """Body of a run -> its regions."""
     by_free: Mapping[BodyKey, list[int]]
+    """Body of a free -> its regions."""
     by_message: Mapping[int, list[int]]
+    """Tag of a message -> its regions."""
 
 
 class _Span(NamedTuple):
-    """The run of a body: its moment."""
+    """The run of a body at a moment of the programs."""
 
     key: BodyKey
+    """The body."""
     mb: int
+    """The micro-batch."""
     now: int
+    """The moment."""
 
 
 def reserve(
@@ -112,7 +119,7 @@ def reserve(
         grads: for every kind, parameter -> the value of its gradient.
         fixed: variables that have arrays of their own.
     """
-    one = len(kinds) == 1  # its gradients are read where they are made, and not added up
+    one = len(kinds) == 1  # gradients of one micro-batch are not added up
     layouts = {
         kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
         for kind, partition in partitions.items()

@@ -21,7 +21,7 @@ from runtime.backends.device.arrays import Device
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.excerpts import captured
 
-ROW_SECONDS, ROW_CALLS = 2e-3, 1 << 12  # of calls on a GPU in a row, at least and at most
+ROW_SECONDS, ROW_CALLS = 2e-3, 1 << 12  # of a row of calls on a GPU: at least, and at most
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -75,7 +75,7 @@ class Bench:
         return describe_machine()
 
     def place(self) -> tuple[str, int]:
-        """Return what devices share their memory with this one, and the bytes that are free."""
+        """Return the name of the memory that devices share with this one, and its free bytes."""
         return "host", host_memory()
 
 
@@ -103,7 +103,7 @@ class GpuBench(Bench):
 
 
 def bench_of(device: Device) -> Bench:
-    """Return the bench of a device."""
+    """Create the bench of a device."""
     return Bench(device) if device.is_host else GpuBench(device)
 
 

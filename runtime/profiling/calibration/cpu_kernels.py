@@ -37,14 +37,14 @@ from runtime.profiling.calibration.rates import measure_rates, measure_speed
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 
-CALLS = 8  # of a signature in a pass, at most
-CALLS_SECONDS = 4e-3  # that they may take; two calls may take longer
-READING_SHARE = 0.03  # of a call's time: less is not timed with parameters in different caches
-LEAST, PASSES = 3, 5  # passes at least; passes if there is time
+CALLS = 8  # the most calls of a signature in a pass
+CALLS_SECONDS = 4e-3  # the most time for them, except that two calls are always made
+READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
+LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 IDLE_CALLS = 200
 IDLE = "idle"  # the signature of calls that do nothing
-MAX_THREADS = 8  # more would need much memory to tell the same
+MAX_THREADS = 8  # more threads need much memory for the same result
 
 
 _Times = dict[str, list[float]]
@@ -157,7 +157,13 @@ class _Excerpt:
     def __init__(
         self, body: BoundBody, signatures: Mapping[str, str], readers: Collection[str] = ()
     ) -> None:
-        """signatures: of the nodes, by name. readers: nodes that read parameters."""
+        """Split a body into calls.
+
+        Args:
+            body: the body.
+            signatures: the signatures of its nodes, by name.
+            readers: the nodes that read parameters.
+        """
         self.body = body
         self.signatures = [signatures[step.name] for step in body.steps]
         self.calls = [body._replace(steps=(step,)) for step in body.steps]
@@ -192,7 +198,7 @@ class _Excerpt:
 
 
 class _Pass:
-    """What a worker runs again and again: its excerpts, and what reads parameters alone."""
+    """The calls that a worker repeats: its excerpts, and those that read parameters alone."""
 
     def __init__(self, excerpts: Sequence[_Excerpt], sweeps: CacheFlusher) -> None:
         self.excerpts, self.sweeps = excerpts, sweeps
@@ -231,11 +237,19 @@ class _Prepare:
         data: Sequence[SyntheticInputs],
         pool: Executor,
     ) -> None:
-        """uses: counts the calls of every signature. failed: signatures that fail, and why."""
+        """Prepare without running anything.
+
+        Args:
+            speed: the estimated speed of the device.
+            uses: counts the calls of every signature.
+            failed: collects signatures that fail, with the reason.
+            data: the inputs of each worker.
+            pool: the workers.
+        """
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
 
     def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
-        """Return what each worker runs of graphs that are not known yet."""
+        """Return the calls of each worker for graphs that are not known yet."""
         teams = [self(graph) for graph in graphs if self.is_new(graph)]
         workers = len(self.data)
         return [

@@ -20,7 +20,7 @@ from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE, Env, find
 from symgraph.core.types import Array, TensorType, Types, Value, is_float
 
-DIFFERENT_NUMBERS = 10_007  # before they repeat; no row of a usual size is like the one before
+DIFFERENT_NUMBERS = 10_007  # period of the random numbers; rows of usual sizes all differ
 
 
 class SyntheticInputs:
@@ -33,7 +33,7 @@ class SyntheticInputs:
         self._rng = np.random.default_rng(0)
 
     def begin(self) -> None:
-        """Let the next excerpt read all arrays again."""
+        """Allow the next excerpt to read all arrays again."""
         self._used.clear()
 
     def next(self, type_: TensorType, id_count: int | None) -> Array:

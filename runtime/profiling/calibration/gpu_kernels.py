@@ -24,8 +24,8 @@ from runtime.profiling.calibration.excerpts import SyntheticInputs, captured, cu
 from runtime.profiling.calibration.rates import measure_speed, rates_of_card
 from symgraph.core.graph import Graph
 
-SAMPLES = 5  # of a signature, if there is time
-TIMES = 20  # calls of it in one CUDA graph, as a run has many
+SAMPLES = 5  # samples of a signature, if there is time
+TIMES = 20  # calls of a signature in one CUDA graph, as a run has many
 NO_CACHES = Caches(0, 0)
 
 

@@ -30,23 +30,27 @@ from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError
 
-SECONDS = 0.25  # that one kind of work is repeated
-SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes of messages; round trips at most
-FIGURE_DIGITS = 4  # significant ones
+SECONDS = 0.25  # time to repeat one kind of work
+SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes, bytes, most round trips
+FIGURE_DIGITS = 4  # significant digits
 DEVICES = "devices="
 
 
 class _Rank(NamedTuple):
-    """The figures of a rank."""
+    """The measured figures of a rank."""
 
     host: str
+    """The name of its host."""
     place: str
     """Its host's processor, or a GPU."""
     memory: int
     """Bytes of the whole place."""
     flops: float
+    """Operations per second of matrix products."""
     bandwidth: float
+    """Bytes per second of large additions."""
     call: float
+    """Seconds of a small call."""
 
 
 def measuring_ranks(environ: Mapping[str, str], contexts: Sequence[Context] | None) -> Cluster:
@@ -118,7 +122,7 @@ def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOS
     """Measure messages between two ranks; all ranks must call this, and all get the result.
 
     Args:
-        transport: of this rank.
+        transport: the transport of this rank.
         a, b: the two ranks.
         here: the device of this rank, which holds the messages.
     """

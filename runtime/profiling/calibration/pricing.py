@@ -35,7 +35,7 @@ from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mp
 from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph
 
-SECONDS = 3.0  # the most that a profile of one kind of device takes before a choice
+SECONDS = 3.0  # time limit for profiling one kind of device before a choice
 NOTHING = CostModel({}, {})
 HERE = cpu(0), cpu(1)
 
@@ -90,7 +90,7 @@ class CostCache:
 
     def __init__(self) -> None:
         self._known = NOTHING
-        self._asked: set[tuple[str, Context]] = set()  # digests of graphs, devices
+        self._asked: set[tuple[str, Context]] = set()  # (digest of a graph, device)
 
     def pricing(
         self, measure: Callable[[Graph, Sequence[Context], CostModel], CostModel]

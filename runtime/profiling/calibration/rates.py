@@ -22,7 +22,7 @@ from symgraph.core.types import Array, TensorType, Value
 Timer = Callable[[Work, Device], float]  # the seconds of one call of some work
 
 UNCACHED = 16 << 20  # bytes: more than fit in a cache that cores share
-CALLS = 200  # of a small operator in one body
+CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
 
