@@ -61,8 +61,8 @@ class Call(NamedTuple):
 Names = tuple[str, ...]
 ShapeRule = Callable[[Site, Shapes, Shapes], tuple[Shapes, Shapes]]
 DTypeRule = Callable[[Site, Sequence[str | None]], tuple[Sequence[str | None], Sequence[str]]]
-Positions = tuple[int, ...]  # of inputs
-Offsets = Sequence[int]  # of outputs in the memory of an input, in bytes
+Positions = tuple[int, ...]  # the positions of inputs
+Offsets = Sequence[int]  # the offsets of outputs in the memory of an input, in bytes
 ViewRule = Callable[[Attrs, Types, Types], Offsets | None]
 Count = Callable[[Attrs, Types], int]
 

@@ -95,7 +95,7 @@ def early_values(
         (early,), (values,) = prologues, feeds
         made = evaluate(early, {n.name: values[n.name] for n in early.variables})
         return [{v.node: a for v, a in zip(early.outputs, made, strict=True)}]
-    read: list[list[list[Array]]] = []  # of each batch, of each operator: the inputs, flat
+    read: list[list[list[Array]]] = []  # batch -> operator -> its inputs, flat
     for early, values in zip(prologues, feeds, strict=True):
         ins = prune(early, [v for out in early.outputs for v in early[out.node].inputs])
         made = evaluate(ins, {n.name: values[n.name] for n in ins.variables})

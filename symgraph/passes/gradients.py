@@ -19,7 +19,7 @@ from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, find
 from symgraph.core.types import TensorType, Value, is_float
 
-SCALE = "_loss_scale"  # of a variable that is fed it
+SCALE = "_loss_scale"  # the suffix of a variable that is fed the loss scale
 
 
 class Differentiated(NamedTuple):

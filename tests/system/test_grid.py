@@ -1,4 +1,4 @@
-"""The grid of cases.md (pipelines 1): every schedule runs every shape, with the same bits."""
+"""The grid: every schedule runs every shape, with the same bits."""
 
 from __future__ import annotations
 
