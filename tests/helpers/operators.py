@@ -49,6 +49,11 @@ class Maker:
         self.feeds[name] = np.asarray(values).astype(dtype or self.dtype)
         return sym.Variable(name)
 
+    def data(self, shape: Shape) -> Symbol:
+        """A new value that has a gradient."""
+        fed = self.feed(self.rng.standard_normal(shape))
+        return sym.broadcast_add(fed, self.parameter((1, *shape[1:])))
+
     def ids(self, shape: Shape, count: int) -> Symbol:
         return self.feed(self.rng.integers(0, count, shape), str(self.rng.choice(["int32", ""])))
 
@@ -66,7 +71,7 @@ class Maker:
         if known and self.rng.random() < 0.7:
             return known[self.rng.integers(len(known))]
         fed = shape[0] == BATCH
-        return self.feed(self.rng.standard_normal(shape)) if fed else self.parameter(shape)
+        return self.data(shape) if fed else self.parameter(shape)
 
     def axis(self, rank: int) -> int:
         return int(self.rng.integers(1 if self.apart else 0, rank))
@@ -122,7 +127,7 @@ class Maker:
         if fits and self.rng.random() < 0.7:
             return fits[self.rng.integers(len(fits))]
         shape = SHAPES[int(self.rng.choice(list(ranks)))]
-        return self.feed(self.rng.standard_normal(shape)), shape
+        return self.data(shape), shape
 
     def other(self, op: str, shape: Shape) -> Symbol:
         broadcast = op.startswith("broadcast_")

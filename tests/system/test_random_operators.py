@@ -6,7 +6,6 @@ import pytest
 
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
-from symgraph.core.errors import ScheduleError
 from tests.helpers.networks import random_groups
 from tests.helpers.operators import drawable, random_operators
 from tests.helpers.pipelines import assert_close, assert_same_bits, judge, on_devices, on_threads
@@ -14,18 +13,11 @@ from tests.helpers.pipelines import assert_close, assert_same_bits, judge, on_de
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 
 SEEDS, DEVICES = 50, 3
-STUCK = 25  # zb-h2 and zb-v: a W waits for another stage's W, which its rank has put off
-SEEDS_AND_STUCK = [
-    pytest.param(seed, marks=pytest.mark.xfail(raises=ScheduleError, strict=True))
-    if seed == STUCK
-    else seed
-    for seed in range(SEEDS)
-]
 CLOSE = {"float64": 1e-10, "float32": 1e-5}
 
 
 @pytest.mark.every(10)
-@pytest.mark.parametrize("seed", SEEDS_AND_STUCK)
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_operator_on_any_placement_equals_reference(seed):
     """The test that matters most drew 15 operators of 222, in float64 alone (issue 21)."""
     case, apart = random_operators(seed)
@@ -41,10 +33,10 @@ def test_any_operator_on_any_placement_equals_reference(seed):
 
 
 def test_all_operators_that_users_call_are_drawn():
-    """Of the registry's 222 operators, 166 are in some network, besides those of its gradients.
+    """Of the registry's 219 operators, 166 are in some network, and 29 more in its backward pass.
 
-    The rest cannot be drawn because only passes make them: gradients (which backward passes of
-    these networks call), shards, statistics over several devices, copies and messages.
+    The rest are made by passes alone: shards, statistics over several devices, copies, messages,
+    and a few gradients that these seeds do not need (of maximum pooling and pick).
     """
     drawn = set()
     for seed in range(SEEDS):
