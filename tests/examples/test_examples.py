@@ -100,7 +100,7 @@ def language_model_case(**args) -> Case:
     return Case(model.symbol, feeds, arrays, axes)
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(16)
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 5])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("residual", [True, False])

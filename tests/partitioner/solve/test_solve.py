@@ -199,6 +199,7 @@ def permuted(problem: Problem, order: np.ndarray) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_the_optimum_does_not_depend_on_the_order_of_the_nodes():
     rng = np.random.default_rng(3)
     worse = 0

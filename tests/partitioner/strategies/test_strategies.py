@@ -242,6 +242,7 @@ def test_every_node_is_placed_once_on_any_number_of_devices(name, devices, count
         assert fcs == sorted(fcs)
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_networks_keep_groups_and_parameters_whole(seed):
     case = random_case(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runtime.frontends.cli.plan_report import candidates_table
 from runtime.planning.costs.prices import NOMINAL, always
 from runtime.planning.options import Options
@@ -10,6 +12,7 @@ from tests.helpers.pipelines import make_plan
 from tests.helpers.recurrent import lstm_case
 
 
+@pytest.mark.slow
 def test_the_chosen_candidate_is_marked_without_a_memory_limit():
     """None was: peaks before packing, of candidates, were compared with the plan's after it."""
     groups = {"layer0": cpu(0), "layer1": cpu(1), "head": cpu(1)}

@@ -72,6 +72,7 @@ def test_every_strategy_is_considered_and_none_beats_the_one_taken():
     assert taken.seconds == min(c.seconds or c.bound for c in made.placements)
 
 
+@pytest.mark.slow
 def test_limits_that_nothing_keeps_to_are_told():
     with pytest.raises(PlacementError, match=r"the smallest limit that works is \d+") as refused:
         decided("step", 2, memory=100)
