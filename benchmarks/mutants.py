@@ -113,7 +113,6 @@ def sample(count: int, seed: int) -> list[tuple[str, int, str, str]]:
 
 def killed(tree: Path, marks: str) -> bool:
     """Whether one of the tests with these marks fails on a tree, or none can be collected."""
-    tests = [t for t in TESTS if (tree / t).exists()]
     command = [
         sys.executable,
         "-m",
@@ -127,7 +126,7 @@ def killed(tree: Path, marks: str) -> bool:
         "-m",
         marks,
     ]
-    done = subprocess.run([*command, *tests], cwd=tree, capture_output=True, check=False)
+    done = subprocess.run([*command, *TESTS], cwd=tree, capture_output=True, check=False)
     return done.returncode != 0
 
 
@@ -137,6 +136,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     options = parser.parse_args()
+    if killed(ROOT, MARKS["short"]):
+        sys.exit("the short suite fails without any mistake: mend that first")
     tally = {"short": 0, "slow": 0, "nobody": 0}
     for number, (file, line, words, text) in enumerate(sample(options.count, options.seed), 1):
         with TemporaryDirectory() as folder:

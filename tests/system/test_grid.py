@@ -27,31 +27,8 @@ from tests.helpers.pipelines import (
     on_threads,
     run_step,
 )
+from tests.runtime.schedule.chains import GRID
 
-GRID = [  # stages a rank, micro-batches, ranks
-    (2, 2, 2),
-    (2, 4, 4),
-    (2, 8, 2),
-    (2, 8, 4),
-    (2, 8, 8),
-    (4, 4, 4),
-    (4, 8, 4),
-    (4, 8, 8),
-    (4, 16, 4),
-    (4, 32, 4),
-    (4, 64, 4),
-    (4, 16, 16),
-    (4, 32, 32),
-    (4, 128, 64),
-    (3, 2, 2),
-    (3, 8, 2),
-    (3, 12, 4),
-    (4, 6, 3),
-    (4, 10, 5),
-    (2, 3, 4),
-    (2, 10, 4),
-    (2, 15, 4),
-]
 CORNERS = [(1, 1, 4), (2, 1, 3), (1, 3, 5), (2, 2, 4), (1, 5, 1), (4, 1, 1)]
 LARGE = 1024  # runs of one phase: more would take the test suite minutes
 

@@ -14,6 +14,32 @@ from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.gradients import gradients
 
+# The grid of PyTorch's tests: stages per rank, micro-batches, ranks.
+GRID = [
+    (2, 2, 2),
+    (2, 4, 4),
+    (2, 8, 2),
+    (2, 8, 4),
+    (2, 8, 8),
+    (4, 4, 4),
+    (4, 8, 4),
+    (4, 8, 8),
+    (4, 16, 4),
+    (4, 32, 4),
+    (4, 64, 4),
+    (4, 16, 16),
+    (4, 32, 32),
+    (4, 128, 64),
+    (3, 2, 2),
+    (3, 8, 2),
+    (3, 12, 4),
+    (4, 6, 3),
+    (4, 10, 5),
+    (2, 3, 4),
+    (2, 10, 4),
+    (2, 15, 4),
+]
+
 
 def placed(symbol: Symbol, ranks: int, train: bool = True) -> Partition:
     """The cut of a network whose groups `g0`, `g1`, ... are ranks; x of shape (2,) is fed."""

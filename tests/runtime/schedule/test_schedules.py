@@ -15,34 +15,10 @@ from runtime.schedule.generators.zb_h1 import zb_h1
 from runtime.schedule.instructions import Run
 from runtime.schedule.program import Program
 from symgraph.core.errors import ConfigError
+from tests.runtime.schedule.chains import GRID
 from tests.runtime.schedule.ideal import Ideal, Lists, costs, ideal, peak
 from tests.runtime.schedule.write_golden import CASES, FOLDER, golden
 
-# The grid of PyTorch's tests: stages a rank, micro-batches, ranks.
-GRID = [
-    (2, 2, 2),
-    (2, 4, 4),
-    (2, 8, 2),
-    (2, 8, 4),
-    (2, 8, 8),
-    (4, 4, 4),
-    (4, 8, 4),
-    (4, 8, 8),
-    (4, 16, 4),
-    (4, 32, 4),
-    (4, 64, 4),
-    (4, 16, 16),
-    (4, 32, 32),
-    (4, 128, 64),
-    (3, 2, 2),
-    (3, 8, 2),
-    (3, 12, 4),
-    (4, 6, 3),
-    (4, 10, 5),
-    (2, 3, 4),
-    (2, 10, 4),
-    (2, 15, 4),
-]
 SMALL = [(v, m, p) for v in (1, 2, 3) for m in (1, 2, 3, 7) for p in (1, 2, 5)]
 ODD_RANKS = {
     "V": [0, 1, 1, 0],
