@@ -1,8 +1,9 @@
-"""The command line of the runtime: explore schedules without a network.
+"""The command line of the runtime: explore schedules without a network, verify plans.
 
     python -m runtime simulate --schedule 1f1b --stages 4 --micro-batches 8
+    python -m runtime verify FILE
 
-Exit status: 0 done, 2 bad input (one clear line, no traceback).
+Exit status: 0 done, 1 the plan is wrong, 2 bad input (one clear line, no traceback).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
+from runtime.frontends.cli import verify
 from runtime.frontends.cli.simulate import explore
 from runtime.schedule.generators.table import SCHEDULES
 from symgraph.app.command_line import OK, Parser, status_of
@@ -40,6 +42,13 @@ examples:
         edit the file as you like: an error says what is out of order or would hang
 
 exit status: 0 done, 2 bad input"""
+VERIFICATION = """\
+Check the text of a plan with code that shares nothing with the planner: everything is computed
+once, on its device, after what it needs; every message is sent and received once; no rank waits
+for ever, even if channels hold no message; nothing is freed or written over before its last use;
+gradients get all their terms; memory keeps to its limit. Each line says one thing that is wrong.
+
+exit status: 0 nothing is wrong, 1 something is, 2 the file is no plan"""
 LARGEST = Fraction(10) ** 30  # figures are printed as floats, and times are ticks of 64 bits
 EXPONENT = 4  # characters
 
@@ -48,14 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
 
     def work() -> int:
-        explore(_parser().parse_args(argv))
+        options = _parser().parse_args(argv)
+        if options.command == "verify":
+            return verify.main(options.file)
+        explore(options)
         return OK
 
     return status_of(work)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m runtime", description="Explore pipeline schedules.")
+    parser = Parser(
+        prog="python -m runtime", description="Explore pipeline schedules and verify plans."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     simulate = commands.add_parser(
         "simulate",
@@ -69,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_messages(simulate)
     _add_segments(simulate)
     _add_output(simulate)
+    verification = commands.add_parser(
+        "verify",
+        help="check a plan that `python -m symgraph.run CONFIG --plan --dump FILE` wrote",
+        description=VERIFICATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verification.add_argument("file", metavar="FILE", help="the plan")
     return parser
 
 

@@ -13,7 +13,7 @@ from partitioner.base.segments import time_segments
 from partitioner.strategies import Placed
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.memory.arena import Kind, reserve
+from runtime.planning.memory.arena import Arena, Kind, reserve
 from runtime.planning.network import Network
 from runtime.planning.options import Options, PlacedNetwork
 from runtime.planning.splits import GroupSplit
@@ -86,16 +86,23 @@ class Plan:
     @cached_property
     def memory(self) -> tuple[RankMemory, ...]:
         """The memory of each rank, to the byte; bytes unused by packing count as transient."""
-        partitions = {Kind(0, size): partition for size, partition in self.partitions.items()}
-        kinds = [Kind(0, size) for size in self.sizes]
-        grads = dict.fromkeys(partitions, self.grads)
         packed = []
         for rank, account in enumerate(self.account):
-            programs = [self.schedule.programs[rank]]
-            arena = reserve(programs, rank, partitions, kinds, grads, self.network.parameters)
-            rest = arena.nbytes - account.gradients - account.activations
+            rest = self.arena(rank).nbytes - account.gradients - account.activations
             packed.append(replace(account, transient=rest))
         return tuple(packed)
+
+    def arena(self, rank: int) -> Arena:
+        """Pack the memory of a rank's program."""
+        partitions = {Kind(0, size): partition for size, partition in self.partitions.items()}
+        return reserve(
+            [self.schedule.programs[rank]],
+            rank,
+            partitions,
+            [Kind(0, size) for size in self.sizes],
+            dict.fromkeys(partitions, self.grads),
+            self.network.parameters,
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -124,6 +124,7 @@ NEEDS: dict[str, tuple[str, ...]] = {  # options that apply to some modes only
     "trace": ("profile",),
     "save_costs": ("profile",),
     "report": ("profile", "compare"),
+    "dump": ("plan",),
 }
 
 
@@ -143,11 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="change a key of the config, e.g. pipeline.micro_batches=8; with --compare also "
         "further configs",
     )
-    parser.add_argument(
-        "--plan",
-        action="store_true",
-        help="print partition, memory, schedule and predicted timeline; run nothing",
-    )
+    _planning(parser.add_argument_group("planning"))
     parser.add_argument(
         "--log", metavar="FILE", help="append a line of JSON to FILE for each training step"
     )
@@ -173,6 +170,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--traceback", action="store_true", help="print the Python traceback of an error"
     )
     return parser
+
+
+def _planning(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--plan",
+        action="store_true",
+        help="print partition, memory, schedule and predicted timeline; run nothing",
+    )
+    group.add_argument(
+        "--dump",
+        metavar="FILE",
+        help="with --plan: write the whole plan as lines of JSON, for python -m runtime verify",
+    )
 
 
 def _profiling(group: argparse._ArgumentGroup) -> None:

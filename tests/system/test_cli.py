@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.__main__ import main as runtime
 from symgraph.run import main
 from tests.helpers.profiles import costs
 from tests.helpers.small_lm import write_bucketed, write_config
@@ -210,6 +211,22 @@ def test_plan_shows_partition_memory_and_timeline_and_runs_nothing(config):
     assert "loss" not in found
 
 
+def test_a_plan_is_dumped_and_verified(config, tmp_path, capsys):
+    """Of several buckets the largest, whose plan `--plan` prints."""
+    for number, which in enumerate((config, write_bucketed(tmp_path))):
+        path = tmp_path / f"plan{number}.jsonl"
+        done = run(str(which), "--plan", f"--dump={path}", "partition.memory=10MB")
+        assert done.returncode == 0, done.stderr
+        assert runtime(["verify", str(path)]) == 0
+        assert capsys.readouterr().out.startswith("verified: ")
+        path.write_text(path.read_text().replace("0F0 ", "", 1))
+        assert runtime(["verify", str(path)]) == 1
+        assert "rank 0 lacks run 0F of micro-batch 0\n" in capsys.readouterr().out
+        path.write_text("no plan")
+        assert runtime(["verify", str(path)]) == 2
+        assert capsys.readouterr().err.startswith(f"symgraph: error: cannot verify {path}: ")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -394,6 +411,11 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
         (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
         (["--log=x", "--measure-machine"], "--log is for training; leave out --measure-machine"),
         (["--log=x", "--plan"], "--log is for training; leave out --plan"),
+        (["--dump=x", "--profile"], "--dump goes with --plan; add that"),
+        (
+            ["--dump=/nowhere/x", "--plan"],
+            "cannot write --dump /nowhere/x: No such file or directory",
+        ),
         (["--tensorboard=x", "--profile"], "--tensorboard is for training; leave out --profile"),
     ],
 )

@@ -175,12 +175,18 @@ def _require_machine_file(path: str) -> None:
 
 def _plan(config: Config, options: argparse.Namespace) -> int:
     from runtime.backends.device.processor import limit_blas
+    from runtime.frontends.cli.plan_dump import write_plan
     from runtime.frontends.cli.plan_report import plan_report
     from runtime.profiling.calibration.pricing import fresh_pricing
     from runtime.training.job import prepare
 
+    if options.dump is not None:
+        require_writable(options.dump, "cannot write --dump")
     with limit_blas(1):
-        text, figures = plan_report(prepare(config, fresh_pricing()))
+        job = prepare(config, fresh_pricing())
+        text, figures = plan_report(job)
+    if options.dump is not None:
+        write_plan(job.training, options.dump)
     print(text)
     if options.json:
         print(json.dumps(figures))

@@ -63,6 +63,8 @@ class Arena(NamedTuple):
     """The layout of each kind of micro-batch."""
     at: Mapping[tuple[int, int], int]
     """(micro-batch, root) -> offset."""
+    lives: Mapping[tuple[int, int], tuple[int, int]]
+    """(micro-batch, root) -> first and last moment; moments count from 1."""
     scratch: Mapping[tuple[BodyKey, int], int]
     """(body, micro-batch) -> offset."""
     sums: Mapping[tuple[str, int], int]
@@ -144,13 +146,13 @@ def reserve(
     free = _free(every, places, {message: need_of[region] for message, region in came.items()})
     offsets = iter(places)
     sums = {which: next(offsets) for which in held}
-    at = {}
-    for mb, number in lives:
+    at, spans = {}, {}
+    for (mb, number), need in zip(lives, kept, strict=True):
         begin = next(offsets)
         for root, inside in touches[kinds[mb]].regions[number].roots.items():
-            at[mb, root] = begin + inside
+            at[mb, root], spans[mb, root] = begin + inside, (need.first, need.last)
     scratch = {(run.key, run.mb): next(offsets) for run in runs}
-    return Arena(total, layouts, at, scratch, sums, adding, totals, needs, free)
+    return Arena(total, layouts, at, spans, scratch, sums, adding, totals, needs, free)
 
 
 def _completed(
