@@ -16,6 +16,7 @@ from runtime.backends.device.arrays import HOST, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers
 from runtime.backends.device.table import CallContext
 from runtime.engine.exchanges import RankExchanges
+from runtime.engine.flight_record import FlightRecord
 from runtime.engine.pool import Pool
 from runtime.engine.stopwatch import Stopwatch
 from runtime.planning.plan import Plan
@@ -36,6 +37,7 @@ class RankResources:
         self.pool = Pool()
         self.packs = Packs()
         self.context = CallContext()
+        self.flight = FlightRecord()
 
 
 class Updater(Protocol):

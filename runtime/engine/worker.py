@@ -14,6 +14,7 @@ from runtime.backends.scratch import scratch_held, set_aside
 from runtime.engine.bound_program import BoundProgram, bind_programs
 from runtime.engine.devices import no_memory
 from runtime.engine.exchanges import RankExchanges
+from runtime.engine.flight_record import Noted
 from runtime.engine.rank import NANOSECOND, Rank, RankResources, Updater
 from runtime.engine.stopwatch import Stopwatch
 from runtime.planning.memory.arena import reserve
@@ -155,6 +156,8 @@ class Worker(Rank):
         stamp = self.stamps.stamp
         starts: list[Any] = []
         ends: list[Any] = []
+        flight = self.resources.flight
+        flight.begin(Noted(self.step_count, bound.program, self.parts, starts, ends, self.stamps))
         try:
             with self.device.use():
                 for call in bound.calls:
@@ -168,6 +171,7 @@ class Worker(Rank):
         tracks = [EMPTY] * transport.size
         ticks = self.stamps.ticks
         tracks[self.rank] = Track(bound.program, ticks(starts), ticks(ends))
+        flight.end(tracks[self.rank])
         self.timeline = Timeline(tuple(tracks), NANOSECOND)
 
     def _raise(self, instruction: Instruction, error: BaseException) -> None:

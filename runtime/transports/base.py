@@ -11,8 +11,8 @@ failure as well (`stalls.py`). `tests/contracts/transport.py` checks these rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,23 @@ class Failure:
         if self.rank < 0:
             return self.message
         return f"rank {self.rank} failed{f' at {self.where}' if self.where else ''}: {self.message}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the failure as a JSON-able object, of which `Failure(**fields)` makes it again."""
+        return asdict(self)
+
+
+class Doing(NamedTuple):
+    """What a rank is doing, as its transport knows."""
+
+    #: The text of the last `waiting_for`.
+    what: str = ""
+    #: What it waits for; "": nothing.
+    wait: str = ""
+    #: The ranks that it waits for, if they are known.
+    needs: tuple[int, ...] = ()
+    #: When the wait began, in ns of `time.perf_counter_ns`.
+    since: int = 0
 
 
 class Ticket(Protocol):
@@ -187,6 +204,14 @@ class Cluster(Protocol):
         here. A rank that knows more than its exception says calls `endpoint.abort` first. Work has
         to receive every message that is sent to it; messages left over are undefined behaviour.
         """
+        ...
+
+    def alarm(self, call: Callable[[Failure], None]) -> None:
+        """Register a call to be made, on any thread, when a failure is first heard of."""
+        ...
+
+    def doing(self, rank: int) -> Doing:
+        """Return what a local rank is doing; any thread may ask."""
         ...
 
     def close(self) -> None:

@@ -51,7 +51,9 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
         _discard_stdout()
         where = "" if error.filename is None else f": {error.filename}"
         text = f"{error.strerror}{where}" if error.strerror else text
-    say(f"error: {text}")
+    folder = getattr(error, "flight_records", None)  # see runtime.engine.flight_record
+    more = f" (flight records: {folder}; read them with python -m runtime postmortem)"
+    say(f"error: {text}{more if folder else ''}")
     return exit_status(error)
 
 

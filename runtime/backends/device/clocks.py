@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,10 @@ class Stamps(Protocol):
         """Return when finished work reached these points, in ns of `time.perf_counter_ns`."""
         ...
 
+    def reached(self, stamps: Sequence[Any]) -> Ticks:
+        """Return the ticks of those first points that work has reached, without waiting."""
+        ...
+
 
 class HostStamps:
     """Timestamps on the CPU, whose work is done when its call returns."""
@@ -46,6 +51,8 @@ class HostStamps:
     def ticks(self, stamps: Sequence[int]) -> Ticks:
         """See Stamps."""
         return np.array(stamps, np.int64)
+
+    reached = ticks
 
 
 class EventStamps:
@@ -84,3 +91,7 @@ class EventStamps:
         """See Stamps."""
         later = [self._cuda.get_elapsed_time(self._anchor, event) for event in stamps]
         return self._begun + np.rint(np.array(later, np.float64) * NANOSECONDS).astype(np.int64)
+
+    def reached(self, stamps: Sequence[Any]) -> Ticks:
+        """See Stamps."""
+        return self.ticks(list(takewhile(lambda event: event.done, [*stamps])))

@@ -34,9 +34,9 @@ from symgraph.app.command_line import (
 from symgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from runtime.engine.flight_record import FlightRecorder
     from runtime.training.clusters import Clusters
     from runtime.training.job import Job
-    from runtime.transports import Cluster
     from symgraph.app.config import Config
     from symgraph.app.console import Console
     from symgraph.app.corpus import Corpus
@@ -275,9 +275,11 @@ def _train(
     configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
     from runtime.training.clusters import transport_of
+    from runtime.training.flight import flight_recorder
 
     (config,) = configs.values()
-    summary = _fit(config, clusters.of(config), console, options.log, options.tensorboard)
+    with flight_recorder(config, clusters.of(config)) as recorder:
+        summary = _fit(config, recorder, console, (options.log, options.tensorboard))
     return summary | {"transport": transport_of(config, os.environ)}
 
 
@@ -304,7 +306,7 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
 
 
 def _fit(
-    config: Config, cluster: Cluster, console: Console, log: str | None, events: str | None
+    config: Config, recorder: FlightRecorder, console: Console, files: tuple[str | None, str | None]
 ) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; return the summary."""
     from runtime.backends.device.processor import limit_blas
@@ -314,18 +316,21 @@ def _fit(
     from runtime.training.trainer import Trainer, blas_threads, load_corpus, perplexity
     from symgraph.app.step_log import EventLog, JsonLog
 
+    cluster = recorder.cluster
     job = prepare(config, CostCache().on(cluster))
     corpus = load_corpus(config)
     _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         trainer = Trainer(job, cluster, corpus)
+        recorder.follow(trainer.training, trainer.evaluation)
         path = trainer.resume()
         if path is not None:
             console.line(f"going on from {path}")
         done = trainer.training.steps
+        log, events = files if 0 in cluster.ranks else (None, None)
         with (
-            JsonLog(log if 0 in cluster.ranks else None) as lines,
-            EventLog(events if 0 in cluster.ranks else None) as scalars,
+            JsonLog(log) as lines,
+            EventLog(events) as scalars,
             console.progress(
                 trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
             ) as progress,

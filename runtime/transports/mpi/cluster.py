@@ -18,6 +18,7 @@ from runtime.transports.base import (
     GRACE_SECONDS,
     TIMEOUT_SECONDS,
     Cluster,
+    Doing,
     Failure,
     T,
     Transport,
@@ -109,6 +110,20 @@ class MpiCluster(Cluster):
     def abort(self, failure: Failure) -> None:
         """See `Transport.abort`."""
         self._lifeline.abort(failure)
+
+    def alarm(self, call: Callable[[Failure], None]) -> None:
+        """See `Cluster.alarm`."""
+
+        def heard() -> None:
+            failure = self._lifeline.failure
+            assert failure is not None
+            call(failure)
+
+        self._lifeline.alarms.append(heard)
+
+    def doing(self, rank: int) -> Doing:
+        """See `Cluster.doing`."""
+        return self._waiter.doing()
 
     def run(self, work: Callable[[Transport], T]) -> list[T]:
         """See `Cluster.run`; the result of this process's rank alone."""

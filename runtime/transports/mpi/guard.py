@@ -35,7 +35,14 @@ __all__: list[str] = []
 
 LOST_SECONDS = 4.0  # more than the survivors' own grace
 LEFT_SECONDS = 0.25
-HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HANDED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGQUIT,
+)
 
 
 def stand_guard() -> int:

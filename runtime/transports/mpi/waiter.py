@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runtime.transports.base import GRACE_SECONDS, Failure, T, peer_failed, timed_out
+from runtime.transports.base import GRACE_SECONDS, Doing, Failure, T, peer_failed, timed_out
 from runtime.transports.mpi.lifeline import Lifeline
 from runtime.transports.stalls import RankStatus, Wait
 from symgraph.core.errors import RunError
@@ -49,6 +49,7 @@ class Waiter:
         self.status = RankStatus() if lifeline is None else lifeline.status
         self._lifeline, self._error, self._truncated = lifeline, mpi.Exception, mpi.ERR_TRUNCATE
         self._waits = 0
+        self._long: tuple[Wait, int] | None = None  # the current wait, and when it began
 
     def meet(self, group: str) -> int:
         """Count this rank's arrival at a group's next meeting; return the meeting's number."""
@@ -100,6 +101,7 @@ class Waiter:
     def _poll(self, attempt: Callable[[], T | None], awaited: str, busy: float, wait: Wait) -> T:
         begin = time.monotonic()
         pause = FIRST_SLEEP
+        self._long = wait, time.perf_counter_ns()
         try:
             while True:
                 self.check(awaited)
@@ -117,6 +119,15 @@ class Waiter:
                 pause = min(1.2 * pause, LAST_SLEEP)
         finally:
             self._show(None)
+            self._long = None
+
+    def doing(self) -> Doing:
+        """Return what this rank is doing; any thread may ask."""
+        current = self._long
+        if current is None:
+            return Doing(self.what)
+        wait, since = current
+        return Doing(self.what, wait.text, wait.needs, since)
 
     def alarm(self, call: Callable[[], None]) -> None:
         """Register a call to be made, on any thread, when a failure is heard of."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from runtime.backends.device.processor import core_count
 from runtime.transports.base import (
     TIMEOUT_SECONDS,
     Cluster,
+    Doing,
     Failure,
     T,
     Ticket,
@@ -43,6 +45,7 @@ from runtime.transports.base import (
 from runtime.transports.stalls import stalled, verdict
 from runtime.transports.threads.collectives import Meetings, ThreadCollectives
 from runtime.transports.threads.spin import changed
+from symgraph.app.command_line import exit_status
 from symgraph.core.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
@@ -93,13 +96,16 @@ class _Wait(NamedTuple):
     ready: Callable[[], object]
     peer: int
     text: str
+    since: int
 
 
 class _Run:
     """The state of one call of `ThreadCluster.run`."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, alarms: Sequence[Callable[[Failure], None]]) -> None:
         self.boxes = [_Mailbox(size) for _ in range(size)]
+        self.ends: dict[int, ThreadTransport] = {}  # by rank
+        self._alarms = alarms  # called at the first failure
         self.meetings = Meetings()
         self.failure: Failure | None = None
         self.errors: list[BaseException] = []  # in the order they happened
@@ -111,14 +117,17 @@ class _Run:
 
     def fail(self, failure: Failure) -> None:
         with self._lock:
-            if self.failure is None:
+            first = self.failure is None
+            if first:
                 self.failure = failure
+        for alarm in self._alarms if first else ():
+            alarm(failure)
         for box in self.boxes:
             box.ring()
 
     def work(self, work: Callable[[Transport], Any], rank: int, timeout: float) -> None:
         """Do one rank's work on its thread; an exception is recorded and announced, not raised."""
-        endpoint = ThreadTransport(rank, self, timeout)
+        endpoint = self.ends[rank] = ThreadTransport(rank, self, timeout)
         try:
             self.results[rank] = work(endpoint)
         except BaseException as error:
@@ -141,6 +150,12 @@ class _Run:
             return self.boxes[rank].sleep(lambda: self.failure is not None or wait.ready(), timeout)
         finally:
             self._waits[rank] = None
+
+    def doing(self, rank: int) -> Doing:
+        """Return what a rank is doing."""
+        end, wait = self.ends.get(rank), self._waits[rank]
+        what = "" if end is None else end.what
+        return Doing(what) if wait is None else Doing(what, wait.text, (wait.peer,), wait.since)
 
     def look(self) -> None:
         """Fail the run if some ranks wait forever.
@@ -272,7 +287,8 @@ class ThreadTransport:
         """
         run = self._run
         if not self.box.watch(lambda: run.failure is not None or ready()):
-            wait = _Wait(ready, peer, f"{awaited} ({self.what})" if self.what else awaited)
+            text = f"{awaited} ({self.what})" if self.what else awaited
+            wait = _Wait(ready, peer, text, time.perf_counter_ns())
             if not run.sleep(self.rank, wait, self.timeout):
                 raise timed_out(self.rank, self.timeout, awaited, self.what)
         if run.failure is not None:
@@ -310,6 +326,8 @@ class ThreadCluster(Cluster):
         changed(np.zeros(1, dtype=np.int64), 1)  # compiled before any rank waits
         self._busy = threading.Lock()
         self._closed = False
+        self._alarms: list[Callable[[Failure], None]] = []
+        self._current: _Run | None = None
         self._ranks = [
             ThreadPoolExecutor(1, initializer=_name_thread, initargs=(rank,))
             for rank in range(size)
@@ -333,6 +351,15 @@ class ThreadCluster(Cluster):
         finally:
             self._busy.release()
 
+    def alarm(self, call: Callable[[Failure], None]) -> None:
+        """See `Cluster.alarm`."""
+        self._alarms.append(call)
+
+    def doing(self, rank: int) -> Doing:
+        """See `Cluster.doing`."""
+        run = self._current
+        return Doing() if run is None else run.doing(rank)
+
     def close(self) -> None:
         """See `Cluster.close`; joins the rank threads."""
         self._closed = True
@@ -344,16 +371,18 @@ class ThreadCluster(Cluster):
         self.close()
 
     def _run(self, work: Callable[[Transport], T]) -> list[T]:
-        run = _Run(self.size)
+        run = self._current = _Run(self.size, self._alarms)
         try:
             for rank, thread in enumerate(self._ranks):
                 thread.submit(run.work, work, rank, self.timeout)
             while not run.ended.wait(LOOK_SECONDS):
                 pass
-        except BaseException:  # Ctrl-C
-            run.fail(Failure(-1, "", "interrupted"))
+        except BaseException as interrupt:  # Ctrl-C
+            run.fail(Failure(-1, "", "interrupted", exit_status(interrupt)))
             self._await_idle()
             raise
+        finally:
+            self._current = None
         error = run.first_error()
         if error is not None:
             raise error
