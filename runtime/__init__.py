@@ -7,6 +7,9 @@ May import symgraph and partitioner.
 Start reading: planning/planner.py for planning, engine/worker.py for running.
 """
 
+# Imported first: it catches a Ctrl-C during the imports that follow.
+from symgraph.app import door as door  # isort: split
+
 import sys
 
 from runtime.backends.device.processor import limit_blas

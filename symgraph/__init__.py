@@ -10,7 +10,10 @@ The names are MXNet's: a network definition written for `mx.sym` and `mx.rnn` ru
 line is changed to `import symgraph as mx`. Importing this package loads numpy and little else.
 """
 
-# Imported first: operators build gradient graphs, and graphs look operators up.
+# Imported first: it catches a Ctrl-C during the imports that follow.
+from symgraph.app import door as door  # isort: split
+
+# Imported next: operators build gradient graphs, and graphs look operators up.
 from symgraph import ops as ops  # isort: split
 
 import sys

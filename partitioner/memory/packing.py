@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from partitioner.base.compiled import compiled
 
 ALIGN = 64  # bytes: offsets are multiples of it
 MAX_ROUNDS, MAX_PAIRS = 100, 40_000_000  # of improvement; pairs of needs looked at in all
@@ -68,7 +69,7 @@ def most_held(first: Ints, last: Ints, size: Ints) -> int:
     return int(np.cumsum(change).max())
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _place(first: Ints, last: Ints, size: Ints, order: Ints, offsets: Ints, placed: Ints) -> int:
     """Fill in the offsets; `placed` holds the needs that have one, sorted by offset."""
     total = 0
@@ -92,7 +93,7 @@ def _place(first: Ints, last: Ints, size: Ints, order: Ints, offsets: Ints, plac
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _improve(
     first: Ints,
     last: Ints,

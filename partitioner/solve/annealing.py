@@ -7,9 +7,9 @@ climb over its cost twice). A move that breaks the memory limit is not made.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from partitioner.base.compiled import compiled
 from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements
 from symgraph.core.types import Array
@@ -34,7 +34,7 @@ def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
     return best
 
 
-@numba.njit(cache=True)
+@compiled()
 def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
     """Draw a number in [0, 1) by xorshift64*: the same on every machine."""
     x = state[0]
@@ -45,7 +45,7 @@ def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@numba.njit(cache=True)
+@compiled()
 def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  # type: ignore[no-untyped-def]
     """Move v to device b and keep the loads up to date. (numba infers the types.)"""
     a = home[v]
@@ -67,7 +67,7 @@ def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  #
         count[e, b] += 1
 
 
-@numba.njit(cache=True)
+@compiled()
 def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
     """Return the 16-norm of the loads."""
     total = 0.0
@@ -79,7 +79,7 @@ def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
     return np.sqrt(np.sqrt(np.sqrt(np.sqrt(total))))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyped-def]
     """Draw a step into `moved` and `to`; return how many elements it moves."""
     n, nets = home.shape[0], members[0].shape[0] - 1
@@ -103,7 +103,7 @@ def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyp
     return 0 if v == w else 2
 
 
-@numba.njit(cache=True)
+@compiled()
 def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-untyped-def]
     """Count elements of each net on each device; add up the devices' loads and memory."""
     n, devices = times.shape
@@ -121,7 +121,7 @@ def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-unty
     return count, load, used
 
 
-@numba.njit(cache=True)
+@compiled()
 def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  # type: ignore[no-untyped-def]
     """Return the best placement met. (numba infers the types.)"""
     n, devices = times.shape

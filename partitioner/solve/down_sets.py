@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from partitioner.base.compiled import compiled
 from partitioner.solve.elements import Arcs
 from symgraph.core.orders import neighbours
 from symgraph.core.types import Array
@@ -96,7 +96,7 @@ def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
         room *= 4
 
 
-@numba.njit(cache=True)
+@compiled()
 def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
     n, starts, values, keys, bits, edges, edge_starts, table
 ):
@@ -131,12 +131,12 @@ def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
     return count
 
 
-@numba.njit(cache=True)
+@compiled()
 def _holds(words, v):  # type: ignore[no-untyped-def]
     return (words[v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
 
 
-@numba.njit(cache=True)
+@compiled()
 def _ready(words, before):  # type: ignore[no-untyped-def]
     """Tell whether the bit set holds all of these."""
     for p in before:  # noqa: SIM110  (numba has no all())
@@ -145,7 +145,7 @@ def _ready(words, before):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True)
+@compiled()
 def _slot(table, hashes, bits, fresh, key):  # type: ignore[no-untyped-def]
     """Find the slot of the hash table that has the bit set, or that is free for it."""
     mask = table.shape[0] - 1

@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from partitioner.base.compiled import compiled
 from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import Family, rows
 from partitioner.solve.prices import priced
@@ -171,7 +171,7 @@ def _pieces(family: Family, came: Array, state: int, strides: Array) -> Pieces:
     return pieces[::-1]
 
 
-@numba.njit(cache=True)
+@compiled()
 def _sum_outside(starts, steps, added, values, left):  # type: ignore[no-untyped-def]
     """Add up the values outside each down-set, from the full one down. (numba infers.)"""
     for i in range(left.shape[0] - 2, -1, -1):
@@ -179,7 +179,7 @@ def _sum_outside(starts, steps, added, values, left):  # type: ignore[no-untyped
         left[i] = left[steps[k]] + values[added[k]]
 
 
-@numba.njit(cache=True)
+@compiled()
 def _cut(bits, starts, steps, added, nets, costs, first, members, left):  # type: ignore[no-untyped-def]
     """Add the cost of the nets that each down-set cuts, which follows from a smaller one's."""
     cut, known = np.zeros(bits.shape[0]), np.zeros(bits.shape[0], dtype=np.bool_)
@@ -202,7 +202,7 @@ def _cut(bits, starts, steps, added, nets, costs, first, members, left):  # type
             cut[steps[k]] = total
 
 
-@numba.njit(cache=True)
+@compiled()
 def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyped-def]
     """Walk from each down-set of the range. (numba infers the types.)"""
     starts, steps, added, bits = family
@@ -254,14 +254,14 @@ def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyp
                     _record(i, child, g, load, table, kinds, active[:alive])
 
 
-@numba.njit(cache=True)
+@compiled()
 def _holds(bits, i, child, v):  # type: ignore[no-untyped-def]
     """Tell whether an element is in the piece between two down-sets."""
     words = bits[child, v >> 6] & ~bits[i, v >> 6]
     return (words >> np.uint64(v & 63)) & np.uint64(1) != 0
 
 
-@numba.njit(cache=True)
+@compiled()
 def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
     """List the states of a down-set that may still lead below the bound; return their number.
 
@@ -298,7 +298,7 @@ def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
     return alive
 
 
-@numba.njit(cache=True)
+@compiled()
 def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
     """Tell whether an active state is as good with no more devices of any kind."""
     for t in active:
@@ -314,7 +314,7 @@ def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
     return False
 
 
-@numba.njit(cache=True)
+@compiled()
 def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped-def]
     """Record a piece from i to the child on a device of kind g, after each active state."""
     best, stride = table.best, kinds.strides[g]
@@ -331,7 +331,7 @@ def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped
         table.bound[0] = min(table.bound[0], best[child].min())
 
 
-@numba.njit(cache=True)
+@compiled()
 def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
     """Take an element into the piece; update what it pays for nets and for free elements."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
@@ -356,7 +356,7 @@ def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
         nets.inside[e] += 1
 
 
-@numba.njit(cache=True)
+@compiled()
 def _leave(v, nets):  # type: ignore[no-untyped-def]
     """Take an element out of the piece."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
@@ -369,7 +369,7 @@ def _leave(v, nets):  # type: ignore[no-untyped-def]
                     _turn(choice, nets.taken[e], nets.inside[e], nets.sizes[e], -nets.costs[g, e])
 
 
-@numba.njit(cache=True)
+@compiled()
 def _turn(choice, taken, count, size, cost):  # type: ignore[no-untyped-def]
     """Add (cost > 0) or remove an element of a net; update which sets of free members pay."""
     for s in range(choice.shape[0]):

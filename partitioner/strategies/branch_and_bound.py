@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from partitioner.base.compiled import compiled
 from partitioner.solve.down_sets import rows
 from partitioner.solve.prices import best_prices, priced
 from partitioner.strategies.coarse import Coarse
@@ -125,7 +125,7 @@ def _twins(coarse: Coarse, limits: Array, latency: Array, rate: Array) -> Array:
     return np.array([max((a for a in range(b) if alike(a, b)), default=-1) for b in range(k)])
 
 
-@numba.njit(cache=True)
+@compiled()
 def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
     """Improve found and best; return whether all has been searched. (numba infers the types.)"""
     k, depth, n = task.times.shape[0], 0, task.starts.shape[0] - 1
@@ -167,7 +167,7 @@ def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True)
+@compiled()
 def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-untyped-def]
     """Tell whether no placement of the other parts ends below the best."""
     bound = best * (1 - 1e-9)
@@ -189,7 +189,7 @@ def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-unty
     return reached >> d & 1 != 0
 
 
-@numba.njit(cache=True)
+@compiled()
 def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no-untyped-def]
     """Put a part's classes on a device, and count the messages that are then known."""
     k = load.shape[0]
@@ -217,7 +217,7 @@ def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no
                     before[e] |= 1 << d
 
 
-@numba.njit(cache=True)
+@compiled()
 def _take(task, part, on, count, home, placed):  # type: ignore[no-untyped-def]
     """Undo _put, except for the loads, which each depth has its own of."""
     d = on[task.classes[task.starts[part]]]

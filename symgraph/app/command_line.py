@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from symgraph.core.errors import ConfigError, LimitError, PeerFailed, RunError, SymgraphError
+from symgraph.core.errors import (
+    ConfigError,
+    LimitError,
+    PeerFailed,
+    RunError,
+    SymgraphError,
+    readable,
+)
 
 OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -25,11 +34,12 @@ class Parser(argparse.ArgumentParser):
 
 def status_of(work: Callable[[], int], *, with_traceback: bool = False) -> int:
     """Run a command and return its exit status; report an error in one line on stderr."""
+    _prepare_streams()
     try:
         status = work()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe
-        _discard_stdout()
+        _discard(sys.stdout)
         return OK
     except (Exception, KeyboardInterrupt) as error:
         return report(error, with_traceback=with_traceback)
@@ -44,17 +54,32 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
     if isinstance(error, KeyboardInterrupt):
         say("interrupted")
         return INTERRUPTED
-    if with_traceback or not isinstance(error, SymgraphError | OSError):
-        traceback.print_exception(error)
-    text = str(error)
     if isinstance(error, OSError):  # a full disk, a missing file, a closed pipe
-        _discard_stdout()
-        where = "" if error.filename is None else f": {error.filename}"
-        text = f"{error.strerror}{where}" if error.strerror else text
+        _discard(sys.stdout)
+    text = _explained(error)
+    if with_traceback or text is None:
+        with suppress(OSError):
+            traceback.print_exception(error)
     folder = getattr(error, "flight_records", None)  # see runtime.engine.flight_record
     more = f" (flight records: {folder}; read them with python -m runtime postmortem)"
-    say(f"error: {text}{more if folder else ''}")
+    say(f"error: {text or error}{more if folder else ''}")
     return exit_status(error)
+
+
+def _explained(error: BaseException) -> str | None:
+    """Return the words for an error that users can meet; None for what only a bug can raise."""
+    if isinstance(error, SymgraphError):
+        return str(error)
+    if isinstance(error, OSError):
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+            return "the current folder no longer exists: change to another"
+        where = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{where}" if error.strerror else str(error)
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error or 'an allocation failed'} (see `ulimit -v`)"
+    if "can't start new thread" in str(error):
+        return f"{error}: this user or container has too many processes (see `ulimit -u`)"
+    return None
 
 
 def exit_status(error: BaseException) -> int:
@@ -106,16 +131,35 @@ def require_writable(path: str, doing: str) -> None:
 
 def say(text: str) -> None:
     """Write one line to stderr with a single call, because ranks may share the stream."""
-    sys.stderr.write(f"symgraph: {text}\n")
-    sys.stderr.flush()
-
-
-def _discard_stdout() -> None:
-    """Redirect a broken stdout to nowhere, or Python reports it again when it exits."""
     try:
-        sys.stdout.flush()
+        sys.stderr.write(f"symgraph: {readable(text)}\n")
+        sys.stderr.flush()
+    except OSError:  # its disk is full, or nobody reads it
+        _discard(sys.stderr)
+
+
+def _prepare_streams() -> None:
+    """Let stdout and stderr take any text, also if they are closed or not in UTF-8.
+
+    A closed one leads to nowhere; its number would else be given to the next file or socket.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard(stream: TextIO) -> None:
+    """Redirect a broken stream to nowhere, or Python reports it again when it exits."""
+    try:
+        stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # at most one of these; without one: train

@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+WORD, MESSAGE = 300, 4000  # characters: the longest word and the longest message to show
+
+
+def visible(text: str, limit: int = 0) -> str:
+    """Return a text of the user's as one line without control characters.
+
+    Names come from files of others, and a terminal would obey what is in them.
+
+    Args:
+        text: Any text.
+        limit: The most characters to return, of which "..." in the middle stands for the rest; 0:
+            any number.
+
+    >>> visible("a name\n\x1b[2J"), visible("0123456789", 7)
+    ('a name\\n\\x1b[2J', '01...89')
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    if limit and len(text) > limit:
+        half = (limit - 3) // 2
+        text = f"{text[: limit - 3 - half]}...{text[-half:]}"
+    return text
+
+
+def readable(message: str) -> str:
+    """Return an error's message with what comes of users' names made visible, and shortened.
+
+    Only a line break before two blanks stays one: so messages set off what they list.
+    """
+    if len(message) > WORD:
+        message = re.sub(rf"\S{{{WORD + 1},}}", lambda word: visible(word[0], WORD), message)
+    if len(message) > MESSAGE:
+        message = visible(message, MESSAGE)
+    return "\n  ".join(map(visible, message.split("\n  ")))
+
 
 class SymgraphError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error this library raises on purpose; its message is short and printable."""
+
+    def __str__(self) -> str:
+        return readable(super().__str__())
 
 
 class GraphError(SymgraphError, ValueError):

@@ -26,8 +26,8 @@ from runtime.backends.cpu.table import KERNELS
 __all__ = ["KERNELS", "cached"]
 
 
-def cached() -> tuple[bool, Path]:
-    """Tell whether compiled kernels are in the cache on disk, and return the cache folder."""
+def cached() -> tuple[bool, Path | None]:
+    """Tell whether compiled kernels are in the cache on disk, and return its folder, if any."""
     compiled: Any = rows.gather  # any of them
-    folder = Path(compiled.stats.cache_path)
-    return any(folder.glob("*.nbi")), folder
+    folder = compiled.stats.cache_path
+    return folder is not None and any(Path(folder).glob("*.nbi")), folder and Path(folder)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending
+
+from partitioner.base.compiled import compiled
 
 # Flags that neither lose NaN and infinity nor change the order of a sum.
 FAST = {"contract", "nsz", "arcp", "afn"}
@@ -17,26 +17,12 @@ VOID = ir.VoidType()
 intrinsic: Any = extending.intrinsic  # numba types the rule that is given, not what becomes of it
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call and cache the code on disk; it runs without the GIL."""
-    compiled: Callable[..., Any] = numba.njit(
-        nogil=True, cache=True, fastmath=FAST, error_model="numpy"
-    )(function)
-    return compiled
-
-
-def jit_reassoc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a sum, which may run in parallel partial sums of a fixed order; else as `jit`."""
-    compiled: Callable[..., Any] = numba.njit(
-        nogil=True, cache=True, fastmath=FAST | {"reassoc"}, error_model="numpy"
-    )(function)
-    return compiled
-
-
-def jit_exact(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile arithmetic that gives numpy's bits; else as `jit`."""
-    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return compiled
+#: Compile at the first call and cache the code on disk; it runs without the GIL.
+jit = compiled(nogil=True, fastmath=FAST, error_model="numpy")
+#: Compile a sum, which may run in parallel partial sums of a fixed order; else as `jit`.
+jit_reassoc = compiled(nogil=True, fastmath=FAST | {"reassoc"}, error_model="numpy")
+#: Compile arithmetic that gives numpy's bits; else as `jit`.
+jit_exact = compiled(nogil=True, error_model="numpy")
 
 
 def call_llvm(builder: Any, name: str, result: Any, *args: Any) -> Any:

@@ -17,7 +17,6 @@ import json
 import os
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     words = sys.argv[1:] if argv is None else argv
-    warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"
     return status_of(
         lambda: _command(build_parser().parse_intermixed_args(words)),
         with_traceback="--traceback" in words,
@@ -227,7 +225,8 @@ def _say_what_is_slow(console: Console) -> None:
         console.line(f"warning: {warning}")
     compiled, folder = cached()
     if not compiled:
-        console.line(f"compiling kernels, which takes half a minute, once: they stay in {folder}")
+        once = f", once: they stay in {folder}" if folder else ""
+        console.line(f"compiling kernels, which takes half a minute{once}")
 
 
 def _profile(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from runtime.schedule.generators.columns import B, F, I, Ints, W
 from runtime.schedule.program import Columns
 
 NONE = -1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def walk(
     first: Ints, stages: Ints, mbs: int, split: bool, in_flight: Ints, limit: Ints, out: Columns
 ) -> None:
@@ -64,7 +64,7 @@ def walk(
                 waiting = _ask(stage[rank], rank_of, called, asked, waiting)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> int:
     """Have the ranks of a stage that ended a run, and its neighbours, choose at the next tick."""
     for near in range(max(stage - 1, 0), min(stage + 2, len(rank_of))):
@@ -76,7 +76,7 @@ def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> 
     return waiting
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _ranks(first: Ints, stages: Ints) -> Ints:
     """Return the rank of each stage."""
     rank_of = np.empty(len(stages), np.int64)
@@ -86,7 +86,7 @@ def _ranks(first: Ints, stages: Ints) -> Ints:
     return rank_of
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _choose(
     stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int, forward_last: bool
 ) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def _choose(
     return (back, backward) if backward != NONE else (NONE, NONE)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _backward(stages: Ints, back: int, ended: Ints) -> int:
     """Return the stage whose next backward can run; the lowest has the oldest micro-batch."""
     last = ended.shape[1] - 1
@@ -115,7 +115,7 @@ def _backward(stages: Ints, back: int, ended: Ints) -> int:
     return NONE
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _forward(
     stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int
 ) -> tuple[int, bool]:
@@ -135,7 +135,7 @@ def _forward(
     return NONE, full
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _weight(stages: Ints, ended: Ints) -> int:
     """Return the stage with the oldest W that can run; the highest of several."""
     best = NONE

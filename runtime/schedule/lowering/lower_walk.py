@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from partitioner.base.types import BACKWARD, INPUT, PHASES, WEIGHT
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, RUN, SEND, UPDATE
 from runtime.schedule.program import Columns
@@ -70,7 +70,7 @@ class Bodies(NamedTuple):
     segment: Ints
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def number_runs(
     rank: int, runs: Columns, body_at: Ints, rank_of: Ints, mbs: int, out: Ints
 ) -> tuple[int, int]:
@@ -98,7 +98,7 @@ def number_runs(
     return count, -1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def queue_messages(runs: Ints, mbs: int, wires: Wires) -> Queues:
     """Return all messages of the runs of all ranks by channel, without their places."""
     start = np.zeros(len(wires.reverse) + 1, np.int32)
@@ -123,7 +123,7 @@ def queue_messages(runs: Ints, mbs: int, wires: Wires) -> Queues:
     return Queues(start, message, place, sent, sent.copy())
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def place_runs(
     start: Ints, runs: Ints, mbs: int, wires: Wires, queues: Queues
 ) -> tuple[Ints, Ints]:
@@ -159,7 +159,7 @@ def place_runs(
     return ran, lengths
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def known_delivered(wires: Wires, queues: Queues) -> Ints:
     """Return for each message where its sender knows that it was received, or NEVER.
 
@@ -182,7 +182,7 @@ def known_delivered(wires: Wires, queues: Queues) -> Ints:
     return known
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def place_frees(
     start: Ints,
     runs: Ints,
@@ -221,7 +221,7 @@ def place_frees(
     return Frees(after, ahead, first)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def write_runs(
     start: Ints,
     runs: Ints,
@@ -246,7 +246,7 @@ def write_runs(
             _write(out, to, FREE, runs[index], mbs, bodies)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _write(out: Columns, to: int, code: int, run: int, mbs: int, bodies: Bodies) -> None:
     body = run // mbs
     out.code[to] = code + bodies.phase[body]
@@ -255,7 +255,7 @@ def _write(out: Columns, to: int, code: int, run: int, mbs: int, bodies: Bodies)
     out.segment[to] = bodies.segment[body]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def write_messages(
     queues: Queues, mbs: int, source: Ints, target: Ints, frees: Frees, base: Ints, out: Columns
 ) -> None:
@@ -273,7 +273,7 @@ def write_messages(
                     out.segment[to] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def write_updates(rank_of: Ints, at: Ints, reductions: Ints, out: Columns) -> None:
     """Write the collectives at the end of every rank's program, then U of its stages.
 
@@ -290,7 +290,7 @@ def write_updates(rank_of: Ints, at: Ints, reductions: Ints, out: Columns) -> No
         to[rank] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _write_tail(out: Columns, to: int, code: int, at: int) -> None:
     out.code[to] = code
     out.at[to] = at

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from runtime.schedule.instructions import FREE, RECV, RUN, SEND
 from runtime.schedule.program import Columns
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES
@@ -30,7 +30,7 @@ class Bodies(NamedTuple):
     slot: Array
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def profile(
     words: Array,
     bodies: Bodies,
@@ -78,7 +78,7 @@ def profile(
         out[i] = held.sum()
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
     """Count the bytes of early messages that are received from word i on, before the next run."""
     total = 0
@@ -90,7 +90,7 @@ def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
     """Return the most that was held so far."""
     now = held.sum() + running
@@ -101,7 +101,7 @@ def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
     return most
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def merged(waiting: Array, widths: Array, index: int) -> int:
     """Return by how much the number of partial sums changes when TreeSum adds this term."""
     change = 1
@@ -118,7 +118,7 @@ def merged(waiting: Array, widths: Array, index: int) -> int:
     return change
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def in_flight(columns: Columns, backward: Array, left: Array) -> int:
     """Count the most pairs of stage and micro-batch between first forward and last backward run.
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, SEND
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, OK
@@ -83,7 +83,7 @@ class Steps(NamedTuple):
         return cls(*(np.full(size, -1, np.int32) for size in sizes))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def stamp(words: Ints, first: Ints, end: int, steps: Steps) -> Row:
     """Write the steps of all words before `end`; return the first that is there twice.
 
@@ -107,13 +107,13 @@ def stamp(words: Ints, first: Ints, end: int, steps: Steps) -> Row:
     return OK, 0, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def places_of(words: Ints, kind: int) -> Ints:
     """Return the places of all words of a kind."""
     return np.flatnonzero(words & KINDS == kind)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
     """Return the first instruction that comes before one of its rank that it needs.
 
@@ -153,7 +153,7 @@ def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
     return OK, 0, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _later(table: Ints, first: Ints, needs: Ints, of: int, mb: int, step: int) -> int:
     """Return which of a body's needs (a list of Needs) comes after this step, or -1."""
     for at in range(first[of], first[of + 1]):
@@ -163,7 +163,7 @@ def _later(table: Ints, first: Ints, needs: Ints, of: int, mb: int, step: int) -
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def fifo(words: Ints, first: Ints, channels: Ints, count: Ints, sent: Ints) -> Row:
     """Return the first receive of a message that is not the next one of its channel.
 

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, Tape
@@ -211,7 +211,7 @@ def start(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def walk(state: State) -> int:
     """Run until the end: DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names, as numba counts references at each look-up in a tuple: ten times the work itself.
@@ -261,13 +261,13 @@ def walk(state: State) -> int:
     return DONE if (ranks["step"] == ranks["last"]).all() else STUCK
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _wake(rank: int, ready: Array, tally: Array) -> None:
     ready[tally[0]] = rank
     tally[0] += 1
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _send(word: int, now: int, board: Board) -> int:
     """Post a message; return when that is done, more than LIMIT if it arrives too late."""
     ranks, edges, channels, messages, _, number, ready, tally = board
@@ -291,7 +291,7 @@ def _send(word: int, now: int, board: Board) -> int:
     return now if message.time <= LIMIT else LIMIT + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _join(now: int, number: int, mb: int, board: Board) -> int:
     """Post a message of an exchange; return when the exchange ends, judging by those posted."""
     exchange = board.exchanges[number, mb]
@@ -307,7 +307,7 @@ def _join(now: int, number: int, mb: int, board: Board) -> int:
     return int(exchange.time)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _recv(word: int, now: int, me: Any, board: Board) -> int:
     """Return when the message is received, or WAIT."""
     ranks, edges, channels, messages, exchanges, _, ready, tally = board
@@ -334,7 +334,7 @@ def _recv(word: int, now: int, me: Any, board: Board) -> int:
     return int(done)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board) -> int:
     """Return when the last of a body's messages is delivered, or WAIT.
 
@@ -358,7 +358,7 @@ def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board
     return now
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _summed(state: State) -> int:
     """Return when the last sum ends, if all runs are done."""
     sums, first, bodies, ran = state.ticks.sums, state.sum_first, state.sum_bodies, state.ran
@@ -370,7 +370,7 @@ def _summed(state: State) -> int:
     return end
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _meet(rank: int, now: int, least: int, end: Array, board: Board) -> int:
     """Return when the collective ends, or WAIT; the rank that comes last wakes the others.
 

@@ -7,22 +7,21 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from partitioner.base.compiled import compiled
 from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem
 
 Array = npt.NDArray[Any]
 
-kernel = njit(cache=True, nogil=True)
+kernel = compiled(nogil=True)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def part(function: _Function) -> _Function:
     """Compile a function that only kernels call: twice as fast without an entry for Python."""
-    compiled: _Function = njit(  # type: ignore[call-overload]
-        cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
-    return compiled
+    decorate: Any = compiled(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    made: _Function = decorate(function)
+    return made
 
 
 class Clocks(NamedTuple):
@@ -255,7 +254,7 @@ def improve(p: Problem, memory: Memory, order: Array, tries: int, target: int) -
             room[rank] = max(room[rank], peak(memory, runs, np.zeros(len(p.run), np.int64)))
     kept = Memory(room, memory.during, memory.after, memory.sums, memory.waiting)
     current = order.copy()
-    length = replay(p, current, start, cause)
+    length: int = replay(p, current, start, cause)
     seen = np.zeros(tries + 1, np.uint64)
     left, steps = tries, 0
     while left > 0 and length > target:

@@ -1,0 +1,89 @@
+"""Compiled functions: numba, with a cache on disk that is found also where no folder is writable.
+
+numba caches beside the source, below the user's cache folder, or in NUMBA_CACHE_DIR. In a container
+the first two are often read-only; then a private folder below the system's temporary one is used.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from symgraph.core.errors import ConfigError
+
+LEAST_ADDRESSES = 768 << 20  # bytes: with fewer, LLVM aborts or waits for ever
+_Function = Callable[..., Any]
+
+
+def _check_environment() -> None:
+    """Raise ConfigError for settings with which numba fails, hangs or ends the process."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= limit < LEAST_ADDRESSES:
+        raise ConfigError(
+            f"`ulimit -v` allows {limit >> 10} KiB of addresses, but compiled kernels need at "
+            f"least {LEAST_ADDRESSES >> 10}: raise it"
+        )
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
+    if not (threads.isdecimal() and int(threads) > 0):
+        raise ConfigError(f"NUMBA_NUM_THREADS={threads} is not a number of 1 or more: unset it")
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise ConfigError("NUMBA_DISABLE_JIT is set, but kernels work only compiled: unset it")
+
+
+_check_environment()
+import numba  # noqa: E402  (it fails if the environment is not as it should be)
+
+
+def compiled(**options: Any) -> Callable[[_Function], _Function]:
+    """Return a decorator that compiles at the first call, with a cache on disk if there can be one.
+
+    Args:
+        options: those of `numba.njit`.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        made: _Function
+        try:
+            made = numba.njit(cache=True, **options)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            folder = fallback_folder()
+            if folder is not None:
+                setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010  (numba makes it by name)
+            made = numba.njit(cache=folder is not None, **options)(function)
+        return made
+
+    return decorate
+
+
+@cache
+def fallback_folder() -> Path | None:
+    """Return a folder for the cache that no other user can write to; None if there is none.
+
+    Cached code is run, so that a folder which another user has prepared is not used. One line warns
+    when the folder is new, and every time if there is none.
+    """
+    choose = "set NUMBA_CACHE_DIR to a folder that is writable, and stays"
+    try:
+        folder = Path(tempfile.gettempdir(), f"symgraph-{os.getuid()}")
+        try:
+            folder.mkdir(mode=0o700)
+            warnings.warn(f"compiled kernels are cached in {folder}: {choose}", stacklevel=3)
+        except FileExistsError:
+            found = folder.lstat()
+            private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+            if not private or found.st_uid != os.getuid():
+                raise PermissionError(f"{folder} is another user's") from None
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        warnings.warn(f"compiled kernels are not cached: {choose}", stacklevel=3)
+        return None
+    return folder

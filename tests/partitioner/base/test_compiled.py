@@ -1,0 +1,83 @@
+"""Compiled functions start where nothing can be cached, and say which setting is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """\
+import warnings
+from partitioner.base.compiled import compiled
+@compiled()
+def twice(x):
+    return 2 * x
+print(twice(21), twice.stats.cache_path)
+"""
+# numba looks in NUMBA_CACHE_DIR only, which is not set: as if all its folders were read-only
+NOWHERE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+
+
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run PROGRAM, where numba finds no folder, with this folder for temporary files."""
+    program = folder.parent / "program.py"
+    program.write_text(PROGRAM)
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    return subprocess.run(
+        [sys.executable, "-B", program],
+        env=environment | NOWHERE | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_cache_goes_to_a_private_folder_if_numba_finds_none(tmp_path):
+    """F11: package folder and HOME not writable: "no locator available" with a traceback."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    done = run(folder)
+    private = folder / f"symgraph-{os.getuid()}"
+    assert done.stdout.startswith(f"42 {private}"), done.stderr
+    assert done.stderr.count("NUMBA_CACHE_DIR") == 1
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert list(private.rglob("*.nbi"))
+    again = run(folder)
+    assert (again.stdout, again.stderr) == (done.stdout, "")  # said once
+
+
+def test_a_folder_that_others_can_write_to_holds_no_code(tmp_path):
+    """Cached code is run: another user may have prepared a folder of that name in /tmp."""
+    folder = tmp_path / "tmp"
+    open_to_all = folder / f"symgraph-{os.getuid()}"
+    open_to_all.mkdir(parents=True)
+    open_to_all.chmod(0o777)
+    done = run(folder)
+    assert done.stdout == "42 None\n", done.stderr
+    assert "not cached" in done.stderr
+    assert list(open_to_all.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("NUMBA_NUM_THREADS", "0"), ("NUMBA_NUM_THREADS", "many"), ("NUMBA_DISABLE_JIT", "1")],
+)
+def test_a_setting_with_which_numba_fails_is_named(setting, value):
+    """F12: NUMBA_NUM_THREADS=0 and NUMBA_DISABLE_JIT=1 ended in tracebacks of numba's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "partitioner", "solve", "missing.json"],
+        env=os.environ | {setting: value},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"symgraph: error: {setting}")
+    assert done.stderr.count("\n") == 1
