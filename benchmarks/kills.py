@@ -1,0 +1,300 @@
+"""Random kills of training runs: does everything end, is nothing left, are the weights right?
+
+    python -m benchmarks.kills [--cases 1000] [--seed 1] [--jobs 1] [--only CASE ...]
+
+A case is a small training run on 2 to 4 ranks (or threads) with checkpoints and evaluations, and
+one signal: KILL, TERM, INT or STOP for a rank, its guard, mpiexec, MPICH's proxy or all processes,
+during the start, a step, a checkpoint, an evaluation or the end. Then all processes must end by
+themselves, and leave no shared memory. The run is resumed, mostly on another number of devices; its
+last weights must be those of an undisturbed run, to the bit, and it may have lost no checkpoint.
+
+A stopped process is never continued, with two exceptions: a stopped mpiexec, or proxy, is once the
+ranks have ended, since nobody else can end it; and a stopped run of threads, which is one process,
+is killed. A case that fails leaves its folder, and prints how to repeat it alone. What is drawn
+depends on seed and case alone, but when a signal arrives also on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+
+from benchmarks.runs import Process, Run, checkpoints, digest, write_config
+
+STEPS, SAVING, EVALUATING = 60, 5, 8  # all steps; steps from checkpoint, evaluation to the next
+HEARTBEAT, TIMEOUT = 3.0, 15.0  # seconds, of the runs
+PATIENCE = 60.0  # seconds until a run that is still there counts as hanging
+SIGNALS = ("KILL", "TERM", "INT", "STOP")
+MOMENTS = {  # share of the cases, seconds after the step in question
+    "start": (25, 2.5),
+    "step": (25, 0.02),
+    "checkpoint": (20, 0.03),
+    "evaluation": (10, 0.03),
+    "end": (20, 0.5),
+}
+TARGETS = {"rank": 40, "guard": 15, "mpiexec": 15, "proxy": 15, "all": 15}
+PROBLEMS = ("hang", "process left", "shared memory left", "wrong bits", "lost work", "no resume")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done to one run."""
+
+    number: int
+    #: Whether its ranks are processes of MPI, else threads of one.
+    mpi: bool
+    devices: int
+    signal: str
+    #: "rank 1", "guard 0", "mpiexec", "proxy", "all", or "process" for threads.
+    target: str
+    moment: str
+    #: The step after which the signal is sent, and how many seconds after it; 0: the start.
+    step: int
+    delay: float
+    #: Devices of the run that resumes, and whether they are ranks of MPI.
+    then: tuple[int, bool]
+
+    def __str__(self) -> str:
+        ways = ("threads", "ranks")
+        return (
+            f"{self.devices} {ways[self.mpi]}, {self.signal} of {self.target} {self.delay:.3f} s "
+            f"after step {self.step} ({self.moment}), then {self.then[0]} {ways[self.then[1]]}"
+        )
+
+
+def draw(seed: int, number: int, ranks: Sequence[int]) -> Case:
+    """Draw a case; it depends on nothing else."""
+    rng = random.Random(f"{seed} {number}")
+    mpi, devices = rng.random() < 0.9, rng.choice(ranks)
+    target, how = "process", rng.choice(SIGNALS)
+    if mpi:
+        (target,) = rng.choices([*TARGETS], [*TARGETS.values()])
+        if target in ("rank", "guard"):
+            target = f"{target} {rng.randrange(devices)}"
+        elif target == "all":  # as Slurm and a terminal do
+            how = rng.choice(["TERM", "INT"])
+    (moment,) = rng.choices([*MOMENTS], [share for share, _ in MOMENTS.values()])
+    step = {
+        "start": 0,
+        "step": rng.randrange(1, STEPS),
+        "checkpoint": rng.randrange(SAVING, STEPS, SAVING),
+        "evaluation": rng.randrange(EVALUATING, STEPS, EVALUATING),
+        "end": STEPS,
+    }[moment]
+    delay = rng.uniform(0.0, MOMENTS[moment][1])
+    then = rng.choice([1, *ranks]), rng.random() < 0.15
+    return Case(number, mpi, devices, how, target, moment, step, delay, then)
+
+
+@dataclass
+class Outcome:
+    """What became of a case; without problems, all is well."""
+
+    case: Case
+    #: Whether the signal found its target; else the run had ended.
+    struck: bool = False
+    #: Seconds from the signal to the end of the last process.
+    ended: float = 0.0
+    #: Seconds from the start of the resuming run to its first step.
+    recovery: float = 0.0
+    #: One of PROBLEMS, and what there was.
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def victims(target: str, found: Sequence[Process]) -> list[Process]:
+    """The processes to signal; while the target does not exist, the last one that was started."""
+    if target == "all":
+        return [*found]
+    # A rank that has just forked, and its guard-to-be, look alike: the child is the rank.
+    return [*([p for p in found if p.role == target] or found)[-1:]]
+
+
+def strike(case: Case, run: Run) -> list[Process]:
+    """Send a case's signal at its moment; the processes that it was sent to."""
+    if case.step == 0:
+        time.sleep(case.delay)
+        found = victims(case.target, run.processes())
+    else:
+        run.has_done(1, PATIENCE)
+        found = victims(case.target, run.processes())
+        run.has_done(case.step, PATIENCE)
+        time.sleep(case.delay)
+    sent = []
+    for process in found:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.Signals[f"SIG{case.signal}"])
+            sent.append(process)
+    return sent
+
+
+def end_of(case: Case, run: Run, sent: Sequence[Process]) -> list[Process]:
+    """Wait until a run has ended; the processes that do not."""
+    stopped = {p.role for p in sent} if case.signal == "STOP" else set()
+    if not stopped & {"mpiexec", "proxy", "process"}:
+        return run.left(PATIENCE)
+    left = run.left(PATIENCE, spare=("mpiexec", "proxy", "process"))
+    for process in sent:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL if process.role == "process" else signal.SIGCONT)
+    return left or run.left(PATIENCE)
+
+
+def try_case(case: Case, folder: Path, undisturbed: str) -> Outcome:
+    """Do what a case says, in an empty folder; undisturbed: the digest of the right weights."""
+    result = Outcome(case)
+    first = Run(folder, "first", [str(config(folder, case.devices))], ranks_of(case))
+    sent = strike(case, first)
+    result.struck = bool(sent)
+    begun = time.monotonic()
+    left = end_of(case, first, sent)
+    result.ended = time.monotonic() - begun
+    if left:
+        kind = "hang" if first.status is None else "process left"
+        result.problems.append((kind, "; ".join(map(str, left))))
+        first.end()
+    elif segments := first.shared_memory_left():
+        result.problems.append(("shared memory left", ", ".join(segments)))
+    saved, steps = checkpoints(folder / "saved"), first.steps()
+    newest = int(saved[-1].name.removeprefix("step-")) if saved else 0
+    # The newest checkpoint that is due may not be written yet.
+    due = max(0, max(steps, default=0) // SAVING - 1) * SAVING
+    if newest < due or (first.status == 0 and newest < STEPS):
+        words = f"status {first.status}, {max(steps, default=0)} steps, checkpoint of {newest}"
+        result.problems.append(("lost work", words))
+    resume(result, folder, newest, undisturbed)
+    return result
+
+
+def resume(result: Outcome, folder: Path, newest: int, undisturbed: str) -> None:
+    """Resume the run of a case from its newest checkpoint, and look at the weights."""
+    devices, mpi = result.case.then
+    run = Run(folder, "second", [str(config(folder, devices))], devices if mpi else None)
+    if newest < STEPS and run.has_done(newest + 1, PATIENCE):
+        result.recovery = time.monotonic() - run.start
+    if run.left(PATIENCE):
+        run.end()
+    steps, saved = run.steps(), checkpoints(folder / "saved")
+    if run.status != 0 or not saved or steps != [*range(newest + 1, STEPS + 1)]:
+        words = f"status {run.status}, steps {steps[:1]} to {steps[-1:]} after {newest}"
+        result.problems.append(("no resume", words))
+    elif digest(saved[-1]) != undisturbed:
+        result.problems.append(("wrong bits", f"in {saved[-1]}"))
+    elif rubbish := [p.name for p in (folder / "saved").glob("*partial*")]:
+        result.problems.append(("no resume", f"left {', '.join(rubbish)}"))
+
+
+def ranks_of(case: Case) -> int | None:
+    """The number of processes to launch over MPI."""
+    return case.devices if case.mpi else None
+
+
+def config(folder: Path, devices: int) -> Path:
+    """The config of the runs, on some devices."""
+    return write_config(
+        folder,
+        devices,
+        STEPS,
+        SAVING,
+        evaluate={"every": EVALUATING},
+        timeout=TIMEOUT,
+        # heartbeat=HEARTBEAT,
+    )
+
+
+def weights_of_undisturbed_run() -> str:
+    """The digest of the weights that every run must end with."""
+    folder = Path(mkdtemp(prefix="kills-"))
+    run = Run(folder, "undisturbed", [str(config(folder, 2))], None)
+    if run.left(PATIENCE) or run.status != 0:
+        run.end()
+        sys.exit(f"a run that nothing disturbs fails:\n{run.said}")
+    found = digest(checkpoints(folder / "saved")[-1])
+    shutil.rmtree(folder)
+    return found
+
+
+def kill_runs(
+    cases: Iterable[Case], jobs: int, again: str = "", quiet: bool = False
+) -> list[Outcome]:
+    """Try cases, `jobs` at a time; again: the command line that repeats one, with its number."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's ignores it
+    undisturbed = weights_of_undisturbed_run()
+
+    def attempt(case: Case) -> Outcome:
+        folder = Path(mkdtemp(prefix=f"kills-{case.number}-"))
+        result = try_case(case, folder, undisturbed)
+        if result.problems:
+            lines = [f"case {case.number}: {case}", f"  {folder}, {again}{case.number}"]
+            print("\n".join([*lines, *(f"  {k}: {words}" for k, words in result.problems)]))
+        else:
+            shutil.rmtree(folder)
+            if not quiet:
+                print(f"case {case.number}: {case}: ended in {result.ended:.1f} s")
+        sys.stdout.flush()
+        return result
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(attempt, cases))
+
+
+def table(results: Sequence[Outcome]) -> str:
+    """The numbers of cases and problems by target, with the slowest of each."""
+    heads = ["target", "cases", "struck", *PROBLEMS, "slowest end", "slowest recovery"]
+    rows = []
+    by_target: dict[str, list[Outcome]] = {}
+    for result in results:
+        by_target.setdefault(result.case.target.split()[0], []).append(result)
+    for target, some in [*sorted(by_target.items()), ("together", [*results])]:
+        count = Counter(kind for result in some for kind, _ in result.problems)
+        rows.append(
+            [
+                target,
+                str(len(some)),
+                str(sum(result.struck for result in some)),
+                *(str(count[kind]) for kind in PROBLEMS),
+                f"{max(result.ended for result in some):.1f} s",
+                f"{max(result.recovery for result in some):.1f} s",
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
+        for row in (heads, *rows)
+    )
+
+
+def main() -> None:
+    """Try cases; print a line for each, and the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cases", type=int, default=1000, help="how many kills")
+    parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--ranks", default="2-4", help="numbers of ranks to draw from")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--only", type=int, nargs="+", help="the cases with these numbers")
+    options = parser.parse_args()
+    first, _, last = options.ranks.partition("-")
+    ranks = range(int(first), int(last or first) + 1)
+    numbers = options.only or range(options.cases)
+    again = f"python -m benchmarks.kills --seed {options.seed} --ranks {options.ranks} --only "
+    begun = time.monotonic()
+    cases = [draw(options.seed, number, ranks) for number in numbers]
+    results = kill_runs(cases, options.jobs, again)
+    print(table(results))
+    print(f"seed {options.seed}, {time.monotonic() - begun:.0f} s, {options.jobs} at a time")
+    sys.exit(any(result.problems for result in results))
+
+
+if __name__ == "__main__":
+    main()
