@@ -416,8 +416,8 @@ class Rank:
             terms = self.terms.pop((name, int(do[1])))
         if not kept:
             self.partial(name, into)
-            if self.terms[name, into] & terms:
-                self.fault(f"a term of the gradient of {name} is added twice")
+            if not siblings(self.terms[name, into], terms, len(self.plan.sizes)):
+                self.fault(f"'{' '.join(do)}' of {name}: not in the order of the tree of sums")
             terms |= self.terms[name, into]
         self.terms[name, into] = terms
         begin = self.block(name, into)["offset"]
@@ -474,6 +474,21 @@ class Rank:
         if self.adding:
             self.fault(f"sums of runs that are not there: {', '.join(self.adding)}")
         return self.faults
+
+
+def siblings(a: frozenset[int], b: frozenset[int], count: int) -> bool:
+    """Tell whether two sums are neighbours in the one tree by which `count` terms are added up.
+
+    ((0 + 1) + (2 + 3)) + 4
+    """
+    low, high = sorted((a, b), key=min)
+    first, width = min(low), len(low)
+    return (
+        width & (width - 1) == 0
+        and first % (2 * width) == 0
+        and low == {*range(first, first + width)}
+        and high == {*range(first + width, min(first + 2 * width, count))}
+    )
 
 
 def b_key(block: Record) -> tuple[object, ...]:

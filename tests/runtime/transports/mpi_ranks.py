@@ -41,6 +41,46 @@ def trained() -> None:
     say(f"sum {total[0]:g}")
 
 
+class Named:
+    """A communicator that requires its receives to name their source; counts them."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.received = comm, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def Irecv(self, buffer: Any, source: int, tag: int) -> Any:
+        return self._named(source, self.comm.Irecv(buffer, source, tag))
+
+    def Improbe(self, source: int, tag: int, status: Any) -> Any:
+        return self._named(source, self.comm.Improbe(source, tag, status))
+
+    def _named(self, source: int, result: Any) -> Any:
+        assert source in range(self.comm.size), source
+        self.received += 1
+        return result
+
+
+def named() -> None:
+    """Small and large messages in a ring: receives that could take anybody's would do as well."""
+
+    def work(end: Any) -> None:
+        end._comm = comm = Named(end._comm)
+        before, after = (end.rank - 1) % end.size, (end.rank + 1) % end.size
+        for tag, size in enumerate((1, 1 << 16)):
+            ticket = end.send(np.full(size, end.rank), after, tag)
+            out = np.empty(size, np.int64)
+            end.recv(out, before, tag)
+            assert (out == before).all()
+            ticket.wait()
+        assert comm.received >= 2
+        say("all sources named")
+
+    with MpiCluster(PATIENT) as cluster:
+        cluster.run(work)
+
+
 def wrong_size() -> None:
     try:
         make_cluster("mpi", 5, PATIENT)
@@ -116,6 +156,7 @@ def stay(busy: bool) -> None:
 CASES: dict[str, Callable[[], None]] = {
     "contract": contract,
     "trained": trained,
+    "named": named,
     "wrong-size": wrong_size,
     "kill-rank-1": lambda: failing(kill, 1),
     "kill-rank-0": lambda: failing(kill, 0),

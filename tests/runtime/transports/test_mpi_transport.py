@@ -54,6 +54,13 @@ def test_a_good_run_ends_well():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_receives_name_their_source():
+    """The condition under which one run of a schedule shows that none hangs."""
+    ended = run("named")
+    assert lines(ended.stdout, "named") == ["all sources named"] * 3, ended.stdout + ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_one_rank_without_a_launcher():
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI", "OMPI"))}
     program = [sys.executable, "-m", "tests.runtime.transports.mpi_ranks", "trained"]
