@@ -5,6 +5,10 @@ in the order of the copies, and gives the sum to all: each rank sends 2 (n - 1) 
 which no algorithm does with less (Patarasuk and Yuan, 2009), and the bits do not depend on n's
 placement. Gradients that are complete at the same time go together, in buckets of limited size, so
 that messages are large and the first ones go while later gradients are made.
+
+Where the optimizer's arrays are sharded (ZeRO-1: Rajbhandari et al., 2020), copy i's rank keeps
+those of piece i only, updates piece i of the weights, and gives the weights to all in place of the
+sums, in collectives of the same sizes.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from partitioner.base.collectives import CollectiveLayout, Group
 from partitioner.base.types import BodyKey, Partition
+from symgraph.core.types import TensorType
 from symgraph.passes.replicate import copies_of
 
 BUCKET_BYTES = 8 << 20  # of gradients that are summed together; a larger one goes alone
@@ -43,6 +48,11 @@ class Copies(NamedTuple):
         count = len(self.names)
         return list(pairwise([self.size * i // count for i in range(count + 1)]))
 
+    @property
+    def own_pieces(self) -> dict[str, slice]:
+        """The piece of each copy, by its variable."""
+        return {n: slice(*piece) for n, piece in zip(self.names, self.pieces, strict=True)}
+
 
 class Bucket(NamedTuple):
     """Gradients that are summed together."""
@@ -55,30 +65,31 @@ class Bucket(NamedTuple):
         """The ranks that have copies, in rising order."""
         return tuple(sorted({rank for copies in self.copies for rank in copies.ranks}))
 
-    def pieces(self, rank: int) -> Iterator[tuple[Copies, slice]]:
-        """Yield what a rank adds up: elements of parameters."""
+    def pieces(self, rank: int) -> Iterator[tuple[Copies, str, slice]]:
+        """Yield what a rank adds up: elements of parameters, with the copy whose piece it is."""
         for copies in self.copies:
-            for (begin, end), at in zip(copies.pieces, copies.ranks, strict=True):
+            pieces = copies.own_pieces.items()
+            for (name, piece), at in zip(pieces, copies.ranks, strict=True):
                 if at == rank:
-                    yield copies, slice(begin, end)
+                    yield copies, name, piece
 
     def given(self, source: int, target: int) -> int:
         """Count the bytes of the target's pieces in all copies of the source."""
         return sum(
             copies.ranks.count(source) * (at.stop - at.start) * copies.itemsize
-            for copies, at in self.pieces(target)
+            for copies, _, at in self.pieces(target)
         )
 
     def summed(self, rank: int) -> int:
         """Count the bytes of the sums that a rank makes."""
-        return sum((at.stop - at.start) * copies.itemsize for copies, at in self.pieces(rank))
+        return sum((at.stop - at.start) * copies.itemsize for copies, _, at in self.pieces(rank))
 
     def buffer_sizes(self, rank: int) -> tuple[int, int, int, int]:
         """Count the bytes that a rank needs besides the gradients.
 
         Returns:
             The bytes of the pieces that it gives, of those that it gets, of its sums, and of the
-            sums of all.
+            sums of all. Weights that are spread take the places of the sums.
         """
         others = [r for r in self.ranks if r != rank]
         return (
@@ -90,7 +101,7 @@ class Bucket(NamedTuple):
 
     @property
     def collectives(self) -> tuple[CollectiveLayout, CollectiveLayout]:
-        """The alltoall of the pieces and the allgather of their sums, for several ranks."""
+        """The alltoall of the pieces and the allgather of sums or weights, for several ranks."""
         pieces = [[self.given(a, b) if a != b else 0 for b in self.ranks] for a in self.ranks]
         sums = [[self.summed(a) if a != b else 0 for b in self.ranks] for a in self.ranks]
         return (
@@ -147,6 +158,18 @@ def buckets(partition: Partition) -> tuple[Bucket, ...]:
             for stages, size in sorted(together, key=lambda s: (-max(s[0]), s))
             for bucket in filled(together[stages, size], lambda c: c.nbytes, BUCKET_BYTES)
         ]
+    )
+
+
+def own_pieces(partition: Partition) -> dict[str, slice]:
+    """Map the variable of each copy to the elements of its own piece."""
+    return {n: p for copies in all_copies(partition) for n, p in copies.own_pieces.items()}
+
+
+def piece_bytes(type_: TensorType, piece: slice | None) -> int:
+    """Count the bytes of some elements of an array; None: of all."""
+    return (
+        type_.nbytes if piece is None else type_.nbytes // type_.size * (piece.stop - piece.start)
     )
 
 

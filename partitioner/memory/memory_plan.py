@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from partitioner.base.types import FORWARD, BodyKey, Partition
-from partitioner.cutting.replicas import scratch_bytes
+from partitioner.cutting.replicas import own_pieces, piece_bytes, scratch_bytes
 from partitioner.memory.memory_layout import MemoryLayout, Root, lay_out, turn
 from symgraph.core.types import Value
 
@@ -59,6 +59,7 @@ def plan_memory(
     *,
     grads: Mapping[str, Value] = NO_GRADIENTS,
     slots: int = 0,
+    shard_optimizer: bool = False,
     parameters: Collection[str] = (),
     several: bool = False,
     scratch: tuple[int, ...] | None = None,
@@ -69,6 +70,7 @@ def plan_memory(
         partition: the cut graph.
         grads: parameter -> the value of its gradient.
         slots: optimizer arrays per parameter.
+        shard_optimizer: whether each copy of a parameter has those of its own piece only.
         parameters: variables that stay for the whole run.
         several: whether a step has several micro-batches, so that gradients are copied or added to
             partial sums.
@@ -76,11 +78,13 @@ def plan_memory(
     """
     graph, place = partition.graph, partition.placement
     held, learnt = [0] * partition.ranks, [0] * partition.ranks
+    own = own_pieces(partition) if shard_optimizer else {}
     for node in graph.variables:
         if node.origin is None:
             rank = place.rank_of[place.stage_of[node.name]]
             held[rank] += node.types[0].nbytes if node.name in parameters else 0
-            learnt[rank] += node.types[0].nbytes * slots if node.name in grads else 0
+            state = slots * piece_bytes(node.types[0], own.get(node.name))
+            learnt[rank] += state if node.name in grads else 0
     learnt = [a + b for a, b in zip(learnt, scratch_bytes(partition), strict=True)]
     asked = frozenset(grads.values())
     bodies: dict[BodyKey, BodyMemory] = {}

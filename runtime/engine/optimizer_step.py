@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.base.collectives import Group
-from partitioner.cutting.replicas import collective_groups
+from partitioner.cutting.replicas import collective_groups, own_pieces
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import on_host
 from runtime.backends.updates import squared_norms, update
@@ -18,8 +18,9 @@ from runtime.engine.rank import Rank
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import PARTIAL
+from symgraph.core.errors import ConfigError, GraphError
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer import Optimizer, global_norm_scale
+from symgraph.frontend.optimizer import OPTIMIZERS, Optimizer, global_norm_scale
 from symgraph.passes.batching import assemble
 from symgraph.passes.loss_scale import LossScale
 from symgraph.passes.shards import parameter_of
@@ -54,6 +55,13 @@ class OptimizerStep:
     which only the parameter's own rank adds: the sum over ranks is exact, and the sum over
     parameters has one order, so clipping is the same for every placement and counts a parameter
     that is used in many places once.
+
+    Where a parameter has copies and the plan shards the optimizer, each copy has states of its own
+    piece only (see partitioner.cutting.replicas) and updates that piece; then all copies get the
+    weights. Update rules work element by element, so this changes no bit. Norms do not: a squared
+    norm has one order of addition over the whole gradient. So with clipping or a dynamic scale the
+    copies get the whole sums too, half as much traffic again, and the first one's rank adds up the
+    squares as ever.
 
     With a loss scale, every rank knows by that sum whether a gradient has overflowed, and all of
     them leave the step out; `figures` then has the scale and whether the step was left out.
@@ -98,6 +106,15 @@ class OptimizerStep:
         self._tags: Mapping[str, Mapping[str, str]] = {n: graph[n].tags for n in self._names}
         self._parameters = {n: parameter_of(shards, n) for n in self._names}
         self._copies = {n for n in self._names if n in shards and shards[n].copy}
+        self._norms = clip is not None or self.loss_scale.dynamic
+        sharded = plan.options.shard_optimizer
+        self._pieces = own_pieces(plan.partition) if sharded else {}
+        if self._pieces and not optimizer.by_element:
+            raise ConfigError(
+                f"shard_optimizer: {type(optimizer).__name__} needs whole parameters for its "
+                "update, so replicas cannot update a part each; leave it out, or use one of "
+                f"{', '.join(OPTIMIZERS)}"
+            )
         self._sums: ReplicaSums | None = None
 
     def feeds(
@@ -144,7 +161,11 @@ class OptimizerStep:
     def _replica_sums(self, rank: Rank) -> ReplicaSums:
         if self._sums is None:
             self._sums = ReplicaSums(
-                rank.plan.partition, rank.rank, rank.transport.collectives, rank.device.xp
+                rank.plan.partition,
+                rank.rank,
+                rank.transport.collectives,
+                rank.device.xp,
+                spread=self._norms or not self._pieces,
             )
         return self._sums
 
@@ -153,7 +174,7 @@ class OptimizerStep:
         rank.check()  # an error that a GPU noted must not be taken for divergence
         norms = len(self._names)
         vector = np.zeros(norms + len(self._figure_names) + 1)
-        if self.clip is not None or self.loss_scale.dynamic:
+        if self._norms:
             places = [
                 place
                 for place, name in enumerate(self._names)
@@ -194,10 +215,10 @@ class OptimizerStep:
         stage_of = rank.plan.placement.stage_of
         for name in self._names:
             if stage_of[name] == stage:
-                weight, parameter = rank.arrays[name], self._parameters[name]
+                weight, parameter = self.piece(name, rank.arrays[name]), self._parameters[name]
                 if name not in self.states:
                     self.states[name] = self.optimizer.state(parameter, weight)
-                if self._skipped:
+                if self._skipped or not weight.size:
                     continue
                 try:
                     update(
@@ -205,7 +226,7 @@ class OptimizerStep:
                         self.optimizer,
                         parameter,
                         weight,
-                        rank.gradient(name),
+                        self.piece(name, rank.gradient(name)),
                         self.states[name],
                         self.updates,
                         self._scale,
@@ -213,3 +234,18 @@ class OptimizerStep:
                     )
                 except Exception as error:
                     raise NodeFailed(name) from error
+
+    def piece(self, name: str, array: Array) -> Array:
+        """View the elements of an array like a variable that this rank has the states of."""
+        piece = self._pieces.get(name)
+        if piece is None:
+            return array
+        if not array.flags.c_contiguous:
+            raise NodeFailed(name) from GraphError("it is not C-contiguous; pass a copy of it")
+        return array.reshape(-1)[piece]
+
+    def spread_weights(self, rank: Rank) -> None:
+        """Give all copies of parameters the weights that each has updated a piece of."""
+        if not self._skipped:
+            weights = rank.arrays.__getitem__
+            self._replica_sums(rank).spread_weights(weights, rank.transport.collectives)

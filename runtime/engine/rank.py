@@ -21,7 +21,7 @@ from runtime.engine.pool import Pool
 from runtime.engine.stopwatch import Stopwatch
 from runtime.planning.plan import Plan
 from runtime.planning.step import Feeds, StepBatches
-from runtime.schedule.instructions import REPLICAS, Collective, Free, Update
+from runtime.schedule.instructions import REPLICAS, WEIGHTS, Collective, Free, Update
 from runtime.transports.base import Ticket, Transport
 from symgraph.core.errors import GraphError
 from symgraph.core.registry import Env
@@ -62,6 +62,10 @@ class Updater(Protocol):
 
     def update(self, rank: Rank, stage: int) -> None:
         """Update the parameters of a stage."""
+        ...
+
+    def spread_weights(self, rank: Rank) -> None:
+        """Give all replicas the weights that each has updated a part of."""
         ...
 
 
@@ -266,6 +270,9 @@ class Rank:
                 self.updater.update(self, instruction.stage)
             elif instruction.tag == REPLICAS:
                 self.updater.sum_replicas(self)
+            elif instruction.tag == WEIGHTS:
+                self.transport.waiting_for(f"{instruction} (step {self.step_count}): the weights")
+                self.updater.spread_weights(self)
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self.updater.reduce(self)

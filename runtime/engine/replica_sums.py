@@ -5,28 +5,83 @@ own, and sends the sums to all (allgather). The first starts when this rank has 
 gradients in the bucket; progress is checked at the end of every later run, and at C1. All ranks
 process the buckets in one order, in each of the two collectives, so no rank waits while it has
 other work to do.
+
+Where the optimizer's arrays are sharded, the sums of a rank's own pieces are all that its update
+needs, so they stay where they are. After the update the collective C2 spreads the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partitioner.base.types import Partition
 from partitioner.cutting.replicas import UNDER_WAY, Bucket, Copies, buckets
 from runtime.backends.device.arrays import copy, on_host
-from runtime.transports.base import Collectives, Ticket
+from runtime.transports.base import Collectives, CollectiveTicket
 from symgraph.core.types import Array
 
-# Returns the gradient of a variable of this rank.
-Gradients = Callable[[str], Array]
+# Returns the gradient or the weight of a variable of this rank.
+ArrayOf = Callable[[str], Array]
+
+
+class Loan:
+    """The collective that other ranks may still read a buffer for."""
+
+    def __init__(self) -> None:
+        self.ticket: CollectiveTicket | None = None
+
+    def returned(self) -> bool:
+        """Return whether nobody reads the buffer any more."""
+        if self.ticket is not None and self.ticket.returned():
+            self.ticket = None
+        return self.ticket is None
+
+    def take_back(self) -> None:
+        """Wait until nobody reads the buffer any more."""
+        if self.ticket is not None:
+            self.ticket.wait_for_return()
+            self.ticket = None
+
+
+class Buffers(NamedTuple):
+    """Memory that buckets use in turn: bytes of outgoing and incoming pieces, sums, all sums."""
+
+    out: Array
+    into: Array
+    sums: Array
+    all: Array
+    #: The loans of `out` and of `sums`.
+    out_loan: Loan
+    sums_loan: Loan
+
+    @classmethod
+    def empty(cls, xp: Any, sizes: Sequence[int]) -> Buffers:
+        """Reserve memory of these bytes in an array module."""
+        out, into, sums, all_ = (xp.empty(size, np.uint8) for size in sizes)
+        return cls(out, into, sums, all_, Loan(), Loan())
+
+    def of(self, sizes: Sequence[int]) -> Buffers:
+        """Return the beginnings, of these bytes, of the same memory."""
+        out, into, sums, all_ = sizes
+        return Buffers(
+            self.out[:out],
+            self.into[:into],
+            self.sums[:sums],
+            self.all[:all_],
+            self.out_loan,
+            self.sums_loan,
+        )
 
 
 class RankBucket:
     """One rank's part in the sums of a bucket."""
+
+    #: The memory that it uses.
+    buffers: Buffers
 
     def __init__(self, bucket: Bucket, rank: int) -> None:
         self.bucket, self.rank = bucket, rank
@@ -34,69 +89,90 @@ class RankBucket:
         self._alltoall, self._allgather = bucket.collectives
         self.sizes = bucket.buffer_sizes(rank)
         self.waits = 0  # variables whose gradients this step has not computed yet
-        self.ticket: Ticket | None = None
+        self.ticket: CollectiveTicket | None = None
 
     def done(self) -> bool:
         """Tell whether the collective that was started last has ended."""
         return self.ticket is None or self.ticket.done()
+
+    def can_add(self) -> bool:
+        """Tell whether this rank has all pieces, and memory for their sums."""
+        return self.done() and self.buffers.sums_loan.returned()
 
     @property
     def names(self) -> list[str]:
         """The variables of this rank in the bucket."""
         return [n for copies in self.bucket.copies for n in self._local(copies)]
 
-    def use(self, buffers: Sequence[Array]) -> None:
-        """Use this memory for outgoing and incoming pieces, this rank's sums and those of all."""
-        self._out, self._into, self._sums, self._all = (
-            buffer[:size] for buffer, size in zip(buffers, self.sizes, strict=True)
-        )
-
-    def give(self, gradients: Gradients, collectives: Collectives) -> None:
+    def give(self, gradients: ArrayOf, collectives: Collectives) -> None:
         """Start to send the other ranks their pieces."""
         start = 0
+        out, into = self.buffers.out, self.buffers.into
         for peer in self._others:
-            for copies, at in self.bucket.pieces(peer):
+            for copies, _, at in self.bucket.pieces(peer):
                 for name in self._local(copies):
-                    start = _append(self._out, start, gradients(name).reshape(-1)[at])
+                    start = _append(out, start, gradients(name).reshape(-1)[at])
+        self.ticket = None
         if self._others:
-            self.ticket = collectives.start(self._alltoall, self._out, self._into)
+            self.ticket = collectives.start(self._alltoall, out, into)
+            self.buffers.out_loan.ticket = self.ticket
 
-    def spread(self, gradients: Gradients, collectives: Collectives) -> None:
-        """Add up this rank's pieces in the order of the copies; start to send the sums to all."""
+    def add(self, gradients: ArrayOf) -> None:
+        """Add up this rank's pieces in the order of the copies."""
         received = [self.bucket.given(r, self.rank) for r in self._others]
         places = dict(zip(self._others, accumulate(received, initial=0), strict=False))
         start = 0
-        for copies, at in self.bucket.pieces(self.rank):
+        for copies, _, at in self.bucket.pieces(self.rank):
             local = {
-                name: _beside(gradients(name).reshape(-1)[at], self._sums)
+                name: _beside(gradients(name).reshape(-1)[at], self.buffers.sums)
                 for name in self._local(copies)
             }
             like = next(iter(local.values()))
-            total = self._sums[start : start + like.nbytes].view(like.dtype)
+            total = self.buffers.sums[start : start + like.nbytes].view(like.dtype)
             start += like.nbytes
             for i, (name, source) in enumerate(zip(copies.names, copies.ranks, strict=True)):
                 if source == self.rank:
                     term = local[name]
                 else:
-                    term = self._into[places[source] :][: like.nbytes].view(like.dtype)
+                    term = self.buffers.into[places[source] :][: like.nbytes].view(like.dtype)
                     places[source] += like.nbytes
                 if i == 0:
                     total[...] = term
                 else:
                     total += term
-        if self._others:
-            self.ticket = collectives.start(self._allgather, self._sums, self._all)
-        else:
-            self._all[:] = self._sums
 
-    def take(self, gradients: Gradients) -> None:
-        """Copy the sums into the gradients of all copies of this rank."""
+    def keep(self, gradients: ArrayOf) -> None:
+        """Copy the sums of this rank's own pieces into the gradients of their copies."""
+        start = 0
+        for _, name, at in self.bucket.pieces(self.rank):
+            into = gradients(name).reshape(-1)[at]
+            copy(into, self.buffers.sums[start : start + into.nbytes].view(into.dtype))
+            start += into.nbytes
+
+    def pack(self, weights: ArrayOf) -> None:
+        """Put this rank's own pieces of the weights in the place of its sums."""
+        start = 0
+        for _, name, at in self.bucket.pieces(self.rank):
+            start = _append(self.buffers.sums, start, weights(name).reshape(-1)[at])
+
+    def spread(self, collectives: Collectives) -> None:
+        """Start to send this rank's sums, or weights, to all."""
+        self.ticket = None
+        if self._others:
+            buffers = self.buffers
+            self.ticket = collectives.start(self._allgather, buffers.sums, buffers.all)
+            buffers.sums_loan.ticket = self.ticket
+        else:
+            self.buffers.all[:] = self.buffers.sums
+
+    def take(self, arrays: ArrayOf) -> None:
+        """Copy what all ranks have spread into the gradients, or weights, of all copies here."""
         start = 0
         for owner in self.bucket.ranks:
-            for copies, at in self.bucket.pieces(owner):
+            for copies, _, at in self.bucket.pieces(owner):
                 for name in self._local(copies):
-                    into = gradients(name).reshape(-1)[at]
-                    copy(into, self._all[start : start + into.nbytes].view(into.dtype))
+                    into = arrays(name).reshape(-1)[at]
+                    copy(into, self.buffers.all[start : start + into.nbytes].view(into.dtype))
                 start += (at.stop - at.start) * copies.itemsize
 
     def _local(self, copies: Copies) -> list[str]:
@@ -118,66 +194,114 @@ class ReplicaSums:
     """The buckets of one rank, step after step.
 
     At most UNDER_WAY buckets are in progress, and that many buffers are shared in turn: a bucket
-    starts only when this rank has all sums of the bucket that used its buffer before, so all ranks
-    have received everything that they need from that buffer.
+    starts only when this rank has all that it wants of the bucket that used its buffers before, and
+    the others have read theirs.
     """
 
     def __init__(
-        self, partition: Partition, rank: int, collectives: Collectives, device_module: Any
+        self,
+        partition: Partition,
+        rank: int,
+        collectives: Collectives,
+        device_module: Any,
+        *,
+        spread: bool = True,
     ) -> None:
-        """Take the array module of the rank's device as `device_module`."""
+        """Reserve the buffers.
+
+        Args:
+            partition: The cut graph.
+            rank: The rank.
+            collectives: Those of the rank's transport.
+            device_module: The array module of the rank's device.
+            spread: Whether all copies get the whole sums, and not just their own pieces.
+        """
         local = [b for b in buckets(partition) if rank in b.ranks]
         self._buckets = [RankBucket(bucket, rank) for bucket in local]
+        self._spreads = spread
         modules = [collectives.module(bucket.ranks) or device_module for bucket in local]
         self.held = 0  # bytes
         for xp in dict.fromkeys(modules):
-            numbers = [number for number, module in enumerate(modules) if module is xp]
-            columns = zip(*(self._buckets[number].sizes for number in numbers), strict=True)
+            of_module = [
+                b for b, module in zip(self._buckets, modules, strict=True) if module is xp
+            ]
+            columns = zip(*(bucket.sizes for bucket in of_module), strict=True)
             sizes = [max(column) for column in columns]
-            buffers = [[xp.empty(n, np.uint8) for n in sizes] for _ in range(UNDER_WAY)]
+            shared = [Buffers.empty(xp, sizes) for _ in range(UNDER_WAY)]
             self.held += UNDER_WAY * sum(sizes)
-            for number in numbers:
-                self._buckets[number].use(buffers[number % UNDER_WAY])
+            for number, bucket in enumerate(of_module):
+                bucket.buffers = shared[number % UNDER_WAY].of(bucket.sizes)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self.reset()
 
     def reset(self) -> None:
         """Prepare for the next step."""
-        self._given = self._spread = self._taken = 0  # buckets
+        self._given = self._summed = self._taken = 0  # buckets
         for bucket in self._buckets:
             bucket.waits = len(bucket.names)
 
-    def complete(
-        self, names: Iterable[str], gradients: Gradients, collectives: Collectives
-    ) -> None:
+    def complete(self, names: Iterable[str], gradients: ArrayOf, collectives: Collectives) -> None:
         """Note that these gradients are complete, and do what can be done without waiting."""
         for name in names:
             self._bucket_of[name].waits -= 1
         while self._advance(gradients, collectives):
             pass
 
-    def finish(self, gradients: Gradients, collectives: Collectives) -> None:
-        """Finish all sums: afterwards the gradients of all copies are the sums."""
+    def finish(self, gradients: ArrayOf, collectives: Collectives) -> None:
+        """Finish all sums: afterwards the gradients of all copies, or their own pieces, are it."""
         for bucket in self._buckets:
             bucket.waits = 0
         while self._taken < len(self._buckets):
             if not self._advance(gradients, collectives):
-                waiting = self._spread if self._spread < self._given else self._taken
-                ticket = self._buckets[waiting].ticket
-                assert ticket is not None
-                ticket.wait()
+                self._wait()
         self.reset()
 
-    def _advance(self, gradients: Gradients, collectives: Collectives) -> bool:
+    def _wait(self) -> None:
+        """Wait for what the next step with the buckets needs."""
+        if self._taken == self._given:
+            self._buckets[self._given].buffers.out_loan.take_back()
+            return
+        bucket = self._buckets[self._summed if self._summed < self._given else self._taken]
+        if bucket.ticket is not None:
+            bucket.ticket.wait()
+        if self._summed < self._given:
+            bucket.buffers.sums_loan.take_back()
+
+    def spread_weights(self, weights: ArrayOf, collectives: Collectives) -> None:
+        """Give all copies the weights that each rank has updated in its own pieces."""
+        all_ = self._buckets
+        for number in range(len(all_) + UNDER_WAY - 1):
+            if number < len(all_):
+                bucket = all_[number]
+                bucket.buffers.sums_loan.take_back()
+                bucket.pack(weights)
+                bucket.spread(collectives)
+            if number >= UNDER_WAY - 1:
+                bucket = all_[number - UNDER_WAY + 1]
+                if bucket.ticket is not None:
+                    bucket.ticket.wait()
+                bucket.take(weights)
+
+    def _advance(self, gradients: ArrayOf, collectives: Collectives) -> bool:
         """Take one step with the buckets; False if none is possible without waiting."""
         all_, limit = self._buckets, self._taken + UNDER_WAY
-        if self._taken < self._spread and all_[self._taken].done():
-            all_[self._taken].take(gradients)
+        if self._taken < self._summed and (not self._spreads or all_[self._taken].done()):
+            if self._spreads:
+                all_[self._taken].take(gradients)
             self._taken += 1
-        elif self._spread < self._given and all_[self._spread].done():
-            all_[self._spread].spread(gradients, collectives)
-            self._spread += 1
-        elif self._given < min(len(all_), limit) and not all_[self._given].waits:
+        elif self._summed < self._given and all_[self._summed].can_add():
+            bucket = all_[self._summed]
+            bucket.add(gradients)
+            if self._spreads:
+                bucket.spread(collectives)
+            else:
+                bucket.keep(gradients)
+            self._summed += 1
+        elif (
+            self._given < min(len(all_), limit)
+            and not all_[self._given].waits
+            and all_[self._given].buffers.out_loan.returned()
+        ):
             all_[self._given].give(gradients, collectives)
             self._given += 1
         else:

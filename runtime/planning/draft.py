@@ -63,6 +63,8 @@ class Draft:
             micro_batches=self.micro_batches,
             slots=self.options.slots,
             update=self.options.update,
+            shard_optimizer=self.options.shard_optimizer,
+            spreads_sums=self.options.spreads_sums,
         )
 
     def busiest(self, split: bool, steps: int | None, costs: Callable[[Partition], Costs]) -> float:
@@ -138,6 +140,7 @@ class Draft:
                 partition,
                 grads=self.network.grads,
                 slots=self.options.slots,
+                shard_optimizer=self.options.shard_optimizer,
                 parameters=self.network.parameters,
                 several=self.micro_batches > 1,
                 scratch=scratch_bytes(partition),

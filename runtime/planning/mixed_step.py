@@ -136,6 +136,7 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
     costs = mixed_costs(parts, prices or NOMINAL)
     segments = 1 + max(key.segment for key in union.bodies)
     lists = [Program.of(runs) for runs in listing(first.rank_of, len(parts.mbs))]
+    replicas = bool(copies_of(first.graph))
     best: Mixed | None = None
     for order in _orders(parts, union, costs):
         renamed = [_reordered(program, order) for program in lists]
@@ -143,7 +144,8 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
             union,
             [union.numbered(program) for program in expand(renamed, segments)],
             update=parts.plans[0].trains,
-            replicas=bool(copies_of(first.graph)),
+            replicas=replicas,
+            weights=replicas and parts.plans[0].options.shard_optimizer,
         )
         seconds = simulate(schedule, union, costs).makespan
         if best is None or seconds < best.seconds:

@@ -49,6 +49,9 @@ class MemoryOptions:
     """Bytes that each rank may hold; None: any number."""
     slots: int = 0
     """Arrays that the optimizer keeps for each parameter."""
+    shard_optimizer: bool = False
+    """Whether each copy of a parameter in replicas keeps the optimizer's arrays of its own piece
+    only; see runtime.engine.optimizer_step."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ class ScheduleOptions(MemoryOptions):
     _: KW_ONLY
     update: bool = False
     """Whether each step ends with gradient norms, losses and parameter updates."""
+    clips: bool = False
+    """Whether gradients are clipped by their global norm; for predictions."""
     order: str | None = None
     """The order of gpipe's backward phase."""
     time_segment: int | str | None = None
@@ -168,6 +173,11 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
     _: KW_ONLY
     pricing: CostProvider = field(default_factory=default_pricing)
     """Gives what runs and messages cost; called only if something is chosen automatically."""
+
+    @property
+    def spreads_sums(self) -> bool:
+        """Whether all copies of a parameter need the sums of their gradients, not just pieces."""
+        return not self.shard_optimizer or self.clips or self.loss_scale.dynamic
 
     def costs(self, graph: Graph) -> CostModel:
         """Return the costs of a graph on these devices."""

@@ -222,6 +222,8 @@ class Plan:
             micro_batches=micro_batches or len(self.sizes),
             slots=self.options.slots,
             update=self.options.update,
+            shard_optimizer=self.options.shard_optimizer,
+            spreads_sums=self.options.spreads_sums,
         )
 
     def following(self, **changes: Any) -> Options:

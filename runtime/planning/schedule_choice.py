@@ -164,7 +164,8 @@ def _too_large(least: Plan, options: ScheduleOptions) -> str:
 
 def _lowered(partition: Partition, lists: ComputeLists, options: ScheduleOptions) -> Schedule:
     replicas = bool(copies_of(partition.graph))
-    return lower(partition, lists, update=options.update, replicas=replicas)
+    weights = replicas and options.shard_optimizer
+    return lower(partition, lists, update=options.update, replicas=replicas, weights=weights)
 
 
 def _named(name: str, draft: Draft, steps: int | None) -> Attempt:

@@ -6,7 +6,8 @@
 S3.0     send edge 3's value of micro-batch 0; posts the message and never blocks
 R3.0     receive it
 D2F0.3   free what no body after 2F0.3 needs, once the messages of 2F0.3 are delivered
-C        reduce norms and losses over all ranks (C1: sum the gradients of replicas)
+C        reduce norms and losses over all ranks (C1: sum the gradients of replicas, C2: spread their
+         weights, of which each has updated a part)
 U2       update the parameters of stage 2
 """
 
@@ -75,7 +76,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Sum norms and losses (tag 0) or replicas' gradients (tag 1) over all ranks."""
+    """Sum norms and losses (tag 0) or replicas' gradients (1), or spread replicas' weights (2)."""
 
     tag: int = 0
 
@@ -94,6 +95,7 @@ class Update:
 
 
 REPLICAS = 1  # the tag of the collective that sums the gradients of replicas
+WEIGHTS = 2  # the tag of the collective that spreads the weights of replicas
 
 Instruction = Run | Send | Recv | Free | Collective | Update
 

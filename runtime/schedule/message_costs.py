@@ -16,7 +16,7 @@ Communication Operations in MPICH, 2005):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -25,7 +25,7 @@ from numbers import Rational
 
 from partitioner.base.collectives import CollectiveLayout
 from partitioner.base.types import BodyKey, Partition
-from partitioner.cutting.replicas import buckets
+from partitioner.cutting.replicas import Bucket, buckets
 from symgraph.core.errors import ScheduleError
 
 Number = int | float | Fraction
@@ -102,15 +102,26 @@ def collective_seconds(layout: CollectiveLayout, link: Links) -> Fraction:
 
 
 def replica_sum_seconds(
-    partition: Partition, link: Links
+    partition: Partition, link: Links, *, spread: bool = True
 ) -> list[tuple[frozenset[BodyKey], Fraction]]:
-    """Return, per bucket of replicas' gradients, the bodies that complete it and its seconds."""
-    costs = []
-    for bucket in buckets(partition):
-        seconds = Fraction(0)
-        if len(bucket.ranks) > 1:
-            seconds = sum(
-                (collective_seconds(layout, link) for layout in bucket.collectives), seconds
-            )
-        costs.append((bucket.bodies, seconds))
-    return costs
+    """Return, per bucket of replicas' gradients, the bodies that complete it and its seconds.
+
+    spread: whether all copies get the whole sums.
+    """
+    return [
+        (bucket.bodies, _bucket_seconds(bucket, link, bucket.collectives[: 1 + spread]))
+        for bucket in buckets(partition)
+    ]
+
+
+def replica_weight_seconds(partition: Partition, link: Links) -> Fraction:
+    """Return the seconds in which the weights of all buckets are spread, one after the other."""
+    spreads = [_bucket_seconds(b, link, b.collectives[1:]) for b in buckets(partition)]
+    return sum(spreads, Fraction(0))
+
+
+def _bucket_seconds(bucket: Bucket, link: Links, layouts: Iterable[CollectiveLayout]) -> Fraction:
+    """Return the seconds of some of a bucket's collectives; none on a single rank."""
+    several = len(bucket.ranks) > 1
+    seconds = [collective_seconds(layout, link) for layout in layouts if several]
+    return sum(seconds, Fraction(0))

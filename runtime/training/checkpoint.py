@@ -164,9 +164,11 @@ def restore(session: Session, path: Path) -> None:
             updater.resume(about)
             for name in session.plan.grads:
                 if name in session.arrays[rank]:
-                    fresh = updater.optimizer.state(name, session.arrays[rank][name])
+                    weight = session.arrays[rank][name]
+                    fresh = updater.optimizer.state(name, updater.piece(name, weight))
                     for slot, array in fresh.items():
-                        copy(array, reader.read(OPTIMIZER + slot, name, array, shards.get(name)))
+                        whole = reader.read(OPTIMIZER + slot, name, weight, shards.get(name))
+                        copy(array, updater.piece(name, whole))
                     updater.states[name] = fresh
             worker.start_from(
                 {
@@ -206,7 +208,8 @@ def _join_pieces(session: Session, folder: Path) -> None:
     with Reader(folder) as reader:
         for key in ("{}", *(OPTIMIZER + slot for slot in slots)):
             here = [name for name in shards if key.format(name) in reader.holder]
-            whole = join(shards, {name: reader.read(key, name) for name in here})
+            # The parameters come first; the optimizer's arrays have their shapes.
+            whole = join(shards, {name: reader.read(key, name) for name in here}, joined)
             joined |= {key.format(name): array for name, array in whole.items()}
     save_file(joined, folder / "shards.safetensors")
     for file in files:

@@ -172,6 +172,8 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         recompute=pipeline.recompute,
         memory=config.partition.memory,
         slots=len(create_optimizer(config).slots()),
+        shard_optimizer=config.train.shard_optimizer,
+        clips=config.train.clip_global_norm is not None,
         whole=False,
         strategy=config.partition.strategy,
         keep_groups=config.partition.keep_groups,

@@ -100,6 +100,13 @@ class CollectiveTicket(Ticket, Protocol):
         """Return whether calls that this rank makes next may overwrite what it has given."""
         ...
 
+    def wait_for_return(self) -> None:
+        """Wait until `returned`; raise like every wait.
+
+        The others take part once they wait for the collective, or ask whether it is done.
+        """
+        ...
+
 
 class Collectives(Protocol):
     """Collectives among some of the ranks. Those of one group are matched by their order."""

@@ -277,6 +277,9 @@ class TrainConfig(Section):
     loss_scale: Annotated[float | str, PlainValidator(_auto_or_positive)] = "auto"
     """Factor of gradients until the update, so that float16 can represent small ones; auto: for
     float16 the largest that does not overflow (steps that do are skipped), otherwise 1."""
+    shard_optimizer: bool = False
+    """Whether each replica keeps the optimizer's arrays (momentum, Adam's moments) of its own part
+    of the parameters only, updates that part, and sends it to the others (ZeRO-1); same results."""
     init_scale: Positive = 0.1
     """Weights without an initializer start uniform between minus and plus this value."""
 

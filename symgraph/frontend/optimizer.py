@@ -159,6 +159,15 @@ class Optimizer(ABC):
         rate, decay = self.rates(name, update_count, attrs)
         return rate * self._correction(update_count), decay
 
+    @property
+    def by_element(self) -> bool:
+        """Whether an element's update depends on that element alone, not on a norm, say.
+
+        Then parts of a parameter may be updated in different places. A rule with an `update` of its
+        own has to say so.
+        """
+        return type(self).update is Optimizer.update
+
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
         """Return the names of the arrays in a weight's state."""

@@ -48,17 +48,30 @@ def piece_of(shards: Mapping[str, Shard], variable: str, whole: Array) -> Array:
     return shards[variable].of(whole) if variable in shards else whole
 
 
-def join(shards: Mapping[str, Shard], arrays: Mapping[str, Array]) -> dict[str, Array]:
+def join(
+    shards: Mapping[str, Shard],
+    arrays: Mapping[str, Array],
+    wholes: Mapping[str, Array] = MappingProxyType({}),
+) -> dict[str, Array]:
     """Return arrays by name, with parameters in place of their shards where all of those are given.
 
-    One copy of a parameter with replicas is enough.
+    One copy of a parameter with replicas is enough, unless copies have flat pieces of the array.
+
+    Args:
+        shards: Variable -> the part of a parameter that it is.
+        arrays: The arrays by variable.
+        wholes: Parameter -> an array of its shape, where copies may have flat pieces.
     """
     joined = {name: array for name, array in arrays.items() if name not in shards}
     for parameter in dict.fromkeys(s.parameter for s in shards.values()):
         names = [name for name, s in shards.items() if s.parameter == parameter]
         parts = {name: arrays[name] for name in names if name in arrays}
-        if parts and shards[names[0]].is_whole:
+        like = wholes.get(parameter)
+        copied = bool(parts) and shards[names[0]].is_whole
+        if copied and (like is None or next(iter(parts.values())).size == like.size):
             joined[parameter] = next(iter(parts.values()))
+        elif copied and like is not None and len(parts) == len(names):
+            joined[parameter] = np.concatenate([*parts.values()]).reshape(like.shape)
         elif len(parts) == len(names):
             joined[parameter] = np.concatenate([*parts.values()])
         else:

@@ -269,9 +269,9 @@ def check_collectives(make: Make) -> None:
                 for i, size in enumerate(blocks.column(me))
             ]
             assert into.tobytes() == np.concatenate(want).tobytes()
-        end.exchange(None)  # all have what is theirs
         for ticket, *_ in under_way:
             deadline = time.monotonic() + PATIENT
+            ticket.wait_for_return()
             while not ticket.returned():
                 assert time.monotonic() < deadline
 

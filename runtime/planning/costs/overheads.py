@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
+from partitioner.cutting.replicas import own_pieces, piece_bytes
 from runtime.backends.cpu.gemm import packed_rows
 from symgraph.core.types import Value
 
@@ -31,6 +32,10 @@ class StepOverheads:
     """Bytes of a stage's update: its parameters and the optimizer's arrays."""
     packing: Mapping[int, float] = field(default_factory=dict)
     """Bytes of a stage's parameters that are packed anew for products with few rows."""
+    spreads_sums: bool = True
+    """Whether all copies of a parameter get the sums of their gradients."""
+    spreads_weights: bool = False
+    """Whether all copies of a parameter get the weights that each has updated a part of."""
 
     def seconds(self, key: BodyKey, rates: Rates) -> float:
         """Return the seconds on top of a body's run."""
@@ -50,6 +55,8 @@ def step_overheads(
     micro_batches: int,
     slots: int,
     update: bool,
+    shard_optimizer: bool = False,
+    spreads_sums: bool = True,
 ) -> StepOverheads:
     """Compute the overheads of a step.
 
@@ -60,6 +67,8 @@ def step_overheads(
         micro_batches: the number of micro-batches.
         slots: the number of optimizer arrays for each parameter.
         update: whether the step ends with updates.
+        shard_optimizer: whether each copy of a parameter updates its own piece only.
+        spreads_sums: whether all copies get the sums of their gradients.
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
     learnt = set(grads.values())
@@ -79,13 +88,15 @@ def step_overheads(
     forms = packed_forms(partition)
     updating: dict[int, float] = defaultdict(float)
     packing: dict[int, float] = defaultdict(float)
+    own = own_pieces(partition) if shard_optimizer else {}
     for name in grads:
-        stage, size = stage_of[name], graph[name].types[0].nbytes
+        stage, type_ = stage_of[name], graph[name].types[0]
+        part = piece_bytes(type_, own.get(name))
         updating[stage] += (
             3 + 2 * slots
-        ) * size  # the gradient is read once, all else is read and written
-        packing[stage] += 2 * forms[name] * size
-    return StepOverheads(running, copies, updating, packing)
+        ) * part  # the gradient is read once, all else is read and written
+        packing[stage] += 2 * forms[name] * type_.nbytes
+    return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own))
 
 
 def _tree_passes(terms: int) -> int:

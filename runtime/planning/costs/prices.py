@@ -13,7 +13,7 @@ from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.merging import MergedCosts
 from runtime.planning.costs.overheads import StepOverheads
-from runtime.schedule.message_costs import Number, replica_sum_seconds
+from runtime.schedule.message_costs import Number, replica_sum_seconds, replica_weight_seconds
 from runtime.schedule.replay import Costs, Link
 from symgraph.core.context import KINDS, Context
 from symgraph.core.errors import ConfigError
@@ -158,7 +158,10 @@ class CostModel:
             overhead=self.overhead,
             update=lambda stage: overheads.update_seconds(stage, rates[placement.rank_of[stage]]),
         )
-        return replace(costs, sums=replica_sum_seconds(partition, costs.link_of))
+        sums = replica_sum_seconds(partition, costs.link_of, spread=overheads.spreads_sums)
+        if not overheads.spreads_weights:
+            return replace(costs, sums=sums)
+        return replace(costs, sums=sums, weights=replica_weight_seconds(partition, costs.link_of))
 
 
 def _body_seconds(partition: Partition, kernels: Sequence[KernelCosts]) -> dict[BodyKey, float]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from partitioner.base.types import PHASES, Topology
 from runtime.schedule.generators.table import ComputeLists
-from runtime.schedule.instructions import REPLICAS, Instruction, Run
+from runtime.schedule.instructions import REPLICAS, WEIGHTS, Instruction, Run
 from runtime.schedule.lowering import lower_walk as walk
 from runtime.schedule.program import Columns, Program, Schedule, programs_of
 from runtime.schedule.replay.facts import Facts
@@ -18,7 +18,12 @@ from symgraph.core.units import but_only, count_text
 
 
 def lower(
-    topology: Topology, compute_lists: ComputeLists, *, update: bool = False, replicas: bool = False
+    topology: Topology,
+    compute_lists: ComputeLists,
+    *,
+    update: bool = False,
+    replicas: bool = False,
+    weights: bool = False,
 ) -> Schedule:
     """Put each run between the receives that its body wants and the sends that it feeds.
 
@@ -35,13 +40,12 @@ def lower(
         rank 1   R0.0 1F0 1B0 S1.0 ...
 
     Args:
-        update: Whether the programs end with the reductions and the parameter updates of a
-            training step.
+        update: Whether the programs end with the reductions and updates of a training step.
         replicas: Whether gradients of replicas are reduced first.
+        weights: Whether weights of replicas are spread last.
 
     Raises:
-        ScheduleError: A run is of a stage that does not exist or of another rank's, or its
-            micro-batch is impossible.
+        ScheduleError: A run is of no stage, of another rank's, or of an impossible micro-batch.
     """
     facts = Facts.of(topology)
     mbs, start, runs = _numbered(facts, [Program.of(runs) for runs in compute_lists])
@@ -54,15 +58,21 @@ def lower(
         start, runs, ran, mbs, wires, queues, known, bodies.stage, freed, first
     )
     ends = lengths + np.diff(start)
-    reductions = np.array([REPLICAS, 0] if replicas else [0], np.int32)
-    updates = np.bincount(facts.rank_of, minlength=facts.ranks)
-    base = _offsets(ends + (len(reductions) + updates if update else 0))
+    before, after = _collectives(replicas, weights)
+    updates = len(before) + np.bincount(facts.rank_of, minlength=facts.ranks) + len(after)
+    base = _offsets(ends + (updates if update else 0))
     out = Columns(np.empty(base[-1], np.uint8), *(np.empty(base[-1], np.int32) for _ in range(3)))
     walk.write_runs(start, runs, ran, mbs, frees, bodies, base, out)
     walk.write_messages(queues, mbs, facts.channel_src, facts.channel_dst, frees, base, out)
     if update:
-        walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, reductions, out)
+        walk.write_updates(np.array(facts.rank_of, np.int32), base[:-1] + ends, before, after, out)
     return Schedule(tuple(programs_of(out, base)))
+
+
+def _collectives(replicas: bool, weights: bool) -> tuple[walk.Ints, walk.Ints]:
+    """Return the tags of the collectives before the updates, and of those after them."""
+    before, after = [REPLICAS, 0] if replicas else [0], [WEIGHTS] if weights else []
+    return np.array(before, np.int32), np.array(after, np.int32)
 
 
 def _numbered(facts: Facts, lists: list[Program]) -> tuple[int, walk.Ints, walk.Ints]:

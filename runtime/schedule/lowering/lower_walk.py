@@ -274,20 +274,24 @@ def write_messages(
 
 
 @compiled(nogil=True)
-def write_updates(rank_of: Ints, at: Ints, reductions: Ints, out: Columns) -> None:
-    """Write the collectives at the end of every rank's program, then U of its stages.
+def write_updates(rank_of: Ints, at: Ints, before: Ints, after: Ints, out: Columns) -> None:
+    """Write U of a rank's stages at the end of its program, and collectives before and after.
 
     at: by rank, the end of its program without them.
     """
     to = at.copy()
     for rank in range(len(at)):
-        for tag in reductions:
+        for tag in before:
             _write_tail(out, to[rank], COLLECTIVE, tag)
             to[rank] += 1
     for stage in range(len(rank_of)):
         rank = rank_of[stage]
         _write_tail(out, to[rank], UPDATE, stage)
         to[rank] += 1
+    for rank in range(len(at)):
+        for tag in after:
+            _write_tail(out, to[rank], COLLECTIVE, tag)
+            to[rank] += 1
 
 
 @compiled(nogil=True)

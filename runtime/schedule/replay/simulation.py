@@ -55,6 +55,8 @@ class Costs:
     #: The sums of replicas' gradients, one after the other: each begins when these bodies have run
     #: for the last time, and takes these seconds; C1 ends them all.
     sums: Sequence[tuple[Collection[BodyKey], Number]] = ()
+    #: Of C2, which spreads the weights of replicas.
+    weights: Number = 0
 
     def link_of(self, source: int, target: int) -> Link:
         """Return the link that carries the messages from one rank to another."""
@@ -110,6 +112,7 @@ class _Seconds(NamedTuple):
     latency: list[Fraction]
     exchange: list[Fraction]
     sums: list[Fraction]
+    weights: list[Fraction]
     #: Whether all costs are given as int or Fraction.
     exact: bool
 
@@ -129,6 +132,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         *updates,
         costs.overhead,
         costs.copy,
+        costs.weights,
         *(x for link in links for x in (link.latency, link.bandwidth)),
     ]
     transfer, copy = [], []
@@ -149,6 +153,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         [as_fraction(link.latency, "latency") for link in links],
         [collective_seconds(layouts[name], costs.link_of) for name in facts.exchanges],
         [as_fraction(x, f"sum {number}") for number, x in enumerate(sums)],
+        [as_fraction(costs.weights, "weights")],
         all(isinstance(x, Rational) or x == inf for x in numbers),
     )
 

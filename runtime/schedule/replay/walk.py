@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.compiled import compiled
-from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND
+from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND, WEIGHTS
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, Tape
 
@@ -100,13 +100,15 @@ class Ticks(NamedTuple):
     exchange: Array
     #: Of the sums of replicas' gradients, one after the other.
     sums: Array
+    #: Of the spreading of replicas' weights; one number.
+    weights: Array
 
     @classmethod
     def none(cls, facts: Facts) -> Ticks:
         """Return the ticks of a step in which nothing takes time."""
         edges, channels = len(facts.edges), len(facts.channel_src)
         counts = (len(facts.rank_of), edges, edges, channels, len(facts.exchanges), 0)
-        others = (np.zeros(count, np.int64) for count in counts)
+        others = (np.zeros(count, np.int64) for count in (*counts, 1))
         return cls(np.zeros(len(facts.keys), np.int64), 0, *others)
 
 
@@ -216,7 +218,7 @@ def walk(state: State) -> int:
     """Run until the end: DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names, as numba counts references at each look-up in a tuple: ten times the work itself.
     words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
-    run, overhead, update, _, _, _, _, _ = ticks
+    run, overhead, update, _, _, _, _, _, weights = ticks
     ranks, edges, channels, _, _, _, ready, tally = board
     ready[:], tally[0] = np.arange(len(ranks))[::-1], len(ranks)
     held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
@@ -248,7 +250,9 @@ def walk(state: State) -> int:
             elif kind == RECV:
                 done = _recv(word, now, me, board)
             elif kind == COLLECTIVE:
-                done = _meet(rank, now, _summed(state) if name == REPLICAS else 0, end, board)
+                takes = weights[0] if name == WEIGHTS else 0
+                least = _summed(state) if name == REPLICAS else 0
+                done = _meet(rank, now, least, takes, end, board)
             else:
                 done += update[name]
             if done == WAIT:
@@ -371,17 +375,17 @@ def _summed(state: State) -> int:
 
 
 @compiled(nogil=True)
-def _meet(rank: int, now: int, least: int, end: Array, board: Board) -> int:
+def _meet(rank: int, now: int, least: int, takes: int, end: Array, board: Board) -> int:
     """Return when the collective ends, or WAIT; the rank that comes last wakes the others.
 
-    least: the earliest possible end.
+    least: the earliest possible end. takes: the ticks from the last rank's arrival to the end.
     """
     ranks, ready, tally = board.ranks, board.ready, board.tally
     tally[1] += 1
     tally[2] = max(tally[2], now)
     if tally[1] < len(ranks):
         return WAIT
-    done = max(tally[2], least)
+    done = max(tally[2] + takes, least)
     tally[1] = tally[2] = 0
     for other in range(len(ranks)):
         if other != rank:

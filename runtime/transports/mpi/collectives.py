@@ -41,6 +41,9 @@ class Joined:
     def returned(self) -> bool:
         return self.over()
 
+    def wait_for_return(self) -> None:
+        self.wait()
+
     def over(self) -> bool:
         """Return whether MPI is done with it."""
         return bool(self._request.Test())

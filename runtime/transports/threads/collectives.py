@@ -124,10 +124,20 @@ class _Joined:
                 self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
             self.done()
 
-    def returned(self) -> bool:
-        blocks, read = self._started.blocks, self._started.read
+    def _readers(self) -> list[int]:
+        """List the ranks that copy what this rank has given."""
+        blocks = self._started.blocks
         row = blocks.sizes[blocks.ranks.index(self._end.rank)]
-        readers = [r for r, size in zip(blocks.ranks, row, strict=True) if size]
+        return [rank for rank, size in zip(blocks.ranks, row, strict=True) if size]
+
+    def wait_for_return(self) -> None:
+        read, blocks = self._started.read, joined_by(self._started.blocks)
+        for reader in self._readers():
+            self._end.wait_until(partial(read.__contains__, reader), f"{blocks} to be read", reader)
+        self.returned()
+
+    def returned(self) -> bool:
+        read, readers = self._started.read, self._readers()
         if not all(reader in read for reader in readers):
             return False
         out, _ = self._started.out[self._end.rank]
@@ -148,3 +158,6 @@ class _Joined:
             copy(self._into[at : at + size], out[first : first + size])
             at += size
         self._started.read[self._end.rank] = mark(self._into)
+        for rank, size in zip(blocks.ranks, blocks.column(me), strict=True):
+            if size and rank != self._end.rank:
+                self._end.ring(rank)
