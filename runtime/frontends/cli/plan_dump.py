@@ -9,7 +9,8 @@ node       a node of the graphs of each micro-batch size, in run order, with the
            inputs side by side ("join"). over: pairs of an output and an input that it may be
            written over. again: it repeats a forward node
 output, state, aux, gradient   what a step gives back: values of the graph
-copies     the variables that are replicas of one parameter; their gradients are summed by C1
+copies     the variables that are replicas of one parameter; their gradients are summed by C1, and
+           if each updates a part (sharded), C2 spreads the weights
 message    an edge between two ranks: one message per micro-batch
 exchange   a collective that some messages make up, in the order in which all ranks start them
 program    the instructions of a rank, in the form of runtime/schedule/instructions.py
@@ -164,7 +165,8 @@ def _results(plan: Plan) -> Iterator[Record]:
             "bytes": graph.type_of(value).nbytes,
         }
     for parameter, names in copies_of(graph).items():
-        yield {"is": "copies", "parameter": parameter, "variables": list(names)}
+        sharded = plan.options.shard_optimizer
+        yield {"is": "copies", "parameter": parameter, "variables": list(names), "sharded": sharded}
 
 
 # -- messages ------------------------------------------------------------------------------------

@@ -505,16 +505,17 @@ def memory(plan: Plan) -> Iterator[str]:
 
 
 def updates(plan: Plan) -> Iterator[str]:
-    """A step updates all stages with gradients or none, after the collectives, and these once."""
+    """A step updates all stages with gradients or none, once, between collectives."""
     stages = {g["stage"] for g in plan.all["gradient"]}
     updated = [int(s.of) for program in plan.programs for s in program if s.kind == "U"]
     if updated and (len(updated) != len({*updated}) or not stages <= {*updated}):
         yield f"stages {sorted(updated)} are updated, but {sorted(stages)} have gradients"
     wanted = ["1", ""] if plan.all["copies"] else [""]
+    after = ["2"] if any(copies["sharded"] for copies in plan.all["copies"]) else []
     for rank, program in enumerate(plan.programs):
         ends = [s.of for s in program if s.kind in "CU"]
         own = [s.of for s in program if s.kind == "U"]
-        if (updated or ends) and ends != wanted + own:
+        if (updated or ends) and ends != wanted + own + after:
             yield f"rank {rank} ends with {' '.join(s.text for s in program if s.kind in 'CU')}"
         for stage in own:
             if plan.ranks[int(stage)] != rank:

@@ -60,13 +60,16 @@ def test_plans_with_collectives_are_right(network):
     assert verify(records) == []
 
 
-def test_plans_with_replicas_are_right():
+@pytest.mark.parametrize("shard_optimizer", [False, True])
+def test_plans_with_replicas_are_right(shard_optimizer):
     case = lstm_case(2, 2, batch=6)
     groups = {"layer0": (cpu(0), cpu(1)), "layer1": cpu(2), "head": cpu(2)}
-    records = lines(make_plan(case, on_devices(3, groups, "1f1b", 2, update=True)))
+    given = {"update": True, "shard_optimizer": shard_optimizer, "slots": 2}
+    records = lines(make_plan(case, on_devices(3, groups, "1f1b", 2, **given)))
     assert any(json.loads(r)["is"] == "copies" for r in records)
     assert verify(records) == []
     assert verify([r.replace(" C1 ", " ") for r in records])
+    assert bool(verify([r.replace(" C2", "") for r in records])) == shard_optimizer
 
 
 def test_the_verifier_needs_the_standard_library_only(tmp_path):
