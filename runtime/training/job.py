@@ -208,3 +208,26 @@ def create_optimizer(config: Config) -> optimizer.Optimizer:
         kind = schedule.pop("kind")
         settings["lr_scheduler"] = lr_scheduler.create(kind, **schedule, base_lr=train.base_rate)
     return optimizer.create(train.optimizer, **settings)
+
+
+def plan_facts(job: Job) -> dict[str, Any]:
+    """Return what the bits of a run depend on, and how it was placed, as JSON can hold it.
+
+    `split` has the groups on several devices: group -> its devices, one for each piece.
+    """
+    plan = job.training
+    groups = {} if plan.options.groups is None else plan.options.groups
+    return {
+        "devices": [*map(repr, plan.devices)],
+        "micro_batches": len(plan.sizes),
+        "time_segment": plan.choice.time_segment,
+        "recompute": list(plan.choice.recompute),
+        "schedule": plan.choice.schedule,
+        "split": {
+            group: [*map(repr, placed)]
+            for group, placed in groups.items()
+            if not isinstance(placed, Context)
+        },
+        "shards": dict(plan.options.shards),
+        "replicas": dict(plan.options.replicas),
+    }

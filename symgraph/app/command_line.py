@@ -197,6 +197,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tensorboard", metavar="DIR", help="write scalars of each training step for TensorBoard"
     )
+    parser.add_argument(
+        "--restarts",
+        type=_restarts,
+        metavar="N",
+        help="start the run again when it fails, up to N times: from its newest checkpoint, and "
+        "without the device that failed",
+    )
+    parser.add_argument(
+        "--launcher",
+        metavar="COMMAND",
+        help='with --restarts: what starts the ranks, such as "mpiexec -n {ranks}"',
+    )
     _profiling(parser.add_argument_group("profiling"))
     parser.add_argument(
         "--json",
@@ -267,6 +279,12 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="with --profile: write the kernel times, for partition.costs",
     )
+
+
+def _restarts(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of restarts, got {text!r}")
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -317,6 +317,18 @@ class CheckpointConfig(Section):
     """auto: resume from the newest checkpoint of the folder, if there is one."""
 
 
+class RestartsConfig(Section):
+    """Starting the run again when it fails, from its newest checkpoint, with the devices left."""
+
+    count: Annotated[int, Field(ge=0)] = 3
+    """Largest number of restarts."""
+    launcher: str | None = None
+    """Command that starts the ranks, such as "mpiexec -n {ranks}" or "mpiexec -n {ranks} -hosts
+    {hosts}"; null: the devices are threads of one process."""
+    hosts: Annotated[tuple[str, ...], ListOf] | None = None
+    """Host of each device, for {hosts} of the launcher: those of the devices that take part."""
+
+
 class Config(Section):
     """A training run. File names are relative to the current folder."""
 
@@ -345,6 +357,8 @@ class Config(Section):
     """When to measure on held-out text."""
     checkpoint: CheckpointConfig | None = None
     """Saving and resuming; null: neither."""
+    restarts: RestartsConfig | None = None
+    """Restarts after a failure; null: none."""
     candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
     transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"

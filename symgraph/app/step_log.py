@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import time
 from abc import ABC, abstractmethod
@@ -20,21 +21,24 @@ from symgraph.core.errors import ConfigError, RunError
 
 VERSION = b"brain.Event:2"
 POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
+SESSION_LOG, STARTED = 7, 1  # by which TensorBoard drops events of this step and later ones
 DOUBLE, BYTES, FLOAT = 1, 2, 5  # wire types of protocol buffers
 
 
 class StepLog(ExitStack, ABC):
     """An open file that takes the figures of steps; as a context manager it closes the file.
 
-    Without a path nothing is written. Raises ConfigError if the file cannot be opened.
+    Without a path nothing is written. With `after`, the figures of later steps that an earlier run
+    has written no longer count, as this run makes those steps again. Raises ConfigError if the file
+    cannot be opened.
     """
 
     mode = "ab"
     target = "the log"  # what error messages say is written
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, after: int | None = None) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._after = path, after
         self._file: IO[bytes] | None = None
         if path is not None:
             try:
@@ -72,6 +76,11 @@ class JsonLog(StepLog):
     Figures that are not finite become null.
     """
 
+    def _file_in(self, path: str) -> Path:
+        if self._after is not None and Path(path).is_file():
+            _cut(Path(path), self._after)
+        return Path(path)
+
     def _entry(self, step: int, figures: dict[str, float]) -> bytes:
         finite = {name: v if math.isfinite(v) else None for name, v in figures.items()}
         return json.dumps({"step": step, **finite}).encode() + b"\n"
@@ -86,10 +95,13 @@ class EventLog(StepLog):
     mode = "wb"
     target = "events to"
 
-    def __init__(self, folder: str | None) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: str | None, after: int | None = None) -> None:
+        super().__init__(folder, after)
         if folder is not None:
             self._append(_event(0, _field(3, BYTES, VERSION)))
+        if folder is not None and after is not None:
+            start = _field(SESSION_LOG, BYTES, _varint(1 << 3) + _varint(STARTED))
+            self._append(_event(after + 1, start))
 
     def _file_in(self, path: str) -> Path:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -102,6 +114,27 @@ class EventLog(StepLog):
             if math.isfinite(value)
         )
         return _event(step, _field(5, BYTES, values))
+
+
+def _cut(path: Path, after: int) -> None:
+    """Cut the lines of steps after this one off the end of a log, and a line half written.
+
+    A line with a later step than the next line's is of another run: it stays, like all before it.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    last: float = math.inf
+    while lines:
+        try:
+            step = json.loads(lines[-1])["step"]
+        except (ValueError, KeyError, TypeError):
+            if lines[-1].endswith(b"\n"):
+                break
+            step = last
+        if not after < step <= last:
+            break
+        last = step
+        lines.pop()
+    os.truncate(path, sum(map(len, lines)))
 
 
 def _event(step: int, content: bytes) -> bytes:

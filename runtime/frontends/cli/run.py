@@ -18,6 +18,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from runtime.engine.flight_record import FlightRecorder
     from runtime.training.clusters import Clusters
     from runtime.training.job import Job
+    from runtime.training.supervised import SupervisorLink
+    from runtime.training.trainer import Progress, Trainer
     from symgraph.app.config import Config
     from symgraph.app.console import Console
     from symgraph.app.corpus import Corpus
@@ -79,6 +82,12 @@ def _command(options: argparse.Namespace) -> int:
     if options.plan:
         return _plan(config, options)
     work = _profile if options.profile else _search if options.search else _train
+    if work is _train:
+        from runtime.frontends.cli.supervisor import supervise
+
+        status = supervise(config, options)
+        if status is not None:
+            return status
     return _run({options.config: config}, options, work)
 
 
@@ -111,7 +120,7 @@ def _require_one_mode(options: argparse.Namespace) -> None:
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} or --{_dashed(asked[1])}? one at a time")
-    for name in ("log", "tensorboard"):
+    for name in ("log", "tensorboard", "restarts", "launcher"):
         if asked and getattr(options, name) is not None:
             raise ConfigError(f"--{name} is for training; leave out --{_dashed(asked[0])}")
     for name, modes in NEEDS.items():
@@ -275,10 +284,16 @@ def _train(
 ) -> dict[str, Any]:
     from runtime.training.clusters import transport_of
     from runtime.training.flight import flight_recorder
+    from runtime.training.supervised import SupervisorLink
 
     (config,) = configs.values()
-    with flight_recorder(config, clusters.of(config)) as recorder:
-        summary = _fit(config, recorder, console, (options.log, options.tensorboard))
+    cluster = clusters.of(config)
+    with (
+        closing(SupervisorLink(os.environ, cluster.ranks)) as link,
+        flight_recorder(config, cluster) as recorder,
+    ):
+        link.asked = recorder.asked
+        summary = _fit(config, recorder, link, console, (options.log, options.tensorboard))
     return summary | {"transport": transport_of(config, os.environ)}
 
 
@@ -305,18 +320,21 @@ def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
 
 
 def _fit(
-    config: Config, recorder: FlightRecorder, console: Console, files: tuple[str | None, str | None]
+    config: Config,
+    recorder: FlightRecorder,
+    link: SupervisorLink,
+    console: Console,
+    files: tuple[str | None, str | None],
 ) -> dict[str, Any]:
     """Train as configured, showing progress on rank 0; return the summary."""
     from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
-    from runtime.training.job import prepare
-    from runtime.training.trainer import Progress as TrainProgress
-    from runtime.training.trainer import Trainer, blas_threads, load_corpus, perplexity
-    from symgraph.app.step_log import EventLog, JsonLog
+    from runtime.training.job import plan_facts, prepare
+    from runtime.training.trainer import Trainer, blas_threads, load_corpus
 
     cluster = recorder.cluster
     job = prepare(config, CostCache().on(cluster))
+    link.tell(plan=plan_facts(job))
     corpus = load_corpus(config)
     _introduce(job, corpus, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
@@ -325,35 +343,48 @@ def _fit(
         path = trainer.resume()
         if path is not None:
             console.line(f"going on from {path}")
-        done = trainer.training.steps
-        log, events = files if 0 in cluster.ranks else (None, None)
-        with (
-            JsonLog(log) as lines,
-            EventLog(events) as scalars,
-            console.progress(
-                trainer.total_steps, config.train.seconds, step=done, tokens=trainer.tokens(done)
-            ) as progress,
-        ):
-
-            def on_step(p: TrainProgress) -> None:
-                progress.update(p.step, p.tokens, p.loss)
-                figures = {
-                    "loss": p.loss,
-                    "perplexity": perplexity(p.loss),
-                    "tokens_per_second": p.tokens_per_second,
-                    **p.scaling,
-                }
-                lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
-                scalars.write(step=p.step, **figures)
-
-            def on_evaluation(step: int, held_out: float) -> None:
-                progress.evaluation(step, held_out)
-                lines.write(step=step, held_out_perplexity=held_out)
-                scalars.write(step=step, held_out_perplexity=held_out)
-
-            summary = trainer.fit(on_step, on_evaluation)
+        link.tell(resumed=trainer.training.steps)
+        summary = _steps(trainer, link, console, files if 0 in cluster.ranks else (None, None))
     _show(summary, console)
     return summary | {"corpus": corpus.name}
+
+
+def _steps(
+    trainer: Trainer, link: SupervisorLink, console: Console, files: tuple[str | None, str | None]
+) -> dict[str, Any]:
+    """Train to the end, with the figures of steps in the log, the events and the progress."""
+    from runtime.training.trainer import perplexity
+    from symgraph.app.step_log import EventLog, JsonLog
+
+    limit, done = trainer.job.config.train.seconds, trainer.training.steps
+    log, events = files
+    after = done if done or link.attempt > 1 else None
+    with (
+        JsonLog(log, after) as lines,
+        EventLog(events, after) as scalars,
+        console.progress(
+            trainer.total_steps, limit, step=done, tokens=trainer.tokens(done)
+        ) as progress,
+    ):
+
+        def on_step(p: Progress) -> None:
+            progress.update(p.step, p.tokens, p.loss)
+            link.progress(p.step, p.seconds)
+            figures = {
+                "loss": p.loss,
+                "perplexity": perplexity(p.loss),
+                "tokens_per_second": p.tokens_per_second,
+                **p.scaling,
+            }
+            lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
+            scalars.write(step=p.step, **figures)
+
+        def on_evaluation(step: int, held_out: float) -> None:
+            progress.evaluation(step, held_out)
+            lines.write(step=step, held_out_perplexity=held_out)
+            scalars.write(step=step, held_out_perplexity=held_out)
+
+        return trainer.fit(on_step, on_evaluation)
 
 
 def _show(summary: dict[str, Any], console: Console) -> None:
