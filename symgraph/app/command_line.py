@@ -197,18 +197,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tensorboard", metavar="DIR", help="write scalars of each training step for TensorBoard"
     )
-    parser.add_argument(
-        "--restarts",
-        type=_restarts,
-        metavar="N",
-        help="start the run again when it fails, up to N times: from its newest checkpoint, and "
-        "without the device that failed",
-    )
-    parser.add_argument(
-        "--launcher",
-        metavar="COMMAND",
-        help='with --restarts: what starts the ranks, such as "mpiexec -n {ranks}"',
-    )
+    _restarting(parser.add_argument_group("restarts"))
     _profiling(parser.add_argument_group("profiling"))
     parser.add_argument(
         "--json",
@@ -240,6 +229,21 @@ def _planning(group: argparse._ArgumentGroup) -> None:
         "--dump",
         metavar="FILE",
         help="with --plan: write the whole plan as lines of JSON, for python -m runtime verify",
+    )
+
+
+def _restarting(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--restarts",
+        type=_restarts,
+        metavar="N",
+        help="start the run again when it fails, up to N times: from its newest checkpoint, and "
+        "without the device that failed",
+    )
+    group.add_argument(
+        "--launcher",
+        metavar="COMMAND",
+        help='with --restarts: what starts the ranks, such as "mpiexec -n {ranks}"',
     )
 
 

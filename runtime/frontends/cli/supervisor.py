@@ -507,7 +507,7 @@ class Supervisor:
 
 
 def _error_of(attempt: Attempt, found: Blame) -> tuple[int, str] | None:
-    """Return what tells whether an attempt failed like the one before; None: it failed by chance."""
+    """Return what two attempts have in common if they fail alike; None: it may be chance."""
     return (attempt.step, found.error) if found.told else None
 
 
