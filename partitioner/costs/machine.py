@@ -53,6 +53,9 @@ class Level(NamedTuple):
     bandwidth: float = inf  #: bytes per second
     #: Whether a place has one link for all its pairs of devices, not one per pair and direction.
     shared: bool = False
+    #: Bytes of measured messages, rising, and the seconds of each from rank to rank; between them
+    #: seconds are linear. Without any, a message takes latency + bytes / bandwidth.
+    messages: tuple[tuple[int, float], ...] = ()
 
 
 class LinkSpec(NamedTuple):
@@ -62,6 +65,8 @@ class LinkSpec(NamedTuple):
     bandwidth: float = inf  #: bytes per second
     #: Pairs whose links have the same name share one link; "": not shared, in each direction.
     name: str = ""
+    #: See `Level`.
+    messages: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,9 @@ class Machine:
         first, second = self.devices[a], self.devices[b]
         level = _level(_narrowest((first, second)), self.links)
         assert level is not None
-        latency, bandwidth, shared = self.links[level]
+        latency, bandwidth, shared, messages = self.links[level]
         name = f"{level} {'/'.join(first.place(level))}".strip() if shared else ""
-        return LinkSpec(latency, bandwidth, name)
+        return LinkSpec(latency, bandwidth, name, messages)
 
     def to_yaml(self) -> str:
         """Write the machine as a file that `load_machine` reads as an equal one."""
@@ -206,4 +211,7 @@ def _level_keys(level: Level) -> dict[str, Any]:
     keys: dict[str, Any] = {"latency": exact_text(level.latency, "s") if level.latency else 0}
     if isfinite(level.bandwidth):
         keys["bandwidth"] = exact_text(level.bandwidth, "B/s")
-    return keys | {"shared": level.shared}
+    keys["shared"] = level.shared
+    if level.messages:
+        keys["messages"] = {n: exact_text(seconds, "s") for n, seconds in level.messages}
+    return keys

@@ -1,7 +1,12 @@
 """Costs of messages: what links carry, and how long collectives and sums of gradients take on them.
 
+A network has several regimes: small messages go at once, larger ones take the trips of TCP's window
+and of a protocol's questions and answers, the largest the bandwidth. So a link may have a table of
+measured messages, between whose sizes seconds are linear.
+
 A collective takes what the algorithms of MPI libraries take on links of one speed: p ranks,
-s = ceil(log2 p) rounds of a tree, latency a, and b(n) the time of n bytes on a link. Of two
+s = ceil(log2 p) rounds of a tree, latency a (of a message of that size), and b(n) the time of n
+bytes on a link. Of two
 algorithms the faster one counts (Thakur, Rabenseifner, Gropp: Optimization of Collective
 Communication Operations in MPICH, 2005):
 
@@ -16,12 +21,14 @@ Communication Operations in MPICH, 2005):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import inf, isfinite
 from numbers import Rational
+from operator import itemgetter
 
 from partitioner.base.collectives import CollectiveLayout
 from partitioner.base.types import BodyKey, Partition
@@ -30,13 +37,15 @@ from symgraph.core.errors import ScheduleError
 
 Number = int | float | Fraction
 
+ROW_BYTES = 16  # what each rank says before a collective; see runtime.transports.mpi.meeting
+
 
 @dataclass(frozen=True)
 class Link:
     """The link that carries the messages of a channel.
 
     A message begins when it is posted and the link is free, occupies the link for bytes /
-    bandwidth, and arrives one latency after that.
+    bandwidth, and arrives one latency after that, but not before those posted earlier.
     """
 
     #: Seconds.
@@ -45,9 +54,30 @@ class Link:
     bandwidth: Number = inf
     #: Channels whose links have the same name share one link; a link without a name is not shared.
     name: str = ""
+    #: Bytes of measured messages, rising, and the seconds of each: from the post to the arrival.
+    #: Without them all messages have one latency.
+    messages: tuple[tuple[int, Number], ...] = ()
     #: The receiver carries the message, as between threads: the message arrives when it is posted,
     #: and copying it takes the receiver's time.
     by_receiver: bool = False
+
+    def latency_of(self, size: int) -> Fraction:
+        """Return the seconds of a message of `size` bytes beyond what it occupies the link."""
+        if not self.messages:
+            return as_fraction(self.latency, "latency")
+        at = bisect_left(self.messages, size, key=itemgetter(0))
+        ends = self.messages[max(at - 1, 0)], self.messages[min(at, len(self.messages) - 1)]
+        first, last = (as_fraction(x, "a message") - self._carrying(n) for n, x in ends)
+        (a, _), (b, _) = ends
+        share = Fraction(size - a, b - a) if b > a else 0
+        return max(first + share * (last - first), Fraction(0))
+
+    def seconds_of(self, size: int) -> Fraction:
+        """Return the seconds of a message of `size` bytes on an idle link."""
+        return self.latency_of(size) + self._carrying(size)
+
+    def _carrying(self, size: int) -> Fraction:
+        return quotient(size, self.bandwidth, "bandwidth")
 
 
 Links = Callable[[int, int], Link]  # of a source and a target rank
@@ -80,8 +110,11 @@ def collective_seconds(layout: CollectiveLayout, link: Links) -> Fraction:
 
     All links are taken to be as slow as the slowest between two of the ranks.
     """
-    links = [link(a, b) for a in layout.ranks for b in layout.ranks if a != b]
-    latency = max(as_fraction(x.latency, "latency") for x in links)
+    links = {link(a, b) for a in layout.ranks for b in layout.ranks if a != b}
+
+    def latency(size: int) -> Fraction:
+        return max(x.latency_of(size) for x in links)
+
     transfer = partial(quotient, rate=min(x.bandwidth for x in links), name="bandwidth")
     p = len(layout.ranks)
     rounds = (p - 1).bit_length()
@@ -89,16 +122,27 @@ def collective_seconds(layout: CollectiveLayout, link: Links) -> Fraction:
     received = [sum(column) for column in zip(*layout.sizes, strict=True)]
     most = max(*sent, *received)
     if layout.kind == "bcast":
-        message = transfer(max(map(max, layout.sizes)))
-        ring = (rounds + p - 1) * latency + Fraction(2 * (p - 1), p) * message
-        return min(rounds * (latency + message), ring)
+        size = max(map(max, layout.sizes))
+        ring = (rounds + p - 1) * latency(size // p) + Fraction(2 * (p - 1), p) * transfer(size)
+        return min(rounds * (latency(size) + transfer(size)), ring)
     if layout.kind == "allgather":
-        largest = transfer(max(map(max, layout.sizes)))
-        return min(rounds * latency + transfer(max(received)), (p - 1) * (latency + largest))
+        size = max(map(max, layout.sizes))
+        ring = (p - 1) * (latency(size) + transfer(size))
+        return min(rounds * latency(max(received) // p) + transfer(max(received)), ring)
     if layout.kind == "alltoall":
-        pairwise = (p - 1) * latency + transfer(most)
-        return min(pairwise, rounds * (latency + transfer(most) / 2))
-    return rounds * latency + transfer(most)
+        pairwise = (p - 1) * latency(most // p) + transfer(most)
+        return min(pairwise, rounds * (latency(most // 2) + transfer(most) / 2))
+    return rounds * latency(most // p) + transfer(most)
+
+
+def meeting_seconds(ranks: Sequence[int], nbytes: int, link: Links) -> Fraction:
+    """Return the seconds in which all ranks say what they call and exchange `nbytes` bytes each."""
+    seconds = Fraction(0)
+    for size in (ROW_BYTES, nbytes) if len(ranks) > 1 else ():
+        blocks = tuple((size,) * len(ranks) for _ in ranks)
+        layout = CollectiveLayout("allgather", tuple(ranks), blocks)
+        seconds += collective_seconds(layout, link)
+    return seconds
 
 
 def replica_sum_seconds(

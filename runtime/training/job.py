@@ -153,7 +153,7 @@ def _model(config: Config, bucket: int | None = None) -> Model:
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:
     """Return the planning options of a config; without `pricing`, with the default of Options."""
-    devices = tuple(Context.parse(d) for d in config.devices)
+    devices = devices_of(config)
     pipeline = config.pipeline
     machine = machine_of(config)
     if machine is not None:
@@ -191,10 +191,14 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
     return options if pricing is None else replace(options, pricing=pricing)
 
 
+def devices_of(config: Config) -> tuple[Context, ...]:
+    """Return the device of each rank."""
+    return tuple(Context.parse(d) for d in config.devices)
+
+
 def machine_of(config: Config) -> Machine | None:
     """Load the devices of a config from its machine file; None without a file."""
-    devices = tuple(Context.parse(d) for d in config.devices)
-    return load_machine(config.machine).only(devices) if config.machine else None
+    return load_machine(config.machine).only(devices_of(config)) if config.machine else None
 
 
 def create_optimizer(config: Config) -> optimizer.Optimizer:

@@ -139,7 +139,7 @@ def search_best(
     require_writable(winner, "cannot write the winner to")
     shared = Shared()
     here = config.machine is None
-    pricing = shared.pricing(clusters.of(config))  # unused with a machine file
+    pricing = shared.pricing(clusters.of(config), config)  # unused with a machine file
     console.line("simulating:")
     epoch = epoch_of(config, shared.corpus(config)) if config.data.buckets else ALIKE
     found = search(config, pricing, epoch=epoch, say=console.line)

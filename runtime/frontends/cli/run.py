@@ -329,11 +329,11 @@ def _fit(
     """Train as configured, showing progress on rank 0; return the summary."""
     from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
-    from runtime.training.job import plan_facts, prepare
+    from runtime.training.job import devices_of, plan_facts, prepare
     from runtime.training.trainer import Trainer, blas_threads, load_corpus
 
     cluster = recorder.cluster
-    job = prepare(config, CostCache().on(cluster))
+    job = prepare(config, CostCache().on(cluster, devices_of(config)))
     link.tell(plan=plan_facts(job))
     corpus = load_corpus(config)
     _introduce(job, corpus, console)

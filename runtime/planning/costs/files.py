@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from partitioner.costs.cost import SCHEMA, CostTable
+from partitioner.costs.machine import Level, Machine
 from runtime.planning.costs.prices import CostModel, link_of_host
+from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
 
 
@@ -57,6 +59,17 @@ def prices_data(prices: CostModel) -> dict[str, Any]:
             " ".join(pair): {"latency": float(link.latency), "bandwidth": float(link.bandwidth)}
             for pair, link in prices.links.items()
         },
+        "hosts": _hosts_data(prices.machine),
+    }
+
+
+def _hosts_data(machine: Machine | None) -> dict[str, Any] | None:
+    """Return the places and links of devices on several hosts."""
+    if machine is None:
+        return None
+    return {
+        "devices": {str(device.context): device.node for device in machine.devices},
+        "links": {name: level._asdict() for name, level in machine.links.items()},
     }
 
 
@@ -78,4 +91,16 @@ def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{source}: links: expected latency and bandwidth, not {error}") from None
-    return CostModel(kinds, links)
+    model = CostModel(kinds, links)
+    return model.on_hosts(*_hosts_from(data["hosts"])) if data.get("hosts") else model
+
+
+def _hosts_from(
+    data: dict[str, Any],
+) -> tuple[list[Context], list[str], dict[str, Level]]:
+    """Return devices, their hosts and the links of `_hosts_data`."""
+    levels = {}
+    for name, level in data["links"].items():
+        messages = tuple((int(size), float(seconds)) for size, seconds in level["messages"])
+        levels[str(name)] = Level(**{**level, "messages": messages})
+    return [*map(Context.parse, data["devices"])], [*data["devices"].values()], levels

@@ -13,7 +13,12 @@ from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.merging import MergedCosts
 from runtime.planning.costs.overheads import StepOverheads
-from runtime.schedule.message_costs import Number, replica_sum_seconds, replica_weight_seconds
+from runtime.schedule.message_costs import (
+    Number,
+    meeting_seconds,
+    replica_sum_seconds,
+    replica_weight_seconds,
+)
 from runtime.schedule.replay import Costs, Link
 from symgraph.core.context import KINDS, Context
 from symgraph.core.errors import ConfigError
@@ -37,7 +42,8 @@ class CostModel:
     overhead: float = INSTRUCTION
     """Seconds of a rank before each instruction."""
     machine: Machine | None = field(default=None, kw_only=True)
-    """A machine from a file: each of its devices has its own speed, each pair its own link."""
+    """A machine whose pairs of devices each have their own link, and whose devices each have
+    their own speed, where their kind's kernels were not measured."""
 
     @classmethod
     def alike(cls, kernels: KernelCosts, link: Link, overhead: float = INSTRUCTION) -> CostModel:
@@ -60,8 +66,7 @@ class CostModel:
     @property
     def measured(self) -> bool:
         """Whether kernels of all kinds were measured."""
-        tables = (isinstance(kernels, CostTable) for kernels in self.kinds.values())
-        return self.machine is None and all(tables)
+        return all(isinstance(kernels, CostTable) for kernels in self.kinds.values())
 
     @property
     def link(self) -> Link:
@@ -74,9 +79,9 @@ class CostModel:
         Raises:
             ConfigError: a device that has no costs.
         """
-        if self.machine is not None:
-            return self.machine.devices[self.machine.index(context)].speed
-        return self._of_kind(context)
+        if self.machine is None or isinstance(self.kinds.get(context.kind), CostTable):
+            return self._of_kind(context)
+        return self.machine.devices[self.machine.index(context)].speed
 
     def _of_kind(self, context: Context) -> KernelCosts:
         if context.kind not in self.kinds:
@@ -103,20 +108,43 @@ class CostModel:
         """Make a machine of these devices, for users without a machine file.
 
         CPUs are in one socket, GPUs in one node but in sockets of their own, so that each pair of
-        kinds has its own links.
+        kinds has its own links. Devices of several hosts have those of their machine.
         """
         devices = []
         for context in contexts:
-            kernels = self._of_kind(context)
-            speed = kernels.speed if isinstance(kernels, CostTable) else kernels
+            speed = self._speed_of(context)
             node, socket = ("1", str(context.index)) if context.kind == "gpu" else ("0", "0")
+            if self.machine is not None:
+                node = self.machine.devices[self.machine.index(context)].node
             devices.append(
                 Device(context, speed.flops, speed.call, speed.bandwidth, node=node, socket=socket)
             )
+        if self.machine is not None:
+            return Machine(tuple(devices), self.machine.links)
         pairs = {"socket": ("cpu", "cpu"), "node": ("gpu", "gpu"), "rack": ("cpu", "gpu")}
         links = {level: self.links.get(pair, self.link) for level, pair in pairs.items()}
         levels = {n: Level(float(link.latency), float(link.bandwidth)) for n, link in links.items()}
         return Machine(tuple(devices), levels)
+
+    def _speed_of(self, context: Context) -> Speed:
+        kernels = self._of_kind(context)
+        return kernels.speed if isinstance(kernels, CostTable) else kernels
+
+    def on_hosts(
+        self, contexts: Sequence[Context], hosts: Sequence[str], links: Mapping[str, Level]
+    ) -> CostModel:
+        """Return the model of devices on several hosts, between which these links were measured."""
+        devices = []
+        for context, host in zip(contexts, hosts, strict=True):
+            if context.kind in self.kinds:
+                speed = self._speed_of(context)
+                device = Device(context, speed.flops, speed.call, speed.bandwidth, node=host)
+                devices.append(device)
+        return replace(self, machine=Machine(tuple(devices), links))
+
+    def with_links_of(self, other: CostModel) -> CostModel:
+        """Return the model with the links of another one."""
+        return replace(self, links={**self.links, **other.links}, machine=other.machine)
 
     def merged(self, graph: Graph, contexts: Iterable[Context]) -> cost.Costs:
         """Return the costs of a graph's nodes with its products merged, to place them by."""
@@ -158,6 +186,10 @@ class CostModel:
             overhead=self.overhead,
             update=lambda stage: overheads.update_seconds(stage, rates[placement.rank_of[stage]]),
         )
+        if self.machine is not None:
+            norms = len(partition.graph.variables)
+            meeting = meeting_seconds(range(len(devices)), norms * 8, costs.link_of)
+            costs = replace(costs, meeting=meeting)
         sums = replica_sum_seconds(partition, costs.link_of, spread=overheads.spreads_sums)
         if not overheads.spreads_weights:
             return replace(costs, sums=sums)

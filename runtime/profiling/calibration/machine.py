@@ -32,6 +32,9 @@ from symgraph.core.errors import ConfigError
 
 SECONDS = 0.25  # time to repeat one kind of work
 SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes, bytes, most round trips
+LEAST_TURNS = 3
+# Between hosts, where the seconds of a message are no straight line over its bytes.
+NETWORK_MESSAGES = (SMALL_MESSAGE, *(1 << power for power in (8, 10, 12, 14, 16, 18, 20)))
 FIGURE_DIGITS = 4  # significant digits
 DEVICES = "devices="
 
@@ -127,13 +130,39 @@ def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOS
         here: the device of this rank, which holds the messages.
     """
     at_once = max(transport.exchange(bench_of(here).round_trips))
-    own = [
-        _one_way(transport, a, b, nbytes, here, at_once)
-        for nbytes in (SMALL_MESSAGE, LARGE_MESSAGE)
-    ]
-    small, large = transport.exchange(own)[a]
-    # Half: where the latency is most of it, the difference of the two is mostly noise.
-    return Level(_rounded(small), _rounded(LARGE_MESSAGE / max(large - small, large / 2)))
+    sizes = (SMALL_MESSAGE, LARGE_MESSAGE)
+    times = [_one_way(transport, a, b, nbytes, here, at_once) for nbytes in sizes]
+    small, large = transport.exchange([min(t, default=0.0) for t in times])[a]
+    return Level(_rounded(small), _bandwidth(small, large))
+
+
+def network_between(transport: Transport, a: int, b: int, here: arrays.Device = HOST) -> Level:
+    """Measure messages of many sizes between ranks of two hosts; see `link_between`.
+
+    The figures are medians: on a network a message's usual time is what steps wait for. Large
+    messages come first, because a TCP connection knows its bandwidth only from what it has carried.
+    """
+    at_once = max(transport.exchange(bench_of(here).round_trips))
+    sizes = (*NETWORK_MESSAGES, LARGE_MESSAGE)
+    times = [_one_way(transport, a, b, nbytes, here, at_once) for nbytes in reversed(sizes)]
+    found = transport.exchange([float(np.median(t)) if t else 0.0 for t in reversed(times)])[a]
+    rising = [_rounded(seconds) for seconds in np.maximum.accumulate(found).tolist()]
+    bandwidth = _bandwidth(rising[0], rising[-1])
+    return Level(rising[0], bandwidth, messages=tuple(zip(sizes, rising, strict=True)))
+
+
+def links_between(
+    transport: Transport, hosts: Sequence[str], here: arrays.Device = HOST
+) -> dict[str, Level]:
+    """Measure the links of a cluster: the first pair of ranks in a host, and the first between two.
+
+    Args:
+        transport: the transport of this rank.
+        hosts: the host of each rank.
+        here: the device of this rank.
+    """
+    ways = {"node": link_between, "network": network_between}
+    return {level: ways[level](transport, *pair, here) for level, pair in _pairs(hosts).items()}
 
 
 # -- on every rank -------------------------------------------------------------------------------
@@ -154,10 +183,7 @@ def _measure(transport: Transport, contexts: Sequence[Context]) -> Machine:
         )
     own = _Rank(host, place, memory, speed.flops, speed.bandwidth, speed.call)
     ranks = [_Rank(*figures) for figures in transport.exchange(own)]
-    links = {
-        level: link_between(transport, *pair, here)
-        for level, pair in _pairs([rank.host for rank in ranks]).items()
-    }
+    links = links_between(transport, [rank.host for rank in ranks], here)
     return Machine(_devices(ranks, contexts), links)
 
 
@@ -192,14 +218,14 @@ def _pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 def _one_way(
     transport: Transport, a: int, b: int, nbytes: int, here: arrays.Device, at_once: int
-) -> float | None:
-    """Return half the least seconds of a message from one rank to another and back, on the first.
+) -> list[float]:
+    """Return half the seconds of messages from one rank to another and back; [] on third ranks.
 
     Args:
         at_once: round trips before the host waits for a GPU.
     """
     if transport.rank not in (a, b):
-        return None
+        return []
     times: list[float] = []
     begun = time.perf_counter()
     with here.use():
@@ -208,9 +234,8 @@ def _one_way(
             start = time.perf_counter()
             for _ in range(at_once):
                 if transport.rank == a:
-                    message[0] = (
-                        len(times) + 1 >= MAX_TURNS or start > begun + SECONDS
-                    )  # the last turn
+                    enough = len(times) >= LEAST_TURNS and start > begun + SECONDS
+                    message[0] = enough or len(times) + 1 >= MAX_TURNS  # the last turn
                     transport.send(message, b, 0).wait()
                     transport.recv(message, b, 0)
                 else:
@@ -218,7 +243,7 @@ def _one_way(
                     transport.send(message, a, 0).wait()
             here.finish()
             times.append((time.perf_counter() - start) / 2 / at_once)
-    return min(times)
+    return times[1:] or times  # the first one waits for the other rank to come
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -244,6 +269,12 @@ def _device(context: Context, alike: Sequence[_Rank], node: str) -> Device:
     )
     mebibytes = min(rank.memory for rank in alike) // len(alike) >> 20
     return Device(context, flops, call, bandwidth, mebibytes << 20, node=node)
+
+
+def _bandwidth(small: float, large: float) -> float:
+    """Return the bytes per second of a link by the seconds of its messages."""
+    # Half: where the latency is most of it, the difference of the two is mostly noise.
+    return _rounded(LARGE_MESSAGE / max(large - small, large / 2))
 
 
 def _rounded(figure: float) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+import platform
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from partitioner.base.segments import segment_lengths, time_steps
 from partitioner.costs.cost import CostTable
+from partitioner.costs.machine import Level
 from partitioner.cutting.merging import merge_whole
 from runtime.backends.device.arrays import device
 from runtime.planning.costs.files import prices_data, prices_from
@@ -28,7 +30,7 @@ from runtime.planning.costs.prices import (
 )
 from runtime.profiling.calibration import cpu_kernels as profile
 from runtime.profiling.calibration.gpu_kernels import measure_card
-from runtime.profiling.calibration.machine import link_between
+from runtime.profiling.calibration.machine import link_between, links_between
 from runtime.profiling.calibration.rates import measure_speed
 from runtime.schedule.replay import Link
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi
@@ -38,6 +40,16 @@ from symgraph.core.graph import Graph
 SECONDS = 3.0  # time limit for profiling one kind of device before a choice
 NOTHING = CostModel({}, {})
 HERE = cpu(0), cpu(1)
+
+
+class Hosts(NamedTuple):
+    """The devices of several hosts."""
+
+    devices: Sequence[Context]
+    #: Of each device: the name of its host.
+    names: Sequence[str]
+    #: The links inside hosts and between them.
+    links: Mapping[str, Level]
 
 
 def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
@@ -91,6 +103,7 @@ class CostCache:
     def __init__(self) -> None:
         self._known = NOTHING
         self._asked: set[tuple[str, Context]] = set()  # (digest of a graph, device)
+        self._hosts: dict[tuple[int, tuple[Context, ...]], Hosts | None] = {}
 
     def pricing(
         self, measure: Callable[[Graph, Sequence[Context], CostModel], CostModel]
@@ -106,9 +119,27 @@ class CostCache:
 
         return priced
 
-    def on(self, cluster: Cluster) -> CostProvider:
+    def kernels_on(self, cluster: Cluster) -> CostProvider:
         """Return a provider with this cache, where rank 0 of a cluster measures for all."""
         return self.pricing(partial(shared_prices, cluster=cluster))
+
+    def on(self, cluster: Cluster, devices: Sequence[Context]) -> CostProvider:
+        """Return such a provider that also knows the links between the hosts of a cluster.
+
+        Args:
+            cluster: the cluster.
+            devices: the device of each rank.
+        """
+        kernels = self.kernels_on(cluster)
+
+        def priced(graph: Graph, contexts: Sequence[Context]) -> CostModel:
+            prices, key = kernels(graph, contexts), (id(cluster), tuple(devices))
+            if key not in self._hosts:
+                self._hosts[key] = hosts_of(cluster, devices)
+            hosts = self._hosts[key]
+            return prices if hosts is None else prices.on_hosts(*hosts)
+
+        return priced
 
 
 def fresh_pricing() -> CostProvider:
@@ -143,6 +174,21 @@ def shared_prices(
         if transport.rank == 0:
             own = prices_data(measured_prices(graph, contexts, known))
         return prices_from(transport.exchange(own)[0])
+
+    return cluster.run(work)[0]
+
+
+def hosts_of(cluster: Cluster, devices: Sequence[Context]) -> Hosts | None:
+    """Return the hosts of a cluster's devices, and measure their links; None for a single host."""
+
+    def work(transport: Transport) -> Hosts | None:
+        transport.waiting_for("the measurement of the links between hosts")
+        hosts = transport.exchange(platform.node())
+        if len({*hosts}) == 1:
+            return None
+        here = device(devices[transport.rank])
+        with here.use():
+            return Hosts(devices, hosts, links_between(transport, hosts, here))
 
     return cluster.run(work)[0]
 

@@ -90,12 +90,13 @@ def again(profile: Profile) -> list[str]:
     typical = profile.typical
     change = profile.predicted_again / typical.predicted.makespan - 1
     slower = f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than"
+    then = "when the plan was priced" if profile.prices.measured else "its machine file says"
     of = f" for buckets {typical.name}" if typical.name else ""
     return [
         f"kernels timed again after these steps predict "
         f"{seconds_text(profile.predicted_again)}{of} "
         f"({profile.predicted_again / typical.seconds - 1:+.1%}): this machine is "
-        f"{slower if abs(change) > SAME else 'as fast as'} when the plan was priced"
+        f"{slower if abs(change) > SAME else 'as fast as'} {then}"
     ]
 
 

@@ -75,7 +75,7 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
     if found.left_out:
         left = count_text(found.left_out, "candidate")
         lines.append(f"for lack of time, {left} left out")
-    if winner.prices.machine is None:
+    if winner.prices.measured:
         for table in winner.prices.kinds.values():
             if isinstance(table, CostTable):
                 about = ", ".join(f"{key} {value}" for key, value in table.machine.items())
@@ -101,7 +101,7 @@ def _pinned(winner: Candidate, path: Path) -> Config:
     by_groups = _by_groups(config, winner.plan)
     if _digest(by_groups, winner.prices) == winner.plan.digest:
         return by_groups
-    if winner.prices.machine is not None:
+    if not winner.prices.measured:
         return config
     costs = str(path.with_suffix(".costs.json"))
     save_prices(winner.prices, costs)

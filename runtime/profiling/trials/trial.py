@@ -19,7 +19,7 @@ from runtime.profiling.calibration.pricing import CostCache
 from runtime.profiling.calibration.rates import measure_speed
 from runtime.profiling.report.text import figures
 from runtime.profiling.trials.outcome import Outcome
-from runtime.training.job import Job, Planned, job_of, training_plan
+from runtime.training.job import Job, Planned, devices_of, job_of, training_plan
 from runtime.training.summary import placement_of, stage_rows
 from runtime.training.trainer import Trainer, blas_threads, load_corpus
 from runtime.transports import Cluster
@@ -49,9 +49,9 @@ class Shared:
             self._corpora[key] = load_corpus(config)
         return self._corpora[key]
 
-    def pricing(self, cluster: Cluster) -> CostProvider:
-        """Return a provider of costs that rank 0 of the cluster measures, each kernel once."""
-        return self._prices.on(cluster)
+    def pricing(self, cluster: Cluster, config: Config) -> CostProvider:
+        """Return a provider of a config's costs, measured on the cluster, each kernel once."""
+        return self._prices.on(cluster, devices_of(config))
 
 
 def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
@@ -109,7 +109,9 @@ class Trial:
         steps: that will be run. planned: what is planned already. warm_up: see Recorder.
         """
         config, shared = endless(config), shared or Shared()
-        planned = replace(planned or training_plan(config, shared.pricing(cluster)), config=config)
+        planned = replace(
+            planned or training_plan(config, shared.pricing(cluster, config)), config=config
+        )
         job = job_of(planned)
         threads = blas_threads(config, cluster, os.cpu_count() or 1)
         with limit_blas(threads):
@@ -137,14 +139,18 @@ class Trial:
         found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss)
         if again is None or abs(found.error) <= OFF:
             return found
-        return replace(found, predicted_again=self._predict_again(found.typical.record, again))
+        seconds = self._predict_again(found.typical.record, prices, again)
+        return replace(found, predicted_again=seconds)
 
-    def _predict_again(self, record: Record, again: CostCache) -> float:
-        """Return the seconds of a step, predicted from costs that are measured now."""
-        pricing = again.on(self.recorder.trainer.training.cluster)
+    def _predict_again(self, record: Record, prices: CostModel, again: CostCache) -> float:
+        """Return the seconds of a step, predicted from kernels that are measured now.
+
+        prices: those of the plan, whose links are kept.
+        """
+        pricing = again.kernels_on(self.recorder.trainer.training.cluster)
         for plan in record.parts.plans:
-            prices = pricing(plan.network.first, plan.options.contexts)
-        return predict(record.step, prices, record.union).makespan
+            kernels = pricing(plan.network.first, plan.options.contexts)
+        return predict(record.step, kernels.with_links_of(prices), record.union).makespan
 
     def summary(self, profile: Profile) -> dict[str, Any]:
         """Return all keys of `--json` for a profiled run."""

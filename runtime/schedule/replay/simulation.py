@@ -52,6 +52,8 @@ class Costs:
     copy: Number = inf
     #: Of the update of a stage.
     update: Callable[[int], Number] = lambda stage: 0
+    #: Of C, the exchange of norms and figures, after the last rank has come to it.
+    meeting: Number = 0
     #: The sums of replicas' gradients, one after the other: each begins when these bodies have run
     #: for the last time, and takes these seconds; C1 ends them all.
     sums: Sequence[tuple[Collection[BodyKey], Number]] = ()
@@ -106,6 +108,7 @@ class _Seconds(NamedTuple):
 
     run: list[Fraction]
     overhead: Fraction
+    meeting: Fraction
     update: list[Fraction]
     transfer: list[Fraction]
     copy: list[Fraction]
@@ -118,7 +121,7 @@ class _Seconds(NamedTuple):
 
     @property
     def columns(self) -> list[list[Fraction]]:
-        """The lists, in the order of `Ticks`; the overhead is a list of one."""
+        """The lists, in the order of `Ticks`; single figures are lists of one."""
         return [[row] if isinstance(row, Fraction) else row for row in self[:-1]]
 
 
@@ -131,26 +134,30 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         *sums,
         *updates,
         costs.overhead,
+        costs.meeting,
         costs.copy,
         costs.weights,
         *(x for link in links for x in (link.latency, link.bandwidth)),
+        *(x for link in links for _, x in link.messages),
     ]
-    transfer, copy = [], []
+    transfer, copy, latency = [], [], []
     for edge, channel in zip(facts.edges, facts.edge_channel.tolist(), strict=True):
         crosses = channel >= 0
         size = edge.type.nbytes if crosses else 0
         link = links[channel] if crosses else Link()
         carrying = quotient(size, link.bandwidth, "bandwidth")
+        latency.append(link.latency_of(size))
         transfer.append(Fraction(0) if link.by_receiver else carrying)
         copy.append(quotient(size, costs.copy, "copy") + (carrying if link.by_receiver else 0))
     layouts = {x.name: x.layout for x in exchanges(facts.edges, facts.rank_of)}
     return _Seconds(
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
         as_fraction(costs.overhead, "overhead"),
+        as_fraction(costs.meeting, "meeting"),
         [as_fraction(x, f"update of stage {stage}") for stage, x in enumerate(updates)],
         transfer,
         copy,
-        [as_fraction(link.latency, "latency") for link in links],
+        latency,
         [collective_seconds(layouts[name], costs.link_of) for name in facts.exchanges],
         [as_fraction(x, f"sum {number}") for number, x in enumerate(sums)],
         [as_fraction(costs.weights, "weights")],
@@ -170,9 +177,9 @@ def _ticks(seconds: _Seconds, unit: Fraction) -> Ticks | None:
     whole = {x: round(x / unit) for x in {x for row in seconds.columns for x in row}}
     if max(whole.values()) >= STEP:
         return None
-    run, (overhead,), *others = [[whole[x] for x in row] for row in seconds.columns]
+    run, (overhead,), (meeting,), *others = [[whole[x] for x in row] for row in seconds.columns]
     arrays = [np.array(row, np.int64) for row in (run, *others)]
-    return Ticks(arrays[0], overhead, *arrays[1:])
+    return Ticks(arrays[0], overhead, meeting, *arrays[1:])
 
 
 def _carriers(facts: Facts, links: list[Link]) -> Carriers:

@@ -56,12 +56,13 @@ def _record(**fields: type) -> np.dtype[Any]:
 # receive from, or JOINED - n if it waits for the n-th exchange. frees: the message whose receipt it
 # waits for. Both are WAIT if it does not wait.
 RANK = _record(step=np.int64, last=np.int64, clock=np.int64, wants=np.int64, frees=np.int64)
-# transfer: ticks on the link. copy: ticks of the receiver.
-EDGE = _record(channel=np.int64, transfer=np.int64, copy=np.int64)
+# transfer: ticks on the link. latency: from the end of that to the arrival. copy: ticks of the
+# receiver.
+EDGE = _record(channel=np.int64, transfer=np.int64, latency=np.int64, copy=np.int64)
 # link: the first channel that has the same link; that channel's `busy` says until when the link is
 # busy. shared: whether several ranks send over the link. posted, taken: the numbers of messages
 # sent and received. exchange: the exchange that the channel is for, or -1. first: the place of the
-# channel's first message among all.
+# channel's first message among all. latest: when the last message arrives.
 CHANNEL = _record(
     src=np.int32,
     dst=np.int32,
@@ -71,7 +72,7 @@ CHANNEL = _record(
     taken=np.int32,
     exchange=np.int64,
     first=np.int64,
-    latency=np.int64,
+    latest=np.int64,
     busy=np.int64,
 )
 # unposted: the number of messages that are not posted. time: when the last one was posted and, once
@@ -89,12 +90,14 @@ class Ticks(NamedTuple):
     run: Array
     #: Before every instruction.
     overhead: int
+    #: Of a collective that all ranks have come to.
+    meeting: int
     #: By stage.
     update: Array
     #: By edge: of the message on its link, and of copying it.
     transfer: Array
     copy: Array
-    #: By channel: from the end of a transfer to the arrival.
+    #: By edge: from the end of the transfer to the arrival.
     latency: Array
     #: By exchange.
     exchange: Array
@@ -106,10 +109,10 @@ class Ticks(NamedTuple):
     @classmethod
     def none(cls, facts: Facts) -> Ticks:
         """Return the ticks of a step in which nothing takes time."""
-        edges, channels = len(facts.edges), len(facts.channel_src)
-        counts = (len(facts.rank_of), edges, edges, channels, len(facts.exchanges), 0)
+        edges = len(facts.edges)
+        counts = (len(facts.rank_of), edges, edges, edges, len(facts.exchanges), 0)
         others = (np.zeros(count, np.int64) for count in (*counts, 1))
-        return cls(np.zeros(len(facts.keys), np.int64), 0, *others)
+        return cls(np.zeros(len(facts.keys), np.int64), 0, 0, *others)
 
 
 class Carriers(NamedTuple):
@@ -180,12 +183,12 @@ def start(
     ranks["wants"] = ranks["frees"] = WAIT
     edges["channel"] = facts.edge_channel
     edges["transfer"], edges["copy"] = ticks.transfer, ticks.copy
+    edges["latency"] = ticks.latency
     channels = np.zeros(len(facts.channel_src), CHANNEL)
     channels["src"], channels["dst"] = facts.channel_src, facts.channel_dst
     channels["link"], channels["shared"] = carriers
     channels["exchange"] = facts.channel_exchange
     channels["first"] = np.cumsum(tape.sends) - tape.sends
-    channels["latency"] = ticks.latency
     exchanges = np.zeros((len(facts.exchanges), tape.mbs), EXCHANGE)
     exchanges["unposted"] = facts.exchange_sizes[:, None]
     exchanges["takes"] = ticks.exchange[:, None]
@@ -218,7 +221,7 @@ def walk(state: State) -> int:
     """Run until the end: DONE, STUCK (ranks.step tells where) or TOO_LONG for these ticks."""
     # Local names, as numba counts references at each look-up in a tuple: ten times the work itself.
     words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
-    run, overhead, update, _, _, _, _, _, weights = ticks
+    run, overhead, meeting, update, _, _, _, _, _, weights = ticks
     ranks, edges, channels, _, _, _, ready, tally = board
     ready[:], tally[0] = np.arange(len(ranks))[::-1], len(ranks)
     held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
@@ -250,7 +253,7 @@ def walk(state: State) -> int:
             elif kind == RECV:
                 done = _recv(word, now, me, board)
             elif kind == COLLECTIVE:
-                takes = weights[0] if name == WEIGHTS else 0
+                takes = weights[0] if name == WEIGHTS else 0 if name == REPLICAS else meeting
                 least = _summed(state) if name == REPLICAS else 0
                 done = _meet(rank, now, least, takes, end, board)
             else:
@@ -285,7 +288,7 @@ def _send(word: int, now: int, board: Board) -> int:
         return now if _join(now, channel.exchange, mb, board) <= LIMIT else LIMIT + 1
     link = channels[channel.link]
     link.busy = max(now, link.busy) + edge.transfer
-    message.time = link.busy + channel.latency
+    message.time = channel.latest = max(link.busy + edge.latency, channel.latest)
     if number.size:
         number[tag, mb] = channel.posted - 1
     receiver = ranks[channel.dst]

@@ -204,7 +204,7 @@ def _seconds(
         size = facts.edges[tag].type.nbytes
         number.append(numbers.setdefault(link.name or channel, len(numbers)))
         transfer.append(quotient(size, link.bandwidth, "bandwidth"))
-        latency.append(as_fraction(link.latency, "latency"))
+        latency.append(link.latency_of(size))
         copy.append(quotient(size, costs.copy, "copy"))
     run = [as_fraction(costs.run(key), f"run of {key}") for key in keys]
     return [[as_fraction(costs.overhead, "overhead")], run, transfer, latency, copy], number

@@ -15,11 +15,13 @@ A connection that ends without a goodbye means that the process at its other end
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +39,7 @@ LOST = "its process was lost (it ended without a goodbye)"
 ORPHANED = "its process was orphaned (the MPI launcher ended or was killed)"
 HELLO_SECONDS = 5.0  # a connection that is silent for so long is a stranger's
 ORPHAN_SECONDS = 1.0  # time for a better reason to arrive than "orphaned"
+SIOCGIFADDR = 0x8915  # linux/sockios.h: asks for an interface's address
 LOOK_SECONDS = 0.25  # how often the helper checks
 
 
@@ -235,12 +238,22 @@ def _read(link: socket.socket, unread: dict[int, bytes], peer: int) -> list[byte
 
 
 def _addresses(host: str) -> list[str]:
-    """Return where other hosts may reach this one: its name, then its addresses."""
+    """Return where other hosts may reach this one: its name, then its addresses.
+
+    The addresses are those of its name and of its interfaces: containers often have names that
+    nobody else can look up, and sometimes not even they themselves.
+    """
     names = [host]
     with suppress(OSError):
         infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
         names += [str(info[4][0]) for info in infos]
-    return [address for address in names if not address.startswith("127.")]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, interface in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                asked = struct.pack("256s", interface.encode())
+                found = fcntl.ioctl(any_socket, SIOCGIFADDR, asked)
+                names.append(socket.inet_ntoa(found[20:24]))
+    return [name for name in dict.fromkeys(names) if not name.startswith("127.")]
 
 
 def _welcome(

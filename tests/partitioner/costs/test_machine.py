@@ -117,9 +117,23 @@ def test_round_trip(load):
     assert load(machine.to_yaml()) == machine
     odd = Machine(
         (Device(cpu(0), 123456789.125, 1.37e-7, 3e20, 2**30 + 1, node="1e3"), Device(cpu(7), 0.5)),
-        {"network": Level(0.0, inf, True), "socket": Level(1 / 3, 7.77e7)},
+        {
+            "network": Level(0.0, inf, True, ((8, 0.0147), (384, 1 / 30), (4 << 20, 0.5))),
+            "socket": Level(1 / 3, 7.77e7),
+        },
     )
     assert load(odd.to_yaml()) == odd
+
+
+def test_messages_are_sorted_and_have_units(load):
+    """F10: a network has several regimes, which a latency and a bandwidth cannot describe."""
+    text = """
+devices: {cpu(0): {flops: 1, node: a}, cpu(1): {flops: 1, node: b}}
+links: {network: {latency: 15 ms, messages: {64 KiB: 50 ms, 8: 14.7 ms}}}
+"""
+    messages = ((8, 0.0147), (65536, 0.05))
+    assert load(text).links["network"].messages == messages
+    assert load(text).link(0, 1) == LinkSpec(0.015, inf, "", messages)
 
 
 def test_uniform():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 
 import pytest
@@ -11,6 +12,7 @@ from partitioner import Partition, group2ctx
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
+from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
 from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.lowering.lower import lower as lower_schedule
@@ -19,6 +21,7 @@ from symgraph import AttrScope, Context, cpu, gpu
 from symgraph.core.errors import ConfigError
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
+from tests.helpers.profiles import ESTIMATES
 
 # Elements: 10 x 10 inputs; so each of the nodes below does 100 operations and makes 400 bytes.
 SHAPE = (10, 10)
@@ -108,3 +111,60 @@ def test_a_device_that_the_machine_has_not():
     partition = two_into_one((gpu(0), gpu(1), gpu(3)))
     with pytest.raises(ConfigError, match=r"the machine has no device gpu\(3\): did you mean 'gpu"):
         costs_on(machine(Level()), partition)
+
+
+# -- F10: links between hosts ----------------------------------------------------------------------
+
+TABLE = ((8, 0.010), (1000, 0.030), (101_000, 0.130))
+
+
+def test_a_message_takes_what_was_measured_of_its_size():
+    """F10: 20 kB took 42 ms where the 14.7 ms of 8 B and the bandwidth of 4 MiB say 16."""
+    link = Link(0.010, 1e6, "", TABLE)
+    for size, seconds in TABLE:
+        assert float(link.seconds_of(size)) == pytest.approx(seconds)
+    assert float(link.seconds_of(1)) == pytest.approx(0.010 - 7e-6)
+    assert float(link.seconds_of(504)) == pytest.approx(0.020)  # halfway between two
+    assert float(link.seconds_of(201_000)) == pytest.approx(0.230)  # at the bandwidth
+    assert Link(Fraction(1, 3), 8).seconds_of(4) == Fraction(5, 6)  # without a table: exact
+
+
+def test_steps_end_with_meetings_of_all_ranks():
+    """F10: the exchange of norms took 40 ms of a step and was predicted to take none."""
+    partition = two_into_one((gpu(0), gpu(1), gpu(2)))
+    costs = costs_on(machine(Level(0.5, inf)), partition)
+    assert costs.meeting == 2 * 2 * 0.5  # what they call, then the norms: trees of two rounds each
+    assert CostModel.alike(Speed(1.0, 0.0), Link(0.5)).costs(partition).meeting == 0
+
+
+def measured_on_two_hosts() -> CostModel:
+    links = {"node": Level(1e-5, 1e9), "network": Level(0.010, 1e6, False, TABLE)}
+    kernels = CostModel({"cpu": ESTIMATES}, {("cpu", "cpu"): Link(1e-6, 1e9, by_receiver=True)})
+    return kernels.on_hosts((cpu(0), cpu(1), cpu(2)), ("a", "a", "b"), links)
+
+
+def test_measured_links_between_hosts_carry_messages():
+    """F10: without a machine file, a run over slow links predicted 0.9 ms beside 82."""
+    prices = measured_on_two_hosts()
+    assert prices.measured
+    assert prices.link_between(cpu(0), cpu(1)) == Link(1e-5, 1e9)
+    assert prices.link_between(cpu(2), cpu(0)) == Link(0.010, 1e6, "", TABLE)
+    made = prices.machine_of((cpu(1), cpu(2)))
+    assert made.link(0, 1) == (0.010, 1e6, "", TABLE)
+
+
+def test_prices_of_several_hosts_are_kept_in_files(tmp_path):
+    prices = measured_on_two_hosts()
+    save_prices(prices, tmp_path / "costs.json")
+    found = load_prices(tmp_path / "costs.json")
+    assert found.machine is not None
+    assert found.machine.links == prices.machine.links
+    assert found.link_between(cpu(2), cpu(0)) == prices.link_between(cpu(2), cpu(0))
+
+
+def test_kernels_timed_again_keep_the_links():
+    """F10: the second prediction dropped the links and called the machine 97% faster."""
+    first = CostModel.of_machine(machine(Level(0.5, 8.0)))
+    again = CostModel({"gpu": ESTIMATES}, {}).with_links_of(first)
+    assert again.of(gpu(0)) is ESTIMATES
+    assert again.link_between(gpu(0), gpu(1)) == first.link_between(gpu(0), gpu(1))

@@ -80,6 +80,11 @@ def test_hosts_are_nodes(monkeypatch):
     assert machine.link(0, 1)[:2] == machine.links["node"][:2]
     assert machine.link(0, 2) == machine.link(1, 2)
     assert machine.link(0, 2)[:2] == machine.links["network"][:2]
+    sizes, seconds = zip(*machine.links["network"].messages, strict=True)
+    assert (sizes[0], sizes[-1]) == (measure.SMALL_MESSAGE, measure.LARGE_MESSAGE)
+    assert [*sizes] == sorted(sizes)
+    assert [*seconds] == sorted(seconds)
+    assert machine.links["node"].messages == ()
 
 
 def test_the_file_holds_all_of_the_machine(tmp_path):

@@ -11,11 +11,22 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
 from partitioner.base.types import BodyKey, CommEdge
-from runtime.schedule.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
+from runtime.schedule.instructions import (
+    REPLICAS,
+    WEIGHTS,
+    Collective,
+    Free,
+    Instruction,
+    Recv,
+    Run,
+    Send,
+    Update,
+)
 from symgraph.core.types import TensorType
 from tests.runtime.schedule.programs import Sketch, random_topology
 
@@ -93,7 +104,8 @@ class SlowSimulator:
             others = range(len(self.programs))
             if not all(isinstance(self.next(r), Collective) for r in others):
                 return None
-            return max(self.begin(r) for r in others)
+            takes = {REPLICAS: 0, WEIGHTS: self.costs.weights}.get(now.tag, self.costs.meeting)
+            return max(self.begin(r) for r in others) + Fraction(takes)
         return begin
 
     def do(self, rank: int) -> None:
@@ -122,8 +134,20 @@ class SlowSimulator:
         carried = 0 if link.by_receiver else self.divided(now.tag, link.bandwidth)
         sent = max(begin, free) + carried
         self.link_free[carrier] = sent, ends[0]
-        message = Message(now.tag, now.mb, sent + Fraction(link.latency))
-        self.channels.setdefault(ends, []).append(message)
+        queue = self.channels.setdefault(ends, [])
+        arrival = sent + self.latency(link, self.topology.edges[now.tag].type.nbytes)
+        queue.append(Message(now.tag, now.mb, max([arrival, *(m.arrival for m in queue)])))
+
+    def latency(self, link: Any, size: int) -> Fraction:
+        """By the definition: between two measured messages, seconds are linear in the size."""
+        if not link.messages:
+            return Fraction(link.latency)
+        rate = 0 if link.bandwidth == inf else 1 / Fraction(link.bandwidth)
+        rest = [(n, Fraction(seconds) - n * rate) for n, seconds in link.messages]
+        for (a, first), (b, last) in pairwise([(-1, rest[0][1]), *rest, (1 << 99, rest[-1][1])]):
+            if a <= size <= b:
+                return max(Fraction(0), first + (last - first) * Fraction(size - a, b - a))
+        raise AssertionError(size)
 
     def delivered(self, edge: CommEdge, mb: int) -> Fraction | None:
         queue = self.channels.get(self.ends(edge.tag), [])
@@ -182,7 +206,7 @@ def random_programs(
     meetings = rng.randint(0, 2)
     while ready := drawing.ready():
         if meetings and rng.random() < 0.02:
-            drawing.everywhere(Collective(meetings))
+            drawing.everywhere(Collective(rng.randint(0, 2)))
             meetings -= 1
         drawing.do(*rng.choice(ready))
     for stage, rank in enumerate(topology.rank_of):
@@ -271,13 +295,19 @@ class _Drawing:
 def random_amounts(
     topology: Sketch, rng: random.Random, number: Callable[[], Any], link: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Arguments of Costs. number: makes a random duration or rate, 0 too. link: makes a Link."""
+    """Arguments of Costs. number: makes a random duration or rate, 0 too. link: makes a Link.
+
+    A third of the links have a table of messages, in which larger ones may take less.
+    """
 
     def rate() -> Any:
         return rng.choice([inf, 1 + number(), Fraction(1, 2), 1])
 
     def some_link() -> Any:
-        return link(number(), rate(), rng.choice(["", "bus", "bus", "cable"]), rng.random() < 0.3)
+        sizes = sorted(rng.sample(range(10), rng.choice([0, 0, 1, 3])))
+        messages = tuple((size, number()) for size in sizes)
+        name = rng.choice(["", "bus", "bus", "cable"])
+        return link(number(), rate(), name, messages, rng.random() < 0.3)
 
     seconds = {key: number() for key in topology.bodies}
     updates = [number() for _ in topology.rank_of]
@@ -289,6 +319,8 @@ def random_amounts(
         "link": some_link(),
         "links": links,
         "overhead": rng.choice([0, number()]),
+        "meeting": rng.choice([0, number()]),
+        "weights": rng.choice([0, number()]),
         "copy": rate(),
         "update": updates.__getitem__,
     }

@@ -105,7 +105,9 @@ def test_the_parts_of_every_rank_sum_to_the_makespan():
         def number(rng: random.Random = rng) -> Fraction:
             return Fraction(rng.randint(0, 200), 64)
 
-        amounts = random_amounts(case.topology, rng, number, lambda a, _, *on: Link(a, inf, *on))
+        amounts = random_amounts(
+            case.topology, rng, number, lambda a, _, name, *on: Link(a, inf, name, (), on[-1])
+        )
         costs = Costs(**{**amounts, "copy": 16})
         found = simulate(Schedule.of(case.programs), case.topology, costs, capacity=case.capacity)
         parts = breakdown(found, case.topology)
