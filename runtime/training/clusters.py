@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from runtime.transports import Cluster, launched_by_mpi, make_cluster
+from runtime.transports.base import T, failure_of
+from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.app.config import Config
 from symgraph.core.context import Context
+from symgraph.core.errors import SymgraphError
 
 AUTO, NCCL = "auto", "nccl"
 
@@ -25,19 +29,33 @@ class Clusters:
         self.environ = environ
         self._clusters: dict[tuple[str, int, tuple[Context, ...]], Cluster] = {}
 
+    def read(self, read: Callable[[], T]) -> T:
+        """Return what `read` does; the other MPI ranks, if there are any, hear of its error."""
+        try:
+            return read()
+        except Exception as error:
+            if launched_by_mpi(self.environ):
+                with suppress(SymgraphError):  # no MPI: the ranks do not wait for each other
+                    cluster = MpiCluster()
+                    self._clusters["", cluster.size, ()] = cluster
+                    cluster.abort(failure_of(cluster.rank, "", error))
+            raise
+
     def of(self, config: Config) -> Cluster:
         """Return the cluster that a config runs on; ConfigError if there can be none."""
         name, size = transport_of(config, self.environ), len(config.devices)
         devices = tuple([Context.parse(d) for d in config.devices]) if name == NCCL else ()
         key = name, size, devices
         if key not in self._clusters:
-            self._clusters[key] = make_cluster(name, size, config.timeout, devices)
+            self._clusters[key] = make_cluster(
+                name, size, config.timeout, devices, config.heartbeat
+            )
         return self._clusters[key]
 
     def close(self) -> None:
-        """Close all clusters; every process must call this."""
+        """Close all clusters; every process must call this; PeerFailed if another one failed."""
         for cluster in self._clusters.values():
-            cluster.close()
+            cluster.complete()
 
     def leave(self, status: int) -> None:
         """Leave all clusters after a failure with this exit status; see Cluster.leave."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from runtime.transports.base import (
     GRACE_SECONDS,
+    HEARTBEAT_SECONDS,
     TIMEOUT_SECONDS,
     Cluster,
     Failure,
@@ -38,12 +39,12 @@ __all__ = [
 ]
 
 
-def _threads(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
+def _threads(size: int, timeout: float, devices: Sequence[Context], heartbeat: float) -> Cluster:
     return ThreadCluster(size, timeout)
 
 
-def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    cluster = MpiCluster(timeout)
+def _mpi(size: int, timeout: float, devices: Sequence[Context], heartbeat: float) -> Cluster:
+    cluster = MpiCluster(timeout, heartbeat)
     if cluster.size != size:
         started = cluster.size
         cluster.close()
@@ -51,12 +52,12 @@ def _mpi(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
     return cluster
 
 
-def _nccl(size: int, timeout: float, devices: Sequence[Context]) -> Cluster:
-    return NcclCluster(timeout, devices or [gpu(i) for i in range(size)])
+def _nccl(size: int, timeout: float, devices: Sequence[Context], heartbeat: float) -> Cluster:
+    return NcclCluster(timeout, devices or [gpu(i) for i in range(size)], heartbeat)
 
 
-# name -> factory(ranks, seconds a single wait may take, devices of the ranks)
-TRANSPORTS: dict[str, Callable[[int, float, Sequence[Context]], Cluster]] = {
+# name -> factory(ranks, seconds a single wait may take, devices of the ranks, seconds of silence)
+TRANSPORTS: dict[str, Callable[[int, float, Sequence[Context], float], Cluster]] = {
     "threads": _threads,
     "mpi": _mpi,
     "nccl": _nccl,
@@ -68,6 +69,7 @@ def make_cluster(
     size: int,
     timeout: float = TIMEOUT_SECONDS,
     devices: Sequence[Context] = (),
+    heartbeat: float = HEARTBEAT_SECONDS,
 ) -> Cluster:
     """Make a cluster of `size` ranks over the transport of this name.
 
@@ -76,10 +78,11 @@ def make_cluster(
         size: The number of ranks.
         timeout: Seconds that a single wait may take.
         devices: The ranks' devices, for a transport between GPUs; by default gpu(0), gpu(1), ...
+        heartbeat: Seconds of silence after which a rank in another process counts as lost.
 
     Raises:
         ConfigError: The name is unknown, or the transport cannot join so many ranks.
     """
     if name not in TRANSPORTS:
         raise ConfigError(f"transport {name!r} is unknown: {nearest(name, TRANSPORTS)}")
-    return TRANSPORTS[name](size, timeout, devices)
+    return TRANSPORTS[name](size, timeout, devices, heartbeat)

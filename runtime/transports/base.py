@@ -25,6 +25,7 @@ from symgraph.core.types import BFLOAT16, DTYPES
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 300.0  # the longest single wait, unless the user says otherwise
+HEARTBEAT_SECONDS = 20.0  # of silence after which a rank counts as lost, unless the user says so
 GRACE_SECONDS = 3.0  # how long a failing rank stays alive so that the others hear why
 
 CARRIED = frozenset(map(np.dtype, DTYPES))
@@ -224,6 +225,10 @@ class Cluster(Protocol):
     def close(self) -> None:
         """Stop the ranks and their helpers; idempotent."""
         ...
+
+    def complete(self) -> None:
+        """Close; raise `PeerFailed` if a rank has failed since this one's work was done."""
+        self.close()
 
     def leave(self, status: int) -> None:
         """Stop after a failure; a process that is one of several ranks exits with `status`."""

@@ -368,6 +368,9 @@ class Config(Section):
     """Threads of a matrix product; auto: the cores divided by the number of devices."""
     timeout: Positive = 300.0
     """Seconds to wait for another device before giving up."""
+    heartbeat: Positive = 20.0
+    """Seconds of silence after which an MPI rank counts as lost: it was stopped, its host is down,
+    or the link is cut."""
 
     @property
     def groups(self) -> dict[str, Context | tuple[Context, ...]]:

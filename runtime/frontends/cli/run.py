@@ -66,6 +66,7 @@ def _print_keys() -> int:
 def _command(options: argparse.Namespace) -> int:
     from partitioner.strategies import STRATEGIES
     from runtime.schedule.generators.table import SCHEDULES
+    from runtime.transports import launched_by_mpi
     from symgraph.app.config import load_config
 
     if options.keys:
@@ -77,18 +78,34 @@ def _command(options: argparse.Namespace) -> int:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
     load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES)
     if options.compare:
-        return _run(_candidates(options, load), options, _compare)
-    config = load(options.config, options.overrides)
+        return _run(lambda: _candidates(options, load), options, _compare)
     if options.plan:
-        return _plan(config, options)
+        return _plan(load(options.config, options.overrides), options)
     work = _profile if options.profile else _search if options.search else _train
-    if work is _train:
-        from runtime.frontends.cli.supervisor import supervise
+    if launched_by_mpi(os.environ):
+        return _run(lambda: _config(options, load, work), options, work)
+    configs = _config(options, load, work)
+    status = _supervise(configs, options) if work is _train else None
+    return _run(lambda: configs, options, work) if status is None else status
 
-        status = supervise(config, options)
-        if status is not None:
-            return status
-    return _run({options.config: config}, options, work)
+
+def _config(
+    options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config], work: Work
+) -> dict[str, Config]:
+    """Load the one config of a mode, by name."""
+    from runtime.frontends.cli.supervisor import require_no_launcher
+
+    config = load(options.config, options.overrides)
+    if work is _train:
+        require_no_launcher(config, options)
+    return {options.config: config}
+
+
+def _supervise(configs: Mapping[str, Config], options: argparse.Namespace) -> int | None:
+    from runtime.frontends.cli.supervisor import supervise
+
+    (config,) = configs.values()
+    return supervise(config, options)
 
 
 def _candidates(
@@ -200,7 +217,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work) -> int:
+def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, work: Work) -> int:
     """Do the work of a mode on the configs' clusters; return the exit status."""
     from runtime.training.clusters import Clusters
     from runtime.training.trainer import agree_on_config
@@ -208,6 +225,7 @@ def _run(configs: Mapping[str, Config], options: argparse.Namespace, work: Work)
 
     clusters = Clusters(os.environ)
     try:
+        configs = clusters.read(load)
         here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
         console = Console(sys.stderr if options.json else sys.stdout, quiet=not here)
         _say_what_is_slow(console)

@@ -146,16 +146,24 @@ def _launcher(settings: RestartsConfig, config: Config, devices: Sequence[str]) 
     return words
 
 
-def supervise(config: Config, options: argparse.Namespace) -> int | None:
-    """Run a config under a supervisor, and return the exit status; None: none is asked for."""
-    settings = None if VARIABLE in os.environ else require_restarts(config, options)
-    if settings is None:
-        return None
-    if launched_by_mpi(os.environ):
+def _settings(config: Config, options: argparse.Namespace) -> RestartsConfig | None:
+    return None if VARIABLE in os.environ else require_restarts(config, options)
+
+
+def require_no_launcher(config: Config, options: argparse.Namespace) -> None:
+    """Raise ConfigError if restarts are asked for in a process that a launcher has started."""
+    if launched_by_mpi(os.environ) and _settings(config, options) is not None:
         raise ConfigError(
             "--restarts starts the launcher itself: run it without mpiexec, with "
             '--launcher "mpiexec -n {ranks}"'
         )
+
+
+def supervise(config: Config, options: argparse.Namespace) -> int | None:
+    """Run a config under a supervisor, and return the exit status; None: none is asked for."""
+    settings = _settings(config, options)
+    if settings is None:
+        return None
     assert config.checkpoint is not None
     if config.checkpoint.every is None:
         say("warning: checkpoint.every is null, so a restart begins anew")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from runtime.transports.base import (
     GRACE_SECONDS,
+    HEARTBEAT_SECONDS,
     TIMEOUT_SECONDS,
     Cluster,
     Doing,
@@ -24,14 +26,26 @@ from runtime.transports.base import (
     Transport,
     failure_of,
     launched_by_mpi,
+    peer_failed,
 )
 from runtime.transports.mpi.collectives import Groups
 from runtime.transports.mpi.endpoint import MpiTransport
-from runtime.transports.mpi.guard import stand_guard
+from runtime.transports.mpi.guard import (
+    CLOSED,
+    CLOSING,
+    FINALIZED,
+    FINALIZING,
+    RUNNING,
+    STARTING,
+    Guard,
+    clear_segments,
+    stand_guard,
+)
 from runtime.transports.mpi.lifeline import Lifeline
 from runtime.transports.mpi.meeting import exchange_all
 from runtime.transports.mpi.staging import Staging
 from runtime.transports.mpi.waiter import Waiter, abandon
+from symgraph.app.command_line import FAILED, exit_status, say
 from symgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -40,11 +54,40 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
+END_SECONDS = 60.0  # for leaving: what is left is to flush outputs and to free memory
 UNCLOSED = "its process ended without closing its cluster"
+ALL_CLOSED = "all ranks to come to the end of the run"
 
-_open_clusters: set[MpiCluster] = set()
-_failed = 0  # status of a cluster's failure, after which MPI_Finalize could wait for ever
-_guard: int | None = None  # process id of this process's guard
+
+class _Process:
+    """What the clusters of a process share."""
+
+    #: Those that are open.
+    open: set[MpiCluster]
+    #: Status of a failure, after which MPI_Finalize could wait for ever.
+    failed = 0
+    #: The failure of a rank that no call has raised.
+    unsaid: Failure | None = None
+    guard: Guard | None = None
+    #: Seconds that MPI_Finalize may take: the longest single wait of any cluster.
+    timeout = 0.0
+
+    def __init__(self) -> None:
+        self.open = set()
+
+    def enter(self, phase: int, bound: float | None, **facts: object) -> None:
+        """Tell the guard, if there is one, what begins."""
+        if self.guard is not None:
+            self.guard.tell(phase, bound, **facts)
+
+    def note(self) -> None:
+        """Note that a run has failed, as soon as this is heard."""
+        for cluster in list(self.open):
+            if cluster._lifeline.failure is not None:
+                self.failed = cluster._lifeline.failure.status or FAILED
+
+
+_process = _Process()
 
 
 class MpiContext(NamedTuple):
@@ -78,24 +121,48 @@ class MpiCluster(Cluster):
     cannot be used any more, and `leave` ends the process.
     """
 
-    def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Join all ranks; `timeout`: seconds a single wait may take."""
-        mpi = _load_mpi()
+    def __init__(
+        self, timeout: float = TIMEOUT_SECONDS, heartbeat: float = HEARTBEAT_SECONDS
+    ) -> None:
+        """Join all ranks.
+
+        Args:
+            timeout: Seconds a single wait may take.
+            heartbeat: Seconds of silence after which a rank counts as lost.
+        """
+        patience = max(timeout, START_SECONDS)
+        try:
+            self._join(timeout, patience, heartbeat)
+        except BaseException as error:  # the others may wait for this rank in MPI
+            _process.failed = exit_status(error)
+            raise
+        self._closed = False
+        self._raised = False  # whether the failure has been raised
+        _process.timeout = max(_process.timeout, timeout)
+        _process.open.add(self)
+        self._lifeline.alarms.append(_process.note)
+        _process.note()
+
+    def _join(self, timeout: float, patience: float, heartbeat: float) -> None:
+        mpi = _load_mpi(patience, heartbeat)
+        _process.enter(STARTING, patience)
         world = mpi.COMM_WORLD
         self.rank, self.size, self.timeout = world.rank, world.size, timeout
-        patience = max(timeout, START_SECONDS)
         waiter = Waiter(mpi, self.rank, patience)
         self._comm, request = world.Idup()
         waiter.until(request.Test, "all ranks to start")
         exchange = partial(exchange_all, self._comm, waiter)
-        self._lifeline = Lifeline.open(self.rank, self.size, exchange, patience, _guard)
+        guard = _process.guard
+        self._lifeline = Lifeline.open(self.rank, self.size, exchange, patience, guard)
+        clear_segments()
+        _process.enter(RUNNING, None, rank=self.rank, heartbeat=heartbeat)
+        if guard is not None:
+            guard.outlive()
         self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline)
         self._mpi = mpi
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by contexts
         self._groups: Groups = {}
         self._staging = Staging(mpi.__file__, os.environ)
-        self._closed = False
-        _open_clusters.add(self)
 
     @property
     def ranks(self) -> tuple[int]:
@@ -138,10 +205,14 @@ class MpiCluster(Cluster):
             result = work(endpoint)
             endpoint.close()
             status.inside = False
+            if self._lifeline.failure is not None:
+                abandon(endpoint)
         except BaseException as error:
+            self._raised = True
             self._lifeline.abort(failure_of(self.rank, self._waiter.what, error))
             endpoint.close()
             abandon(endpoint)
+            _process.enter(RUNNING, None)  # it has noticed
             raise
         return [result]
 
@@ -152,13 +223,24 @@ class MpiCluster(Cluster):
             self._sent.popleft()
         self._close(self.timeout)
 
+    def complete(self) -> None:
+        """See `Cluster.complete`."""
+        self.close()
+        failure = self._lifeline.failure
+        if failure is not None:
+            self._raised, _process.unsaid = True, None
+            raise peer_failed(self.rank, failure, ALL_CLOSED, "")
+
     def leave(self, status: int) -> NoReturn:
         """End this process with `status`, without MPI_Finalize, which may hang after a failure.
 
         Stays alive up to `GRACE_SECONDS`, until every rank has heard of the failure and leaves as
         well. `MPI_Abort` would end the others before they can report what happened.
         """
+        _ignore_interrupts()
+        _process.enter(CLOSING, END_SECONDS)
         if status:
+            _process.failed = status
             self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}", status))
         _flush()
         self._close(GRACE_SECONDS)
@@ -170,26 +252,29 @@ class MpiCluster(Cluster):
         )
 
     def _close(self, timeout: float) -> None:
-        global _failed
         if self._closed:
             return
         self._closed = True
-        _open_clusters.discard(self)
+        if not _process.failed:
+            _process.enter(CLOSING, timeout + END_SECONDS)
         self._lifeline.close(timeout)
-        if self._lifeline.failure is not None:
-            _failed = self._lifeline.failure.status
-        else:
+        _process.open.discard(self)
+        if self._lifeline.failure is None:
             for comm in filter(None, (*self._groups.values(), self._comm)):
                 comm.Free()
+            _process.enter(CLOSED, None)
+            return
+        abandon((self._comm, self._groups, self._sent))
+        if not self._raised:
+            _process.unsaid = self._lifeline.failure
 
 
-def _load_mpi() -> Any:
+def _load_mpi(patience: float, heartbeat: float) -> Any:
     """Initialise MPI, once, behind a guard; return mpi4py's MPI module."""
-    global _guard
     if "mpi4py.MPI" not in sys.modules:
         if launched_by_mpi(os.environ):
             try:
-                _guard = stand_guard()
+                _process.guard = stand_guard(patience, heartbeat)
             except RuntimeError as error:
                 raise RunError(f"make the MPI cluster before starting threads: {error}") from None
         try:
@@ -206,9 +291,15 @@ def _load_mpi() -> Any:
     return sys.modules["mpi4py.MPI"]
 
 
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on: this process is leaving, in a bounded time."""
+    with suppress(ValueError):  # another thread than the main one
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads it any more
             stream.flush()
 
 
@@ -218,13 +309,20 @@ def _at_exit() -> None:
     A rank whose own work succeeded hears of the failure here. If it exited without the status,
     mpiexec would kill the rest.
     """
-    for cluster in list(_open_clusters):
+    _ignore_interrupts()
+    for cluster in list(_process.open):
+        cluster._raised = True  # or it would not be open
         cluster._lifeline.abort(Failure(cluster.rank, "", UNCLOSED))
         cluster._close(GRACE_SECONDS)
     MPI = sys.modules["mpi4py.MPI"]
     if not MPI.Is_initialized() or MPI.Is_finalized():
         return
-    if _failed:
+    if _process.failed:
+        if _process.unsaid is not None:
+            rank = MPI.COMM_WORLD.rank
+            say(f"error: {peer_failed(rank, _process.unsaid, ALL_CLOSED, '')}")
         _flush()
-        os._exit(_failed)
+        os._exit(_process.failed)
+    _process.enter(FINALIZING, max(_process.timeout, END_SECONDS))
     MPI.Finalize()
+    _process.enter(FINALIZED, END_SECONDS)

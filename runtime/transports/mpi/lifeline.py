@@ -4,13 +4,15 @@ MPI cannot tell a rank that another one has raised, died or ended: the wait for 
 continues. Rank 0 is the hub, every other rank holds one connection to it, and a helper thread in
 each process listens. Messages are JSON lines:
 
-    {"rank": 2, "token": "…"}      a rank joins; the token came through MPI, so strangers cannot
+    {"rank": 2, "token": "…", …}   a rank joins; the token came through MPI, so strangers cannot
     {"failure": {…}}               the run has failed; the hub passes it on
     {"status": {…}, "answer": 3}   to the hub, regularly: the rank's waits and progress
     {"question": 4}                the hub asks for that again (see stalls.py)
     {"bye": true}                  this rank is done (or leaves after a failure): no loss
 
-A connection that ends without a goodbye means that the process at its other end is lost.
+A connection that ends without a goodbye means that the process at its other end is lost. A process
+that is stopped, or cut off, ends no connection: that is found by the guards (`guard.py`), to which
+each process hands a second connection of the same star.
 """
 
 from __future__ import annotations
@@ -24,23 +26,26 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
-from runtime.transports.base import GRACE_SECONDS, Failure
+from runtime.transports.base import GRACE_SECONDS, Failure, failure_of
+from runtime.transports.mpi.guard import FAILED, Guard
 from runtime.transports.stalls import RankStatus, StallDetector
 from symgraph.core.errors import RunError
 
 __all__: list[str] = []
 
 LOST = "its process was lost (it ended without a goodbye)"
+LATE = "it did not come to the end of the run within {seconds:g} s of the others"
 ORPHANED = "its process was orphaned (the MPI launcher ended or was killed)"
 HELLO_SECONDS = 5.0  # a connection that is silent for so long is a stranger's
 ORPHAN_SECONDS = 1.0  # time for a better reason to arrive than "orphaned"
 SIOCGIFADDR = 0x8915  # linux/sockios.h: asks for an interface's address
 LOOK_SECONDS = 0.25  # how often the helper checks
+LIFE, BEAT = "life", "beat"  # the uses of a connection
 
 
 class Lifeline:
@@ -53,8 +58,10 @@ class Lifeline:
         watches: Called by the helper regularly; they return a failure that no call has raised.
     """
 
-    def __init__(self, rank: int, links: dict[int, socket.socket], guard: int | None) -> None:
-        """links: peer -> its connection. guard: process id of this process's guard."""
+    def __init__(
+        self, rank: int, links: dict[int, socket.socket], guard: Guard | None, patience: float
+    ) -> None:
+        """links: peer -> its connection. patience: seconds to notice a failure in."""
         self.failure: Failure | None = None
         self.status = RankStatus()
         self.alarms: list[Callable[[], None]] = []
@@ -62,7 +69,7 @@ class Lifeline:
         self._told: object = None  # the last report
         self._question = 0  # the last one heard
         self._detector = StallDetector()  # the hub's
-        self._rank, self._links, self._guard = rank, links, guard
+        self._rank, self._links, self._guard, self._patience = rank, links, guard, patience
         self._talking = set(links)  # peers that have neither said goodbye nor gone
         self._changed = threading.Condition()  # of failure and _talking
         self._closed = False
@@ -76,26 +83,35 @@ class Lifeline:
         rank: int,
         size: int,
         exchange: Callable[[Any], list[Any]],
-        timeout: float,
-        guard: int | None,
+        patience: float,
+        guard: Guard | None,
     ) -> Self:
-        """Join all ranks; RunError if they cannot reach the hub within `timeout` seconds.
+        """Join all ranks; RunError if they cannot reach the hub within `patience` seconds.
 
         exchange: gives each rank's JSON-able object to all, through MPI.
         """
-        names = exchange(socket.gethostname())
-        deadline = time.monotonic() + timeout
+        names, unlinked = zip(
+            *exchange([socket.gethostname(), guard is not None and not guard.linked]), strict=True
+        )
+        uses = (LIFE, BEAT) if all(unlinked) else (LIFE,)
+        deadline = time.monotonic() + patience
         if rank == 0:
             one_host = len(set(names)) == 1
             with socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=size) as server:
                 hosts = ["127.0.0.1"] if one_host else _addresses(names[0])
                 token = secrets.token_hex(16)
                 exchange([hosts, server.getsockname()[1], token])
-                links = _welcome(server, size, token, deadline)
+                links = _welcome(server, size, uses, token, deadline)
         else:
             hosts, port, token = exchange(None)[0]
-            links = {0: _join(rank, hosts, port, token, deadline)}
-        return cls(rank, links, guard)
+            links = {
+                use: {0: _join({"rank": rank, "token": token, "use": use}, hosts, port, deadline)}
+                for use in uses
+            }
+        if guard is not None and BEAT in uses:
+            for peer, link in links[BEAT].items():
+                guard.link(peer, link)
+        return cls(rank, links[LIFE], guard, patience)
 
     def abort(self, failure: Failure) -> None:
         """Tell every rank, unless a failure is known already."""
@@ -104,8 +120,9 @@ class Lifeline:
     def close(self, timeout: float) -> None:
         """Say goodbye, wait until every rank has (bounded), and stop the helper; idempotent.
 
-        The wait is for `timeout` seconds, after a failure for `GRACE_SECONDS`. The hub says
-        goodbye last, so while any rank is at work a failure still reaches it.
+        The wait is for `timeout` seconds, after a failure for `GRACE_SECONDS`; a rank that takes
+        longer has failed. The hub says goodbye last, so while any rank is at work a failure still
+        reaches it; and since the hub knows who is late, the others wait a little longer.
         """
         if self._closed:
             return
@@ -113,13 +130,21 @@ class Lifeline:
         try:
             if self._rank != 0:
                 self._tell({"bye": True})
+            longer = timeout if self._rank == 0 else timeout + GRACE_SECONDS
             with self._changed:
-                self._changed.wait_for(lambda: self.failure or not self._talking, timeout)
+                self._changed.wait_for(lambda: self.failure or not self._talking, longer)
+                late = sorted(self._talking)
+            if late and self.failure is None:
+                self._fail(Failure(late[0], "", LATE.format(seconds=timeout)), self._rank)
+            with self._changed:
                 self._changed.wait_for(
                     lambda: not self._talking, GRACE_SECONDS if self.failure else 0
                 )
             if self._rank == 0:
                 self._tell({"bye": True})
+        except BaseException as error:  # Ctrl-C
+            self._fail(failure_of(self._rank, "", error), self._rank)
+            raise
         finally:
             self._waker.close()  # the helper sees the end of the other half, and stops
             self._helper.join()
@@ -132,6 +157,8 @@ class Lifeline:
                 return
             self.failure = failure
             self._changed.notify_all()
+        if self._guard is not None:
+            self._guard.tell(FAILED, self._patience, why=str(failure))
         self._tell({"failure": asdict(failure)}, but=heard_from)
         for alarm in self.alarms:
             alarm()
@@ -185,6 +212,9 @@ class Lifeline:
             self._changed.notify_all()
 
     def _look_around(self) -> None:
+        found = self._guard and self._guard.failure()
+        if found:
+            self.abort(Failure(found[0], "", found[1]))
         for watch in self.watches:
             over = self._closed or self.failure is not None
             failure = None if over else watch()
@@ -213,7 +243,7 @@ class Lifeline:
 
         Returns when the guard was first seen gone.
         """
-        if self._guard is None or os.getppid() == self._guard:
+        if self._guard is None or os.getppid() == self._guard.process:
             return None
         now = time.monotonic()
         if orphaned_at is None:
@@ -257,43 +287,44 @@ def _addresses(host: str) -> list[str]:
 
 
 def _welcome(
-    server: socket.socket, size: int, token: str, deadline: float
-) -> dict[int, socket.socket]:
-    links: dict[int, socket.socket] = {}
-    while len(links) < size - 1:
+    server: socket.socket, size: int, uses: Sequence[str], token: str, deadline: float
+) -> dict[str, dict[int, socket.socket]]:
+    """Accept a connection of each other rank for each use."""
+    links: dict[str, dict[int, socket.socket]] = {use: {} for use in uses}
+    while any(len(found) < size - 1 for found in links.values()):
         server.settimeout(max(deadline - time.monotonic(), 0.01))
         try:
             link, _ = server.accept()
         except TimeoutError:
-            for link in links.values():
+            for link in [link for found in links.values() for link in found.values()]:
                 link.close()
-            missing = sorted(set(range(1, size)) - set(links))
+            missing = [r for r in range(1, size) if any(r not in found for found in links.values())]
             raise RunError(f"lifeline: ranks {missing} did not connect to rank 0 in time") from None
-        rank = _hello(link, token)
-        if rank is not None and 0 < rank < size and rank not in links:
-            links[rank] = link
+        rank, use = _hello(link, token)
+        if 0 < rank < size and rank not in links.get(use, {rank: link}):
+            links[use][rank] = link
         else:
             link.close()
     return links
 
 
-def _hello(link: socket.socket, token: str) -> int | None:
-    """Return the rank that a new connection names, or None for a stranger."""
+def _hello(link: socket.socket, token: str) -> tuple[int, str]:
+    """Return the rank that a new connection names, and its use; -1 is a stranger."""
     link.settimeout(HELLO_SECONDS)
     line = b""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         while not line.endswith(b"\n") and len(line) < 1000:
             more = link.recv(1)  # leaves what follows the line unread
             if not more:
-                return None
+                return -1, ""
             line += more
         hello = json.loads(line)
         if secrets.compare_digest(hello["token"], token):
-            return int(hello["rank"])
-    return None
+            return int(hello["rank"]), str(hello["use"])
+    return -1, ""
 
 
-def _join(rank: int, hosts: list[str], port: int, token: str, deadline: float) -> socket.socket:
+def _join(hello: dict[str, Any], hosts: list[str], port: int, deadline: float) -> socket.socket:
     errors = []
     for host in hosts:
         try:
@@ -304,9 +335,9 @@ def _join(rank: int, hosts: list[str], port: int, token: str, deadline: float) -
             continue
         link.settimeout(HELLO_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(json.dumps({"rank": rank, "token": token}).encode() + b"\n")
+        link.sendall(json.dumps(hello).encode() + b"\n")
         return link
     raise RunError(
-        f"lifeline: rank {rank} cannot reach rank 0 at port {port} ({'; '.join(errors)}); "
+        f"lifeline: rank {hello['rank']} cannot reach rank 0 at port {port} ({'; '.join(errors)}); "
         "the hosts must allow TCP connections between them"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from runtime.backends.device import settings
 from runtime.backends.device.arrays import device, loaded
-from runtime.transports.base import T, Transport, wrong_size
+from runtime.transports.base import HEARTBEAT_SECONDS, T, Transport, wrong_size
 from runtime.transports.mpi.cluster import MpiCluster
 from runtime.transports.mpi.meeting import exchange_all
 from runtime.transports.nccl.communicators import NcclCommunicators, load_nccl
@@ -26,10 +26,15 @@ class NcclCluster(MpiCluster):
 
     _communicators: NcclCommunicators | None = None
 
-    def __init__(self, timeout: float, devices: Sequence[Context]) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        devices: Sequence[Context],
+        heartbeat: float = HEARTBEAT_SECONDS,
+    ) -> None:
         """devices: of each rank; the same ConfigError on all ranks if NCCL cannot join them."""
         settings.set_cuda_connections()
-        super().__init__(timeout)
+        super().__init__(timeout, heartbeat)
         try:
             if len(devices) != self.size:
                 raise wrong_size("nccl", len(devices), self.size)
