@@ -54,6 +54,7 @@ ORDER = (
     "runtime.planning.memory",
     "runtime.planning",
     "runtime.engine",
+    "runtime.training.checkpoints",
     "runtime.training",
     "runtime.profiling.calibration",
     "runtime.profiling.analysis",

@@ -79,6 +79,10 @@ class OptimizerStep:
     stop: bool
     #: Whether any rank wanted training to end after the last step.
     stopped: bool
+    #: How far this rank is with saving a checkpoint; see runtime.training.checkpoints.saves.
+    saved: float
+    #: The sum of `saved` over all ranks in the last step.
+    saved_sum: float
     #: The sums of the plan's figures over all ranks in the last step.
     figures: dict[str, float]
 
@@ -95,6 +99,7 @@ class OptimizerStep:
         self.updates = 0
         self.states = {}
         self.stop = self.stopped = False
+        self.saved = self.saved_sum = 0.0
         self.loss_scale = plan.options.loss_scale
         self.figures = {}
         self.groups = collective_groups(plan.partition)
@@ -170,10 +175,10 @@ class OptimizerStep:
         return self._sums
 
     def reduce(self, rank: Rank) -> None:
-        """Exchange norms, figures and the wish to stop."""
+        """Exchange norms, figures, how far a save is, and the wish to stop."""
         rank.check()  # an error that a GPU noted must not be taken for divergence
         norms = len(self._names)
-        vector = np.zeros(norms + len(self._figure_names) + 1)
+        vector = np.zeros(norms + len(self._figure_names) + 2)
         if self._norms:
             places = [
                 place
@@ -185,11 +190,11 @@ class OptimizerStep:
         local = local_scalars(rank)
         for place, name in enumerate(self._figure_names, norms):
             vector[place] = local.get(name, 0.0)
-        vector[-1] = float(self.stop)
+        vector[-2:] = self.saved, float(self.stop)
         rank.transport.allreduce(vector)
         squares = float(np.sum(vector[:norms]))
         self.figures = dict(zip(self._figure_names, map(float, vector[norms:]), strict=False))
-        self.stopped = bool(vector[-1] > 0)
+        self.saved_sum, self.stopped = float(vector[-2]), bool(vector[-1] > 0)
         self._rescale(squares)
 
     def _rescale(self, squares: float) -> None:

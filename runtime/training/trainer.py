@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import platform
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,16 @@ import numpy as np
 
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import RECENT, Arrays, Session, initialize
-from runtime.training import checkpoint
 from runtime.training.batches import Source, source
-from runtime.training.job import Job, create_optimizer
+from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.checkpoints.saves import Saves, newest_whole
+from runtime.training.checkpoints.state import read_about, restore
+from runtime.training.job import Job, create_optimizer, plan_facts
+from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
-from runtime.transports import Cluster
-from runtime.transports.agreement import agree_on_data, agree_on_settings
-from symgraph.app.command_line import require_folder
+from runtime.transports import Cluster, Transport
+from runtime.transports.agreement import agree_on_data, agree_on_settings, agree_on_versions
+from runtime.transports.versions import versions
 from symgraph.app.config import Config, DataConfig
 from symgraph.app.corpus import CORPORA, Corpus, Ids
 from symgraph.core.errors import ConfigError, RunError
@@ -75,7 +80,11 @@ def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
 
 
 def agree_on_config(config: Config, cluster: Cluster) -> None:
-    """Raise on all ranks unless they have one config; paths of data files may differ by host."""
+    """Raise on all ranks unless they have one config and one version of symgraph.
+
+    Paths of data files may differ by host.
+    """
+    cluster.run(lambda transport: agree_on_versions(transport, versions()))
     settings = {
         f"{section}.{key}" if isinstance(values, dict) else section: value
         for section, values in config.model_dump(mode="json").items()
@@ -94,8 +103,10 @@ class Trainer:
     def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
         """Create the sessions; `timed` tells whether to time the calls of training steps."""
         self.job, config, data = job, job.config, job.config.data
-        if config.checkpoint is not None and 0 in cluster.ranks:
-            require_folder(config.checkpoint.directory, "checkpoint.directory: cannot write")
+        saving = config.checkpoint
+        self.folder = None if saving is None else CheckpointFolder(Path(saving.directory))
+        if self.folder is not None and 0 in cluster.ranks:
+            self.folder.make()
         self.source = _source("training", corpus.train, data, config.train.seed)
         alone = data.model_copy(
             update={"batches_per_step": 1}
@@ -107,8 +118,16 @@ class Trainer:
         )
         self.vocabulary = corpus.vocabulary_digest
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
+        self.saves = None
+        if self.folder is not None and saving is not None:
+            self.saves = Saves(
+                self.training, self.folder, saving.keep, asynchronous=saving.asynchronous
+            )
+        self._locked: ExitStack | None = None  # while no other run may use the folder
+        self._signals = StopSignals()
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
+        self.stalls: list[float] = []  # seconds that training stood still for each save
         self.skipped = 0  # steps of this run that the loss scale left out
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
 
@@ -123,22 +142,46 @@ class Trainer:
         self,
         on_step: Callable[[Progress], None] = lambda p: None,
         on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
+        on_save: Callable[[int, float], None] = lambda step, stall: None,
     ) -> dict[str, Any]:
         """Train to the config's limit and evaluate; return the summary, as `--json` prints it.
 
-        Raises ConfigError while another run writes checkpoints into the same folder.
-        """
-        settings = self.job.config.checkpoint
-        if settings is None or 0 not in self.training.cluster.ranks:
-            return self._fit(on_step, on_evaluation)
-        with checkpoint.alone_in(Path(settings.directory)):
-            return self._fit(on_step, on_evaluation)
+        SIGTERM and SIGUSR1 end training after the step under way, with a checkpoint if the config
+        asks for any; the summary then has `stopped`, and no loss.
 
-    def _fit(
+        Args:
+            on_step: Is called after each step.
+            on_evaluation: Is called after each evaluation, with its step and the perplexity.
+            on_save: Is called after each save but the last, with the seconds that training stood
+                still for it.
+
+        Raises:
+            ConfigError: Another run writes checkpoints into the same folder.
+        """
+        self._lock()
+        try:
+            with self._signals.heard(self._ask_to_stop):
+                self._train(on_step, on_evaluation, on_save)
+                self.save()
+                if self.saves is not None:
+                    self.saves.finish()
+                stopped = self._stopped()
+            if stopped is not None:
+                return self.summary(math.nan) | {"stopped": stopped}
+            loss = self.evaluate()
+            on_evaluation(self.last.step, perplexity(loss))
+            return self.summary(loss)
+        finally:
+            if self.saves is not None:
+                self.saves.close()
+            self._unlock()
+
+    def _train(
         self,
         on_step: Callable[[Progress], None],
         on_evaluation: Callable[[int, float], None],
-    ) -> dict[str, Any]:
+        on_save: Callable[[int, float], None],
+    ) -> None:
         config = self.job.config
         start = time.perf_counter()
         every = config.evaluate.every
@@ -147,9 +190,8 @@ class Trainer:
         for number, batches in self.steps(self.training.steps):
             begun = time.perf_counter()
             limit = config.train.seconds
-            figures = self.training.step_batches(
-                batches, stop=limit is not None and begun - start >= limit
-            )
+            over = limit is not None and begun - start >= limit
+            figures = self._step(batches, stop=over or self._signals.name is not None)
             self.step_seconds.append(time.perf_counter() - begun)
             tokens += self.source.tokens(number)
             done = tokens - before_this
@@ -168,48 +210,115 @@ class Trainer:
                 break
             saving = config.checkpoint and config.checkpoint.every
             if saving and (number + 1) % saving == 0:
-                self.save()
+                self.stalls.append(self.save())
+                on_save(number + 1, self.stalls[-1])
             if every and (number + 1) % every == 0:
                 before = time.perf_counter()
                 on_evaluation(number + 1, perplexity(self.evaluate()))
                 spent += time.perf_counter() - before
-        self.save()
-        loss = self.evaluate()
-        on_evaluation(self.last.step, perplexity(loss))
-        return self.summary(loss)
 
-    def save(self) -> None:
-        """Write a checkpoint, if the config asks for any and this step has none yet."""
-        settings = self.job.config.checkpoint
-        if settings is not None and self.saved != self.training.steps:
-            config = self.job.config.model_dump(mode="json")
-            folder = Path(settings.directory)
-            about = {"config": config, "vocabulary": self.vocabulary}
-            checkpoint.save(self.training, folder, about, settings.keep)
-            self.saved = self.training.steps
+    def _step(self, batches: Sequence[DataBatch], *, stop: bool) -> dict[str, float]:
+        """Run a training step, in whose sums ranks also tell how far a save is."""
+        if self.saves is not None:
+            self.saves.tell()
+        figures = self.training.step_batches(batches, stop=stop)
+        if self.saves is not None:
+            self.saves.hear()
+        return figures
+
+    def _ask_to_stop(self) -> None:
+        """Let the step under way be the last, unless its sums have been made already."""
+        for updater in self.training.updaters.values():
+            updater.stop = True
+
+    def _stopped(self) -> str | None:
+        """Return what to say of a run that a signal has stopped on any rank; None if none has."""
+        names = self.training.cluster.run(lambda t: t.exchange(self._signals.name))[0]
+        name = next(filter(None, names), None)
+        if name is None:
+            return None
+        saved = "nothing was saved, as the config has no checkpoint"
+        if self.saves is not None:
+            saved = f"checkpoint {self.saves.folder.named(self.saved)}"
+        return f"stopped by {name} after step {self.training.steps}; {saved}"
+
+    def save(self) -> float:
+        """Save a checkpoint, if the config asks for any and this step has none yet.
+
+        Returns:
+            The seconds that training stood still for it.
+        """
+        if self.saves is None or self.saved == self.training.steps:
+            return 0.0
+        self.saved = self.training.steps
+        return self.saves.begin(
+            {
+                "config": self.job.config.model_dump(mode="json"),
+                "vocabulary": self.vocabulary,
+                "plan": plan_facts(self.job),
+                "versions": versions(),
+            }
+        )
 
     def resume(self) -> Path | None:
-        """Resume from the newest checkpoint, if the config says so; return its path."""
+        """Resume from the newest checkpoint, if the config says so; return its path.
+
+        Raises:
+            ConfigError: It is damaged (see `checkpoint.fallback`), of another run, or another run
+                writes into the same folder.
+        """
         settings = self.job.config.checkpoint
-        if settings is None or settings.resume == "never":
+        if settings is None or self.folder is None or settings.resume == "never":
             return None
-        path = checkpoint.latest(Path(settings.directory))
-        self.training.cluster.run(
-            lambda transport: agree_on_settings(transport, {"checkpoint": path and path.name})
-        )
-        if path is not None:
-            about = checkpoint.read_about(path)
-            _require_same_run(about.get("config"), self.job.config, path)
-            if about.get("vocabulary", self.vocabulary) != self.vocabulary:
-                raise ConfigError(
-                    f"the text has another vocabulary than the one that the checkpoint {path} was "
-                    "trained on; train on that one, or use another checkpoint.directory or "
-                    "resume: never"
-                )
-            checkpoint.restore(self.training, path)
-            self.saved = self.training.steps
-            self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
+        self._lock()
+        try:
+            cluster = self.training.cluster
+            path = newest_whole(cluster, self.folder, fallback=settings.fallback)
+            if path is not None:
+                self._restore(path)
+        except BaseException:
+            self._unlock()
+            raise
         return path
+
+    def _restore(self, path: Path) -> None:
+        about = read_about(path)
+        _require_same_run(about.get("config"), self.job.config, path)
+        if about.get("vocabulary", self.vocabulary) != self.vocabulary:
+            raise ConfigError(
+                f"the text has another vocabulary than the one that the checkpoint {path} was "
+                "trained on; train on that one, or use another checkpoint.directory or "
+                "resume: never"
+            )
+        if 0 in self.training.cluster.ranks:
+            _warn_of_versions(about.get("versions", {}), path)
+        restore(self.training, path)
+        self.saved = self.training.steps
+        self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
+
+    def _lock(self) -> None:
+        """Lock the folder of checkpoints and clean it; ConfigError, on all ranks, if it is used."""
+        folder, locked = self.folder, ExitStack()
+        if folder is None or self._locked is not None:
+            return
+
+        def work(transport: Transport) -> None:
+            transport.waiting_for("the lock of the folder of checkpoints")
+            if transport.rank == 0:
+                locked.enter_context(folder.alone())
+                folder.clean()
+            transport.exchange("locked")
+
+        with ExitStack() as undo:
+            undo.callback(locked.close)
+            self.training.cluster.run(work)
+            undo.pop_all()
+        self._locked = locked
+
+    def _unlock(self) -> None:
+        if self._locked is not None:
+            self._locked.close()
+        self._locked = None
 
     def tokens(self, steps: int) -> int:
         """Count the words of the first `steps` steps."""
@@ -246,10 +355,11 @@ class Trainer:
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self.training, self.job.training)
         ranks = job.training.placement.ranks
+        stall = float(np.median(self.stalls)) if self.stalls else 0.0
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
-            "loss": loss,
-            "perplexity": perplexity(loss),
+            "loss": None if math.isnan(loss) else loss,
+            "perplexity": None if math.isnan(loss) else perplexity(loss),
             "train_loss": None if math.isnan(self.last.loss) else self.last.loss,
             "steps": self.last.step,
             "tokens": self.last.tokens,
@@ -265,6 +375,14 @@ class Trainer:
             "precision": config.train.precision,
             "loss_scale": self.last.scaling.get("loss_scale"),
             "skipped_steps": self.skipped,
+            "checkpoint_stall": {
+                "seconds": stall,
+                "of_step": stall / median if median else None,
+                "saves": len(self.stalls),
+            }
+            if self.stalls
+            else None,
+            "stopped": None,
             "strategy": config.partition.strategy,
             "placement": placement_of(job.training),
             "devices": list(config.devices),
@@ -326,6 +444,16 @@ def _require_same_run(old: object, config: Config, path: Path) -> None:
                 f"{name}: {after!r}, but the checkpoint {path} was written with {before!r}; change "
                 f"{name} back, or use another checkpoint.directory or resume: never"
             )
+
+
+def _warn_of_versions(then: Mapping[str, str], path: Path) -> None:
+    """Warn if a checkpoint was written with other versions than those that run now."""
+    other = [f"{k} {v}, not {then.get(k)}" for k, v in versions().items() if then.get(k) != v]
+    if other:
+        warnings.warn(
+            f"{path} was written with other versions ({'; '.join(other)}): bits may differ",
+            stacklevel=2,
+        )
 
 
 def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -73,3 +74,29 @@ def agree_on_settings(transport: Transport, settings: dict[str, Any]) -> None:
         )
 
     agree(transport, settings, complaint)
+
+
+def agree_on_versions(transport: Transport, versions: dict[str, str]) -> None:
+    """Raise RunError on every rank unless all run the same code; warn of other libraries.
+
+    Results remain right with another numpy or BLAS on a host, but their bits depend on what is
+    placed there.
+    """
+    transport.waiting_for("the start: comparing versions")
+    everywhere = transport.exchange(versions)
+    agree(
+        transport,
+        versions["symgraph"],
+        lambda rank, theirs, ours: (
+            f"rank {rank} has symgraph {theirs}, but rank 0 has {ours}: install the same version "
+            "on all hosts"
+        ),
+    )
+    for rank, theirs in enumerate(everywhere):
+        other = [name for name in versions if theirs[name] != everywhere[0][name]]
+        if other and transport.rank == 0:
+            differ = ", ".join(f"{n} {theirs[n]} (rank 0: {everywhere[0][n]})" for n in other)
+            warnings.warn(
+                f"rank {rank} has {differ}: bits will depend on what is placed there",
+                stacklevel=2,
+            )

@@ -19,10 +19,11 @@ from symgraph.core.errors import (
     PeerFailed,
     RunError,
     SymgraphError,
+    Terminated,
     readable,
 )
 
-OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED = 0, 1, 2, 3, 130
+OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,8 +53,8 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
     A traceback precedes it if it is requested, or if the error is unexpected.
     """
     if isinstance(error, KeyboardInterrupt):
-        say("interrupted")
-        return INTERRUPTED
+        say(str(error) if isinstance(error, Terminated) else "interrupted")
+        return exit_status(error)
     if isinstance(error, OSError):  # a full disk, a missing file, a closed pipe
         _discard(sys.stdout)
     text = _explained(error)
@@ -87,7 +88,7 @@ def exit_status(error: BaseException) -> int:
     if isinstance(error, PeerFailed):
         return error.status
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, LimitError):
         return NO_FIT
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)
@@ -180,7 +181,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m symgraph.run",
         description="Train the network of a config file as a pipeline over its devices.",
         epilog="exit status: 0 done, 1 a failure while running, 2 bad input, 3 no placement or "
-        "schedule fits the memory limit, 130 interrupted",
+        "schedule fits the memory limit, 130 interrupted, 143 stopped by SIGTERM or SIGUSR1",
     )
     parser.add_argument("config", nargs="?", help="config file (YAML), e.g. examples/lstm_lm.yaml")
     parser.add_argument(

@@ -315,6 +315,12 @@ class CheckpointConfig(Section):
     """Number of newest checkpoints to keep."""
     resume: Literal["auto", "never"] = "auto"
     """auto: resume from the newest checkpoint of the folder, if there is one."""
+    fallback: bool = False
+    """Whether to resume from the newest whole checkpoint if newer ones are damaged, which are then
+    set aside; otherwise a damaged one is an error that names the whole one."""
+    asynchronous: bool = True
+    """Whether training goes on while a checkpoint is written, from a copy in memory that is as
+    large as the checkpoint. The next one waits for the end of it."""
 
 
 class RestartsConfig(Section):

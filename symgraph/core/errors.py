@@ -93,6 +93,10 @@ class PeerFailed(RunError):
     status = 1
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal ended the program: SIGTERM, or SIGUSR1."""
+
+
 class TransportTimeout(RunError):
     """A wait for another rank exceeded its time limit."""
 

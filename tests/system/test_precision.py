@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import cycle, pairwise
 
@@ -13,7 +12,8 @@ import symgraph.passes.loss_scale
 from partitioner.base.types import BACKWARD, FORWARD, WEIGHT
 from runtime.backends.device.processor import limit_blas
 from runtime.planning.planner import plan
-from runtime.training import checkpoint
+from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.checkpoints.state import read_about
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
 from runtime.training.trainer import Progress, Trainer, load_corpus
@@ -297,24 +297,11 @@ def test_going_on_ends_with_the_same_bits(path, too_large):
     precision = "train.precision=float16"
     _, _, want, whole = fresh(path, "whole", precision)
     run(path, precision, "train.steps=7")
-    about = checkpoint.read_about(checkpoint.latest(path.parent / "saved"))
+    about = read_about(CheckpointFolder(path.parent / "saved").newest())
     assert about["updates"] < about["steps"] == 7
     _, _, got, again = run(path, precision, resume=True)
     same_bits(got, want)
     assert whole.training.updaters[0].progress == again.training.updaters[0].progress
-
-
-@pytest.mark.slow
-def test_checkpoints_from_before_loss_scales(path):
-    run(path, "train.steps=5")
-    saved = checkpoint.latest(path.parent / "saved")
-    about = json.loads((saved / checkpoint.ABOUT).read_text())
-    del about["updates"]
-    assert not about.keys() & {"loss_scale", "good_steps"}
-    (saved / checkpoint.ABOUT).write_text(json.dumps(about))
-    _, _, got, _ = run(path, resume=True)
-    _, _, want, _ = fresh(path, "whole")
-    same_bits(got, want)
 
 
 def test_a_run_goes_on_in_another_precision(path):

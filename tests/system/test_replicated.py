@@ -18,7 +18,8 @@ from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import REPLICAS, Collective
 from runtime.schedule.message_costs import replica_sum_seconds
 from runtime.schedule.replay import Costs, Link, simulate
-from runtime.training import checkpoint
+from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.state import restore
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, MicroBatchError, PlacementError
@@ -377,10 +378,10 @@ def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
         run = session(*before, cluster)
         for i in range(4):
             run.step(feeds(i))
-        saved = checkpoint.save(run, tmp_path, {}, keep=1)
+        saved = save(run, tmp_path, {}, keep=1)
     with ThreadCluster(after[1]) as cluster:
         run = session(*after, cluster)
-        checkpoint.restore(run, saved)
+        restore(run, saved)
         for i in range(4, 10):
             run.step(feeds(i))
         assert_equal_parameters(run.parameters(), trained(cpu(0), 1))

@@ -16,7 +16,9 @@ from runtime.planning.planner import plan
 from runtime.schedule.instructions import WEIGHTS, Collective, Update
 from runtime.schedule.message_costs import replica_sum_seconds, replica_weight_seconds
 from runtime.schedule.replay import Link
-from runtime.training import checkpoint
+from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.state import restore
+from runtime.training.checkpoints.tensors import Reader
 from runtime.transports import Cluster, ThreadCluster
 from symgraph.core.context import cpu
 from symgraph.core.errors import ConfigError, ScheduleError
@@ -226,7 +228,7 @@ def test_a_rule_that_needs_whole_parameters_is_refused():
 
 def stored(folder: Path) -> dict[str, bytes]:
     """The tensors of a checkpoint, whichever file has them."""
-    with checkpoint.Reader(folder) as reader:
+    with Reader(folder) as reader:
         return {name: reader.read(name, "").tobytes() for name in reader.holder}
 
 
@@ -238,29 +240,29 @@ def test_checkpoints_are_whole_and_resume_on_any_number_of_replicas(tmp_path):
             run = session(cluster, groups, rule("adam"), shard=shard, clip=0.5)
             for i in range(2):
                 run.step(feeds(i))
-            paths[name] = checkpoint.save(run, tmp_path / name, {}, keep=1)
+            paths[name] = save(run, tmp_path / name, {}, keep=1)
             for i in (2, 3):
                 run.step(feeds(i))
-            paths[name + " end"] = checkpoint.save(run, tmp_path / (name + " end"), {}, keep=1)
+            paths[name + " end"] = save(run, tmp_path / (name + " end"), {}, keep=1)
     assert stored(paths["whole"]) == stored(paths["parts"])
     assert stored(paths["whole end"]) == stored(paths["parts end"])
     swapped = {"hidden": [cpu(0), cpu(1)]}
     for source, shard, groups in (("parts", False, swapped), ("whole", True, swapped)):
         with ThreadCluster(2) as cluster:
             run = session(cluster, groups, rule("adam"), shard=shard, clip=0.5)
-            checkpoint.restore(run, paths[source])
+            restore(run, paths[source])
             for i in (2, 3):
                 run.step(feeds(i))
-            again = checkpoint.save(run, tmp_path / f"{source} again", {}, keep=1)
+            again = save(run, tmp_path / f"{source} again", {}, keep=1)
         assert stored(again) == stored(paths["whole end"])
     ends = []
     for shard in (False, True):  # three replicas add up in another order: compare with themselves
         with ThreadCluster(3) as cluster:
             run = session(cluster, THREE, rule("adam"), shard=shard, clip=0.5)
-            checkpoint.restore(run, paths["parts"])
+            restore(run, paths["parts"])
             for i in (2, 3):
                 run.step(feeds(i))
-            ends.append(stored(checkpoint.save(run, tmp_path / f"three {shard}", {}, keep=1)))
+            ends.append(stored(save(run, tmp_path / f"three {shard}", {}, keep=1)))
     assert ends[0] == ends[1]
 
 

@@ -16,7 +16,8 @@ from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, simulate
-from runtime.training import checkpoint
+from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.state import restore
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster, make_cluster
@@ -259,10 +260,10 @@ def test_a_checkpoint_goes_on_in_other_shards(tmp_path, before, after):
         run = session(*before, cluster)
         for i in range(9):
             run.step(feeds(i))
-        saved = checkpoint.save(run, tmp_path, {}, keep=1)
+        saved = save(run, tmp_path, {}, keep=1)
     with ThreadCluster(after[1]) as cluster:
         run = session(*after, cluster)
-        checkpoint.restore(run, saved)
+        restore(run, saved)
         for i in range(9, 20):
             run.step(feeds(i))
         assert_equal_parameters(run.parameters(), want)
@@ -274,7 +275,7 @@ def test_a_checkpoint_holds_whole_parameters(tmp_path):
     with ThreadCluster(2) as cluster:
         run = session("2", 2, cluster)
         run.step(feeds(0))
-        saved = checkpoint.save(run, tmp_path, {}, keep=1)
+        saved = save(run, tmp_path, {}, keep=1)
         tensors: dict[str, np.ndarray] = {}
         for file in saved.glob("*.safetensors"):
             tensors |= load_file(file)
@@ -288,14 +289,14 @@ def test_a_checkpoint_holds_whole_parameters(tmp_path):
 @pytest.mark.parametrize("vocab", [4, 9, 40])
 def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path, monkeypatch, vocab):
     with ThreadCluster(1) as cluster:
-        saved = checkpoint.save(session("1", 1, cluster), tmp_path, {}, keep=1)
+        saved = save(session("1", 1, cluster), tmp_path, {}, keep=1)
     monkeypatch.setattr("tests.system.test_sharded.VOCAB", vocab)
     with ThreadCluster(2) as cluster:
         run = session("2", 2, cluster)
         for arrays in run.arrays.values():  # the embedding comes first, and would be refused first
             arrays.pop("embed_weight", None)
         with pytest.raises(ConfigError, match=rf"decode_\w+' is float64\[11.* float64\[{vocab}"):
-            checkpoint.restore(run, saved)
+            restore(run, saved)
 
 
 # -- executor and command line -------------------------------------------------------------------

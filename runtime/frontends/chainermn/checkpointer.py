@@ -5,23 +5,25 @@
 
 Ranks need not share a file system, and may die at any time: a snapshot gets its name once it is
 completely written, old ones are removed once all ranks have the new one, and a run resumes from the
-newest snapshot that all ranks have. A snapshot is identified by its iteration and by the start of
-the run that wrote it, so ranks never resume from the same iteration of different runs.
+newest snapshot that all ranks have whole, as its checksums tell. A snapshot is identified by its
+iteration and by the start of the run that wrote it, so ranks never resume from the same iteration
+of different runs.
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.numpy import save_file
-
-from runtime.backends.device.arrays import beside, copy, on_host
+from runtime.backends.device.arrays import beside, copy
 from runtime.frontends.chainermn.communicator import Communicator
-from runtime.training.checkpoint import STEP, Reader, by_age, prune, publish, read_about
+from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.checkpoints.manifest import STEP, Manifest
+from runtime.training.checkpoints.state import RANK
+from runtime.training.checkpoints.tensors import Image, Reader
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
 
@@ -60,24 +62,24 @@ class MultiNodeCheckpointer:
         Raises:
             ConfigError: the arrays cannot be written.
         """
-        path = self.folder / STEP.format(iteration)
-        partial = self.folder / f".{path.name}.partial"
+        folder = CheckpointFolder(self.folder)
+        path, partial = self.folder / STEP.format(iteration), folder.partial(iteration)
         try:
-            for leftover in self.folder.glob(".step-*.partial"):  # of a rank that died
-                shutil.rmtree(leftover)
-            partial.mkdir(parents=True)
-            on_hosts = {name: on_host(array) for name, array in arrays.items()}
-            save_file(on_hosts, partial / f"rank-{self._comm.rank}.safetensors")
-            facts = {"steps": iteration, "start": self._start, "about": dict(about or {})}
-            publish(partial, path, facts)
+            folder.clean()  # what a rank that died has left
+            folder.disk.make(partial)
+            image, file = Image(arrays), RANK.format(self._comm.rank)
+            image.fill(arrays)
+            files = {file: image.write(folder.disk, partial / file)}
+            facts = {"start": self._start, "about": dict(about or {})}
+            folder.publish(iteration, files, facts)
             self._comm.allgather_obj(iteration)
-            prune(self.folder, self._keep)
+            folder.prune(self._keep)
         except OSError as error:
             raise ConfigError(f"the checkpoint {path} cannot be written: {error}") from error
         return path
 
     def maybe_load(self, arrays: Mapping[str, Array]) -> Resumed | None:
-        """Overwrite arrays with those of the newest snapshot that all ranks have.
+        """Overwrite arrays with those of the newest snapshot that all ranks have whole.
 
         Returns:
             The snapshot; None if there is none.
@@ -85,19 +87,29 @@ class MultiNodeCheckpointer:
         Raises:
             ConfigError: the snapshot lacks an array, or has it with another shape or dtype.
         """
-        local = [(about["steps"], about["start"]) for about in map(read_about, by_age(self.folder))]
-        by_rank = self._comm.allgather_obj(local)
-        common = [key for key in by_rank[0] if all(key in keys for keys in by_rank)]
-        if not common:
-            return None
-        path = self.folder / STEP.format(common[-1][0])
+        entries = CheckpointFolder(self.folder).entries()
+        here = {(m.steps, m.facts["start"]): e.path for e in entries if (m := e.manifest)}
+        by_rank = self._comm.allgather_obj(list(here))
+        for key in map(tuple, by_rank[0]):
+            if not all([*key] in map(list, keys) for keys in by_rank):
+                continue
+            path = here[key]
+            manifest = Manifest.read(path)
+            damage = manifest.damage(path)
+            if damage is not None:
+                warnings.warn(f"{path} is damaged: {damage}; an older one is taken", stacklevel=2)
+            if not any(self._comm.allgather_obj(damage)):
+                return self._load(path, manifest, arrays)
+        return None
+
+    def _load(self, path: Path, manifest: Manifest, arrays: Mapping[str, Array]) -> Resumed:
         with Reader(path) as reader:
             saved = {name: reader.read("{}", name, array) for name, array in arrays.items()}
         self._comm.allgather_obj(path.name)  # no rank changes an array unless all ranks can
         for name, array in arrays.items():
             with beside(array):
                 copy(array, saved[name])
-        return Resumed(common[-1][0], read_about(path)["about"])
+        return Resumed(manifest.steps, manifest.facts["about"])
 
 
 def create_multi_node_checkpointer(

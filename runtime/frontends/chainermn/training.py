@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.backends.device.arrays import beside, module_of
 from runtime.frontends.chainermn.communicator import Communicator
-from runtime.training.checkpoint import OPTIMIZER
+from runtime.training.checkpoints.state import OPTIMIZER
 from symgraph.core.errors import RunError
 from symgraph.core.types import Array
 from symgraph.frontend.metric import EvalMetric

@@ -7,7 +7,7 @@
                            ["devices=[gpu(0), ...]"]      of these devices, by default the cores
 
 Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
-130 interrupted.
+130 interrupted, 143 stopped by SIGTERM or SIGUSR1.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from symgraph.app.command_line import (
     MODES,
     NEEDS,
     OK,
+    TERMINATED,
     build_parser,
     report,
     require_writable,
+    say,
     status_of,
 )
 from symgraph.core.errors import ConfigError
@@ -220,6 +222,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
 def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, work: Work) -> int:
     """Do the work of a mode on the configs' clusters; return the exit status."""
     from runtime.training.clusters import Clusters
+    from runtime.training.signals import ended_by_signals
     from runtime.training.trainer import agree_on_config
     from symgraph.app.console import Console
 
@@ -231,7 +234,8 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         _say_what_is_slow(console)
         for config in configs.values():
             agree_on_config(config, clusters.of(config))
-        summary = work(configs, options, clusters, console)
+        with ended_by_signals():
+            summary = work(configs, options, clusters, console)
         clusters.close()
     except (Exception, KeyboardInterrupt) as error:
         status = report(error, with_traceback=options.traceback)
@@ -239,7 +243,10 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         return status
     if here and options.json:
         print(json.dumps(summary), flush=True)
-    return OK
+    stopped = summary.get("stopped")
+    if stopped and here:
+        say(stopped)
+    return TERMINATED if stopped else OK
 
 
 def _say_what_is_slow(console: Console) -> None:
@@ -363,7 +370,8 @@ def _fit(
             console.line(f"going on from {path}")
         link.tell(resumed=trainer.training.steps)
         summary = _steps(trainer, link, console, files if 0 in cluster.ranks else (None, None))
-    _show(summary, console)
+    if not summary["stopped"]:
+        _show(summary, console)
     return summary | {"corpus": corpus.name}
 
 
@@ -402,7 +410,10 @@ def _steps(
             lines.write(step=step, held_out_perplexity=held_out)
             scalars.write(step=step, held_out_perplexity=held_out)
 
-        return trainer.fit(on_step, on_evaluation)
+        def on_save(step: int, stall: float) -> None:
+            lines.write(step=step, checkpoint_stall=stall)
+
+        return trainer.fit(on_step, on_evaluation, on_save)
 
 
 def _show(summary: dict[str, Any], console: Console) -> None:
@@ -442,6 +453,7 @@ def _show(summary: dict[str, Any], console: Console) -> None:
             "tokens a second": summary["tokens_per_second"],
             "step": seconds_text(summary["step_seconds"]),
             **_predicted(summary),
+            **_saved(summary),
         }
     )
 
@@ -456,6 +468,17 @@ def _predicted(summary: dict[str, Any]) -> dict[str, str]:
         "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
     }
+
+
+def _saved(summary: dict[str, Any]) -> dict[str, str]:
+    """Return what saving during training has cost, if anything was saved."""
+    from symgraph.core.units import seconds_text
+
+    stall = summary["checkpoint_stall"]
+    if stall is None:
+        return {}
+    of_step = f", {stall['of_step']:.1%} of a step" if stall["of_step"] is not None else ""
+    return {"a checkpoint stalls training for": f"{seconds_text(stall['seconds'])}{of_step}"}
 
 
 if __name__ == "__main__":
