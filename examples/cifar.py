@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from examples.mnist import digits
+from symgraph.core.reading import read_bytes, reading
 from symgraph.errors import ConfigError
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
-WRONG_TYPES = (AttributeError, TypeError, ValueError)  # of a pickle with other contents
 HELD_OUT = 0.1  # share of images to test on, if the files have no test images
 
 
@@ -61,7 +61,7 @@ def load(path: Path | None) -> tuple[Images, Images]:
 
 def read(file: Path) -> Images:
     """Read the images of one file, as bytes of shape (N, 3, 32, 32), and their labels."""
-    raw = file.read_bytes()
+    raw = read_bytes(file, "file of CIFAR's")
     if file.suffix != ".bin":
         return _unpickled(file, raw)
     for head in (1, 2):
@@ -103,10 +103,8 @@ def _is_pickle(file: Path) -> bool:
 
 
 def _unpickled(file: Path, raw: bytes) -> Images:
-    try:
+    with reading(file, "file of CIFAR's"):
         content = _Arrays(io.BytesIO(raw), encoding="bytes").load()
         fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
         labels: Sequence[int] = fields.get("fine_labels", fields.get("labels"))
         return _images(fields["data"], labels)
-    except (pickle.UnpicklingError, LookupError, EOFError, MemoryError, *WRONG_TYPES) as error:
-        raise ConfigError(f"--data: {file} is not a file of CIFAR's: {error}") from None

@@ -18,6 +18,7 @@ import symgraph as sg
 from runtime import Options, Session, initialize, launched_by_mpi, limit_blas, make_cluster, plan
 from symgraph import Feed, Symbol, TensorType
 from symgraph.command_line import OK, status_of
+from symgraph.core.reading import reading
 from symgraph.errors import ConfigError
 
 BATCH = 100
@@ -51,16 +52,19 @@ def digits(side: int = SIDE) -> tuple[Any, Any]:
 
 def mnist(folder: Path) -> tuple[Any, Any]:
     """Load MNIST's training images and labels from its IDX files, plain or gzipped."""
-    images = _idx(folder, "train-images-idx3-ubyte", 16).reshape(-1, PIXELS)
+    images = _idx(folder, "train-images-idx3-ubyte", 16)
     labels = _idx(folder, "train-labels-idx1-ubyte", 8)
+    if len(images) != len(labels):
+        raise ConfigError(f"--mnist: {folder} has {len(images)} images, but {len(labels)} labels")
     return (images / np.float32(255)).astype("float32"), labels.astype("int32")
 
 
 def _idx(folder: Path, name: str, header: int) -> Any:
     for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
         if path.exists():
-            with opener(path, "rb") as file:
-                return np.frombuffer(file.read(), np.uint8, offset=header)
+            with reading(path, "file of MNIST"), opener(path, "rb") as file:
+                array = np.frombuffer(file.read(), np.uint8, offset=header)
+                return array.reshape(-1, PIXELS) if "images" in name else array
     raise ConfigError(f"--mnist: there is neither {name} nor {name}.gz in {folder}")
 
 

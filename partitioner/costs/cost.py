@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Protocol
 
 from partitioner.base.aliasing import is_join, is_view
 from partitioner.base.types import Body
-from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph, Node
+from symgraph.core.reading import read_text, reading
 from symgraph.core.registry import find
 from symgraph.core.types import TensorType
 from symgraph.core.units import seconds_text
 
+TABLE = "table of costs of this version (measure it again with --profile)"
 SCHEMA = 3  # the version of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
@@ -238,19 +239,14 @@ class CostTable:
     @classmethod
     def from_json(cls, text: str, source: str = "costs") -> CostTable:
         """Read what `to_json` wrote. Raises ConfigError, which names the source, for other text."""
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise _no_table(source, error) from None
-        return cls.from_data(data, source)
+        with reading(source, TABLE):
+            return cls.from_data(json.loads(text), source)
 
     @classmethod
     def from_data(cls, data: Any, source: str = "costs") -> CostTable:
         """Read what `data` returned. Raises ConfigError, which names the source, otherwise."""
-        try:
+        with reading(source, TABLE):
             return cls._parsed(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_table(source, error) from None
 
     @classmethod
     def _parsed(cls, data: Any) -> CostTable:
@@ -276,11 +272,7 @@ class CostTable:
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
         """Read a file that `save` wrote. Raises ConfigError if that is missing or another."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the table of costs {path}: {error}") from None
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path, TABLE), str(path))
 
     def __str__(self) -> str:
         """Show one line per signature, the slowest first."""
@@ -291,10 +283,3 @@ class CostTable:
         ]
         lines += [f"{'failed':>21}  {text}: {why}" for text, why in sorted(self.failed.items())]
         return "\n".join([*lines, f"{seconds_text(self.dispatch):>21}  dispatch of a call"])
-
-
-def _no_table(source: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{source} is not a table of costs of this version ({type(error).__name__}: {error}); "
-        "measure it again with --profile"
-    )

@@ -26,6 +26,7 @@ from partitioner.solve.problem import Kind, Problem, Transfer, published
 from partitioner.solve.profile_files import parse_profile
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.orders import find_cycle
+from symgraph.core.reading import read_text, reading
 
 TOP_KEYS = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges"}
 NODE_KEYS = {"id", "supportedOnFpga", "cpuLatency", "fpgaLatency", "isBackwardNode"}
@@ -61,12 +62,8 @@ def read_workload(
     Raises:
         ConfigError: for a file that cannot be read, with the place of the first mistake.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not a text file"
-        raise ConfigError(f"cannot read workload {str(path)!r}: {reason}") from None
-    try:
+    with reading(path, "workload"):
+        text = read_text(path, "workload")
         if text.lstrip()[:1] in ("{", "["):
             if bandwidth is not None:
                 raise ConfigError("--bandwidth is for profiles; this file has transfer times")
@@ -83,8 +80,6 @@ def read_workload(
             _with_options(cpu, count=cpus),
         )
         return replace(workload, problem=replace(workload.problem, kinds=kinds))
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _with_options(kind: Kind, **options: float | None) -> Kind:
@@ -94,14 +89,7 @@ def _with_options(kind: Kind, **options: float | None) -> Kind:
 
 
 def _from_json(text: str) -> Workload:
-    try:
-        top = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
-    except RecursionError:
-        raise ConfigError("not a workload: nested too deeply") from None
+    top = json.loads(text)
     _keys(top, TOP_KEYS, "the file")
     nodes = _list(top, "nodes")
     number: dict[int | str, int] = {}

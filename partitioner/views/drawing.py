@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
+from symgraph.core.visible import visible_lines
+
 COLOURS = (
     "#8dd3c7",
     "#fdb462",
@@ -37,7 +39,11 @@ def colour(number: int) -> str:
 
 def quoted(text: str) -> str:
     """Quote a string for the DOT language."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return (
+        '"'
+        + visible_lines(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        + '"'
+    )
 
 
 def svg_document(
@@ -51,7 +57,7 @@ def svg_document(
         f'markerWidth="{tip_size}" markerHeight="{tip_size}" orient="auto">'
         '<path d="M0 0L8 4L0 8z"/></marker></defs>'
     )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
+    return visible_lines("\n".join([head, *parts, "</svg>"])) + "\n"
 
 
 def svg_box(

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from runtime.schedule.instructions import (
 )
 from runtime.schedule.program import Columns, Program, Schedule
 from symgraph.core.errors import ConfigError, ScheduleError
+from symgraph.core.reading import read_text, reading
 
 FORMS = "runs look like 2F0 or 2F0.3 (phases F, B, I, W), others like S3.0, R3.0, D2F0, C, U2"
 N = "[0-9]{1,9}"  # fits the columns' int32
@@ -104,8 +105,8 @@ def load_csv(path: str | Path) -> list[Program]:
         ConfigError: The file cannot be opened or decoded.
     """
     ranks: list[list[_Cell]] = []
-    with _opened(path) as file:
-        reader = csv.reader(file)
+    with reading(path, "schedule file", ScheduleError):
+        reader = csv.reader(read_text(path, "schedule file", ScheduleError).splitlines())
         for row in reader:
             cells: list[_Cell] = []
             for column, cell in enumerate(row, 1):
@@ -120,7 +121,7 @@ def load_csv(path: str | Path) -> list[Program]:
 
 def dump_csv(lists: Iterable[Iterable[Instruction]], path: str | Path) -> None:
     """Write compute lists to a file that PyTorch's `_load_csv` and `load_csv` read."""
-    with _opened(path, "w") as file:
+    with _written(path) as file:
         writer = csv.writer(file)
         for rank, runs in enumerate(lists):
             cells = []
@@ -140,8 +141,8 @@ def load_schedule_file(path: str | Path) -> list[Program] | Schedule:
     """
     if Path(path).suffix.lower() == ".csv":
         return load_csv(path)
-    with _opened(path) as file:
-        schedule = parse(file, file=str(path))
+    with reading(path, "schedule file", ScheduleError):
+        schedule = parse(read_text(path, "schedule file", ScheduleError), file=str(path))
     if not any(len(p) for p in schedule.programs):
         raise ScheduleError(
             f"{path} holds no instructions; expected a line per rank, such as 0F0 0B0"
@@ -263,14 +264,10 @@ def _in_current_phases(ranks: list[list[_Cell]]) -> Iterator[list[Row]]:
 
 
 @contextmanager
-def _opened(path: str | Path, mode: str = "r") -> Iterator[IO[Any]]:
-    """Open a file; errors of the system or of the encoding become a ConfigError."""
-    encoding = "utf-8-sig" if mode == "r" else "utf-8"
+def _written(path: str | Path) -> Iterator[IO[str]]:
+    """Open a file to write; errors of the system become a ConfigError."""
     try:
-        with open(path, mode, encoding=encoding, newline="") as file:
+        with open(path, "w", encoding="utf-8", newline="") as file:
             yield file
     except OSError as error:
-        verb = "read" if mode == "r" else "write"
-        raise ConfigError(f"cannot {verb} {str(path)!r}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is not a schedule file: {error}") from error
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from error

@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from symgraph.core.units import seconds_text, value_text
+from symgraph.core.visible import visible, visible_lines
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
 REDRAW_EVERY = 0.25  # seconds between two drawings of the bar, by update() and not by a thread
@@ -64,11 +65,11 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """Write one line, above any progress bar."""
-        self.rich.print(text, soft_wrap=True)
+        self.rich.print(visible_lines(text), soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Write a table; columns of figures are right-justified."""
-        cells = [[value_text(cell) for cell in row] for row in rows]
+        cells = [[visible(value_text(cell)) for cell in row] for row in rows]
         assert all(len(row) == len(columns) for row in cells), "a cell for each column"
         style = box.SIMPLE_HEAD if self.is_terminal else box.MARKDOWN
         table = Table(box=style, show_header=any(columns), show_edge=False)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from symgraph.core.errors import ConfigError
+from symgraph.core.reading import read_bytes, read_text
 from symgraph.core.units import count_text
 
 Ids = npt.NDArray[np.int32]
@@ -282,7 +283,7 @@ def _path_hash(path: str) -> int:
 def _encode_code(words: _Words, folder: str, path: str) -> Ids:
     """Return the ids of a source file; empty if it is not UTF-8."""
     try:
-        source = _read_bytes(os.path.join(folder, path)).decode()
+        source = read_bytes(os.path.join(folder, path), "source file").decode()
     except UnicodeDecodeError:
         return np.empty(0, np.int32)
     ids = words.encode(CODE_TOKEN.findall(source + "\n"))
@@ -301,17 +302,5 @@ def _encode_lines(words: _Words, lines: list[str]) -> Ids:
 
 
 def _read_lines(path: str) -> list[str]:
-    try:
-        content = _read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        reason = f"not UTF-8 text at byte {error.start} ({error.reason})"
-        raise ConfigError(f"{path}: {reason}") from None
-    lines = content.removeprefix("\ufeff").split("\n")
+    lines = read_text(path, "text").split("\n")
     return lines if lines[-1] else lines[:-1]
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read this file ({error.strerror})") from None

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 
+from symgraph.core.visible import visible
+
 WORD, MESSAGE = 300, 4000  # characters: the longest word and the longest message to show
-
-
-def visible(text: str, limit: int = 0) -> str:
-    """Return a text of the user's as one line without control characters.
-
-    Names come from files of others, and a terminal would obey what is in them.
-
-    Args:
-        text: Any text.
-        limit: The most characters to return, of which "..." in the middle stands for the rest; 0:
-            any number.
-
-    >>> visible("a name\n\x1b[2J"), visible("0123456789", 7)
-    ('a name\\n\\x1b[2J', '01...89')
-    """
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    if limit and len(text) > limit:
-        half = (limit - 3) // 2
-        text = f"{text[: limit - 3 - half]}...{text[-half:]}"
-    return text
 
 
 def readable(message: str) -> str:
@@ -99,21 +79,6 @@ class Terminated(KeyboardInterrupt):
 
 class TransportTimeout(RunError):
     """A wait for another rank exceeded its time limit."""
-
-
-@contextmanager
-def malformed(error: type[SymgraphError], message: str) -> Iterator[None]:
-    """Turn any failure of the block, which reads data from outside, into one error of this type.
-
-    Errors that the library raises on purpose, and those of the file system, pass unchanged.
-    """
-    try:
-        yield
-    except (SymgraphError, OSError):
-        raise
-    except Exception as failure:
-        kind = "" if isinstance(failure, ValueError) else f"{type(failure).__name__}: "
-        raise error(f"{message}: {kind}{failure}") from failure
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,8 @@ from symgraph.core.errors import GraphError, ShapeError, nearest
 from symgraph.core.types import DTYPES, dtype_name
 
 REQUIRED = object()
+LARGEST = 2**63 - 1  # what MXNet's integers hold
+MAX_PARTS = 100_000  # inputs or outputs of one call
 Attrs = Mapping[str, Any]
 
 
@@ -47,7 +49,7 @@ def literal(raw: Any) -> Any:
 
 def _int(raw: Any) -> int:
     value = literal(raw)
-    if isinstance(value, bool) or int(value) != value:
+    if isinstance(value, bool) or int(value) != value or abs(value) > LARGEST:
         raise ValueError
     return int(value)
 
@@ -71,16 +73,16 @@ def integer(default: Any = REQUIRED) -> Param:
     return Param(_int, default, "int")
 
 
-def count(default: Any = REQUIRED) -> Param:
-    """Declare an int of 1 or more."""
+def count(default: Any = REQUIRED, most: int | None = None) -> Param:
+    """Declare an int of 1 or more, and no more than `most`."""
 
     def parse(raw: Any) -> int:
         value = _int(raw)
-        if value < 1:
+        if not 1 <= value <= (most or LARGEST):
             raise ValueError
         return value
 
-    return Param(parse, default, "int of 1 or more")
+    return Param(parse, default, f"int of 1 to {most}" if most else "int of 1 or more")
 
 
 def number(default: Any = REQUIRED) -> Param:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from symgraph.core.errors import ConfigError
+from symgraph.core.reading import read_text
 
 KeyPath = tuple[str | int, ...]
 MERGE = "tag:yaml.org,2002:merge"
@@ -117,14 +117,7 @@ def read(path: str, what: str = "config") -> Document:
         path: The file.
         what: The kind of file, for the error if it is missing.
     """
-    try:
-        text = Path(path).read_bytes().decode()
-    except OSError as error:
-        reason = f"no such {what} file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise ConfigError(f"{path}: {reason}") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8 text at byte {error.start}") from None
+    text = read_text(path, f"{what} file")
     document = Document(places={(): Place(False, 1, f"{path}:1")})
     data = _parse(text, path, lambda line: Place(False, line, f"{path}:{line}"), document, ())
     if not isinstance(data, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from operator import index
 from typing import Any
 
 from symgraph.core.errors import DTypeError, GraphError, ShapeError, nearest
-from symgraph.core.params import Site, literal
+from symgraph.core.params import LARGEST, Site, literal
 from symgraph.core.registry import Partial, complete
 from symgraph.core.types import DTYPES, Shape, dtype_name
 from symgraph.frontend.symnode import Outputs, SymNode, require_unique_variables, walk
 
+MAX_AXES = 64  # of numpy's arrays
 Key = tuple[int, int]  # id of a SymNode, output
 
 
@@ -89,9 +91,17 @@ def _by_name(nodes: list[SymNode], values: dict[Key, Any]) -> Inferred:
 
 def _hinted_shape(node: SymNode, given: Mapping[str, Any]) -> Partial:
     shape = given.get(node.name)
-    if shape is None:
-        shape = literal(node.attrs.get("__shape__"))
-    return None if shape is None else shape_of(node.name, shape)
+    if shape is not None:
+        return shape_of(node.name, shape)
+    text = node.attrs.get("__shape__")
+    if text is None:
+        return None
+    try:
+        return shape_of(node.name, literal(text))
+    except TypeError:
+        raise GraphError(
+            f"variable {node.name!r}: its attribute __shape__ is {text!r}, not a shape"
+        ) from None
 
 
 def shape_of(name: str, raw: Any) -> Shape:
@@ -100,7 +110,7 @@ def shape_of(name: str, raw: Any) -> Shape:
         shape = tuple(index(d) for d in raw)
     except TypeError:
         shape = (-1,)
-    if any(d < 0 for d in shape):
+    if any(not 0 <= d <= LARGEST for d in shape):
         raise TypeError(
             f"arguments need to be shapes (tuple), but {name!r} is {raw!r} ({type(raw).__name__}); "
             "dimensions are whole numbers, 0 for one that is not known"
@@ -125,6 +135,8 @@ def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> boo
     changed = False
     for key, old, new in zip((*in_keys, *out_keys), before, (*ins, *outs), strict=True):
         if new is not None and new != old:
+            if len(new) > MAX_AXES or math.prod(new) > LARGEST:
+                site.fail(f"an array of shape {tuple(new)} cannot exist")
             values[key] = tuple(new)
             changed = True
     return changed

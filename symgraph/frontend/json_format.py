@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from symgraph.core.errors import GraphError, malformed, nearest
-from symgraph.core.params import Attrs, parse_params
+from symgraph.core.errors import GraphError, nearest
+from symgraph.core.params import MAX_PARTS, Attrs, parse_params
+from symgraph.core.reading import reading
 from symgraph.core.registry import ALIASES, OPS, OpDef, find
 from symgraph.core.tags import canonical, hide, inherited
 from symgraph.frontend.symnode import Entry, Outputs, SymNode, require_unique_variables, walk
@@ -56,14 +57,18 @@ def loads(text: str) -> list[Entry]:
     Raises GraphError for anything else. The message names the node and, if it is the cause, its
     unknown operator or parameter.
     """
-    with malformed(GraphError, "not a symbol in JSON"):
+    with reading("", "symbol in JSON", GraphError):
         layout = json.loads(text)
         rows, heads = layout["nodes"], layout["heads"]
         extra_attrs = _attributes_by_input(rows)
         nodes: list[SymNode] = []
+        outputs_left = MAX_PARTS + len(text)
         for i, row in enumerate(rows):
             inputs = [_entry(nodes, row["name"], *entry) for entry in row["inputs"]]
             nodes.append(_node(row, inputs, extra_attrs.get(i, {})))
+            outputs_left -= len(nodes[-1].outputs)
+            if outputs_left < 0:
+                raise GraphError(f"the nodes up to {row['name']!r} have too many outputs")
         entries = [_entry(nodes, "heads", *entry) for entry in heads]
         require_unique_variables(walk(entries))
     return entries

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.core.errors import ConfigError, malformed
+from symgraph.core.errors import ConfigError
+from symgraph.core.reading import read_bytes, reading
 from symgraph.core.types import Array
 from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
@@ -68,11 +69,8 @@ def load_params(path: str | Path) -> Tables:
 
     Raises ConfigError for a file that is missing, cut short or something else.
     """
-    try:
-        with malformed(ConfigError, f"{path} is not a parameter file of MXNet 1.x"):
-            return _Reader(Path(path).read_bytes()).tables()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    with reading(path, "parameter file of MXNet 1.x"):
+        return _Reader(read_bytes(path, "parameter file")).tables()
 
 
 class _Reader:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import symgraph.ops
-from symgraph.core.errors import ConfigError, GraphError, nearest
+from symgraph.core.errors import GraphError, nearest
 from symgraph.core.params import REQUIRED
+from symgraph.core.reading import read_text, reading
 from symgraph.core.registry import ALIASES, OPS, find
 from symgraph.core.tags import hide
 from symgraph.core.types import CODES, Shape
@@ -114,19 +115,8 @@ def load(path: str) -> Symbol:
 
     Raises ConfigError for a file that cannot be read, and GraphError for one that is not a symbol.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except FileNotFoundError:
-        raise ConfigError(f"no symbol file {path!r}") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise GraphError(f"{path}: not a symbol in JSON: {error}") from error
-    try:
-        return from_json(text)
-    except GraphError as error:
-        raise type(error)(f"{path}: {error}") from error
+    with reading(path, "symbol in JSON", GraphError):
+        return from_json(read_text(path, "symbol file", GraphError))
 
 
 # -- functions of two symbols, or of a symbol and a number -----------------------------------------

@@ -83,7 +83,7 @@ register(
     flops=no_flops,
     batch=crop_batch,
     params={
-        "num_args": params.integer(1),
+        "num_args": params.count(1, most=params.MAX_PARTS),
         "offset": params.integers((0, 0)),
         "h_w": params.integers((0, 0)),
         "center_crop": params.boolean(False),

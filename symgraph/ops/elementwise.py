@@ -336,7 +336,7 @@ register(
     flops=lambda attrs, ins, outs: outs[0].size * (len(ins) - 1),
     dtype=numbers,
     batch=linear,
-    params={"num_args": params.integer()},
+    params={"num_args": params.count(most=params.MAX_PARTS)},
     variadic="num_args",
     aliases=("ElementWiseSum",),
     doc="arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n.",

@@ -76,7 +76,7 @@ register(
         "num_filter": params.integer(0),
         "sample_type": params.choice("nearest", "bilinear"),
         "multi_input_mode": params.choice("concat", "sum", default="concat"),
-        "num_args": params.integer(1),
+        "num_args": params.count(1, most=params.MAX_PARTS),
         "workspace": params.integer(512),
     },
     variadic="num_args",

@@ -101,7 +101,7 @@ register(
     compute=joined_figures,
     flops=lambda attrs, ins, outs: 4 * sum(t.size for t in ins),
     dtype=floats,
-    params={"num_args": params.integer()},
+    params={"num_args": params.count(most=params.MAX_PARTS)},
     variadic="num_args",
     precision=FULL,
     doc="The figures of whole rows (see `_shard_row_figures`) from those of their shards.",
@@ -186,7 +186,7 @@ register(
     grad=join_grad,
     flops=no_flops,
     batch=kept,  # the layout of every shard of one head
-    params={"num_args": params.integer(), "dim": params.integer(-1)},
+    params={"num_args": params.count(most=params.MAX_PARTS), "dim": params.integer(-1)},
     variadic="num_args",
     loss=True,
     doc="The output of a loss, joined from its shards; it needs no gradient, as a loss needs none.",

@@ -162,7 +162,7 @@ class Harm:
 def test_a_pickle_that_runs_something_is_refused(tmp_path):
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": Harm()}, protocol=2))
     with pytest.raises(
-        ConfigError, match=r"data_batch_1 is not a file of CIFAR's: \w+.getcwd is not"
+        ConfigError, match=r"data_batch_1: not a file of CIFAR's: \w+: \w+.getcwd is not"
     ):
         load(tmp_path)
 
@@ -171,7 +171,7 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path):
 def test_damaged_pickles_are_a_config_error(content, tmp_path):
     """They ended in an EOFError and a LookupError."""
     (tmp_path / "data_batch_1").write_bytes(content)
-    with pytest.raises(ConfigError, match="data_batch_1 is not a file of CIFAR's"):
+    with pytest.raises(ConfigError, match="data_batch_1: not a file of CIFAR's"):
         load(tmp_path)
 
 

@@ -34,6 +34,7 @@ from symgraph.app.command_line import (
     status_of,
 )
 from symgraph.core.errors import ConfigError
+from symgraph.core.visible import visible_lines
 
 if TYPE_CHECKING:
     from runtime.engine.flight_record import FlightRecorder
@@ -213,7 +214,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
         text, figures = plan_report(job)
     if options.dump is not None:
         write_plan(job.training, options.dump)
-    print(text)
+    print(visible_lines(text))
     if options.json:
         print(json.dumps(figures))
     return OK

@@ -7,11 +7,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from partitioner.costs.cost import SCHEMA, CostTable
+from partitioner.costs.cost import SCHEMA, TABLE, CostTable
 from partitioner.costs.machine import Level, Machine
 from runtime.planning.costs.prices import CostModel, link_of_host
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
+from symgraph.core.reading import read_text, reading
 
 
 def save_prices(prices: CostModel, path: str | Path) -> None:
@@ -37,13 +38,12 @@ def load_prices(path: str | Path) -> CostModel:
     Raises:
         ConfigError: the file is neither.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        data = {}
-    if not isinstance(data, dict) or "kinds" not in data:
-        return CostModel.alike(CostTable.load(path), link_of_host(0.0, inf))
-    return prices_from(data, str(path))
+    with reading(path, TABLE):
+        data = json.loads(read_text(path, TABLE))
+        if not isinstance(data, dict) or "kinds" not in data:
+            table = CostTable.from_data(data, str(path))
+            return CostModel.alike(table, link_of_host(0.0, inf))
+        return prices_from(data, str(path))
 
 
 def prices_data(prices: CostModel) -> dict[str, Any]:
@@ -75,24 +75,20 @@ def _hosts_data(machine: Machine | None) -> dict[str, Any] | None:
 
 def prices_from(data: dict[str, Any], source: str = "costs") -> CostModel:
     """Return the prices of `prices_data`; for other data a ConfigError names the source."""
-    try:
+    with reading(source, TABLE):
         kinds = {
             str(kind): CostTable.from_data(table, source) for kind, table in data["kinds"].items()
         }
-        links_data = data["links"].items()
-    except (KeyError, AttributeError) as error:
-        raise ConfigError(f"{source} has no kinds and links of costs: {error}") from None
-    try:
         links = {
             (sender, receiver): link_of_host(
                 float(link["latency"]), float(link["bandwidth"]), receiver
             )
-            for sender, receiver, link in ((*pair.split(" "), link) for pair, link in links_data)
+            for sender, receiver, link in (
+                (*pair.split(" "), link) for pair, link in data["links"].items()
+            )
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{source}: links: expected latency and bandwidth, not {error}") from None
-    model = CostModel(kinds, links)
-    return model.on_hosts(*_hosts_from(data["hosts"])) if data.get("hosts") else model
+        model = CostModel(kinds, links)
+        return model.on_hosts(*_hosts_from(data["hosts"])) if data.get("hosts") else model
 
 
 def _hosts_from(

@@ -12,6 +12,7 @@ import numpy as np
 
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.report.views import typical_seconds
+from symgraph.core.visible import visible
 
 Table = tuple[Sequence[str], Iterator[Sequence[Any]]]
 
@@ -27,7 +28,8 @@ def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) 
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(head)
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow([visible(cell) if isinstance(cell, str) else cell for cell in row])
 
 
 def tables(profile: Profile) -> dict[str, Table]:

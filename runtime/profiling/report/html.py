@@ -18,6 +18,7 @@ from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
 from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.draw import MEANING
 from symgraph.core.units import bytes_text, seconds_text, si_text
+from symgraph.core.visible import visible_lines
 
 DIGITS = 8  # after the point, of seconds: hundredths of a microsecond
 PARTS = {field.name: field.name.replace("_", "-") for field in fields(RankTime)}
@@ -52,7 +53,7 @@ def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None =
         key.phase for show in shows for key in show.profile.typical.record.plan.partition.bodies
     }
     kinds = [(phase, words) for phase, words in MEANING.items() if phase in phases]
-    return template.render(
+    page = template.render(
         title=title,
         about=about,
         css=texts["css"],
@@ -63,6 +64,7 @@ def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None =
         parts=list(PARTS.items()),
         kinds=[*kinds, (OTHER, "updates and reductions"), (MESSAGE, "messages")],
     )
+    return visible_lines(page)
 
 
 def _exhibit(show: Show) -> dict[str, Any]:

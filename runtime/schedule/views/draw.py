@@ -11,6 +11,7 @@ import numpy as np
 from partitioner.base.types import PHASES
 from runtime.schedule.instructions import Recv, Run, Send, Update
 from runtime.schedule.timeline import Timeline, Track
+from symgraph.core.visible import visible_lines
 
 CHART = 72  # columns of a chart
 
@@ -94,7 +95,7 @@ def svg(timeline: Timeline, title: str = "") -> str:
         parts += _boxes(track, y, first, scale, float(timeline.unit))
     parts += _arrows(timeline, first, scale)
     parts.append("</svg>\n")
-    return "\n".join(parts)
+    return visible_lines("\n".join(parts))
 
 
 def _heading(timeline: Timeline, title: str) -> Iterator[str]:

@@ -85,7 +85,7 @@ def test_limits_that_cannot_be_kept_name_the_limit_that_can(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.json"], "cannot read workload 'nowhere.json'"),
+        (["nowhere.json"], "nowhere.json: no such workload"),
         ([PROFILE], "add --accelerators"),
         ([DIAMOND, "--cpus", "-1"], "argument --cpus: '-1' is not a number >= 0"),
         ([DIAMOND, "--cpus", "many"], "argument --cpus: invalid number value: 'many'"),

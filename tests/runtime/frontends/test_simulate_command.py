@@ -309,8 +309,8 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
     ("line", "why"),
     [
         ("--schedule 1f1 --stages 2 --micro-batches 2", "no schedule '1f1'; did you mean '1f1b'?"),
-        ("--schedule none.csv", "cannot read 'none.csv': No such file"),
-        ("--schedule a/b", "cannot read 'a/b': No such file"),
+        ("--schedule none.csv", "none.csv: no such schedule file"),
+        ("--schedule a/b", "a/b: no such schedule file"),
         ("--stages 2", "--micro-batches is missing"),
         ("--micro-batches 2", "--stages is missing"),
         ("--stages 0", "argument --stages: '0' is not a whole number of 1 or more"),

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 from pydantic import ValidationError
 
@@ -541,7 +539,7 @@ def test_stdlib_text_reads_no_file(load):
         ("a: 1\nb: *x\n", "run.yaml:2: not valid YAML: found undefined alias 'x'"),
         ("a: 1\n---\nb: 2\n", "run.yaml:2: not valid YAML: expected a single document"),
         ("a: 1\nb: !!python/name:os.system x\n", "run.yaml:2: not valid YAML: could not determine"),
-        (b"a: 1\nb: \xff\n", "run.yaml:2: not UTF-8 text at byte 8"),
+        (b"a: 1\nb: \xff\n", "run.yaml:2: not a config file: not UTF-8 text at byte 8"),
         ("a: 1\nb: \x07\n", "run.yaml:2: not valid YAML: character '\\x07' is not allowed"),
         ("a: &x {b: *x}\n", "run.yaml: nested too deeply, or an alias that holds itself"),
         ("[" * 5000, "run.yaml: nested too deeply, or an alias that holds itself"),
@@ -584,7 +582,7 @@ def test_key_given_twice_in_a_section(load):
 def test_missing_config_file_and_a_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such config file$"):
         load_config(str(tmp_path / "nowhere.yaml"))
-    with pytest.raises(ConfigError, match=re.escape(str(tmp_path)) + ": Is a directory$"):
+    with pytest.raises(ConfigError, match=r"cannot read this config file: Is a directory$"):
         load_config(str(tmp_path))
 
 

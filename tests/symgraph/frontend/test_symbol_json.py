@@ -129,7 +129,7 @@ def test_save_and_load(tmp_path):
     net, path = annotated(), str(tmp_path / "net-symbol.json")
     net.save(path)
     assert sym.load(path).tojson() == net.tojson()
-    with pytest.raises(ConfigError, match=r"no symbol file '.*nothing\.json'"):
+    with pytest.raises(ConfigError, match=r"nothing\.json: no such symbol file$"):
         sym.load(str(tmp_path / "nothing.json"))
 
 
@@ -249,7 +249,11 @@ def test_damaged_files_are_a_graph_error_or_a_symbol():
     [
         (("nodes", 0, "name"), 3, "a node's name must be a string, not 3"),
         (("heads",), [[False, 0, 0]], "'heads' reads node False, but"),
-        (("nodes", 3, "attrs"), {"num_args": "100000000"}, "'c': num_args=100000000, but it has 2"),
+        (
+            ("nodes", 3, "attrs"),
+            {"num_args": "100000000"},
+            "'c': num_args='100000000' is not a valid int of 1 to",
+        ),
         (("nodes", 1, "name"), "x", "two variables are named 'x'; use one variable in both places"),
     ],
 )
@@ -268,12 +272,12 @@ def test_files_that_were_accepted(path, value, words):
 def test_files_that_are_no_symbols(tmp_path):
     """These were the errors of Python's own reader."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 9)
-    with pytest.raises(GraphError, match=r"binary: not a symbol in JSON: .*decode byte 0xff"):
+    with pytest.raises(GraphError, match=r"binary:1: not a symbol file: not UTF-8 text at byte 0$"):
         sym.load(str(tmp_path / "binary"))
     (tmp_path / "cut.json").write_text('{"nodes": [')
-    with pytest.raises(GraphError, match=r"cut\.json: not a symbol in JSON: Expecting value"):
+    with pytest.raises(GraphError, match=r"cut\.json: line \d+: not a symbol in JSON: .*Expecting"):
         sym.load(str(tmp_path / "cut.json"))
-    with pytest.raises(ConfigError, match=r"cannot read .*directory"):
+    with pytest.raises(ConfigError, match=r"cannot read this symbol file: Is a directory"):
         sym.load(str(tmp_path))
 
 
