@@ -8,7 +8,7 @@ Nodes whose outputs are in place already (views, joined time steps) have no call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -77,6 +77,18 @@ class BoundBody(NamedTuple):
         make(self.steps)
 
 
+class Watch(Protocol):
+    """Looks at values when a step is run once more; see runtime.engine.divergence."""
+
+    def before(self, variables: Mapping[str, Array]) -> None:
+        """Look at the variables that the next node reads."""
+        ...
+
+    def after(self, node: str, outs: Sequence[Array]) -> None:
+        """Look at the values that a node has made."""
+        ...
+
+
 class Packs:
     """Parameters packed for products of few rows, anew at the start of every step.
 
@@ -124,7 +136,10 @@ class Binder:
         packs: Packs,
         context: CallContext,
         device: Device = HOST,
+        watch: Watch | None = None,
     ) -> None:
+        """watch: looks at each node's values; None: nobody does."""
+        self.watch = watch
         self.layout, self.arrays, self.parameters = layout, arrays, parameters
         self.memory, self.packs, self.context = memory, packs, context
         self.device = device
@@ -166,11 +181,15 @@ class Binder:
         steps: list[Call] = []
         for node in body.graph:
             if not node.is_variable:
-                steps += self._steps(body, node, arrays_of(node.inputs), tuple(found[node.name]))
+                ins, outs = arrays_of(node.inputs), tuple(found[node.name])
+                made = self._steps(body, node, ins, outs)
+                steps += (
+                    made if self.watch is None else watched(self.watch, body, node, made, ins, outs)
+                )
         return BoundBody(
             body.key,
             tuple(fed),
-            chained(steps),
+            chained(steps) if self.watch is None else tuple(steps),
             tuple([(v, found[v.node][v.index]) for v in body.results]),
             tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
         )
@@ -201,6 +220,25 @@ class Binder:
             if computed and not self.device.is_host:
                 bound = BoundCall(_making, (self.device, *bound))
             yield Call(node.name, *bound, not (computed and (op.random or op.reads_on_host)))
+
+
+def watched(
+    watch: Watch,
+    body: Body,
+    node: Node,
+    made: Iterator[Call],
+    ins: tuple[Array, ...],
+    outs: tuple[Array, ...],
+) -> Iterator[Call]:
+    """Put looks at a node's variables and values around its calls."""
+    variables = {
+        body.imports.get(value.node, value).node: array
+        for value, array in zip(node.inputs, ins, strict=True)
+        if body.graph[value.node].is_variable
+    }
+    yield Call(node.name, watch.before, (variables,))
+    yield from made
+    yield Call(node.name, watch.after, (node.name, outs))
 
 
 def chained(steps: Sequence[Call]) -> tuple[Call, ...]:

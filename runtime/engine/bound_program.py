@@ -75,7 +75,9 @@ class Bind:
         fixed, parameters = rank.fixed, frozenset(rank.plan.parameters)
         packs, context = rank.resources.packs, rank.context
         self.binders: dict[Kind, Binder] = {
-            kind: Binder(layout, fixed, parameters, rank.memory, packs, context, rank.device)
+            kind: Binder(
+                layout, fixed, parameters, rank.memory, packs, context, rank.device, rank.watch
+            )
             for kind, layout in arena.layouts.items()
         }
         self.bodies: dict[object, BoundBody] = {}
@@ -92,7 +94,7 @@ class Bind:
             adding = self._adding(body, mb)
             if rank.stopwatch is not None:
                 body, adding = rank.stopwatch.watch(body, mb, adding)
-            elif not rank.device.is_host:
+            elif not rank.device.is_host and rank.watch is None:
                 body, adding = replayed(rank.device, rank.context, body, adding)
             return partial(rank.run_body, body, mb, adding)
         if isinstance(instruction, Free):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from partitioner.base.types import BodyKey
+from runtime.engine.divergence import STOP
 from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
 from runtime.engine.worker import Worker
@@ -28,6 +29,7 @@ class BucketSession(Session):
         *,
         optimizer: Optimizer | None = None,
         clip: float | None = None,
+        on_nan: str = STOP,
         seed: int = 0,
         resources: Mapping[int, RankResources] | None = None,
         carry_states: bool = False,
@@ -48,6 +50,7 @@ class BucketSession(Session):
             arrays,
             optimizer=optimizer,
             clip=clip,
+            on_nan=on_nan,
             seed=seed,
             resources=resources,
             timed=timed,

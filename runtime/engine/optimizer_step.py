@@ -14,6 +14,7 @@ from partitioner.cutting.replicas import collective_groups, own_pieces
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import on_host
 from runtime.backends.updates import squared_norms, update
+from runtime.engine.divergence import IGNORE, SKIP
 from runtime.engine.rank import Rank
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.planning.plan import Plan
@@ -63,6 +64,10 @@ class OptimizerStep:
     copies get the whole sums too, half as much traffic again, and the first one's rank adds up the
     squares as ever.
 
+    Every rank knows by the same sums whether a figure (or a norm, where there are norms) is not
+    finite, before anything is updated; see runtime.engine.divergence. A gradient that is not
+    finite shows in the next step's figures at the latest, as its weights are not finite then.
+
     With a loss scale, every rank knows by that sum whether a gradient has overflowed, and all of
     them leave the step out; `figures` then has the scale and whether the step was left out.
     """
@@ -85,16 +90,23 @@ class OptimizerStep:
     saved_sum: float
     #: The sums of the plan's figures over all ranks in the last step.
     figures: dict[str, float]
+    #: Whether the last step was left out because a figure or a norm was not finite.
+    diverged: bool
 
-    def __init__(self, plan: Plan, optimizer: Optimizer, clip: float | None) -> None:
+    def __init__(
+        self, plan: Plan, optimizer: Optimizer, clip: float | None, on_nan: str = IGNORE
+    ) -> None:
         """Create the optimizer step of a rank.
 
         Args:
             plan: The plan.
             optimizer: The update rule.
             clip: The largest global norm of gradients; None: any.
+            on_nan: Whether to make the update all the same (`ignore`) when a figure or a norm is
+                not finite.
         """
         self.optimizer = optimizer
+        self.on_nan, self.diverged = on_nan, False
         self.clip = clip
         self.updates = 0
         self.states = {}
@@ -203,16 +215,26 @@ class OptimizerStep:
         Args:
             squares: The sum of the squares of all gradients.
         """
-        scale = self.loss_scale
-        self._skipped = scale.dynamic and not math.isfinite(squares)
+        scale, finite = self.loss_scale, math.isfinite(squares)
+        overflow = scale.dynamic and not finite
+        lost = not finite and (scale.value <= 1.0 or not scale.dynamic)  # no smaller scale helps
+        self.diverged = self.on_nan != IGNORE and (
+            lost or not all(map(math.isfinite, self.figures.values()))
+        )
+        self._skipped = overflow or self.diverged
         if scale.scales:
-            self.figures |= {"loss_scale": scale.value, "skipped": float(self._skipped)}
-        self.loss_scale = scale.after(not self._skipped)
+            self.figures["loss_scale"] = scale.value
+        if scale.scales or self.on_nan == SKIP:
+            self.figures["skipped"] = float(self._skipped)
+        if not self.diverged:
+            self.loss_scale = scale.after(not overflow)
         if self._skipped:
             return
         self._scale = 1.0 / scale.value
-        if self.clip is not None:
+        if self.clip is not None and finite:
             self._scale *= global_norm_scale(squares / scale.value**2, self.clip)
+        elif self.clip is not None:
+            self._scale *= self.clip / math.sqrt(squares)
         self.updates += 1
 
     def update(self, rank: Rank, stage: int) -> None:

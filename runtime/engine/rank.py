@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Protocol
 
 from partitioner.base.collectives import Group
 from partitioner.base.types import BodyKey, CommEdge
-from runtime.backends.bodies import BoundBody, Call, Packs, make
-from runtime.backends.device.arrays import HOST, device, is_array
+from runtime.backends.bodies import BoundBody, Call, Packs, make, next_states
+from runtime.backends.device.arrays import HOST, copy, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers
 from runtime.backends.device.table import CallContext
+from runtime.engine.divergence import NodeWatch
 from runtime.engine.exchanges import RankExchanges
 from runtime.engine.flight_record import FlightRecord
 from runtime.engine.pool import Pool
@@ -119,7 +121,9 @@ class Rank:
         self.states: dict[str, list[Array]] = {}  # the next step begins with these
         self.step_count = 0
         self.updater: Updater | None = None  # the current step's
+        self.watch: NodeWatch | None = None  # looks at each node's values
         self._kept: dict[tuple[Value, int], Array] = {}  # the arrays of `outputs`
+        self._before: dict[str, list[Array]] = {}  # copies of what a step begins with, by name
         self._tickets: dict[tuple[BodyKey, int], list[tuple[Ticket, CommEdge]]] = {}
         self._feeds: Sequence[Feeds] = ()
         self._early: list[dict[str, Array]] = []
@@ -138,8 +142,9 @@ class Rank:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the outputs that are kept."""
-        return sum(a.nbytes for a in self._kept.values())
+        """Bytes of the outputs that are kept, and of what a step began with."""
+        before = [array for arrays in self._before.values() for array in arrays]
+        return sum(a.nbytes for a in [*self._kept.values(), *before])
 
     def start(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
         """Prepare for a step and drop the state of an earlier one."""
@@ -184,6 +189,35 @@ class Rank:
         states = self.plan.states.items()
         self.states = {name: self.outputs[v] for name, v in states if v in self.outputs}
 
+    def remember(self) -> None:
+        """Keep what the next step begins with and overwrites: states, and auxiliary states."""
+        pairs = [(name, self.states[name]) for name in self.states]
+        pairs += [(name, [self.arrays[name]]) for name in self.auxiliary]
+        with self.device.use():
+            for name, arrays in pairs:
+                if name not in self._before:
+                    self._before[name] = [self.device.xp.empty_like(a) for a in arrays]
+                for target, array in zip(self._before[name], arrays, strict=True):
+                    copy(target, array)
+
+    def recall(self) -> None:
+        """Return to what the last step began with."""
+        self.states = {name: self._before[name] for name in self.states}
+        with self.device.use():
+            for name in self.auxiliary:
+                copy(self.arrays[name], self._before[name][0])
+
+    @cached_property
+    def auxiliary(self) -> list[str]:
+        """The auxiliary states that training steps change on this rank."""
+        bodies = [
+            body
+            for cut in self.parts.partitions.values()
+            for key, body in cut.bodies.items()
+            if cut.rank(key) == self.rank
+        ]
+        return list(dict.fromkeys(name for body in bodies for name, _ in next_states(body)))
+
     def gradient(self, name: str) -> Array:
         """Return the summed gradient of a variable that lives on this rank."""
         return self.grads[name]
@@ -199,6 +233,8 @@ class Rank:
         for name, array in body.fed:
             self._pinned.feed(array, self._fed(name, mb))
         self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
+        if self.watch is not None:
+            self.watch.mb = mb
         body.run()
         for value, array in body.results:
             self._keep(value, mb, array)

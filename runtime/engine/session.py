@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from partitioner.base.types import BodyKey
 from runtime.backends.device.arrays import on_host
 from runtime.engine.devices import filling, require_devices
+from runtime.engine.divergence import IGNORE, STOP, first_of
 from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing
 from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
@@ -56,6 +58,7 @@ class Session:
         *,
         optimizer: Optimizer | None = None,
         clip: float | None = None,
+        on_nan: str = STOP,
         seed: int = 0,
         resources: Mapping[int, RankResources] | None = None,
         keep_outputs: bool = False,
@@ -69,6 +72,9 @@ class Session:
             arrays: Parameters and auxiliary states of each local rank; see `initialize`.
             optimizer: Trains the parameters; None: nothing is trained.
             clip: The largest global norm of gradients; None: any.
+            on_nan: What to do when a step's figure, or the norm that is clipped or scaled, is not
+                finite: `stop` raises an error that names the first such value, `skip` leaves the
+                step's update out, `ignore` makes it all the same.
             seed: The key of random numbers, together with the number of the step.
             resources: Another session's, of the same arrays, if they never run at the same time.
             keep_outputs: Whether to keep all of a step's outputs for `outputs`.
@@ -80,7 +86,7 @@ class Session:
         require_devices(plan)
         self.plan, self.cluster, self.arrays = plan, cluster, arrays
         self.seed, self.steps = seed, 0
-        self.trains = optimizer is not None
+        self.trains, self.on_nan = optimizer is not None, on_nan
         self._keeps_outputs, self._timed = keep_outputs, timed
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
@@ -95,7 +101,7 @@ class Session:
             agree_on_plan(transport, plan)
             self.workers[transport.rank] = self._worker(transport.rank, plan)
             if optimizer is not None:
-                self.updaters[transport.rank] = OptimizerStep(plan, optimizer, clip)
+                self.updaters[transport.rank] = OptimizerStep(plan, optimizer, clip, on_nan)
 
         cluster.run(start)
 
@@ -142,25 +148,40 @@ class Session:
 
     def _run(self, values: list[dict[str, Array]], stop: bool) -> dict[str, float]:
         """Run one step on the values of each of its batches; return its figures."""
-        train = self.trains
+        train, found = self.trains, ""
 
         def work(transport: Transport) -> None:
+            nonlocal found
             worker = self.workers[transport.rank]
             updater = self.updaters.get(transport.rank)
             feeds = values
+            given: Any = {"train": train, "seed": self.seed, "step": self.steps}
             if updater is not None:
                 updater.stop = stop
                 feeds = updater.feeds(worker.parts.plans, values)
+                if self.on_nan != IGNORE:
+                    worker.remember()
             with overflowing(worker.plan):
-                worker.step(
-                    transport, feeds, train=train, seed=self.seed, step=self.steps, updater=updater
-                )
-            worker.carry_states()
+                worker.step(transport, feeds, **given, updater=updater)
+            if updater is None or not updater.diverged:
+                worker.carry_states()
+            else:
+                worker.recall()
+                if self.on_nan == STOP:
+                    with np.errstate(all="ignore"):
+                        watch = worker.look(transport, feeds, **given)
+                    transport.waiting_for("the values that are not finite")
+                    found = first_of(transport.exchange(watch.found), worker.parts)
             if updater is None:
                 for name, value in local_scalars(worker).items():
                     self._sums[transport.rank][name] += value
 
         self.cluster.run(work)
+        if found:
+            raise RunError(
+                f"training has diverged at step {self.steps + 1}: {found}; lower the learning "
+                "rate, or use on_nan: skip"
+            )
         self.steps += 1
         for worker in self.workers.values():
             self._record(worker)

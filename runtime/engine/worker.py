@@ -13,6 +13,7 @@ from runtime.backends.device.arrays import HOST
 from runtime.backends.scratch import scratch_held, set_aside
 from runtime.engine.bound_program import BoundProgram, bind_programs
 from runtime.engine.devices import no_memory
+from runtime.engine.divergence import NodeWatch
 from runtime.engine.exchanges import RankExchanges
 from runtime.engine.flight_record import Noted
 from runtime.engine.rank import NANOSECOND, Rank, RankResources, Updater
@@ -84,6 +85,17 @@ class Worker(Rank):
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)
         self.bound, self.grads = bind_programs(self, programs, arena)
+
+    def look(self, transport: Transport, feeds: Feeds | Sequence[Feeds], **given: Any) -> NodeWatch:
+        """Run a step as `step` does, without its end, and look at the values of all nodes."""
+        self.watch = NodeWatch()
+        try:
+            self.bind()
+            self.step(transport, feeds, **given)
+            return self.watch
+        finally:
+            self.watch = None
+            self._drop()
 
     def _drop(self) -> None:
         """Drop the memory; the next step takes it anew."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from runtime.engine.bucket_session import BucketSession
+from runtime.engine.divergence import IGNORE, STOP
 from runtime.engine.session import RECENT, Arrays, Session, initialize
 from runtime.training.batches import Source, source
 from runtime.training.checkpoints.folder import CheckpointFolder
@@ -48,7 +49,7 @@ class Progress:
     tokens_per_second: float
     #: The mean negative log-likelihood of the step's words.
     loss: float
-    #: `loss_scale`, and `skipped`: 1 if the step was left out for it; empty without a scale.
+    #: `loss_scale`, if there is one, and `skipped`: 1 if the step was left out, where steps may be.
     scaling: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -128,7 +129,7 @@ class Trainer:
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
         self.stalls: list[float] = []  # seconds that training stood still for each save
-        self.skipped = 0  # steps of this run that the loss scale left out
+        self.skipped = 0  # steps of this run that were left out
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
 
     @property
@@ -201,7 +202,7 @@ class Trainer:
                 elapsed,
                 tokens,
                 done / elapsed,
-                mean_loss(figures, self.job.figures),
+                mean_loss(figures, self.job.figures, config.train.on_nan),
                 {k: figures[k] for k in ("loss_scale", "skipped") if k in figures},
             )
             self.skipped += self.last.scaling.get("skipped", 0) > 0
@@ -344,7 +345,8 @@ class Trainer:
             if step and left < 0:
                 break
             self.evaluation.step_batches(self.valid.batches(step))
-        return mean_loss(self.evaluation.collect(), self.job.figures)
+        on_nan = IGNORE if self.job.config.train.on_nan == IGNORE else STOP
+        return mean_loss(self.evaluation.collect(), self.job.figures, on_nan)
 
     def summary(self, loss: float) -> dict[str, Any]:
         """Collect the figures of the run, with the keys of `--json`; see README.md.
@@ -358,9 +360,9 @@ class Trainer:
         stall = float(np.median(self.stalls)) if self.stalls else 0.0
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
         return {
-            "loss": None if math.isnan(loss) else loss,
-            "perplexity": None if math.isnan(loss) else perplexity(loss),
-            "train_loss": None if math.isnan(self.last.loss) else self.last.loss,
+            "loss": loss if math.isfinite(loss) else None,
+            "perplexity": perplexity(loss) if math.isfinite(loss) else None,
+            "train_loss": self.last.loss if math.isfinite(self.last.loss) else None,
             "steps": self.last.step,
             "tokens": self.last.tokens,
             "tokens_per_second": self.last.tokens_per_second,
@@ -393,15 +395,18 @@ class Trainer:
 def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
     """Create the sessions to train and to evaluate."""
     train = job.config.train
-    optimizer, clip, seed = create_optimizer(job.config), train.clip_global_norm, train.seed
+    seed = train.seed
+    given: Any = {
+        "optimizer": create_optimizer(job.config),
+        "clip": train.clip_global_norm,
+        "on_nan": train.on_nan,
+        "seed": seed,
+        "timed": timed,
+    }
     if job.buckets is None or job.scoring is None:
-        training = Session(
-            job.training, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
-        )
+        training = Session(job.training, cluster, arrays, **given)
         return training, Session(job.evaluation, cluster, arrays, seed=seed)
-    buckets = BucketSession(
-        job.buckets, cluster, arrays, optimizer=optimizer, clip=clip, seed=seed, timed=timed
-    )
+    buckets = BucketSession(job.buckets, cluster, arrays, **given)
     return buckets, BucketSession(
         job.scoring, cluster, arrays, seed=seed, resources=buckets.resources
     )
@@ -456,11 +461,14 @@ def _warn_of_versions(then: Mapping[str, str], path: Path) -> None:
         )
 
 
-def mean_loss(figures: Mapping[str, float], names: tuple[str, str]) -> float:
-    """Return the mean negative log-likelihood; RunError if it is not finite, or without words."""
+def mean_loss(figures: Mapping[str, float], names: tuple[str, str], on_nan: str = STOP) -> float:
+    """Return the mean negative log-likelihood.
+
+    Raises RunError without words, and for one that is not finite unless others may be.
+    """
     total, count = (figures[n] for n in names)
     if not count:
         raise RunError("no tokens to predict: the text has only empty lines")
-    if not math.isfinite(total):
+    if on_nan == STOP and not math.isfinite(total):
         raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
     return total / count

@@ -280,6 +280,9 @@ class TrainConfig(Section):
     shard_optimizer: bool = False
     """Whether each replica keeps the optimizer's arrays (momentum, Adam's moments) of its own part
     of the parameters only, updates that part, and sends it to the others (ZeRO-1); same results."""
+    on_nan: Literal["stop", "skip", "ignore"] = "stop"
+    """When a step's loss, or the norm that is clipped or scaled, is not finite: stop: end with an
+    error that names the first such value; skip: leave the update out; ignore: make it."""
     init_scale: Positive = 0.1
     """Weights without an initializer start uniform between minus and plus this value."""
 

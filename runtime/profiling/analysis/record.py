@@ -216,7 +216,8 @@ class Recorder:
     @property
     def loss(self) -> float:
         """Mean negative log-likelihood of the last step's words."""
-        return mean_loss(self._figures, self.trainer.job.figures)
+        job = self.trainer.job
+        return mean_loss(self._figures, job.figures, job.config.train.on_nan)
 
 
 def _keys(batches: Sequence[DataBatch]) -> tuple[Hashable, ...]:
