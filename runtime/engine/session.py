@@ -47,6 +47,8 @@ class Session:
 
     #: Whether the states at the end of a step are the first ones of the next step.
     carry_states = True
+    #: The number of steps so far.
+    steps = 0
     #: Whether any process asked, at the last step, to end training.
     stopped = False
 
@@ -72,9 +74,8 @@ class Session:
             arrays: Parameters and auxiliary states of each local rank; see `initialize`.
             optimizer: Trains the parameters; None: nothing is trained.
             clip: The largest global norm of gradients; None: any.
-            on_nan: What to do when a step's figure, or the norm that is clipped or scaled, is not
-                finite: `stop` raises an error that names the first such value, `skip` leaves the
-                step's update out, `ignore` makes it all the same.
+            on_nan: Whether to `stop`, `skip` the update or `ignore` it when a step's figure or norm
+                is not finite; see runtime.engine.divergence.
             seed: The key of random numbers, together with the number of the step.
             resources: Another session's, of the same arrays, if they never run at the same time.
             keep_outputs: Whether to keep all of a step's outputs for `outputs`.
@@ -84,16 +85,13 @@ class Session:
             require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
         require_ranks(plan.partition.ranks, cluster.size)
         require_devices(plan)
-        self.plan, self.cluster, self.arrays = plan, cluster, arrays
-        self.seed, self.steps = seed, 0
+        self.plan, self.cluster, self.arrays, self.seed = plan, cluster, arrays, seed
         self.trains, self.on_nan = optimizer is not None, on_nan
         self._keeps_outputs, self._timed = keep_outputs, timed
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
-        self.resources = (
-            {rank: RankResources() for rank in cluster.ranks} if resources is None else resources
-        )
+        self.resources = resources or {rank: RankResources() for rank in cluster.ranks}
         self.programs = StepPrograms.of(plan)  # the programs that workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
