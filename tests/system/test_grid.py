@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 from functools import cache
 
 import numpy as np
 import pytest
 
 import symgraph.frontend.sym as sym
+from runtime.frontends.cli.plan_dump import plan_records
+from runtime.frontends.cli.verify import verify
 from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, peak_in_flight, simulate
 from runtime.transports import ThreadCluster
@@ -64,15 +69,26 @@ def alone(stages: int, mbs: int) -> Result:
     return found
 
 
+def planned(v: int, m: int, p: int, schedule: str, **more: object) -> Plan:
+    shape = "v" if schedule in ("zb-v", "dualpipe-v") else "loop"
+    options = on_devices(p, groups(v, p, shape), schedule, m, **more)
+    return make_plan(case_of(v * p, m), options)
+
+
+@pytest.mark.every(100)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("v", "m", "p"), [c for c in GRID + CORNERS if math.prod(c) <= LARGE])
+def test_plans_are_verified_from_their_text(v, m, p, schedule):
+    records = plan_records(planned(v, m, p, schedule, update=True))
+    assert verify(map(json.dumps, records)) == []
+
+
 @pytest.mark.every(7)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("v", "m", "p"), GRID + CORNERS)
 def test_grid(v, m, p, schedule):
     """Planned (so proved), simulated and, but for the largest, run."""
-    shape = "v" if schedule in ("zb-v", "dualpipe-v") else "loop"
-    case = case_of(v * p, m)
-    options = on_devices(p, groups(v, p, shape), schedule, m)
-    made = make_plan(case, options)
+    case, made = case_of(v * p, m), planned(v, m, p, schedule)
     timeline = simulate(made.schedule, made.partition, Costs(lambda key: 1))
     bodies = len(made.partition.bodies)
     assert sum(timeline.busy()) == bodies * m

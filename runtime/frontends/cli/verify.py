@@ -24,6 +24,7 @@ FORMAT = 1
 TOKEN = re.compile(r"(D?)(\d+[FBIW])(\d+)((?:\.\d+)?)|([SR])(\d+)\.(\d+)|C(\d*)|U(\d+)")
 TYPE = re.compile(r"(\w+)\[([\d,]*)\]")
 ITEM = {"bool": 1, "int8": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, StopIteration)
 SUM = "elemwise_add"  # the operator that adds up gradients
 Record = dict[str, Any]
 
@@ -533,13 +534,13 @@ def verify(lines: Iterable[str]) -> list[str]:
     """
     try:
         plan = Plan(lines)
-    except (KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"not a plan: {error!r}") from error
     faults: list[str] = []
     for rule in RULES:
         try:
             faults += rule(plan)
-        except (LookupError, StopIteration, RuntimeError) as error:
+        except (*MALFORMED, RuntimeError) as error:
             faults.append(f"{rule.__name__}: something refers to {error}, which is not in the plan")
     return faults
 

@@ -2,8 +2,16 @@
 
 Completeness and order are properties of the programs as they stand. That they cannot hang is shown
 by a run of all of them in which nothing takes time, by the rules of `runtime.schedule.replay.walk`,
-which the worker follows as well. A schedule that ends at capacity 0 (rendezvous) ends at any:
-buffering only delivers earlier.
+which the worker follows as well.
+
+One run with channels of capacity 0 (rendezvous) stands for all runs at any capacity. Programs are
+straight lines, and a receive names its source and takes the next message of a channel that has one
+sender and one receiver. So what a rank can do next, it still can whatever the others do first:
+steps of different ranks can be exchanged, and all runs end, or none does. Buffering only delivers
+earlier. Siegel and Avrunin prove it for MPI: without MPI_ANY_SOURCE and MPI_ANY_TAG, it suffices
+for freedom from deadlock to consider synchronous executions (Modeling wildcard-free MPI programs
+for verification, PPoPP 2005). docs/reliability.md says how our programs fit their model, and
+tests/runtime/schedule/test_interleavings.py tries all interleavings of small ones.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -126,6 +128,18 @@ def test_what_is_wrong_is_said(of, pattern, new, says):
     assert verify(small()) == []
     found = verify(changed(pattern, new, of))
     assert any(says in fault for fault in found), found
+
+
+def test_no_text_makes_it_raise_anything_else():
+    """A changed plan is wrong, or is no plan: never a traceback."""
+    rng = random.Random(0)
+    for _ in range(150):
+        records = [json.loads(line) for line in small()]
+        record = rng.choice([records[0], *rng.sample(records, 20)])
+        key = rng.choice(list(record))
+        record[key] = rng.choice([None, "x", -1, [], {}, [None], 1 << 70, record["is"]])
+        with suppress(ValueError):
+            verify(map(json.dumps, records))
 
 
 def test_a_value_that_is_written_over_is_missed():
