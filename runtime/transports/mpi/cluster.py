@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -55,6 +55,9 @@ __all__: list[str] = []
 
 START_SECONDS = 60.0  # at least: the ranks of a busy machine start far apart
 END_SECONDS = 60.0  # for leaving: what is left is to flush outputs and to free memory
+SHARED = "/dev/shm"
+# What MPICH 4 and 5 were seen to need there; with less, they end by signals 7, 11 or 15.
+SHARED_BASE, SHARED_BYTES = 12 << 20, 6 << 20  # bytes: once, and for each rank of a host
 UNCLOSED = "its process ended without closing its cluster"
 ALL_CLOSED = "all ranks to come to the end of the run"
 
@@ -273,6 +276,7 @@ def _load_mpi(patience: float, heartbeat: float) -> Any:
     """Initialise MPI, once, behind a guard; return mpi4py's MPI module."""
     if "mpi4py.MPI" not in sys.modules:
         if launched_by_mpi(os.environ):
+            _require_shared_memory(os.environ)
             try:
                 _process.guard = stand_guard(patience, heartbeat)
             except RuntimeError as error:
@@ -289,6 +293,27 @@ def _load_mpi(patience: float, heartbeat: float) -> Any:
             ) from error
         atexit.register(_at_exit)
     return sys.modules["mpi4py.MPI"]
+
+
+def _require_shared_memory(environment: Mapping[str, str]) -> None:
+    """Raise RunError if MPICH's segments do not fit into /dev/shm: it would die of a bus error.
+
+    All ranks of a host come to the same result, also if others have made their segment already:
+    the first one says it, the others end.
+    """
+    ranks = int(environment.get("MPI_LOCALNRANKS", "0"))
+    needed = SHARED_BASE + SHARED_BYTES * ranks
+    with suppress(FileNotFoundError):
+        found = os.statvfs(SHARED)
+        total, free = (blocks * found.f_frsize for blocks in (found.f_blocks, found.f_bavail))
+        if not ranks or (total >= needed and free >= SHARED_BASE + SHARED_BYTES):
+            return
+        if environment.get("MPI_LOCALRANKID") != "0":
+            raise SystemExit(FAILED)
+        raise RunError(
+            f"{SHARED} has {free >> 20} of {total >> 20} MiB left, but MPI needs {needed >> 20} "
+            f"for {ranks} ranks: remove old files in it, or make it larger (docker run --shm-size)"
+        )
 
 
 def _ignore_interrupts() -> None:
