@@ -44,14 +44,22 @@ class Console:
     Args:
         stream: where to write.
         quiet: write nothing (ranks other than 0).
+        plain: write no control codes, even on a terminal (ranks of a launcher: Open MPI gives them
+            terminals of their own, whose output it copies to wherever its own goes).
         clock: returns the time in seconds.
     """
 
     def __init__(
-        self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO,
+        *,
+        quiet: bool = False,
+        plain: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock, self.quiet = clock, quiet
-        self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_terminal = terminal and not plain
         self.rich = _Rich(
             file=stream,
             quiet=quiet,

@@ -12,7 +12,7 @@ from typing import NoReturn
 from symgraph.run import main
 from tests.helpers.faults import say
 
-RANK = os.environ.get("PMI_RANK", "?")
+RANK = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "?"))
 leave = os._exit
 
 

@@ -225,13 +225,15 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
     from runtime.training.clusters import Clusters
     from runtime.training.signals import ended_by_signals
     from runtime.training.trainer import agree_on_config
+    from runtime.transports.base import launched_by_mpi
     from symgraph.app.console import Console
 
     clusters = Clusters(os.environ)
     try:
         configs = clusters.read(load)
         here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
-        console = Console(sys.stderr if options.json else sys.stdout, quiet=not here)
+        stream, plain = sys.stderr if options.json else sys.stdout, launched_by_mpi(os.environ)
+        console = Console(stream, quiet=not here, plain=plain)
         _say_what_is_slow(console)
         for config in configs.values():
             agree_on_config(config, clusters.of(config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -12,23 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.launch import left
+from tests.mpi.launch import LAUNCHER, left, needs_mpi
 
 ROOT = Path(__file__).resolve().parents[3]
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 LIMIT = 60.0  # seconds for a whole test
 SOON = 20.0  # seconds in which survivors of a failure are gone, though the machine is busy
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is missing"),
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"{MPIEXEC} is missing"),
-]
+pytestmark = needs_mpi
 
 
 def command(case: str, ranks: int) -> list[str]:
     program = [sys.executable, "-m", "tests.runtime.transports.mpi_ranks", case]
-    return [str(MPIEXEC), "-n", str(ranks), *program]
+    return [*LAUNCHER, "-n", str(ranks), *program]
 
 
 def run(case: str, ranks: int = 3) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,13 @@ def test_plain_progress_is_a_line_now_and_then(clock):
     assert not CONTROL.search(out.getvalue())
 
 
+def test_ranks_of_a_launcher_write_plain_lines(clock, terminal):
+    """F12: Open MPI gives ranks terminals, so bars and escape codes got into captured output."""
+    run(Console(terminal, plain=True, clock=clock), clock, 3, steps=3)
+    assert terminal.getvalue().startswith("step 1/3  loss 5.000")
+    assert not CONTROL.search(terminal.getvalue())
+
+
 def test_last_step_is_not_written_twice(clock):
     out = io.StringIO()
     run(Console(out, clock=clock), clock, 11, steps=11)
