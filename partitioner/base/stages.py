@@ -20,6 +20,7 @@ from collections.abc import Mapping
 
 from partitioner.base.exchanges import Exchanges, find_exchanges, sort_with_exchanges
 from symgraph.core.graph import Graph
+from symgraph.core.tags import lookup
 from symgraph.passes.precision import is_parameter_cast
 from symgraph.passes.shards import place_of
 
@@ -81,7 +82,9 @@ def _unit_order(unit: Unit) -> tuple[int, int, tuple[int, int]]:
 def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) -> dict[str, Unit]:
     """Find the unit of every node and exchange.
 
-    A variable joins its first consumer on its rank, and so does a cast of a parameter.
+    A variable joins its first consumer on its rank, and so do a cast of a parameter and what a
+    ctx_group computes for itself alone before anything else is there, such as a product with the
+    first state: so its products over time are merged alike wherever the group is placed.
     """
     shards = {n.name: place_of(n) for n in graph if n.origin is None and not n.is_variable}
     if len({rank_of_node[name] for name, place in shards.items() if place}) < 2:
@@ -102,11 +105,16 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
             level = max(level, at + (not inside))
         units[name] = level, rank, shard
     first: dict[str, Unit] = {}
+    own = _for_their_group(graph, units)
     for node in reversed([*graph]):  # a cast's readers before the variable's
         if node.origin is None:
             unit = first.get(node.name, units[node.name])
             for value in node.inputs:
-                joins = graph[value.node].is_variable or is_parameter_cast(graph, value.node)
+                joins = (
+                    graph[value.node].is_variable
+                    or is_parameter_cast(graph, value.node)
+                    or value.node in own
+                )
                 if joins and unit[1] == units[value.node][1]:
                     first[value.node] = min(unit, first.get(value.node, unit), key=_unit_order)
     away = {
@@ -119,6 +127,24 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
     for ends in exchanges.values():  # whose inputs are made before their copies
         away |= ends.giving
     return units | {name: unit for name, unit in first.items() if name not in away}
+
+
+def _for_their_group(graph: Graph, units: Mapping[str, Unit]) -> set[str]:
+    """Find the first operators of ranks that only their own ctx_group reads, on the same rank."""
+    forward = [n for n in graph if n.origin is None]
+    group = {n.name: lookup(n.tags, "ctx_group") for n in forward}
+    own = {
+        n.name
+        for n in forward
+        if not n.is_variable and units[n.name][::2] == (0, None) and group[n.name] is not None
+    }
+    for node in forward:
+        _, rank, shard = units[node.name]
+        for value in node.inputs:
+            at = value.node
+            if shard is not None or rank != units[at][1] or group[node.name] != group[at]:
+                own.discard(at)
+    return own
 
 
 def _unit_predecessors(
