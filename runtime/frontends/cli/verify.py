@@ -182,14 +182,22 @@ def order(plan: Plan) -> Iterator[str]:
     named = {m["exchange"] for m in plan.tags.values()} - {""}
     if sorted(q[:2] for q in queues) != sorted((name, mb) for name in named for mb in plan.mbs):
         yield "the exchanges are not those of the messages"
+    for name, mb, ranks in queues:
+        ends = {
+            m[end] for m in plan.tags.values() if m["exchange"] == name for end in ("from", "to")
+        }
+        if ranks != sorted(ends):
+            yield f"{name} of {mb} is one of ranks {sorted(ends)}, not of {ranks}"
     for rank, program in enumerate(plan.programs):
         gives: dict[object, int] = {}
         takes: dict[object, int] = {}
         for at, step in enumerate(program):
             if step.kind in "SR" and plan.of(step)["exchange"]:
                 key = plan.of(step)["exchange"], step.mb
-                gives.update({key: at} if step.kind == "S" else {})
-                takes.setdefault(key, at if step.kind == "R" else len(program))
+                if step.kind == "S":
+                    gives[key] = at
+                else:
+                    takes.setdefault(key, at)
         for place, (name, mb, ranks) in enumerate(queues):
             for before in (q[:2] for q in queues[:place] if q[2] == ranks):
                 if gives.get(before, -1) > takes.get((name, mb), len(program)):
