@@ -145,6 +145,7 @@ def test_hosts_of_a_killed_script_are_removed_by_the_next():
     sleeper = int(script.stdout.readline())
     script.kill()
     script.wait(timeout=LIMIT)  # and not until its stdout ends: the sleeper holds that
+    script.stdout.close()
     assert len(namespaces(script.pid)) == 3
     run("--", "true", hosts=1)
     assert namespaces(script.pid) == []
