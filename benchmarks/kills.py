@@ -1,17 +1,23 @@
 """Random kills of training runs: does everything end, is nothing left, are the weights right?
 
     python -m benchmarks.kills [--cases 1000] [--seed 1] [--jobs 1] [--only CASE ...]
+    python -m benchmarks.kills --restarts 100 [--seed 1]
 
 A case is a small training run on 2 to 4 ranks (or threads) with checkpoints and evaluations, and
-one signal: KILL, TERM, INT or STOP for a rank, its guard, mpiexec, MPICH's proxy or all processes,
-during the start, a step, a checkpoint, an evaluation or the end. Then all processes must end by
-themselves, and leave no shared memory. The run is resumed, mostly on another number of devices; its
-last weights must be those of an undisturbed run, to the bit, and it may have lost no checkpoint.
+one signal: KILL, TERM, INT or STOP for a rank, its guard, mpiexec, MPICH's proxy, the supervisor of
+a run with --restarts, or all processes, during the start, a step, a checkpoint, an evaluation or
+the end. Then all processes must end by themselves, and leave no shared memory. The run is resumed,
+mostly on another number of devices; its last weights must be those of an undisturbed run, to the
+bit, and it may have lost no checkpoint.
 
-A stopped process is never continued, with two exceptions: a stopped mpiexec, or proxy, is once the
-ranks have ended, since nobody else can end it; and a stopped run of threads, which is one process,
-is killed. A case that fails leaves its folder, and prints how to repeat it alone. What is drawn
-depends on seed and case alone, but when a signal arrives also on the machine.
+A stopped process is never continued, with two exceptions: a stopped mpiexec, proxy or supervisor is
+once the ranks have ended, since nobody else can end it; and a stopped run of threads, which is one
+process, is killed. A case that fails leaves its folder, and prints how to repeat it alone. What is
+drawn depends on seed and case alone, but when a signal arrives also on the machine.
+
+--restarts kills ranks of one run on 3 devices under a supervisor, so many times, at random moments.
+Every step, also one that is done again, must have the loss of the undisturbed run, and so must the
+last weights; the recovery is the time from a kill to the next step that is done.
 """
 
 from __future__ import annotations
@@ -29,13 +35,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 
-from benchmarks.runs import Process, Run, checkpoints, digest, write_config
+from benchmarks.runs import MPIEXEC, Process, Run, checkpoints, digest, write_config
 
 STEPS, SAVING, EVALUATING = 60, 5, 8  # all steps; steps from checkpoint, evaluation to the next
 HEARTBEAT, TIMEOUT = 3.0, 15.0  # seconds, of the runs
-PATIENCE = 60.0  # seconds until a run that is still there counts as hanging
+PATIENCE = 150.0  # seconds until a run that is still there counts as hanging
+FURTHER = 40  # steps of a supervised run from kill to kill, on average
 SIGNALS = ("KILL", "TERM", "INT", "STOP")
 MOMENTS = {  # share of the cases, seconds after the step in question
     "start": (25, 2.5),
@@ -44,7 +52,16 @@ MOMENTS = {  # share of the cases, seconds after the step in question
     "evaluation": (10, 0.03),
     "end": (20, 0.5),
 }
-TARGETS = {"rank": 40, "guard": 15, "mpiexec": 15, "proxy": 15, "all": 15}
+TARGETS = {  # share of the cases over MPI
+    "rank": 35,
+    "guard": 10,
+    "deputy": 5,
+    "mpiexec": 15,
+    "proxy": 12,
+    "supervisor": 10,
+    "all": 13,
+}
+OUTSIDE = ("mpiexec", "proxy", "supervisor", "process")  # nothing of ours can end them if stopped
 PROBLEMS = ("hang", "process left", "shared memory left", "wrong bits", "lost work", "no resume")
 
 
@@ -57,7 +74,7 @@ class Case:
     mpi: bool
     devices: int
     signal: str
-    #: "rank 1", "guard 0", "mpiexec", "proxy", "all", or "process" for threads.
+    #: "rank 1", "guard 0", "deputy 0", "all", "process" for threads, or one of OUTSIDE.
     target: str
     moment: str
     #: The step after which the signal is sent, and how many seconds after it; 0: the start.
@@ -81,7 +98,7 @@ def draw(seed: int, number: int, ranks: Sequence[int]) -> Case:
     target, how = "process", rng.choice(SIGNALS)
     if mpi:
         (target,) = rng.choices([*TARGETS], [*TARGETS.values()])
-        if target in ("rank", "guard"):
+        if target in ("rank", "guard", "deputy"):
             target = f"{target} {rng.randrange(devices)}"
         elif target == "all":  # as Slurm and a terminal do
             how = rng.choice(["TERM", "INT"])
@@ -142,9 +159,9 @@ def strike(case: Case, run: Run) -> list[Process]:
 def end_of(case: Case, run: Run, sent: Sequence[Process]) -> list[Process]:
     """Wait until a run has ended; the processes that do not."""
     stopped = {p.role for p in sent} if case.signal == "STOP" else set()
-    if not stopped & {"mpiexec", "proxy", "process"}:
+    if not stopped & {*OUTSIDE}:
         return run.left(PATIENCE)
-    left = run.left(PATIENCE, spare=("mpiexec", "proxy", "process"))
+    left = run.left(PATIENCE, spare=OUTSIDE)
     for process in sent:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL if process.role == "process" else signal.SIGCONT)
@@ -154,7 +171,11 @@ def end_of(case: Case, run: Run, sent: Sequence[Process]) -> list[Process]:
 def try_case(case: Case, folder: Path, undisturbed: str) -> Outcome:
     """Do what a case says, in an empty folder; undisturbed: the digest of the right weights."""
     result = Outcome(case)
-    first = Run(folder, "first", [str(config(folder, case.devices))], ranks_of(case))
+    words = [str(config(folder, case.devices))]
+    if case.target == "supervisor":
+        first = Run(folder, "first", supervised(words, restarts=1), None)
+    else:
+        first = Run(folder, "first", words, case.devices if case.mpi else None)
     sent = strike(case, first)
     result.struck = bool(sent)
     begun = time.monotonic()
@@ -195,17 +216,17 @@ def resume(result: Outcome, folder: Path, newest: int, undisturbed: str) -> None
         result.problems.append(("no resume", f"left {', '.join(rubbish)}"))
 
 
-def ranks_of(case: Case) -> int | None:
-    """The number of processes to launch over MPI."""
-    return case.devices if case.mpi else None
+def supervised(words: Sequence[str], restarts: int) -> list[str]:
+    """The command line of a run over MPI under a supervisor."""
+    return [*words, "--restarts", str(restarts), "--launcher", f"{MPIEXEC} -n {{ranks}}"]
 
 
-def config(folder: Path, devices: int) -> Path:
+def config(folder: Path, devices: int, steps: int = STEPS) -> Path:
     """The config of the runs, on some devices."""
     return write_config(
         folder,
         devices,
-        STEPS,
+        steps,
         SAVING,
         evaluate={"every": EVALUATING},
         timeout=TIMEOUT,
@@ -213,24 +234,24 @@ def config(folder: Path, devices: int) -> Path:
     )
 
 
-def weights_of_undisturbed_run() -> str:
-    """The digest of the weights that every run must end with."""
+def undisturbed_run(steps: int = STEPS) -> tuple[str, dict[float, float]]:
+    """The digest of the weights that every run must end with, and the loss of each step."""
     folder = Path(mkdtemp(prefix="kills-"))
-    run = Run(folder, "undisturbed", [str(config(folder, 2))], None)
+    run = Run(folder, "undisturbed", [str(config(folder, 2, steps))], None)
     if run.left(PATIENCE) or run.status != 0:
         run.end()
         sys.exit(f"a run that nothing disturbs fails:\n{run.said}")
     found = digest(checkpoints(folder / "saved")[-1])
+    losses = {figures["step"]: figures["loss"] for figures in run.figures()}
     shutil.rmtree(folder)
-    return found
+    return found, losses
 
 
 def kill_runs(
     cases: Iterable[Case], jobs: int, again: str = "", quiet: bool = False
 ) -> list[Outcome]:
     """Try cases, `jobs` at a time; again: the command line that repeats one, with its number."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's ignores it
-    undisturbed = weights_of_undisturbed_run()
+    undisturbed, _ = undisturbed_run()
 
     def attempt(case: Case) -> Outcome:
         folder = Path(mkdtemp(prefix=f"kills-{case.number}-"))
@@ -275,15 +296,101 @@ def table(results: Sequence[Outcome]) -> str:
     )
 
 
+@dataclass
+class Endurance:
+    """What became of one supervised run under many kills; without problems, all is well."""
+
+    #: Seconds from each kill to the next step that was done.
+    recoveries: list[float] = field(default_factory=list)
+    #: Steps that were done, and those that were done again.
+    steps: int = 0
+    again: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        sound = self.recoveries or [0.0]
+        return (
+            f"{len(self.recoveries)} kills, {self.steps} steps and {self.again} of them again; "
+            f"recovery median {median(sound):.1f} s, slowest {max(sound):.1f} s"
+        )
+
+
+def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
+    """Kill ranks of one supervised run, at random moments; in an empty folder.
+
+    One kill in five comes while an attempt starts, but never two in a row: without any progress in
+    between, a supervisor gives up, as it should.
+    """
+    rng = random.Random(seed)
+    result, steps = Endurance(), kills * FURTHER
+    weights, losses = undisturbed_run(steps)
+    words = [str(config(folder, devices, steps))]
+    run = Run(folder, "endured", supervised(words, restarts=2 * kills), None)
+    run.has_done(1, PATIENCE)
+    early = True
+    for _ in range(kills):
+        early = not early and rng.random() < 0.2
+        if early:
+            time.sleep(rng.uniform(0.0, 2.0))
+        else:
+            run.has_logged(len(run.steps()) + rng.randrange(1, 2 * FURTHER), PATIENCE)
+            time.sleep(rng.uniform(0.0, 0.01))
+        ranks = [p for p in run.processes() if p.role.startswith("rank")]
+        if not ranks:
+            early = True
+            continue
+        begun = time.monotonic()
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(ranks).pid, signal.SIGKILL)
+        time.sleep(0.2)  # a step that was nearly done
+        if not run.has_logged(len(run.steps()) + 1, PATIENCE):
+            break
+        result.recoveries.append(time.monotonic() - begun)
+    if left := run.left(PATIENCE):
+        result.problems.append(f"hang: {'; '.join(map(str, left))}")
+        run.end()
+    done = [(figures["step"], figures["loss"]) for figures in run.figures()]
+    result.steps = len({step for step, _ in done})
+    result.again = len(done) - result.steps
+    saved = checkpoints(folder / "saved")
+    if run.status != 0 or result.steps != steps:
+        result.problems.append(f"status {run.status}, {result.steps} of {steps} steps")
+    elif digest(saved[-1]) != weights:
+        result.problems.append("wrong bits in the last weights")
+    if wrong := sorted({step for step, loss in done if losses[step] != loss}):
+        result.problems.append(f"other data, or wrong bits, in steps {wrong}")
+    if segments := run.shared_memory_left():
+        result.problems.append(f"shared memory left: {', '.join(segments)}")
+    return result
+
+
+def kill_one_run(kills: int, seed: int) -> bool:
+    """Do `endure`, and print what came of it; return whether all is well."""
+    folder = Path(mkdtemp(prefix="kills-"))
+    result = endure(kills, seed, folder)
+    print(result)
+    for problem in result.problems:
+        print(f"  {problem}")
+    if result.problems:
+        print(f"  {folder}, python -m benchmarks.kills --restarts {kills} --seed {seed}")
+    else:
+        shutil.rmtree(folder)
+    return not result.problems
+
+
 def main() -> None:
     """Try cases; print a line for each, and the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=1000, help="how many kills")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--restarts", type=int, metavar="KILLS", help="of one supervised run")
     parser.add_argument("--ranks", default="2-4", help="numbers of ranks to draw from")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--only", type=int, nargs="+", help="the cases with these numbers")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's ignores it
+    if options.restarts:
+        sys.exit(not kill_one_run(options.restarts, options.seed))
     first, _, last = options.ranks.partition("-")
     ranks = range(int(first), int(last or first) + 1)
     numbers = options.only or range(options.cases)

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,8 @@ class Process(NamedTuple):
     """A process of a run."""
 
     pid: int
-    #: "rank 1", "guard 1", "mpiexec", "proxy", or "process" for others.
+    #: "rank 1", "guard 1", "deputy 1" (a guard's own), "mpiexec", "proxy", "supervisor", or
+    #: "process" for others.
     role: str
     #: As /proc says it: R, S, D, T (stopped) ...
     state: str
@@ -52,16 +53,22 @@ class Process(NamedTuple):
 def processes(mark: str) -> list[Process]:
     """The living processes whose environment has the mark, the oldest first."""
     needle = f"{MARK}={mark}".encode()
-    found = []
+    found: list[Process] = []
+    guards = set()
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):  # it has ended
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if needle not in environ:
                 continue
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state not in "ZX":
-                found.append(Process(pid, _role(words, environ), state, " ".join(words)[:200]))
+            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+            if state in "ZX":
+                continue
+            role = _role(words, environ)
+            if role.startswith("guard"):
+                role = role.replace("guard", "deputy") if int(parent) in guards else role
+                guards.add(pid)
+            found.append(Process(pid, role, state, " ".join(words)[:200]))
     return found
 
 
@@ -163,23 +170,34 @@ class Run:
         """What it wrote, to stdout and stderr."""
         return self.output.read_text(errors="replace")
 
-    def steps(self) -> list[int]:
-        """The steps done so far, as its log has them."""
+    def figures(self) -> list[dict[str, float]]:
+        """The figures of the steps done so far, as its log has them."""
         try:
             lines = self.log.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
         entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return [entry["step"] for entry in entries if "tokens" in entry]
+        return [entry for entry in entries if "tokens" in entry]
+
+    def steps(self) -> list[int]:
+        """The steps done so far; those that were done again come again."""
+        return [int(entry["step"]) for entry in self.figures()]
 
     def has_done(self, step: int, seconds: float) -> bool:
         """Wait until a step is done; False if the run ends before, or after so many seconds."""
+        return self._comes(lambda: max(self.steps(), default=0) >= step, seconds)
+
+    def has_logged(self, count: int, seconds: float) -> bool:
+        """Wait as `has_done` does until so many steps are done, again or not."""
+        return self._comes(lambda: len(self.steps()) >= count, seconds)
+
+    def _comes(self, event: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if max(self.steps(), default=0) >= step:
+            if event():
                 return True
             if self.process.poll() is not None:
-                break
+                return event()
             time.sleep(0.001)
         return False
 
