@@ -230,7 +230,7 @@ def config(folder: Path, devices: int, steps: int = STEPS) -> Path:
         SAVING,
         evaluate={"every": EVALUATING},
         timeout=TIMEOUT,
-        # heartbeat=HEARTBEAT,
+        heartbeat=HEARTBEAT,
     )
 
 

@@ -214,8 +214,9 @@ class Watch:
         if self.stderr >= 0:
             os.close(self.stderr)
         if self.pipe >= 0:
-            os.write(self.pipe, b"done\n")
+            self._tell_deputy("done")
             os.close(self.pipe)
+            os.kill(self.deputy, signal.SIGKILL)  # it may be stopped
             os.waitpid(self.deputy, 0)
         if code != 0:
             told = (lost and self.phase != STARTING) or self.killed
@@ -327,7 +328,8 @@ class Watch:
 
     def _tell_deputy(self, word: str) -> None:
         if self.pipe >= 0:
-            os.write(self.pipe, f"{word}\n".encode())
+            with suppress(OSError):  # somebody has killed it
+                os.write(self.pipe, f"{word}\n".encode())
 
     def _kill(self, text: str) -> None:
         self.killed = True
@@ -356,12 +358,13 @@ def close_streams(spared: int) -> None:
 def _stand_deputy(rank: int) -> tuple[int, int]:
     """Fork a process that ends what a killed guard leaves; return it, and the pipe to it.
 
-    It has a session of its own and holds nothing open by which a launcher could know it.
+    When the rank has ended, it wakes a guard that is stopped, for which a launcher would wait. It has a session of its own and holds nothing open by which a launcher could know it.
     """
     if not hasattr(os, "pidfd_open"):
         return 0, -1
     handle = os.pidfd_open(rank)
     ours, theirs = os.pipe()
+    guard = os.getpid()
     deputy = os.fork()
     if deputy:
         os.close(ours)
@@ -373,8 +376,17 @@ def _stand_deputy(rank: int) -> tuple[int, int]:
             with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     words = b""
-    while more := os.read(ours, MESSAGE_BYTES):
-        words += more
+    waits = [ours, handle]
+    while True:
+        ready = select.select(waits, [], [])[0]
+        if handle in ready:
+            waits = [ours]
+            if os.getppid() == guard:
+                os.kill(guard, signal.SIGCONT)
+        elif more := os.read(ours, MESSAGE_BYTES):
+            words += more
+        else:
+            break
     said = words.decode().split("\n")[:-1]
     if "done" not in said:
         _end_orphan(handle)
