@@ -1,8 +1,7 @@
 """The command line `python -m symgraph.run`, which runtime.frontends.cli.run implements."""
 
-import sys
-
 from symgraph.app.command_line import status_of
+from symgraph.app.door import leave
 from symgraph.frontend.backend import load
 
 
@@ -12,4 +11,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -6,12 +6,16 @@ Importing this module is enough. It changes nothing for programs of others that 
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
 from types import TracebackType
+from typing import NoReturn
 
 from symgraph.core.errors import SymgraphError
 
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")  # set by MPI's launchers
 COMMANDS = ("symgraph", "partitioner", "runtime")
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -24,7 +28,19 @@ def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackT
     interrupted = isinstance(error, KeyboardInterrupt)
     if sys.stderr is not None:
         sys.stderr.write(f"symgraph: {'interrupted' if interrupted else f'error: {error}'}\n")
-    raise SystemExit(INTERRUPTED if interrupted else BAD_INPUT)
+    leave(INTERRUPTED if interrupted else BAD_INPUT)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with an exit status; an interrupted rank that has not started MPI by SIGINT.
+
+    A launcher that sees a mere status would let the other ranks wait for this one to start MPI.
+    """
+    launched = any(name in os.environ for name in RANK_VARIABLES)
+    if status == INTERRUPTED and launched and "mpi4py.MPI" not in sys.modules:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(status)
 
 
 def _is_ours(words: list[str]) -> bool:

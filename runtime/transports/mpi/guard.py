@@ -221,6 +221,8 @@ class Watch:
         if code != 0:
             told = (lost and self.phase != STARTING) or self.killed
             time.sleep(LOST_SECONDS if told else LEFT_SECONDS)
+        if self.phase == STARTING and code < 0:  # a mere status would not end the others' start
+            os.kill(os.getpid(), -code)
         os._exit(1 if self.killed else code if code >= 0 else 128 - code)  # as a shell says it
 
     def _pause(self) -> float:
@@ -358,7 +360,8 @@ def close_streams(spared: int) -> None:
 def _stand_deputy(rank: int) -> tuple[int, int]:
     """Fork a process that ends what a killed guard leaves; return it, and the pipe to it.
 
-    When the rank has ended, it wakes a guard that is stopped, for which a launcher would wait. It has a session of its own and holds nothing open by which a launcher could know it.
+    When the rank has ended, it wakes a guard that is stopped, for which a launcher would wait. It
+    has a session of its own and holds nothing open by which a launcher could know it.
     """
     if not hasattr(os, "pidfd_open"):
         return 0, -1
