@@ -175,7 +175,9 @@ def test_a_hang_for_want_of_room_is_found():
 @pytest.mark.every(10)
 @pytest.mark.parametrize("seed", range(50))
 def test_verify_says_of_all_operators_what_check_says(seed, monkeypatch):
-    """zb-h2 and zb-v hung where two stages each send the other a gradient's term (seed 25)."""
+    """zb-h2 and zb-v could not be planned where two stages send each other gradients' terms (of
+    networks drawn earlier, seed 25): both name the same ranks.
+    """
     monkeypatch.setattr(draft, "check", lambda *_: None)
     case, apart = random_operators(seed)
     for turn, schedule in enumerate(SCHEDULES):
