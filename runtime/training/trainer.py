@@ -257,7 +257,7 @@ class Trainer:
                 "config": self.job.config.model_dump(mode="json"),
                 "vocabulary": self.vocabulary,
                 "plan": plan_facts(self.job),
-                "versions": versions(),
+                "versions": dict(versions()),
             }
         )
 

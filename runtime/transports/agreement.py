@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -76,14 +76,14 @@ def agree_on_settings(transport: Transport, settings: dict[str, Any]) -> None:
     agree(transport, settings, complaint)
 
 
-def agree_on_versions(transport: Transport, versions: dict[str, str]) -> None:
+def agree_on_versions(transport: Transport, versions: Mapping[str, str]) -> None:
     """Raise RunError on every rank unless all run the same code; warn of other libraries.
 
     Results remain right with another numpy or BLAS on a host, but their bits depend on what is
     placed there.
     """
     transport.waiting_for("the start: comparing versions")
-    everywhere = transport.exchange(versions)
+    everywhere = transport.exchange(dict(versions))
     agree(
         transport,
         versions["symgraph"],

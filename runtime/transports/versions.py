@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from threadpoolctl import threadpool_info
@@ -17,10 +19,11 @@ PACKAGES = ("symgraph", "partitioner", "runtime")
 SOURCES = (".py", ".cu", ".cuh")
 
 
-@cache
-def code_digest() -> str:
-    """Return a digest of the source files of this package that are installed here."""
-    root = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """Return a digest of symgraph's source files that are installed in a folder."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*")):
@@ -30,7 +33,6 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-@cache
 def blas_kernel() -> str:
     """Return the library and the kernel of matrix products, such as "openblas 0.3.31 SkylakeX"."""
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
@@ -42,12 +44,14 @@ def blas_kernel() -> str:
     return ", ".join(sorted(found)) or "unknown"
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Return the versions by what they are of."""
-    return {
+    found = {
         "symgraph": f"{__version__} (code {code_digest():.12})",
         "Python": platform.python_version(),
         "numpy": np.__version__,
         "numba": version("numba"),
         "BLAS": blas_kernel(),
     }
+    return MappingProxyType(found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ from safetensors.numpy import load_file
 from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.disk import Disk
 from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.checkpoints.state import read_about
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import make_cluster
+from runtime.transports.versions import versions
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError, RunError
 from tests.helpers.small_lm import write_config
@@ -132,6 +136,77 @@ def test_other_words_are_refused(path):
         train(path, "train.steps=4")
 
 
+def flip(file: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 16
+    file.write_bytes(data)
+
+
+DAMAGES = {
+    "a bit": (lambda f: flip(f / "rank-0.safetensors"), "rank-0.safetensors is not as it was w"),
+    "gone": (lambda f: (f / "rank-1.safetensors").unlink(), "rank-1.safetensors is missing"),
+    "cut": (lambda f: os.truncate(f / "rank-1.safetensors", 9), "rank-1.safetensors has 9 bytes"),
+    "manifest": (lambda f: flip(f / "checkpoint.json"), "checkpoint.json (is not as|cannot be)"),
+    "old": (lambda f: (f / "checkpoint.json").write_text('{"steps": 7}'), "has no checksum"),
+    "stale": (
+        lambda f: shutil.copy(f.with_name("step-00000005") / "rank-1.safetensors", f),
+        r"rank-1.safetensors (has \d+ bytes|is not as it was written)",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_and_the_older_one_named(path, how):
+    """F5: 128 of 128 were refused without a word of the older one, which was whole.
+
+    And F4: what loads were not the numbers that had been saved.
+    """
+    damage, what = DAMAGES[how]
+    train(path, "train.steps=7")
+    saved = path.parent / "saved"
+    damage(saved / "step-00000007")
+    with pytest.raises(ConfigError, match=rf"step-00000007 is damaged: .*{what}") as caught:
+        train(path)
+    assert f"the newest whole one is {saved / 'step-00000005'}: checkpoint.fallback=true" in str(
+        caught.value
+    )
+    with pytest.warns(UserWarning, match="it is set aside, and .*step-00000005 taken"):
+        loss, _, source = train(path, "checkpoint.fallback=true")
+    assert source == saved / "step-00000005"
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "damaged-step-00000007",
+        "step-00000010",
+        "step-00000012",
+    ]
+    assert loss == train(path, f"checkpoint.directory={path.parent / 'other'}")[0]
+
+
+def test_without_a_whole_checkpoint_no_run_starts_silently_anew(path):
+    train(path, "train.steps=2")
+    flip(path.parent / "saved" / "step-00000002" / "rank-0.safetensors")
+    for fallback in ("true", "false"):
+        with pytest.raises(ConfigError, match="no older one that is whole: start anew with"):
+            train(path, f"checkpoint.fallback={fallback}")
+    assert train(path, "checkpoint.resume=never", "train.steps=2")[2] is None
+
+
+def test_other_versions_than_the_checkpoints_are_warned_of(path, monkeypatch):
+    train(path, "train.steps=2")
+    now = {**versions(), "numpy": "9.9"}
+    monkeypatch.setattr("runtime.training.trainer.versions", lambda: now)
+    with pytest.warns(UserWarning, match=r"other versions \(numpy 9.9, not .*: bits may differ"):
+        train(path, "train.steps=3")
+
+
+def test_the_manifest_says_how_the_run_was_planned(path):
+    train(path, "train.steps=2")
+    about = read_about(path.parent / "saved" / "step-00000002")
+    assert about["plan"]["micro_batches"] == 4
+    assert about["versions"] == versions()
+    assert (about["steps"], about["updates"], about["generation"]) == (2, 2, 1)
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
     """It was told after the last one, when nothing could be saved any more."""
     (path.parent / "saved").write_text("a file, not a folder")
@@ -144,12 +219,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
 
 
 def test_two_runs_do_not_write_into_one_folder(path):
-    """Each removed what the other one was writing: one ended at a file that was not there."""
+    """Each removed what the other one was writing: one ended at a file that was not there.
+
+    F12: the second one read the folder before it took the lock, and found half a checkpoint.
+    """
+    (path.parent / "step-00000009").mkdir()
     with (
         CheckpointFolder(path.parent).alone(),
         pytest.raises(ConfigError, match="another run is writing checkpoints into"),
     ):
         train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
+    (path.parent / "step-00000009").rmdir()
     train(path, f"checkpoint.directory={path.parent}", "train.steps=1")
     assert CheckpointFolder(path.parent).newest() == path.parent / "step-00000001"
 

@@ -68,6 +68,18 @@ def test_the_newest_that_all_ranks_have(tmp_path, ranks):
     assert not begun.exists()
 
 
+def test_a_damaged_snapshot_does_not_count(tmp_path):
+    """A bit of one rank's newest had flipped: that rank alone trained on with a wrong number."""
+    on_ranks(2, lambda comm: saved(comm, tmp_path, [1, 2, 3]))
+    file = tmp_path / "run" / "rank-1" / "step-00000003" / "rank-1.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.warns(UserWarning, match="step-00000003 is damaged: rank-1.safetensors is not as"):
+        found = on_ranks(2, lambda comm: loaded(comm, tmp_path))
+    assert [(place.iteration, arrays["n"]) for place, arrays in found] == [(2, 20), (2, 20)]
+
+
 def test_a_rank_that_dies_while_it_saves(tmp_path):
     """The others have the new one, and the old ones still, though they keep but one."""
     on_ranks(2, lambda comm: saved(comm, tmp_path, [1], keep=1))
