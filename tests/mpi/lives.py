@@ -3,7 +3,8 @@
     python -m tests.mpi.lives MOMENT RANK
 
 The rank says `at MOMENT process P guard G` and stays there until a signal comes; others go on.
-Moments: `before` MPI, `running`, `busy` (holding Python's lock in C), `closed` (after its goodbye).
+Moments: `before` MPI (`never`: the others' patience for it is short), `running`, `busy` (holding
+Python's lock in C), `closed` (after its goodbye).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import numpy as np
 
 from runtime.transports import Transport
+from runtime.transports.mpi import cluster as mpi_cluster
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.app.command_line import report
 from tests.helpers.faults import say
@@ -24,6 +26,7 @@ RANK = int(os.environ.get("PMI_RANK", "0"))
 TIMEOUT = 60.0
 HEARTBEAT = 2.0  # seconds
 BUSY = 3 * HEARTBEAT
+START = 5.0
 
 
 def come_to(moment: str) -> None:
@@ -50,7 +53,11 @@ def work(end: Transport) -> None:
 def main() -> int:
     """Run as the command line does."""
     come_to("before")
-    cluster = MpiCluster(TIMEOUT, HEARTBEAT)
+    come_to("never")
+    timeout = TIMEOUT
+    if sys.argv[1] == "never":
+        timeout = mpi_cluster.START_SECONDS = START
+    cluster = MpiCluster(timeout, HEARTBEAT)
     try:
         cluster.run(work)
         cluster.complete()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.launch import LIMIT, MPIEXEC, ROOT, Ended, environment, launch_each, left, needs_mpi
-from tests.mpi.lives import HEARTBEAT
+from tests.mpi.lives import HEARTBEAT, START
 from tests.mpi.test_mpi_failures import TRAIN, write_config
 
 pytestmark = needs_mpi
@@ -57,6 +57,7 @@ def lives(moment: str, rank: int, ranks: int = 3) -> Iterator[tuple[int, int, li
     assert left(processes, SOON) == []
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_config_that_one_host_lacks_ends_all_ranks(lost, tmp_path):
     """F1: `mpiexec -n 1 … good.yaml : -n 1 … missing.yaml` printed its error and hung in MPI_Init.
@@ -82,6 +83,18 @@ def test_a_rank_that_dies_before_mpi_starts_ends_the_others(signum):
     assert found[0].status != 0
 
 
+def test_a_rank_that_never_starts_mpi_ends_the_others():
+    """F3: at start-up, nothing bounded the wait of the others in MPI_Init."""
+    with lives("never", 1) as (_, _, found):
+        pass
+    (ended,) = found
+    assert ended.status != 0
+    text = rf"MPI did not start within {START:g} s: another rank has ended or never started$"
+    told = ended.lines(rf"^symgraph: error: rank [02]: {text}")
+    assert len(told) == 2, str(ended)
+
+
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stopped_rank_ends_the_run_within_the_heartbeat(rank):
     """F3: nobody noticed before the `timeout` was over."""
@@ -97,6 +110,7 @@ def test_a_stopped_rank_ends_the_run_within_the_heartbeat(rank):
     assert len(others) == 2, str(ended)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_silent_rank_is_named(rank):
     """F3: no word came from a rank on a host behind a cut link; here its guard is stopped too."""
@@ -119,6 +133,7 @@ def test_a_rank_that_is_busy_is_not_silent():
     assert len(found[0].lines("has done its work")) == 3
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_lost_after_its_goodbye_is_named(signum, rank):

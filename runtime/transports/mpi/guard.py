@@ -79,6 +79,7 @@ OVERDUE = {
 }
 SILENT = "nothing was heard of its process for {seconds:g} s (its host is down, or the link is cut)"
 HALTED = "its process was stopped for {seconds:g} s (by a signal such as SIGSTOP)"
+HALTED_LAUNCHER = "the launcher's process, which MPI needs to start, was stopped for {seconds:g} s"
 
 
 class Guard:
@@ -299,7 +300,8 @@ class Watch:
             self._note_segments()
         self._tell_peers(b"\n")
         self.age += seconds
-        self.halted = self.halted + seconds if _is_stopped(self.process) else 0.0
+        needed = self.process, *([os.getppid()] if self.phase == STARTING else [])
+        self.halted = self.halted + seconds if any(map(_is_stopped, needed)) else 0.0
         for peer in self.silent:
             self.silent[peer] += seconds
             if self.silent[peer] > self.heartbeat:
@@ -310,7 +312,8 @@ class Watch:
             if self.age > STOPPED_SECONDS:
                 self._kill("")
         elif self.halted > self.heartbeat:
-            text = HALTED.format(seconds=self.heartbeat)
+            whose = HALTED if _is_stopped(self.process) else HALTED_LAUNCHER
+            text = whose.format(seconds=self.heartbeat)
             self._say(f"{self.name}: {text}; it is killed")
             self._fail(self.rank, text)
             self.bound, self.age = None, STOPPED_SECONDS if self.phase == STARTING else 0.0

@@ -8,6 +8,7 @@ overwrite its array once the ticket is done.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -45,13 +46,14 @@ from runtime.transports.base import (
 from runtime.transports.stalls import stalled, verdict
 from runtime.transports.threads.collectives import Meetings, ThreadCollectives
 from runtime.transports.threads.spin import changed
-from symgraph.app.command_line import exit_status
+from symgraph.app.command_line import FAILED, exit_status, say
 from symgraph.core.errors import ConfigError, PeerFailed, RunError
 
 __all__: list[str] = []
 
 # A Ctrl-C just before a thread blocks is noticed only when that wait ends: so waits are short.
 LOOK_SECONDS = 0.1
+LEAVE_SECONDS = 60.0  # for ranks to come to the end of what they compute, after a failure
 CORES = core_count()
 
 
@@ -367,7 +369,15 @@ class ThreadCluster(Cluster):
             rank.shutdown()
 
     def leave(self, status: int) -> None:
-        """See `Cluster.leave`; all ranks are in this process, which goes on."""
+        """See `Cluster.leave`; all ranks are in this process, which goes on.
+
+        If a rank has not stopped within `LEAVE_SECONDS`, stuck in code that is not ours, the
+        process ends here: no thread can be stopped from outside.
+        """
+        late = self._await_idle(LEAVE_SECONDS)
+        if late is not None:
+            say(f"error: rank {late} did not stop within {LEAVE_SECONDS:g} s; the process ends")
+            os._exit(status or FAILED)
         self.close()
 
     def _run(self, work: Callable[[Transport], T]) -> list[T]:
@@ -379,7 +389,7 @@ class ThreadCluster(Cluster):
                 pass
         except BaseException as interrupt:  # Ctrl-C
             run.fail(Failure(-1, "", "interrupted", exit_status(interrupt)))
-            self._await_idle()
+            self._await_idle(LEAVE_SECONDS)
             raise
         finally:
             self._current = None
@@ -388,10 +398,20 @@ class ThreadCluster(Cluster):
             raise error
         return [run.results[rank] for rank in range(self.size)]
 
-    def _await_idle(self) -> None:
-        """Wait until each rank's thread has done all work submitted to it."""
-        for thread in self._ranks:
-            thread.submit(int).result()
+    def _await_idle(self, seconds: float | None = None) -> int | None:
+        """Wait until each rank's thread has done all work submitted to it; return one that has not.
+
+        seconds: the longest wait; None: no limit.
+        """
+        if self._closed:
+            return None
+        end = None if seconds is None else time.monotonic() + seconds
+        for rank, thread in enumerate(self._ranks):
+            try:
+                thread.submit(int).result(end and max(end - time.monotonic(), 0.0))
+            except TimeoutError:
+                return rank
+        return None
 
 
 def _name_thread(rank: int) -> None:

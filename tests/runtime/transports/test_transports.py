@@ -200,6 +200,32 @@ def test_ctrl_c_stops_all_ranks(delay):
             assert cluster.run(lambda end: end.rank) == [0, 1]
 
 
+STUCK = """
+import time
+from runtime.transports.threads import cluster as threads
+threads.LEAVE_SECONDS = 0.2
+ranks = threads.ThreadCluster(2)
+try:
+    ranks.run(lambda end: time.sleep(1000) if end.rank else signal.raise_signal(signal.SIGINT))
+except KeyboardInterrupt:
+    ranks.leave(130)
+"""
+
+
+def test_a_rank_that_never_stops_does_not_keep_the_process():
+    """After Ctrl-C, a run waited for ever for a rank that was stuck in a reader."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import signal{STUCK}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 130, ended
+    assert ended.stderr == "symgraph: error: rank 1 did not stop within 0.2 s; the process ends\n"
+
+
 def test_a_run_inside_a_run_is_refused():
     with (
         ThreadCluster(2, PATIENT) as cluster,
