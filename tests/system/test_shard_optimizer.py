@@ -11,6 +11,7 @@ import pytest
 
 import symgraph as sg
 from partitioner.cutting.replicas import buckets
+from runtime.backends.device.arrays import on_host
 from runtime.engine.session import Session, initialize
 from runtime.planning.planner import plan
 from runtime.schedule.instructions import WEIGHTS, Collective, Update
@@ -20,11 +21,12 @@ from runtime.training.checkpoints.saves import save
 from runtime.training.checkpoints.state import restore
 from runtime.training.checkpoints.tensors import Reader
 from runtime.transports import Cluster, ThreadCluster
-from symgraph.core.context import cpu
+from symgraph.core.context import cpu, gpu
 from symgraph.core.errors import ConfigError, ScheduleError
 from symgraph.frontend.optimizer import SGD, Optimizer
 from symgraph.passes.loss_scale import LossScale
 from tests.fakes.fake_cluster import FakeCluster
+from tests.helpers.gpus import STAND_IN
 from tests.helpers.small_lm import losses, write_bucketed, write_config
 from tests.mpi.launch import launch, needs_mpi
 from tests.system.test_replicated import feeds, network, placed
@@ -49,7 +51,7 @@ def rule(name: str) -> Optimizer:
 
 def session(
     cluster: Cluster,
-    groups: dict[str, Any],
+    where: dict[str, Any],
     optimizer: Optimizer,
     *,
     shard: bool,
@@ -60,7 +62,7 @@ def session(
 ) -> Session:
     case = network(dropout=0.3, tied=tied)
     made = replace(
-        placed(cluster.size, **groups),
+        placed(cluster.size, **where),
         **{"update": True, "micro_batches": 2, "schedule": "1f1b", **options},
         slots=len(optimizer.slots()),
         shard_optimizer=shard,
@@ -83,7 +85,10 @@ def trained(cluster: Cluster, *args: Any, steps: int = 6, **given: Any) -> Train
     with cluster:
         run = session(cluster, *args, **given)
         figures = [run.step(feeds(i)) for i in range(steps)]
-        copies = [{n: a.tobytes() for n, a in own.items()} for _, own in sorted(run.arrays.items())]
+        copies = [
+            {n: on_host(a).tobytes() for n, a in own.items()}
+            for _, own in sorted(run.arrays.items())
+        ]
         return Trained({n: a.tobytes() for n, a in run.parameters().items()}, figures, copies)
 
 
@@ -132,6 +137,15 @@ def test_many_buckets_on_late_ranks(monkeypatch, places, clip):
     for shard in (True, False):
         cluster = FakeCluster(ranks, 0, seed=ranks, delay=1e-4)
         assert trained(cluster, groups, rule("adam"), shard=shard, clip=clip) == want
+
+
+@pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_on_cards_no_bit_changes_either(shared_gpu, clip):
+    cards = {"groups": {"embed": gpu(0), "hidden": (gpu(1), gpu(0)), "decode": gpu(1)}}
+    cards |= {"default": gpu(0), "devices": (gpu(0), gpu(1))}
+    whole, sharded = both("two", "adam", clip=clip, **cards)
+    assert sharded == whole
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ from runtime.training.job import prepare
 from runtime.training.trainer import Trainer, load_corpus
 from runtime.transports import ThreadCluster, make_cluster
 from symgraph.app.config import load_config
-from symgraph.core.context import cpu
+from symgraph.core.context import cpu, gpu
 from symgraph.core.errors import RunError
 from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
 from symgraph.passes.batching import Feed
 from symgraph.passes.loss_scale import LossScale
+from tests.helpers.gpus import STAND_IN
 from tests.helpers.small_lm import write_config
 from tests.mpi.launch import launch, needs_mpi
 
@@ -61,7 +62,9 @@ def session(
     groups = {"first": cpu(0), "second": cpu(1)}
     more: dict[str, Any] = {"update": True, "states": {"state": state.list_outputs()[0]}}
     count = 1 if norm else 2  # normalisation mixes the samples of a micro-batch
-    options = Options(groups, cpu(0), (cpu(0), cpu(1)), "1f1b", count, **(more | given))
+    more |= {"groups": groups, "default": cpu(0), "devices": (cpu(0), cpu(1))}
+    more |= {"schedule": "1f1b", "micro_batches": count}
+    options = Options(**(more | given))
     made = plan(out, feeds, options, wrt=wrt, dtypes=dict.fromkeys(wrt, "float32"))
     arrays = initialize(made, cluster, sg.init.Uniform(0.5), seed=3)
     rule = sg.optimizer.create("sgd", learning_rate=0.1)
@@ -119,6 +122,16 @@ def test_what_was_bad_before_the_step_is_named(name, node, rank, what):
     assert f"node {node} is the first" in str(caught.value)
     assert f"(rank {rank}, micro-batch 0)" in str(caught.value)
     assert f"its {what} {name!r} was not finite before" in str(caught.value)
+
+
+@pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)
+def test_values_on_a_card_are_looked_at_too(shared_gpu):
+    with ThreadCluster(2) as cluster:
+        cards = {"groups": {"first": gpu(0), "second": gpu(1)}, "devices": (gpu(0), gpu(1))}
+        run = session(cluster, **cards, default=gpu(0))
+        run.step(fed(0))
+        with pytest.raises(RunError, match=r"node 'logged' \(log\) .* \(rank 1, micro-batch 1\)"):
+            run.step(fed(1, bad=True))
 
 
 def test_a_gradient_that_is_not_finite_is_found_at_the_next_step_at_the_latest():
