@@ -199,6 +199,10 @@ def require_options(feeds: Mapping[str, Any], options: Options) -> None:
     _require_feeds(feeds)
     require_context("default", options.default)
     require_contexts("devices", options.devices)
+    if not isinstance(options.groups or {}, Mapping):
+        raise TypeError(
+            f"group2ctx maps groups to devices, as in {{'a': cpu(0)}}, not {options.groups!r}"
+        )
     for group, devices in (options.groups or {}).items():
         require_contexts(f"group2ctx: what {group!r} is mapped to", devices)
     require_known(options.schedule, options.strategy)

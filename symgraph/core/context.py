@@ -24,7 +24,7 @@ class Context:
     index: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.index < 0:
+        if self.kind not in KINDS or type(self.index) is not int or self.index < 0:
             raise ConfigError(_refusal(f"{self.kind}({self.index})"))
 
     @property

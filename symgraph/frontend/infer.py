@@ -135,8 +135,8 @@ def _infer_node(node: SymNode, values: dict[Key, Any], settled: set[int]) -> boo
     changed = False
     for key, old, new in zip((*in_keys, *out_keys), before, (*ins, *outs), strict=True):
         if new is not None and new != old:
-            if len(new) > MAX_AXES or math.prod(new) > LARGEST:
-                site.fail(f"an array of shape {tuple(new)} cannot exist")
+            if len(new) > MAX_AXES or 8 * math.prod(new) > LARGEST:
+                site.fail(f"no memory holds an array of shape {tuple(new)}")
             values[key] = tuple(new)
             changed = True
     return changed

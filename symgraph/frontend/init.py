@@ -314,7 +314,8 @@ def _load(text: str, arguments: Mapping[str, Any]) -> Initializer:
     if text.startswith("["):
         try:
             name, arguments = json.loads(text)
-        except ValueError:
+            name, arguments = str.lower(name), dict(arguments)
+        except (TypeError, ValueError, RecursionError):
             raise GraphError(f"initializer {text!r} is not JSON of [name, arguments]") from None
     name = _ALIASES.get(name.lower(), name.lower())
     if name not in INITIALIZERS:

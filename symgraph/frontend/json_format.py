@@ -70,6 +70,8 @@ def loads(text: str) -> list[Entry]:
             if outputs_left < 0:
                 raise GraphError(f"the nodes up to {row['name']!r} have too many outputs")
         entries = [_entry(nodes, "heads", *entry) for entry in heads]
+        if not entries:
+            raise GraphError("it has no heads")
         require_unique_variables(walk(entries))
     return entries
 

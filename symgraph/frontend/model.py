@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from symgraph.core.errors import ConfigError, GraphError, nearest
+from symgraph.core.errors import ConfigError, GraphError, SymgraphError, nearest
 from symgraph.frontend.callback import BatchEndParam
 from symgraph.frontend.name import NameManager
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
@@ -92,16 +94,17 @@ def load_model(path: str, **kwargs: Any) -> Model:
     module_name, _, function_name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        file = getattr(sys.modules.get(module_name.partition(".")[0]), "__file__", None)
-        reason = f"; {file} is found instead of a package" if file else ""
-        raise ConfigError(
-            f"model: there is no module {error.name!r} (for {path!r}){reason}"
-        ) from None
+    with _of_the_user(path):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module_name.startswith(error.name):
+                raise
+            file = getattr(sys.modules.get(module_name.partition(".")[0]), "__file__", None)
+            reason = f"; {file} is found instead of a package" if file else ""
+            raise ConfigError(
+                f"model: there is no module {error.name!r} (for {path!r}){reason}"
+            ) from None
     build: Callable[..., Any] | None = getattr(module, function_name, None)
     if build is None:
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -109,12 +112,13 @@ def load_model(path: str, **kwargs: Any) -> Model:
             f"model: {module_name} has no function {function_name!r}; "
             f"{nearest(function_name, known)}"
         )
-    try:
-        model = build(**kwargs)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise
-        raise ConfigError(f"model: {path}: {error}; check `args:`") from None
+    with _of_the_user(path):
+        try:
+            model = build(**kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise ConfigError(f"model: {path}: {error}; check `args:`") from None
     if not isinstance(model, Model):
         raise ConfigError(
             f"model: {path} returns {type(model).__name__}, not a symgraph.Model: return "
@@ -122,3 +126,21 @@ def load_model(path: str, **kwargs: Any) -> Model:
             "examples/lstm_lm.py does"
         )
     return model
+
+
+@contextmanager
+def _of_the_user(path: str) -> Iterator[None]:
+    """Turn what a model's own code raises into a ConfigError that names the line of that code."""
+    try:
+        yield
+    except (SymgraphError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        at = f"{last.filename}, line {last.lineno}"
+        if isinstance(error, SyntaxError):
+            at = f"{error.filename}, line {error.lineno}"
+        raise ConfigError(
+            f"model: {path} failed at {at}: {type(error).__name__}: {error} "
+            "(--traceback shows all calls)"
+        ) from error

@@ -51,6 +51,8 @@ class ModuleSymbol:
         logger: Any,
     ) -> ModuleSymbol:
         """Check the names that a module is given."""
+        if not isinstance(symbol, Symbol):
+            raise TypeError(f"a module is made of a symbol, not {symbol!r}")
         arguments = symbol.list_arguments()
         return cls(
             symbol,
