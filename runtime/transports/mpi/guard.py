@@ -224,6 +224,9 @@ class Watch:
             time.sleep(LOST_SECONDS if told else LEFT_SECONDS)
         if self.phase == STARTING and code < 0:  # a mere status would not end the others' start
             os.kill(os.getpid(), -code)
+        if code != 0 and self.phase == STARTING:
+            # Hydra ends the others, who wait in MPI_Init, only for a signal: no status before that.
+            os.kill(os.getpid(), signal.SIGINT if code in (130, -2) else signal.SIGKILL)
         os._exit(1 if self.killed else code if code >= 0 else 128 - code)  # as a shell says it
 
     def _pause(self) -> float:
