@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from runtime.frontends.cli import verify
+from runtime.frontends.cli.postmortem import tell
 from runtime.frontends.cli.simulate import explore
 from runtime.schedule.generators.table import SCHEDULES
 from symgraph.app.command_line import OK, Parser, status_of
@@ -60,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
         if options.command == "verify":
             return verify.main(options.file)
-        explore(options)
+        if options.command == "postmortem":
+            tell(options)
+        else:
+            explore(options)
         return OK
 
     return status_of(work)
@@ -90,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verification.add_argument("file", metavar="FILE", help="the plan")
+    postmortem = commands.add_parser(
+        "postmortem", help="say who waited for whom, from the flight records of a run that failed"
+    )
+    postmortem.add_argument("files", nargs="+", metavar="FILE|FOLDER")
     return parser
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 import time
 from abc import ABC, abstractmethod
@@ -119,22 +118,26 @@ class EventLog(StepLog):
 def _cut(path: Path, after: int) -> None:
     """Cut the lines of steps after this one off the end of a log, and a line half written.
 
-    A line with a later step than the next line's is of another run: it stays, like all before it.
+    If figures of a step are followed by those of an earlier one, they are of another run: they
+    stay, like all before them.
     """
     lines = path.read_bytes().splitlines(keepends=True)
-    last: float = math.inf
+    kept: list[bytes] = []  # of earlier steps, such as the writing of a checkpoint
+    last = math.inf
     while lines:
+        line = lines.pop()
         try:
-            step = json.loads(lines[-1])["step"]
-        except (ValueError, KeyError, TypeError):
-            if lines[-1].endswith(b"\n"):
+            said = json.loads(line)
+            step, of_step = said["step"], "loss" in said
+            if of_step and not after < step <= last:
+                lines.append(line)
                 break
-            step = last
-        if not after < step <= last:
-            break
-        last = step
-        lines.pop()
-    os.truncate(path, sum(map(len, lines)))
+        except (ValueError, KeyError, TypeError):
+            continue
+        last = step if of_step else last
+        if step <= after:
+            kept.insert(0, line)
+    path.write_bytes(b"".join([*lines, *kept]))
 
 
 def _event(step: int, content: bytes) -> bytes:

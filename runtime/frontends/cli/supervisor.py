@@ -52,7 +52,6 @@ HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LOST = {signal.SIGKILL, signal.SIGSTOP}  # what others do to a process; the rest are its own errors
 LOOK_SECONDS = 0.1
 START_SECONDS = 60.0  # at least, until a process is heard of
-HEARTBEAT_SECONDS = 20.0
 END_SECONDS = 10.0  # from SIGTERM to SIGKILL for what an attempt leaves
 KEPT_RECORDS = 10  # attempts whose flight records stay
 PR_SET_PDEATHSIG = 1
@@ -390,7 +389,7 @@ class Supervisor:
 
     def _look_for_silence(self, attempt: Attempt, patience: float) -> None:
         """Set `silent` if nothing has been heard for too long, of one process or of all."""
-        now, bound = time.monotonic(), 2 * getattr(self.config, "heartbeat", HEARTBEAT_SECONDS)
+        now, bound = time.monotonic(), 2 * self.config.heartbeat
         known = [link for link in self._links if link.ranks]
         for link in known:
             if now - link.heard > bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from symgraph.app.step_log import EventLog, crc32c
+from symgraph.app.step_log import EventLog, JsonLog, crc32c
 from symgraph.core.errors import ConfigError
 
 
@@ -98,3 +99,16 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write events to .*file/x: Not a directory"):
         EventLog(str(tmp_path / "file" / "x"))
+
+
+def test_a_run_that_resumes_writes_no_step_twice(tmp_path):
+    """A killed run had written steps 3 and 4, and half a line, after its checkpoint of step 2."""
+    path = tmp_path / "log"
+    steps = [{"step": n, "loss": 1.0} for n in (8, 9, 1, 2, 3)]
+    saved = {"step": 2, "checkpoint_stall": 0.1}
+    lines = [*steps, saved, {"step": 4, "loss": 1.0}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 5, "lo')
+    with JsonLog(str(path), 2) as log:
+        log.write(step=3, loss=2.0)
+    left = [json.loads(line) for line in path.read_text().splitlines()]
+    assert left == [*steps[:4], saved, {"step": 3, "loss": 2.0}]

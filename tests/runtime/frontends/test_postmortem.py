@@ -1,0 +1,30 @@
+"""`python -m runtime postmortem`: a rank raises, and the records tell who waited for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.__main__ import main
+from symgraph.run import main as run
+from tests.mpi.test_mpi_failures import write_config
+
+FAULT = {"where": "b", "phase": "backward", "how": "raise", "step": 2}
+
+
+def test_the_story_of_a_rank_that_raised(tmp_path, capsys):
+    path = write_config(tmp_path, args=FAULT, checkpoint={"directory": str(tmp_path / "ck")})
+    assert run([str(path), "--json"]) == 1
+    folder = tmp_path / "ck" / "flight"
+    assert f"(flight records: {folder}" in capsys.readouterr().err
+    assert main(["postmortem", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "rank 1 failed first at 1B0 (step 2), node 'fault_b_grad0': RuntimeError" in said
+    assert "waited in R3.0 for tag 3 (hidden_grad0, micro-batch 0) from rank 1" in said
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "clock": {"unix": 1}}'])
+def test_a_damaged_file_is_one_line(text, tmp_path, capsys):
+    file = tmp_path / "rank-0.json"
+    file.write_text(text)
+    assert main(["postmortem", str(file)]) == 2
+    assert capsys.readouterr().err == f"symgraph: error: {file} is not a whole flight record\n"
