@@ -16,8 +16,8 @@ process, is killed. A case that fails leaves its folder, and prints how to repea
 drawn depends on seed and case alone, but when a signal arrives also on the machine.
 
 --restarts kills ranks of one run on 3 devices under a supervisor, so many times, at random moments.
-Every step, also one that is done again, must have the loss of the undisturbed run, and so must the
-last weights; the recovery is the time from a kill to the next step that is done.
+Every step must be in the log once, with the loss of the undisturbed run, and the last weights must
+be that run's; the recovery is the time from a kill to the next step that is done.
 """
 
 from __future__ import annotations
@@ -302,17 +302,13 @@ class Endurance:
 
     #: Seconds from each kill to the next step that was done.
     recoveries: list[float] = field(default_factory=list)
-    #: Steps that were done, and those that were done again.
+    #: Steps that were done, in all attempts together.
     steps: int = 0
-    again: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         sound = self.recoveries or [0.0]
-        return (
-            f"{len(self.recoveries)} kills, {self.steps} steps and {self.again} of them again; "
-            f"recovery median {median(sound):.1f} s, slowest {max(sound):.1f} s"
-        )
+        return f"{len(self.recoveries)} kills in {self.steps} steps; recovery median {median(sound):.1f} s, slowest {max(sound):.1f} s"
 
 
 def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
@@ -328,7 +324,7 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
     run = Run(folder, "endured", supervised(words, restarts=2 * kills), None)
     run.has_done(1, PATIENCE)
     early = True
-    for _ in range(kills):
+    while len(result.recoveries) < kills and run.status is None:
         early = not early and rng.random() < 0.2
         if early:
             time.sleep(rng.uniform(0.0, 2.0))
@@ -346,14 +342,15 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
         if not run.has_logged(len(run.steps()) + 1, PATIENCE):
             break
         result.recoveries.append(time.monotonic() - begun)
+    if len(result.recoveries) < kills:
+        result.problems.append(f"ended after {len(result.recoveries)} of {kills} kills")
     if left := run.left(PATIENCE):
         result.problems.append(f"hang: {'; '.join(map(str, left))}")
         run.end()
     done = [(figures["step"], figures["loss"]) for figures in run.figures()]
-    result.steps = len({step for step, _ in done})
-    result.again = len(done) - result.steps
+    result.steps = len(done)
     saved = checkpoints(folder / "saved")
-    if run.status != 0 or result.steps != steps:
+    if run.status != 0 or [step for step, _ in done] != [*range(1, steps + 1)]:
         result.problems.append(f"status {run.status}, {result.steps} of {steps} steps")
     elif digest(saved[-1]) != weights:
         result.problems.append("wrong bits in the last weights")

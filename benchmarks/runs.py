@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 MARK = "SYMGRAPH_BENCHMARK_RUN"
 SHM = Path("/dev/shm")
+LOOK_SECONDS = 0.1  # from one look for processes to the next, which takes a while itself
 OWN_SHM = 'mount --bind "$0" /dev/shm && exec "$@"'  # in a mount namespace of its own
 GROUPS = ("embed", "layer0", "layer1", "decode")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "1f1b", "gpipe")  # by number of devices
@@ -133,6 +134,7 @@ class Run:
         self.log = folder / f"{name}.log"
         self.output = folder / f"{name}.out"
         self.mark = uuid4().hex
+        self._text, self._figures = b"", []
         self._shm = folder / f"{name}.shm"
         self._shm.mkdir()
         self._before = set(_segments(SHM))
@@ -173,11 +175,16 @@ class Run:
     def figures(self) -> list[dict[str, float]]:
         """The figures of the steps done so far, as its log has them."""
         try:
-            lines = self.log.read_bytes().splitlines(keepends=True)
+            text = self.log.read_bytes()
         except FileNotFoundError:
             return []
+        if text == self._text:
+            return self._figures
+        lines = text.splitlines(keepends=True)
         entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return [entry for entry in entries if "tokens" in entry]
+        self._text = text
+        self._figures = [entry for entry in entries if "tokens" in entry]
+        return self._figures
 
     def steps(self) -> list[int]:
         """The steps done so far; those that were done again come again."""
@@ -198,7 +205,7 @@ class Run:
                 return True
             if self.process.poll() is not None:
                 return event()
-            time.sleep(0.001)
+            time.sleep(0.002)
         return False
 
     def processes(self) -> list[Process]:
@@ -222,7 +229,7 @@ class Run:
                     self.process.wait(1.0)
             if not found or time.monotonic() > end:
                 return found
-            time.sleep(0.02)
+            time.sleep(LOOK_SECONDS)
 
     def shared_memory_left(self) -> list[str]:
         """Files of shared memory that it has left behind."""
