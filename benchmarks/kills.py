@@ -308,7 +308,10 @@ class Endurance:
 
     def __str__(self) -> str:
         sound = self.recoveries or [0.0]
-        return f"{len(self.recoveries)} kills in {self.steps} steps; recovery median {median(sound):.1f} s, slowest {max(sound):.1f} s"
+        return (
+            f"{len(self.recoveries)} kills in {self.steps} steps; "
+            f"recovery median {median(sound):.1f} s, slowest {max(sound):.1f} s"
+        )
 
 
 def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
