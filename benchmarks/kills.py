@@ -189,8 +189,8 @@ def try_case(case: Case, folder: Path, undisturbed: str) -> Outcome:
         result.problems.append(("shared memory left", ", ".join(segments)))
     saved, steps = checkpoints(folder / "saved"), first.steps()
     newest = int(saved[-1].name.removeprefix("step-")) if saved else 0
-    # The newest checkpoint that is due may not be written yet.
-    due = max(0, max(steps, default=0) // SAVING - 1) * SAVING
+    # A step is logged before its checkpoint begins, and the one before may not be written yet.
+    due = max(0, (max(steps, default=0) - 1) // SAVING - 1) * SAVING
     if newest < due or (first.status == 0 and newest < STEPS):
         words = f"status {first.status}, {max(steps, default=0)} steps, checkpoint of {newest}"
         result.problems.append(("lost work", words))

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -69,8 +68,8 @@ def sample(processes: Sequence[int], folder: Path) -> Sample:
 def growth(samples: Sequence[Sample]) -> tuple[str, list[str]]:
     """How much was held after the warm-up and what came on top, in words; and what has grown.
 
-    Memory counts by its trend, the others by the median of their last third beside that of their
-    first, so that a checkpoint which is just being written does no harm.
+    Memory counts by its trend, the others by the least in their last third beside the least in
+    their first, so that a checkpoint which is just being written does no harm.
     """
     counted = samples[int(len(samples) * WARM_UP) :]
     memory = np.array([s.memory for s in counted], float)
@@ -81,8 +80,7 @@ def growth(samples: Sequence[Sample]) -> tuple[str, list[str]]:
     third = max(1, len(counted) // 3)
     for name in ("threads", "descriptors", "files"):
         first, last = (
-            median_low(getattr(s, name) for s in part)
-            for part in (counted[:third], counted[-third:])
+            min(getattr(s, name) for s in part) for part in (counted[:third], counted[-third:])
         )
         words.append(f"{name} {first} {last - first:+d}")
         if last > first:
