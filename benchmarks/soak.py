@@ -106,7 +106,7 @@ def watch(folder: Path, ranks: int | None, minutes: float) -> tuple[str, list[st
     if run.left(END_SECONDS) or run.status != 0:
         run.end()
         return f"status {run.status}: {run.said[-300:]}", ["status"]
-    words, grown = growth(samples)
+    words, grown = growth(samples[:-2])  # without those of a run that is ending
     steps = max(run.steps())
     if segments := run.shared_memory_left():
         grown.append(f"shared memory ({', '.join(segments)})")
