@@ -130,19 +130,26 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
 
 
 def _for_their_group(graph: Graph, units: Mapping[str, Unit]) -> set[str]:
-    """Find the first operators of ranks that only their own ctx_group reads, on the same rank."""
+    """Find the operators that need no other group, and that only their own group reads.
+
+    Such an operator reads variables, or those of its group that were dealt out to shards; all its
+    readers have its rank and shard too.
+    """
     forward = [n for n in graph if n.origin is None]
     group = {n.name: lookup(n.tags, "ctx_group") for n in forward}
-    own = {
-        n.name
-        for n in forward
-        if not n.is_variable and units[n.name][::2] == (0, None) and group[n.name] is not None
-    }
+    own: set[str] = set()
     for node in forward:
-        _, rank, shard = units[node.name]
+        level, _, shard = units[node.name]
+        dealt = shard is not None and all(
+            group[v.node] == group[node.name] and units[v.node][::2] == (0, None)
+            for v in node.inputs
+        )
+        if not node.is_variable and group[node.name] is not None and (level == 0 or dealt):
+            own.add(node.name)
+    for node in forward:
         for value in node.inputs:
             at = value.node
-            if shard is not None or rank != units[at][1] or group[node.name] != group[at]:
+            if units[node.name][1:] != units[at][1:] or group[node.name] != group[at]:
                 own.discard(at)
     return own
 

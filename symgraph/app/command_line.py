@@ -61,9 +61,10 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
     if with_traceback or text is None:
         with suppress(OSError):
             traceback.print_exception(error)
+    say(f"error: {text or error}")
     folder = getattr(error, "flight_records", None)  # see runtime.engine.flight_record
-    more = f" (flight records: {folder}; read them with python -m runtime postmortem)"
-    say(f"error: {text or error}{more if folder else ''}")
+    if folder:
+        say(f"flight records: python -m runtime postmortem {folder}")
     return exit_status(error)
 
 

@@ -31,6 +31,7 @@ Run with `python -I -S`: imports the standard library only.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -87,6 +88,7 @@ class Guard:
 
     def __init__(self, process: int, control: socket.socket) -> None:
         self.process = process
+        atexit.register(control.close)  # it is used as long as the process lives
         #: Whether the guard is connected to those of other ranks.
         self.linked = False
         self._control = control

@@ -15,7 +15,7 @@ def test_the_story_of_a_rank_that_raised(tmp_path, capsys):
     path = write_config(tmp_path, args=FAULT, checkpoint={"directory": str(tmp_path / "ck")})
     assert run([str(path), "--json"]) == 1
     folder = tmp_path / "ck" / "flight"
-    assert f"(flight records: {folder}" in capsys.readouterr().err
+    assert f"flight records: python -m runtime postmortem {folder}" in capsys.readouterr().err
     assert main(["postmortem", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "rank 1 failed first at 1B0 (step 2), node 'fault_b_grad0': RuntimeError" in said
