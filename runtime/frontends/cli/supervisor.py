@@ -38,6 +38,7 @@ from runtime.frontends.cli.restarts import (
     plan_overrides,
     read_records,
 )
+from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.flight import FOLDER
 from runtime.training.supervised import LINE_BYTES, VARIABLE
 from runtime.transports import launched_by_mpi
@@ -52,6 +53,7 @@ HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LOST = {signal.SIGKILL, signal.SIGSTOP}  # what others do to a process; the rest are its own errors
 LOOK_SECONDS = 0.1
 START_SECONDS = 60.0  # at least, until a process is heard of
+LAST_SECONDS = 0.5  # for the last words of ranks, once the connections of all of them have ended
 END_SECONDS = 10.0  # from SIGTERM to SIGKILL for what an attempt leaves
 KEPT_RECORDS = 10  # attempts whose flight records stay
 PR_SET_PDEATHSIG = 1
@@ -206,7 +208,7 @@ class Supervisor:
         self.config, self.settings, self._command = config, settings, command
         assert config.checkpoint is not None
         self.folder = Path(config.checkpoint.directory, FOLDER)
-        self.facts: dict[str, Any] | None = None
+        self.facts = _planned_before(Path(config.checkpoint.directory))
         self.restarts: list[dict[str, Any]] = []
         self.trained = 0.0  # seconds, by earlier attempts
         self.output: list[bytes] = []  # of the last attempt, if it is not passed on
@@ -398,6 +400,9 @@ class Supervisor:
                 return
         if not known:
             since = attempt.first_sign or attempt.began
+            if attempt.first_sign and now - since > LAST_SECONDS and read_records(self.folder):
+                attempt.silent = "its processes have ended"  # what remains is the launcher
+                return
             limit = bound if attempt.first_sign else patience
             if now - since > limit:
                 attempt.silent = (
@@ -511,6 +516,12 @@ class Supervisor:
             f"restart {attempt.number - 1}: planned in {seconds_text(plan)}, resumed from step "
             f"{attempt.resumed} in {seconds_text(resume)}"
         )
+
+
+def _planned_before(folder: Path) -> dict[str, Any] | None:
+    """Return how the run was planned that a folder has checkpoints of; None: there are none."""
+    manifests = [entry.manifest for entry in CheckpointFolder(folder).entries()]
+    return next((m.facts.get("plan") for m in manifests if m is not None), None)
 
 
 def _error_of(attempt: Attempt, found: Blame) -> tuple[int, str] | None:

@@ -223,7 +223,8 @@ class Watch:
             os.waitpid(self.deputy, 0)
         if code != 0:
             told = (lost and self.phase != STARTING) or self.killed
-            time.sleep(LOST_SECONDS if told else LEFT_SECONDS)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a supervisor's, soon
+            signal.sigtimedwait({signal.SIGTERM}, LOST_SECONDS if told else LEFT_SECONDS)
         if self.phase == STARTING and code < 0:  # a mere status would not end the others' start
             os.kill(os.getpid(), -code)
         if code != 0 and self.phase == STARTING:
