@@ -15,6 +15,8 @@ from runtime.transports import make_cluster
 
 CASES = 40
 
+pytestmark = pytest.mark.slow  # each case trains
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):

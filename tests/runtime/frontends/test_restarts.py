@@ -129,8 +129,9 @@ CASES = {
 }
 
 
-ONE_EACH = [  # each case without one device in the short suite
-    pytest.param(case, missing, marks=() if n % 3 == i % 3 else pytest.mark.slow)
+QUICK = ("groups", "strategy", "replicas")
+ONE_EACH = [  # some cases without one device in the short suite
+    pytest.param(case, missing, marks=() if case in QUICK and n % 3 == i else pytest.mark.slow)
     for n, case in enumerate(CASES)
     for i, missing in enumerate(THREE)
 ]

@@ -15,7 +15,7 @@ LIMIT = 60.0  # seconds; what comes near it hangs
 RANK = """
 import os, signal, time
 from pathlib import Path
-from runtime.transports.mpi.guard import stand_guard
+from runtime.transports.mpi.guard import RUNNING, stand_guard
 
 guard = stand_guard(bound=60.0, heartbeat=5.0)
 rank, family = os.getpid(), Path(f"/proc/{guard.process}/task/{guard.process}/children")
@@ -23,6 +23,7 @@ while len(family.read_text().split()) < 2:
     time.sleep(0.01)
 (deputy,) = (int(pid) for pid in family.read_text().split() if int(pid) != rank)
 """
+RUNS = "guard.tell(RUNNING, None)"  # MPI has started
 
 
 def end_of(program: str) -> int:
@@ -34,12 +35,12 @@ def end_of(program: str) -> int:
 @pytest.mark.parametrize("how", ["SIGSTOP", "SIGKILL"])
 def test_a_guard_ends_though_its_deputy_was_stopped_or_killed(how):
     """A guard waited for ever for a stopped deputy, and failed to write to one that had gone."""
-    assert end_of(f"os.kill(deputy, signal.{how}); os._exit(3)") == 3
+    assert end_of(f"{RUNS}; os.kill(deputy, signal.{how}); os._exit(3)") == 3
 
 
 def test_a_stopped_guard_ends_once_its_rank_has():
     """After SIGSTOP of a guard at the end of a run, mpiexec waited for it for ever."""
-    assert end_of("os.kill(guard.process, signal.SIGSTOP); os._exit(3)") == 3
+    assert end_of(f"{RUNS}; os.kill(guard.process, signal.SIGSTOP); os._exit(3)") == 3
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
