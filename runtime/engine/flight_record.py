@@ -70,6 +70,8 @@ class FlightRecord:
         """Note that the current run is over."""
         current, self._current = self._current, None
         assert current is not None
+        if not len(track.program):  # else those of an idle rank were kept for ever
+            return
         self._over.append((current.step, current.parts, track))
         self._kept += len(track.program)
         while self._kept - len(self._over[0][2].program) >= KEPT:

@@ -195,11 +195,12 @@ class Watch:
             if process:
                 return status
             pause = START_LOOK if self.phase == STARTING else self._pause()
-            for key, _ in self.selector.select(pause):
+            for key, _ in self.selector.select(max(looked + pause - time.monotonic(), 0.0)):
                 self._read(key.data)
             now = time.monotonic()
-            self._look(min(now - looked, 2 * pause))
-            looked = now
+            if now >= looked + pause:  # not at each beat of a peer, which would answer it at once
+                self._look(min(now - looked, 2 * pause))
+                looked = now
 
     def leave(self, status: int) -> NoReturn:
         """End as the rank did, once the others have heard of it."""

@@ -83,7 +83,7 @@ def test_random_schedules_take_what_a_slow_simulator_says(batch):
 @pytest.mark.slow
 def test_the_random_schedules_are_not_all_of_one_kind():
     contended = waiting = longest = 0
-    for seed in range(100):
+    for seed in range(200):
         rng = random.Random(seed)
         case = random_case(rng)
         slow = SlowSimulator(case.programs, case.topology, random_costs(case, rng), case.capacity)

@@ -355,7 +355,7 @@ def test_parameter_files_that_are_none(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=f"x.params: (not a parameter file of .*)?{words}"):
             load_params(path)
-    with pytest.raises(ConfigError, match="y.params: no such parameter file"):
+    with pytest.raises(ConfigError, match=r"y\.params: no such parameter file"):
         load_params(tmp_path / "y.params")
     with pytest.raises(ConfigError, match="'arg:w' is complex128, but files hold"):
         save_params(path, {"w": np.zeros(2, complex)}, {})
