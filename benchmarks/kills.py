@@ -332,7 +332,9 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
         if early:
             time.sleep(rng.uniform(0.0, 2.0))
         else:
-            run.has_logged(len(run.steps()) + rng.randrange(1, 2 * FURTHER), PATIENCE)
+            done = len(run.steps())
+            room = (steps - done) // (kills - len(result.recoveries))  # for each kill to come
+            run.has_logged(done + rng.randrange(1, max(2, min(2 * FURTHER, room))), PATIENCE)
             time.sleep(rng.uniform(0.0, 0.01))
         ranks = [p for p in run.processes() if p.role.startswith("rank")]
         if not ranks:
