@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from uuid import uuid4
 
 import numpy as np
@@ -38,7 +39,10 @@ def test_orphans_are_found():
     mark = uuid4().hex
     sleeper = "import subprocess, sys; subprocess.Popen(['sleep', '600'])"
     subprocess.run([sys.executable, "-c", sleeper], env={**os.environ, MARK: mark}, check=True)
-    (orphan,) = processes(mark)
+    end = time.monotonic() + 10.0
+    while not (found := processes(mark)) and time.monotonic() < end:
+        time.sleep(0.05)  # just begun, a process has no environment yet
+    (orphan,) = found
     assert orphan.command.startswith("sleep 600")
     os.kill(orphan.pid, 9)
     assert left([orphan.pid], 10.0) == []

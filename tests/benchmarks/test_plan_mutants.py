@@ -14,6 +14,7 @@ from benchmarks.plan_mutants.mutations import MUTATIONS
 from runtime.frontends.cli.verify import verify
 
 
+@pytest.mark.slow
 def test_mutants_of_plans_are_killed():
     """All but a term that is added twice in place of another that something else reads too."""
     survivors = [

@@ -42,6 +42,7 @@ def test_one_more_now_and_then_is_growth(what):
     assert growth(leaking)[1] == [what]
 
 
+@pytest.mark.slow
 def test_sessions_open_and_close_without_growth(tmp_path):
     words, grown = open_and_close(tmp_path / "sessions", 4)
     assert words.startswith("4 sessions: memory ")
