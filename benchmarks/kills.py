@@ -321,7 +321,7 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
     between, a supervisor gives up, as it should.
     """
     rng = random.Random(seed)
-    result, steps = Endurance(), kills * FURTHER
+    result, steps = Endurance(), (kills + 1) * FURTHER
     weights, losses = undisturbed_run(steps)
     words = [str(config(folder, devices, steps))]
     run = Run(folder, "endured", supervised(words, restarts=2 * kills), None)
@@ -333,7 +333,7 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
             time.sleep(rng.uniform(0.0, 2.0))
         else:
             done = len(run.steps())
-            room = (steps - done) // (kills - len(result.recoveries))  # for each kill to come
+            room = (steps - FURTHER - done) // (kills - len(result.recoveries))  # per kill
             run.has_logged(done + rng.randrange(1, max(2, min(2 * FURTHER, room))), PATIENCE)
             time.sleep(rng.uniform(0.0, 0.01))
         ranks = [p for p in run.processes() if p.role.startswith("rank")]
