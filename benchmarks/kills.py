@@ -43,6 +43,7 @@ from benchmarks.runs import MPIEXEC, Process, Run, checkpoints, digest, write_co
 STEPS, SAVING, EVALUATING = 60, 5, 8  # all steps; steps from checkpoint, evaluation to the next
 HEARTBEAT, TIMEOUT = 3.0, 15.0  # seconds, of the runs
 PATIENCE = 150.0  # seconds until a run that is still there counts as hanging
+LAST = 300  # steps of a supervised run after its last kill: a step takes 5 ms
 FURTHER = 40  # steps of a supervised run from kill to kill, on average
 SIGNALS = ("KILL", "TERM", "INT", "STOP")
 MOMENTS = {  # share of the cases, seconds after the step in question
@@ -321,7 +322,7 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
     between, a supervisor gives up, as it should.
     """
     rng = random.Random(seed)
-    result, steps = Endurance(), (kills + 1) * FURTHER
+    result, steps = Endurance(), kills * FURTHER + LAST
     weights, losses = undisturbed_run(steps)
     words = [str(config(folder, devices, steps))]
     run = Run(folder, "endured", supervised(words, restarts=2 * kills), None)
@@ -333,7 +334,7 @@ def endure(kills: int, seed: int, folder: Path, devices: int = 3) -> Endurance:
             time.sleep(rng.uniform(0.0, 2.0))
         else:
             done = len(run.steps())
-            room = (steps - FURTHER - done) // (kills - len(result.recoveries))  # per kill
+            room = (steps - LAST - done) // (kills - len(result.recoveries))  # per kill
             run.has_logged(done + rng.randrange(1, max(2, min(2 * FURTHER, room))), PATIENCE)
             time.sleep(rng.uniform(0.0, 0.01))
         ranks = [p for p in run.processes() if p.role.startswith("rank")]
