@@ -31,8 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime import limit_blas, make_cluster
+from runtime.training.data.table import load_data
+from runtime.training.data.text import TextDataset
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from symgraph.app.config import load_config
 from symgraph.command_line import OK, Parser, status_of
 from symgraph.core.units import bytes_text
@@ -45,7 +47,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     PLANNED: ("bucketed.yaml", ()),
     HAND: ("hand.yaml", ()),
     PADDED: ("hand.yaml", (f"data.buckets=[{LONGEST}]",)),
-    ALONE: ("hand.yaml", ("devices=[cpu(0)]", "group2ctx={}")),
+    ALONE: ("hand.yaml", ("devices=[cpu(0)]",)),
 }
 
 
@@ -55,10 +57,11 @@ def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Tr
     text = ("data.kind=text", f"data.path={options.text}") if options.text else ()
     given = ("data.batches_per_step=1", "pipeline.schedule=zb-h1", *text, *options.overrides, *own)
     config = load_config(str(FOLDER / file), given)
-    corpus = load_corpus(config)
-    corpus = replace(corpus, train=corpus.train[: options.tokens])
+    data = load_data(config)
+    assert isinstance(data, TextDataset)
+    corpus = replace(data.corpus, train=data.corpus.train[: options.tokens])
     cluster = stack.enter_context(make_cluster("threads", len(config.devices)))
-    return Trainer(prepare(config), cluster, corpus)
+    return Trainer(prepare(config), cluster, TextDataset(corpus))
 
 
 class Epoch(NamedTuple):
@@ -136,7 +139,7 @@ def compare_epochs(options: argparse.Namespace, console: Console) -> None:
             for name, trainer in trainers.items():
                 epochs[name].append(epoch(trainer))
         source = trainers[PLANNED].source
-        words = sum(source.tokens(step) for step in range(len(source)))
+        words = sum(source.count(step) for step in range(len(source)))
     table = Table(title=f"an epoch of {words} words, median of {options.rounds}")
     for heading in ("", "steps", "seconds", "cores", "words a second", f"times {PADDED}"):
         table.add_column(heading, justify="right")

@@ -30,8 +30,9 @@ from benchmarks.power_cut import CutDisk, Operation, RecordingDisk
 from benchmarks.runs import write_config
 from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import Cluster, make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
@@ -86,7 +87,7 @@ class Bench:
         """Create a trainer whose checkpoints are in this folder."""
         of_all = [f"checkpoint.directory={directory}", "checkpoint.keep=3"]
         config = load_config(str(self.path), [*of_all, *overrides])
-        return Trainer(prepare(config), cluster, load_corpus(config))
+        return Trainer(prepare(config), cluster, load_data(config))
 
     def _train(self, trainer: Trainer) -> None:
         save = trainer.save

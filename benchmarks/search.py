@@ -114,7 +114,9 @@ def searched(
     config = load_config(str(BASE), [*base(name, overrides), *open_])
     winner = str(folder / f"{name}.yaml")
     begun = time.perf_counter()
-    found = search_best(config, clusters, Console(sys.stderr), steps=steps, winner=winner)
+    found = search_best(
+        config, clusters, Console(sys.stderr), steps=steps, winner=winner, baseline=False
+    )
     found["seconds"] = time.perf_counter() - begun
     return load_config(winner, ()), found
 

@@ -27,8 +27,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.runs import Run, write_config
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 
@@ -121,7 +122,7 @@ def open_and_close(folder: Path, sessions: int) -> tuple[str, list[str]]:
     samples = []
     for _ in range(sessions):
         with make_cluster("threads", len(config.devices)) as cluster:
-            Trainer(prepare(config), cluster, load_corpus(config)).fit()
+            Trainer(prepare(config), cluster, load_data(config)).fit()
         gc.collect()  # what the allocator holds back is no growth, but would hide one
         ctypes.CDLL(None).malloc_trim(0)
         samples.append(sample([os.getpid()], folder))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 PAGE = ROOT / "docs" / "profiling.md"
 WINNER = PICTURES / "winner.yaml"
-QUOTED = "```text\n# found by:"  # where the page has the search's findings
+TEXT = ":\n\n```text\n"  # what follows the words that end before something quoted
+GAINED = "begin with what the partition gains over it" + TEXT
+FOUND = "([pictures/winner.yaml](pictures/winner.yaml))" + TEXT
 COMMANDS = {
     "profile": ["examples/lstm_lm.yaml", "--profile"],
     "compare": ["examples/partitions.yaml", "--compare"],
@@ -47,7 +50,9 @@ def main() -> None:
         for old in PICTURES.glob(f"{WINNER.stem}.*"):
             old.unlink()  # not each search writes an order
         subprocess.run([*search, "--winner", str(WINNER.relative_to(ROOT))], cwd=ROOT, check=True)
-        quote(WINNER)
+        gained = (PICTURES / "profile.txt").read_text().split("\n\n")[1]
+        quote(GAINED, gained.splitlines())
+        quote(FOUND, takewhile(lambda line: line[:1] == "#", WINNER.read_text().splitlines()))
         for picture in ("timeline.png", "memory.png"):
             shutil.copy(Path(folder, "profile", picture), PICTURES / picture)
         with browser() as window:
@@ -57,12 +62,11 @@ def main() -> None:
                 window.screenshot(PICTURES / file, whole=False)
 
 
-def quote(winner: Path) -> None:
-    """Put what a search found out, the comments of the config that it wrote, into the page."""
-    found = takewhile(lambda line: line.startswith("#"), winner.read_text().splitlines())
-    head, rest = PAGE.read_text().split(QUOTED)
+def quote(words: str, lines: Iterable[str]) -> None:
+    """Put lines into the page, instead of those that follow some words there."""
+    head, rest = PAGE.read_text().split(words)
     tail = rest.partition("```")[2]
-    PAGE.write_text("".join((head, "```text\n", "\n".join(found), "\n```", tail)))
+    PAGE.write_text("".join((head, words, "\n".join(lines), "\n```", tail)))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ from symgraph.frontend import module as mod
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
+from symgraph.interchange import onnx
+from symgraph.interchange.torch import from_torch
 from symgraph.passes import testing
 from symgraph.passes.batching import Feed
 
@@ -67,6 +69,7 @@ PUBLIC_MODULES = {
     "model": model,
     "module": mod,
     "name": name,
+    "onnx": onnx,
     "optimizer": optimizer,
     "sym": sym,
     "symbol": sym,
@@ -90,6 +93,7 @@ __all__ = [
     "context",
     "cpu",
     "errors",
+    "from_torch",
     "gpu",
     "init",
     "initializer",
@@ -100,6 +104,7 @@ __all__ = [
     "model",
     "module",
     "name",
+    "onnx",
     "optimizer",
     "rnn",
     "sym",

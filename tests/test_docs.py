@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md"])
+@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md", "onnx.md"])
 def test_the_program_of_a_page_runs(page, tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     done = subprocess.run(

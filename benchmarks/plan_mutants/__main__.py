@@ -51,7 +51,9 @@ def plans() -> Iterator[list[str]]:
         }
         groups |= {group: more.pop(group) for group in ("decode", "layer0") if group in more}
         shape = {"batch_size": 7, "sequence_length": 4, "vocab": 12, "dtype": "float32"}
-        model = load_model("examples.lstm_lm:build", **shape, layers=3, hidden=4, embed=4)
+        model = load_model(
+            "examples.lstm_lm:build", {**shape, "layers": 3, "hidden": 4, "embed": 4}
+        )
         options = Options(
             groups,
             cpu(0),

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -24,8 +23,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
-
-import numpy as np
 
 from runtime.backends.device.clocks import Stamps
 from runtime.planning.step import StepBatches
@@ -287,8 +284,3 @@ class _QuitListener:
             if signal.SIGQUIT in numbers:
                 with suppress(Exception):
                     self._call()
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what computes."""
-    return {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}

@@ -27,7 +27,7 @@ from runtime.schedule.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Value
 from symgraph.frontend.init import Initializer
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.optimizer import Optimizer
@@ -192,6 +192,40 @@ class Session:
         """Assemble the last step's outputs for the whole batch, if all their ranks are local."""
         return whole_outputs(self.plan, self.workers.values())
 
+    def gather_outputs(self) -> list[Array]:
+        """Assemble the last step's outputs on rank 0; empty in processes without it.
+
+        Every process of an MPI run does the same.
+        """
+        if len(self.workers) == self.cluster.size:
+            return self.outputs()
+        parts: dict[Value, list[Array]] = {}
+        self.cluster.run(lambda transport: self._gather(transport, parts))
+        return assembled(self.plan, parts) if 0 in self.workers else []
+
+    def _gather(self, transport: Transport, parts: dict[Value, list[Array]]) -> None:
+        """Send the parts of outputs that this rank keeps to rank 0, which fills `parts`."""
+        transport.waiting_for("the outputs of a step")
+        outputs = self.workers[transport.rank].outputs
+        mine = {
+            (i, mb): np.ascontiguousarray(on_host(array))
+            for i, value in enumerate(self.plan.outputs)
+            for mb, array in enumerate(outputs.get(value, ()))
+            if array is not None
+        }
+        tables = transport.exchange([[*key, a.shape, a.dtype.name] for key, a in mine.items()])
+        if transport.rank:
+            for array in mine.values():
+                transport.send(array, 0, 0).wait()
+            return
+        found = dict(mine)
+        for rank, table in enumerate(tables[1:], 1):
+            for i, mb, shape, dtype in table:
+                found[i, mb] = np.empty(shape, dtype)
+                transport.recv(found[i, mb], rank, 0)
+        for (i, _), array in sorted(found.items(), key=lambda item: item[0]):
+            parts.setdefault(self.plan.outputs[i], []).append(array)
+
     def _record(self, worker: Worker) -> None:
         """Keep the times of a step's bodies."""
         timeline, unit = worker.timeline, float(worker.timeline.unit)
@@ -234,9 +268,14 @@ class Session:
 
 def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:
     """Assemble the outputs that these ranks kept from micro-batches: copies on the host."""
-    parts_of = {
-        value: [*map(on_host, parts)] for rank in ranks for value, parts in rank.outputs.items()
-    }
+    return assembled(
+        plan,
+        {value: [*map(on_host, parts)] for rank in ranks for value, parts in rank.outputs.items()},
+    )
+
+
+def assembled(plan: Plan, parts_of: Mapping[Value, list[Array]]) -> list[Array]:
+    """Assemble outputs for the whole batch, as copies, from their parts by micro-batch."""
     wholes = [(assemble(plan.layouts[v], parts_of[v]), parts_of[v][0]) for v in plan.outputs]
     return [whole.copy() if whole is first else whole for whole, first in wholes]
 

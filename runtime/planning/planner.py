@@ -26,6 +26,7 @@ from runtime.planning.schedule_choice import select_schedule
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
 from symgraph.core.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.graph import Graph
+from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed, batch_size
@@ -70,7 +71,8 @@ def plan(
         for context in options.contexts:
             require(context)
     if wrt is None:
-        wrt = [n for n in symbol.list_arguments() if n not in feeds]
+        others = undifferentiable(symbol)
+        wrt = [n for n in symbol.list_arguments() if n not in feeds and n not in others]
     request = PlanRequest(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
     best = _with_best_splits(request, options)
     if best.prices is not None:

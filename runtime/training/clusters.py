@@ -12,14 +12,14 @@ from symgraph.app.config import Config
 from symgraph.core.context import Context
 from symgraph.core.errors import SymgraphError
 
-AUTO, NCCL = "auto", "nccl"
+AUTO, NCCL, THREADS = "auto", "nccl", "threads"
 
 
 def transport_of(config: Config, environ: Mapping[str, str]) -> str:
     """Return the name of a config's transport: `auto` is mpi under mpiexec, else threads."""
     if config.transport != AUTO:
         return config.transport
-    return "mpi" if launched_by_mpi(environ) else "threads"
+    return "mpi" if launched_by_mpi(environ) else THREADS
 
 
 class Clusters:
@@ -40,6 +40,24 @@ class Clusters:
                     self._clusters["", cluster.size, ()] = cluster
                     cluster.abort(failure_of(cluster.rank, "", error))
             raise
+
+    def beside(self, configs: Mapping[str, Config]) -> dict[str, Config]:
+        """Return the configs of a command; those of one device beside larger ones use threads.
+
+        Under mpiexec rank 0 runs these by itself, while the other ranks wait for it.
+        """
+        several = any(len(config.devices) > 1 for config in configs.values())
+        return {
+            name: config.model_copy(update={"transport": THREADS})
+            if several and len(config.devices) == 1 and config.transport == AUTO
+            else config
+            for name, config in configs.items()
+        }
+
+    def of_rank(self, config: Config) -> Cluster | None:
+        """Return the cluster of a config; None if rank 0 runs it by itself and this is another."""
+        elsewhere = any(0 not in cluster.ranks for cluster in self._clusters.values())
+        return None if elsewhere and config.transport == THREADS else self.of(config)
 
     def of(self, config: Config) -> Cluster:
         """Return the cluster that a config runs on; ConfigError if there can be none."""

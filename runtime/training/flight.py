@@ -6,9 +6,9 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from runtime.engine.flight_record import FlightRecorder, versions
+from runtime.engine.flight_record import FlightRecorder
 from runtime.transports import Cluster
-from symgraph import __version__
+from runtime.transports.versions import versions
 from symgraph.app.config import Config
 
 FOLDER = "flight"  # below the checkpoints'
@@ -27,6 +27,6 @@ def flight_recorder(config: Config, cluster: Cluster) -> FlightRecorder:
     facts = {
         "run": run,
         "devices": list(config.devices),
-        "versions": {"symgraph": __version__, **versions()},
+        "versions": dict(versions()),
     }
     return FlightRecorder(cluster, folder, facts)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from partitioner import Placement
@@ -21,15 +20,16 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
-from runtime.training.batches import IGNORED
+from runtime.training.data.text import IGNORED
+from runtime.training.loss import Loss, with_figures
 from symgraph.app.config import Config
+from symgraph.app.data_config import TextConfig, buckets_of
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
 from symgraph.frontend import lr_scheduler, optimizer
 from symgraph.frontend.model import Model, load_model
+from symgraph.passes.batching import batch_size
 from symgraph.passes.loss_scale import LossScale
-
-NLL = 2  # the figures of `nll_stats`: negative log-likelihood and the number of words
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Planned:
     config: Config
     #: The plan; with several buckets that of the largest.
     training: Plan
+    #: The names of the figures of its losses.
+    losses: tuple[Loss, ...]
     #: The model, where all batches have one shape.
     model: Model | None = None
     #: The plans of all buckets, where batches have several shapes.
@@ -64,8 +66,10 @@ class Job:
     training: Plan
     #: The plan of an evaluation step, likewise.
     evaluation: Plan
-    #: The names of the model's summed negative log-likelihood and number of words.
-    figures: tuple[str, str]
+    #: The names of the figures of its losses.
+    losses: tuple[Loss, ...]
+    #: The model, where all batches have one shape.
+    model: Model | None = None
     #: The plans to train all buckets, where there are any.
     buckets: Buckets | None = None
     #: The plans to evaluate all buckets.
@@ -103,52 +107,55 @@ def training_plan(
         options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
-    if config.data.buckets is None:
-        model = _model(config)
-        return Planned(config, plan_model(model, options, dtype, train=True), model)
-    largest = max(config.data.buckets)
-    buckets = Buckets(partial(_model, config), largest, (), options, dtype=dtype)
-    return Planned(config, buckets.default, buckets=buckets)
+    lengths = buckets_of(config.data)
+    if lengths is None:
+        model, losses = with_figures(_model(config))
+        return Planned(config, plan_model(model, options, dtype, train=True), losses, model)
+    of_buckets: tuple[Loss, ...] = ()
+
+    def of_length(bucket: int) -> Model:
+        nonlocal of_buckets
+        model, of_buckets = with_figures(_model(config, bucket))
+        return model
+
+    buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
+    return Planned(config, buckets.default, of_buckets, buckets=buckets)
 
 
 def job_of(planned: Planned) -> Job:
     """Plan the evaluation, on the same placement and time segments as the training."""
     config, training, model = planned.config, planned.training, planned.model
-    figures = _figures(config, training)
+    losses = planned.losses
     if planned.buckets is not None:
         scoring = planned.buckets.scoring()
-        return Job(config, training, scoring.default, figures, planned.buckets, scoring)
+        return Job(
+            config, training, scoring.default, losses, buckets=planned.buckets, scoring=scoring
+        )
     assert model is not None
     evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
-    return Job(config, training, evaluation, figures)
-
-
-def _figures(config: Config, plan: Plan) -> tuple[str, str]:
-    """Return the names of the model's figures; ConfigError unless there are two."""
-    figures = tuple(plan.scalars)
-    if len(figures) != NLL:
-        raise ConfigError(
-            f"model: {config.model} must report the two outputs of nll_stats, but its summed "
-            f"outputs with one element are {list(figures)}"
-        )
-    return figures[0], figures[1]
+    return Job(config, training, evaluation, losses, model)
 
 
 def _model(config: Config, bucket: int | None = None) -> Model:
     """Build a config's model, of the length of a bucket if there are any."""
     data = config.data
-    arguments: dict[str, Any] = {
-        "batch_size": data.batch_size,
-        "sequence_length": data.sequence_length,
-        "vocab": data.vocab,
-        "dtype": config.train.dtype,
-    }
+    arguments: dict[str, Any] = {}
+    if isinstance(data, TextConfig):
+        arguments = {"sequence_length": data.sequence_length, "vocab": data.vocab}
+    if data.batch_size is not None:
+        arguments["batch_size"] = data.batch_size
     if bucket is not None:
         arguments |= {"sequence_length": bucket, "ignore_label": IGNORED}
-    for name in arguments.keys() & config.args.keys():
-        section = "train" if name == "dtype" else "data"
-        raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
-    return load_model(config.model, **arguments, **config.args)
+    for name in (*arguments, "dtype"):
+        if name in config.args:
+            section = "train" if name == "dtype" else "data"
+            raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
+    return load_model(config.model, {**arguments, **config.args}, {"dtype": config.train.dtype})
+
+
+def samples_of(config: Config) -> int:
+    """Return the number of samples in a batch: the config's, or those of the model's inputs."""
+    return config.data.batch_size or batch_size(_model(config).feeds)
 
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:

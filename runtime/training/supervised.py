@@ -25,13 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from symgraph.app.command_line import say
+from symgraph.app.command_line import TERMINATED, say
 
 VARIABLE = "SYMGRAPH_SUPERVISOR"  # HOST:PORT:ATTEMPT:TOKEN
 BEAT_SECONDS = 1.0
 LINE_BYTES = 1 << 20  # the longest line that is read
 LEAVE_SECONDS = 60.0  # to end by itself, once the supervisor is gone
-TERMINATED = 128 + signal.SIGTERM
 
 
 class SupervisorLink:

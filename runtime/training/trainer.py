@@ -18,21 +18,24 @@ import numpy as np
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.divergence import IGNORE, STOP
 from runtime.engine.session import RECENT, Arrays, Session, initialize
-from runtime.training.batches import Source, source
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import Saves, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
+from runtime.training.data.base import Dataset, Inputs
 from runtime.training.job import Job, create_optimizer, plan_facts
+from runtime.training.loss import mean_loss
+from runtime.training.metrics import HeldOutMetrics
 from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_data, agree_on_settings, agree_on_versions
 from runtime.transports.versions import versions
-from symgraph.app.config import Config, DataConfig
-from symgraph.app.corpus import CORPORA, Corpus, Ids
-from symgraph.core.errors import ConfigError, RunError
+from symgraph.app.config import Config
+from symgraph.core.errors import ConfigError
 from symgraph.frontend import init
 from symgraph.frontend.io import DataBatch
+
+Figures = Mapping[str, float]  # of an evaluation, by name
 
 
 @dataclass(frozen=True)
@@ -43,33 +46,14 @@ class Progress:
     step: int
     #: The seconds since the start of this run, without evaluations.
     seconds: float
-    #: The words of all steps, including those of earlier runs.
-    tokens: int
-    #: The words per second of this run.
-    tokens_per_second: float
-    #: The mean negative log-likelihood of the step's words.
+    #: The samples, or tokens of a text, of all steps, including those of earlier runs.
+    count: int
+    #: Those per second of this run.
+    per_second: float
+    #: The mean loss of the step; NaN if the network has none.
     loss: float
     #: `loss_scale`, if there is one, and `skipped`: 1 if the step was left out, where steps may be.
     scaling: Mapping[str, float] = field(default_factory=dict)
-
-
-def load_corpus(config: Config) -> Corpus:
-    """Load the text that the config names; ConfigError if a part of it has no words."""
-    data = config.data
-    paths = {k: getattr(data, k) for k in ("path", "valid_path") if getattr(data, k) is not None}
-    corpus = CORPORA[data.kind](vocab=data.vocab, **paths)
-    for part, ids in (("training", corpus.train), ("held-out", corpus.valid)):
-        if not len(ids):
-            raise ConfigError(f"the {part} part of {corpus.name} has no words")
-    return corpus
-
-
-def _source(part: str, ids: Ids, data: DataConfig, seed: int) -> Source:
-    """Make the batches of a part of the text; ConfigError if it is too short for one."""
-    try:
-        return source(ids, data, seed)
-    except ConfigError as error:
-        raise ConfigError(f"the {part} text: {error}") from None
 
 
 def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
@@ -101,23 +85,22 @@ class Trainer:
     Every process of an MPI run does the same; figures are the same on all of them.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, corpus: Corpus, *, timed: bool = False) -> None:
+    def __init__(self, job: Job, cluster: Cluster, data: Dataset, *, timed: bool = False) -> None:
         """Create the sessions; `timed` tells whether to time the calls of training steps."""
-        self.job, config, data = job, job.config, job.config.data
+        self.job, config, self.data = job, job.config, data
         saving = config.checkpoint
         self.folder = None if saving is None else CheckpointFolder(Path(saving.directory))
         if self.folder is not None and 0 in cluster.ranks:
             self.folder.make()
-        self.source = _source("training", corpus.train, data, config.train.seed)
-        alone = data.model_copy(
-            update={"batches_per_step": 1}
-        )  # without backward, several per step gain nothing
-        self.valid = _source("held-out", corpus.valid, alone, config.train.seed)
-        cluster.run(lambda transport: agree_on_data(transport, corpus.digest))
+        training = data.source("training", config, job.model)
+        assert training is not None, "all data has a training part"
+        self.source = training
+        self.valid = data.source("held-out", config, job.model)
+        cluster.run(lambda transport: agree_on_data(transport, data.digest))
         arrays = initialize(
             job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
         )
-        self.vocabulary = corpus.vocabulary_digest
+        self.metrics = HeldOutMetrics(job) if config.evaluate.metrics else None
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.saves = None
         if self.folder is not None and saving is not None:
@@ -128,9 +111,12 @@ class Trainer:
         self._signals = StopSignals()
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.saved = 0  # the step of the newest checkpoint
-        self.stalls: list[float] = []  # seconds that training stood still for each save
+        self.stalls: deque[float] = deque(maxlen=RECENT)  # seconds that saves held up training
+        self.saves_made = 0  # those whose stalls were measured
         self.skipped = 0  # steps of this run that were left out
         self.last = Progress(0, 0.0, 0, 0.0, math.nan)
+        self._evaluated = -1  # the step after which the held-out figures were computed
+        self._held_out: Figures = {}
 
     @property
     def total_steps(self) -> int | None:
@@ -142,7 +128,7 @@ class Trainer:
     def fit(
         self,
         on_step: Callable[[Progress], None] = lambda p: None,
-        on_evaluation: Callable[[int, float], None] = lambda step, perplexity: None,
+        on_evaluation: Callable[[int, Figures], None] = lambda step, figures: None,
         on_save: Callable[[int, float], None] = lambda step, stall: None,
     ) -> dict[str, Any]:
         """Train to the config's limit and evaluate; return the summary, as `--json` prints it.
@@ -152,7 +138,7 @@ class Trainer:
 
         Args:
             on_step: Is called after each step.
-            on_evaluation: Is called after each evaluation, with its step and the perplexity.
+            on_evaluation: Is called after each evaluation, with its step and the figures.
             on_save: Is called after each save but the last, with the seconds that training stood
                 still for it.
 
@@ -168,10 +154,10 @@ class Trainer:
                     self.saves.finish()
                 stopped = self._stopped()
             if stopped is not None:
-                return self.summary(math.nan) | {"stopped": stopped}
-            loss = self.evaluate()
-            on_evaluation(self.last.step, perplexity(loss))
-            return self.summary(loss)
+                return self.summary({}) | {"stopped": stopped}
+            if self._evaluated != self.last.step:
+                self._tell_evaluation(on_evaluation)
+            return self.summary(self._held_out)
         finally:
             if self.saves is not None:
                 self.saves.close()
@@ -180,29 +166,30 @@ class Trainer:
     def _train(
         self,
         on_step: Callable[[Progress], None],
-        on_evaluation: Callable[[int, float], None],
+        on_evaluation: Callable[[int, Figures], None],
         on_save: Callable[[int, float], None],
     ) -> None:
         config = self.job.config
         start = time.perf_counter()
         every = config.evaluate.every
         spent = 0.0  # in evaluations
-        tokens = before_this = self.tokens(self.training.steps)
+        count = before_this = self.count(self.training.steps)
         for number, batches in self.steps(self.training.steps):
             begun = time.perf_counter()
             limit = config.train.seconds
             over = limit is not None and begun - start >= limit
             figures = self._step(batches, stop=over or self._signals.name is not None)
             self.step_seconds.append(time.perf_counter() - begun)
-            tokens += self.source.tokens(number)
-            done = tokens - before_this
+            samples = self.source.count(number)
+            count += samples
+            done = count - before_this
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
                 number + 1,
                 elapsed,
-                tokens,
+                count,
                 done / elapsed,
-                mean_loss(figures, self.job.figures, config.train.on_nan),
+                mean_loss(figures, self.job.losses, samples, config.train.on_nan),
                 {k: figures[k] for k in ("loss_scale", "skipped") if k in figures},
             )
             self.skipped += self.last.scaling.get("skipped", 0) > 0
@@ -212,11 +199,17 @@ class Trainer:
             saving = config.checkpoint and config.checkpoint.every
             if saving and (number + 1) % saving == 0:
                 self.stalls.append(self.save())
+                self.saves_made += 1
                 on_save(number + 1, self.stalls[-1])
-            if every and (number + 1) % every == 0:
+            if every and self.valid and (number + 1) % every == 0:
                 before = time.perf_counter()
-                on_evaluation(number + 1, perplexity(self.evaluate()))
+                self._tell_evaluation(on_evaluation)
                 spent += time.perf_counter() - before
+
+    def _tell_evaluation(self, on_evaluation: Callable[[int, Figures], None]) -> None:
+        self._evaluated, self._held_out = self.last.step, self.evaluate()
+        if self._held_out:
+            on_evaluation(self._evaluated, self._held_out)
 
     def _step(self, batches: Sequence[DataBatch], *, stop: bool) -> dict[str, float]:
         """Run a training step, in whose sums ranks also tell how far a save is."""
@@ -255,7 +248,7 @@ class Trainer:
         return self.saves.begin(
             {
                 "config": self.job.config.model_dump(mode="json"),
-                "vocabulary": self.vocabulary,
+                "vocabulary": self.data.identity,
                 "plan": plan_facts(self.job),
                 "versions": dict(versions()),
             }
@@ -285,7 +278,7 @@ class Trainer:
     def _restore(self, path: Path) -> None:
         about = read_about(path)
         _require_same_run(about.get("config"), self.job.config, path)
-        if about.get("vocabulary", self.vocabulary) != self.vocabulary:
+        if about.get("vocabulary", self.data.identity) != self.data.identity:
             raise ConfigError(
                 f"the text has another vocabulary than the one that the checkpoint {path} was "
                 "trained on; train on that one, or use another checkpoint.directory or "
@@ -321,37 +314,67 @@ class Trainer:
             self._locked.close()
         self._locked = None
 
-    def tokens(self, steps: int) -> int:
-        """Count the words of the first `steps` steps."""
-        return sum(self.source.tokens(step) for step in range(steps))
+    def count(self, steps: int) -> int:
+        """Count the samples, or tokens of a text, of the first `steps` steps."""
+        return sum(self.source.count(step) for step in range(steps))
 
     def steps(self, first: int) -> Iterator[tuple[int, Sequence[DataBatch]]]:
         """Yield the number and the batches of every step from `first` to the limit."""
         total = self.total_steps
         number = first
         while total is None or number < total:
-            if number % len(self.source) == 0:
+            if self.source.begins_epoch(number):
                 self.training.reset_states()
             yield number, self.source.batches(number)
             number += 1
 
-    def evaluate(self) -> float:
-        """Compute the mean negative log-likelihood of the held-out words, carrying states along."""
+    def evaluate(self) -> Figures:
+        """Compute the loss and the metrics of the held-out part, carrying states along.
+
+        Returns:
+            Figures by name: `loss`, for a text also `perplexity`, and the metrics; empty if nothing
+            is held out.
+        """
+        if self.valid is None:
+            return {}
         limit = self.job.config.evaluate.tokens
-        left = math.inf if limit is None else limit
+        left, samples = math.inf if limit is None else limit, 0
         self.evaluation.reset_states()
         for step in range(len(self.valid)):
-            left -= self.valid.tokens(step)
+            left -= self.valid.count(step)
             if step and left < 0:
                 break
-            self.evaluation.step_batches(self.valid.batches(step))
+            batches = self.valid.batches(step)
+            self.evaluation.step_batches(batches)
+            samples += self.valid.count(step)
+            if self.metrics is not None:
+                self.metrics.update(batches[0], self.evaluation.gather_outputs())
+        sums = self.evaluation.collect()
+        if batches[0].pad and self.job.model is not None:  # labels that pad buckets are ignored
+            sums = self._without_padding(sums, batches[0])
         on_nan = IGNORE if self.job.config.train.on_nan == IGNORE else STOP
-        return mean_loss(self.evaluation.collect(), self.job.figures, on_nan)
+        loss = mean_loss(sums, self.job.losses, samples, on_nan)
+        figures = {"loss": loss} if self.job.losses else {}
+        if self.data.unit == "tokens":
+            figures["perplexity"] = perplexity(loss)
+        if self.metrics is not None:
+            figures |= self.metrics.collect(self.evaluation.cluster)
+        return figures
 
-    def summary(self, loss: float) -> dict[str, Any]:
+    def _without_padding(self, sums: dict[str, float], last: DataBatch) -> dict[str, float]:
+        """Subtract the figures of the samples that fill up the last batch: copies of its first."""
+        inputs = Inputs.of(self.job.model)
+        self.evaluation.step_batches([inputs.only_first(last)])
+        share = last.pad / inputs.batch
+        return {n: sums[n] - share * value for n, value in self.evaluation.collect().items()}
+
+    def summary(self, held_out: Figures) -> dict[str, Any]:
         """Collect the figures of the run, with the keys of `--json`; see README.md.
 
         With several buckets, the predicted seconds and the bubble of a step are None.
+
+        Args:
+            held_out: The figures of the last evaluation.
         """
         job, config = self.job, self.job.config
         median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
@@ -359,13 +382,15 @@ class Trainer:
         ranks = job.training.placement.ranks
         stall = float(np.median(self.stalls)) if self.stalls else 0.0
         bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
+        finite = {n: value if math.isfinite(value) else None for n, value in held_out.items()}
         return {
-            "loss": loss if math.isfinite(loss) else None,
-            "perplexity": perplexity(loss) if math.isfinite(loss) else None,
+            "loss": finite.get("loss"),
+            **({"perplexity": finite.get("perplexity")} if self.data.unit == "tokens" else {}),
+            "held_out": finite,
             "train_loss": self.last.loss if math.isfinite(self.last.loss) else None,
             "steps": self.last.step,
-            "tokens": self.last.tokens,
-            "tokens_per_second": self.last.tokens_per_second,
+            self.data.unit: self.last.count,
+            f"{self.data.unit}_per_second": self.last.per_second,
             "seconds": self.last.seconds,
             "step_seconds": median,
             "predicted_step_seconds": None if job.buckets else predicted,
@@ -380,7 +405,7 @@ class Trainer:
             "checkpoint_stall": {
                 "seconds": stall,
                 "of_step": stall / median if median else None,
-                "saves": len(self.stalls),
+                "saves": self.saves_made,
             }
             if self.stalls
             else None,
@@ -405,7 +430,8 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
     }
     if job.buckets is None or job.scoring is None:
         training = Session(job.training, cluster, arrays, **given)
-        return training, Session(job.evaluation, cluster, arrays, seed=seed)
+        keep = bool(job.config.evaluate.metrics)
+        return training, Session(job.evaluation, cluster, arrays, seed=seed, keep_outputs=keep)
     buckets = BucketSession(job.buckets, cluster, arrays, **given)
     return buckets, BucketSession(
         job.scoring, cluster, arrays, seed=seed, resources=buckets.resources
@@ -420,22 +446,29 @@ def perplexity(loss: float) -> float:
 FIXED = (  # keys that may not change from a checkpoint to the run that resumes from it
     ("model",),
     ("args",),
-    ("data", "batch_size"),
-    ("data", "sequence_length"),
-    ("data", "buckets"),
-    ("data", "batches_per_step"),
-    ("data", "vocab"),
     ("data", "kind"),
     ("train", "optimizer"),
     ("train", "dtype"),
     ("train", "seed"),
+)
+FIXED_DATA = (  # likewise, where the kind of data has them
+    "batch_size",
+    "sequence_length",
+    "buckets",
+    "batches_per_step",
+    "vocab",
+    "function",
+    "held_out",
+    "shuffle",
+    "scale",
 )
 
 
 def _require_same_run(old: object, config: Config, path: Path) -> None:
     """Raise ConfigError if a checkpoint's config differs from the run's in a key of FIXED."""
     new = config.model_dump(mode="json")
-    for key in FIXED:
+    of_data = [("data", key) for key in FIXED_DATA if key in new["data"]]
+    for key in (*FIXED, *of_data):
         name = ".".join(key)
         before, after = old, new
         for part in key:
@@ -459,16 +492,3 @@ def _warn_of_versions(then: Mapping[str, str], path: Path) -> None:
             f"{path} was written with other versions ({'; '.join(other)}): bits may differ",
             stacklevel=2,
         )
-
-
-def mean_loss(figures: Mapping[str, float], names: tuple[str, str], on_nan: str = STOP) -> float:
-    """Return the mean negative log-likelihood.
-
-    Raises RunError without words, and for one that is not finite unless others may be.
-    """
-    total, count = (figures[n] for n in names)
-    if not count:
-        raise RunError("no tokens to predict: the text has only empty lines")
-    if on_nan == STOP and not math.isfinite(total):
-        raise RunError(f"the loss is {total}: training has diverged; lower the learning rate")
-    return total / count

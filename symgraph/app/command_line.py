@@ -168,11 +168,13 @@ def _discard(stream: TextIO) -> None:
 MODES = ("plan", "profile", "compare", "search", "measure_machine")
 NEEDS: dict[str, tuple[str, ...]] = {  # options that apply to some modes only
     "steps": ("profile", "compare", "search"),
+    "no_baseline": ("profile", "compare", "search"),
     "winner": ("search",),
     "trace": ("profile",),
     "save_costs": ("profile",),
     "report": ("profile", "compare"),
     "dump": ("plan",),
+    "onnx": ("plan",),
 }
 
 
@@ -232,6 +234,12 @@ def _planning(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="with --plan: write the whole plan as lines of JSON, for python -m runtime verify",
     )
+    group.add_argument(
+        "--onnx",
+        metavar="FILE",
+        help="with --plan: write the network as an ONNX model, with the stage and devices of each "
+        "node",
+    )
 
 
 def _restarting(group: argparse._ArgumentGroup) -> None:
@@ -270,6 +278,13 @@ def _profiling(group: argparse._ArgumentGroup) -> None:
         "--winner", metavar="FILE", help="config that --search writes (default: winner.yaml)"
     )
     group.add_argument("--steps", type=_count, metavar="N", help="steps to measure (default: 20)")
+    group.add_argument(
+        "--no-baseline",
+        action="store_const",
+        const=True,
+        help="do not measure the network on one device as well, with all cores, and do not say "
+        "what the partition gains over it",
+    )
     group.add_argument(
         "--trace",
         metavar="FILE",

@@ -7,6 +7,7 @@ the line, the key and the remedy. For a mistake on the command line it names the
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,22 +16,20 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
 
-from symgraph.app.corpus import CORPORA
+from symgraph.app.data_config import (
+    DataConfig,
+    data_mistakes,
+    file_mistakes,
+    kind_of,
+)
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.units import parse_bytes
 from symgraph.core.yaml_check import Section, checked, sections
 from symgraph.core.yaml_lines import KeyPath, read, shown, written
 from symgraph.frontend import lr_scheduler
+from symgraph.frontend.model import function_path
 from symgraph.frontend.optimizer import OPTIMIZERS
-
-MODEL = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-
-def _model(text: str) -> str:
-    if not MODEL.fullmatch(text):
-        raise ValueError(f"expected package.module:function, got {text!r}")
-    return text
 
 
 def _device(text: str) -> str:
@@ -105,29 +104,6 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
 ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
-
-
-class DataConfig(Section):
-    """The data to train on."""
-
-    kind: str = "stdlib_text"
-    """Corpus: stdlib_text (the source code of Python's standard library) or text (a file)."""
-    path: str | None = None
-    """Training text of kind text: a UTF-8 file."""
-    valid_path: str | None = None
-    """Held-out text of kind text; null: the last 5 % of the lines of path."""
-    batch_size: Count
-    """Sequences per step, over all micro-batches."""
-    sequence_length: Count | None = None
-    """Time steps to unroll for; the text is one stream, and batches hand on their states."""
-    buckets: Annotated[tuple[Count, ...], ListOf] | None = None
-    """Lengths to unroll for, such as [8, 16, 32], instead of sequence_length: each line of the text
-    is a sentence, padded to the next length. The model's arguments are then sequence_length, one of
-    these lengths, and ignore_label, the label of padding."""
-    batches_per_step: Count = 1
-    """Batches per step, which may be of different buckets."""
-    vocab: Annotated[int, Field(ge=3)] = 10_000
-    """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 
 
 class PipelineConfig(Section):
@@ -299,12 +275,15 @@ class TrainConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """When to measure on held-out text; the end of training always is."""
+    """When to measure on the held-out part of the data; the end of training always is."""
 
     every: Count | None = None
     """Steps between two evaluations; null: only at the end."""
     tokens: Count | None = None
-    """Largest number of held-out tokens to use; null: all."""
+    """Largest number of held-out tokens (of other data than text: samples) to use; null: all."""
+    metrics: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Metrics of the held-out part besides the loss, by MXNet's names, such as [accuracy, f1]; they
+    compare the network's loss outputs with their labels."""
 
 
 class CheckpointConfig(Section):
@@ -339,14 +318,16 @@ class RestartsConfig(Section):
 
 
 class Config(Section):
-    """A training run. File names are relative to the current folder."""
+    """A training run. File names are relative to the current folder, files of functions to the
+    config's."""
 
-    model: Annotated[str, AfterValidator(_model)]
-    """Python function that builds the network: package.module:function."""
+    model: Annotated[str, AfterValidator(function_path)]
+    """Python function that builds the network: package.module:function, or file.py:function with a
+    file in the config's folder."""
     args: Mapping[str, Any] = {}
     """Keyword arguments of that function."""
     data: DataConfig
-    """The data to train on."""
+    """The data to train on; its keys depend on its kind."""
     devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
     """Devices to use, such as [cpu(0), cpu(1)]; with MPI, one per rank. Without this key: the
     devices of group2ctx."""
@@ -354,8 +335,8 @@ class Config(Section):
     """File with speeds and links of the devices to plan for, as --measure-machine writes it; null:
     this machine, as measured."""
     group2ctx: Mapping[str, Devices] = {}
-    """Device of each ctx_group of the network; a list of devices for a group in shards or
-    replicas."""
+    """Device of each ctx_group of the network, or a list of devices for a group in shards or
+    replicas. If `devices` lists only one device, all groups are on that one."""
     partition: PartitionConfig = PartitionConfig()
     """How the network is placed on devices."""
     pipeline: PipelineConfig = PipelineConfig()
@@ -363,7 +344,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     """How the weights are updated, and for how long."""
     evaluate: EvaluateConfig = EvaluateConfig()
-    """When to measure on held-out text."""
+    """When to measure on held-out data."""
     checkpoint: CheckpointConfig | None = None
     """Saving and resuming; null: neither."""
     restarts: RestartsConfig | None = None
@@ -419,6 +400,7 @@ def load_config(
     *,
     schedules: Collection[str] | None = None,
     strategies: Collection[str] | None = None,
+    synthetic: bool = False,
 ) -> Config:
     """Read a config file, apply `key.path=value` overrides, and check it.
 
@@ -427,6 +409,7 @@ def load_config(
         overrides: changes of keys, such as "pipeline.micro_batches=8".
         schedules: known names of pipeline.schedule besides auto; None accepts any.
         strategies: known names of partition.strategy besides auto; None accepts any.
+        synthetic: whether a config without `data` is given random data.
 
     Raises:
         ConfigError: one line for the first mistake; missing keys are reported last.
@@ -434,7 +417,9 @@ def load_config(
     document = read(path)
     for override in overrides:
         document.override(override)
-    document.data.setdefault("devices", _named_devices(document.data))
+    _complete(document.data, synthetic=synthetic)
+    _gather(document.data)
+    _find_files(document.data, Path(path).parent)
     return checked(
         document,
         Config,
@@ -445,10 +430,38 @@ def load_config(
     )
 
 
+def _complete(data: dict[str, Any], *, synthetic: bool) -> None:
+    """Set keys whose defaults depend on others: the devices, and the kind of data."""
+    data.setdefault("devices", _named_devices(data))
+    if synthetic:
+        data.setdefault("data", {})
+    if isinstance(source := data.get("data"), dict):
+        source.setdefault("kind", kind_of(source))
+
+
+def _find_files(data: dict[str, Any], folder: Path) -> None:
+    """Make names of Python files in the config's folder relative to the current folder."""
+    source = data.get("data")
+    for section, key in ((data, "model"), (source, "function"), (source, "valid")):
+        text = section.get(key) if isinstance(section, dict) else None
+        file, colon, function = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        if isinstance(section, dict) and file.endswith(".py") and (folder / file).is_file():
+            section[key] = os.path.relpath(folder / file) + colon + function
+
+
 def _named_devices(data: Mapping[str, Any]) -> list[str]:
     """List the devices of group2ctx in order; without any, the default."""
-    devices = sorted({device for _, device in _placed(data)})
-    return [repr(device) for device in devices] or list(Config.model_fields["devices"].default)
+    devices = [repr(device) for device in sorted({device for _, device in _placed(data)})]
+    return devices or list(Config.model_fields["devices"].default)
+
+
+def _gather(data: dict[str, Any]) -> None:
+    """Put all groups on the only device, if `devices` lists no other."""
+    listed = data["devices"]
+    only = _context(listed[0]) if isinstance(listed, list) and len(listed) == 1 else None
+    for group, device in list(_placed(data)):
+        if only not in (None, device):
+            data["group2ctx"][group] = repr(only)
 
 
 def _placed(data: Mapping[str, Any]) -> Iterator[tuple[str, Context]]:
@@ -473,17 +486,17 @@ def _contradictions(
         section if isinstance(section := data.get(name), dict) else {}
         for name in ("data", "pipeline", "train", "partition")
     )
-    yield from _data_mistakes(corpus)
+    yield from data_mistakes(corpus)
     yield from _device_mistakes(data)
     if isinstance(machine := data.get("machine"), str):
-        yield from _file_mistakes(("machine",), machine)
+        yield from file_mistakes(("machine",), machine)
     if isinstance(costs := partition.get("costs"), str):
         if machine is not None:
             message = (
                 "are this machine's, but `machine` describes another one; remove one of the keys"
             )
             yield ("partition", "costs"), message
-        yield from _file_mistakes(("partition", "costs"), costs)
+        yield from file_mistakes(("partition", "costs"), costs)
     yield from _schedule_name_mistakes(pipeline, schedules)
     if partition.get("strategy") != "auto":
         yield from _unknown(("partition", "strategy"), partition, strategies)
@@ -522,35 +535,6 @@ def _unknown(
     name = section.get(path[1])
     if known is not None and isinstance(name, str) and name not in known:
         yield path, f"unknown value {name!r}: {nearest(name, known)}"
-
-
-def _data_mistakes(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    yield from _unknown(("data", "kind"), corpus, CORPORA)
-    kind = corpus.get("kind", DataConfig.model_fields["kind"].default)
-    if kind == "text" and corpus.get("path") is None:
-        yield ("data", "kind"), "kind text needs the key data.path: a UTF-8 file to train on"
-    length_keys = [key for key in ("sequence_length", "buckets") if corpus.get(key) is not None]
-    if len(length_keys) == 2:
-        yield ("data", "buckets"), "excludes data.sequence_length; remove one of them"
-    if not length_keys and corpus:
-        yield ("data",), "sequence_length or buckets is missing: the time steps to unroll for"
-    if "buckets" not in length_keys and corpus.get("batches_per_step", 1) != 1:
-        yield ("data", "batches_per_step"), "applies to data.buckets; remove this key"
-    for key in ("path", "valid_path"):
-        path = corpus.get(key)
-        if not isinstance(path, str):
-            continue
-        if kind == "stdlib_text":
-            yield ("data", key), "kind stdlib_text reads no file; did you mean kind: text?"
-        else:
-            yield from _file_mistakes(("data", key), path)
-
-
-def _file_mistakes(at: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
-    if Path(path).is_dir():
-        yield at, f"is a folder, not a file: {path}"
-    elif not Path(path).exists():
-        yield at, f"no such file: {path}"
 
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

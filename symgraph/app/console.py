@@ -97,37 +97,45 @@ class Console:
         self,
         steps: int | None = None,
         seconds: float | None = None,
+        unit: str = "tokens",
         *,
         step: int = 0,
-        tokens: int = 0,
+        count: int = 0,
     ) -> Progress:
         """Return the progress display of a run, a context manager.
 
         Args:
             steps: limit of steps; None: no limit.
             seconds: limit of seconds; None: no limit.
+            unit: what is counted, "samples" or "tokens".
             step: steps done before, by the run that this one resumes.
-            tokens: tokens processed before.
+            count: samples or tokens processed before.
         """
-        return Progress(self, steps, seconds, step, tokens)
+        return Progress(self, steps, seconds, unit, step, count)
 
 
 class _Sample(NamedTuple):
     time: float
     step: int
-    tokens: int  # since the start
-    nll: float  # summed over the tokens of this step
+    done: int  # samples or tokens since the start
+    loss: float  # summed over those of this step
 
 
 class Progress:
-    """Steps, loss, perplexity, tokens per second and time left, averaged over `WINDOW` seconds."""
+    """Steps, loss, pace and time left, averaged over `WINDOW` seconds; perplexity of tokens."""
 
     def __init__(
-        self, console: Console, steps: int | None, seconds: float | None, step: int, tokens: int
+        self,
+        console: Console,
+        steps: int | None,
+        seconds: float | None,
+        unit: str,
+        step: int,
+        count: int,
     ) -> None:
-        self.console, self.steps, self.seconds = console, steps, seconds
+        self.console, self.steps, self.seconds, self.unit = console, steps, seconds, unit
         self._start = console.clock()
-        self._samples = deque([_Sample(self._start, step, tokens, 0.0)])
+        self._samples = deque([_Sample(self._start, step, count, 0.0)])
         self._shown_at = -math.inf
         self._written_step = 0
         self._bar = RichProgress(
@@ -158,17 +166,16 @@ class Progress:
         if kind is None:
             self._write()
 
-    def update(self, step: int, tokens: int, loss: float) -> None:
+    def update(self, step: int, count: int, loss: float) -> None:
         """Report the state after a step.
 
         Args:
             step: steps done.
-            tokens: tokens processed in all of them.
-            loss: mean negative log-likelihood per token of the last step.
+            count: samples or tokens processed in all of them.
+            loss: mean loss of the last step.
         """
         now, samples = self.console.clock(), self._samples
-        nll = loss * (tokens - samples[-1].tokens)
-        samples.append(_Sample(now, step, tokens, nll))
+        samples.append(_Sample(now, step, count, loss * (count - samples[-1].done)))
         while len(samples) > 2 and now - samples[1].time >= WINDOW:
             samples.popleft()
         if now - self._shown_at >= (REDRAW_EVERY if self.console.is_terminal else LINE_EVERY):
@@ -178,10 +185,15 @@ class Progress:
             else:
                 self._write()
 
-    def evaluation(self, step: int, perplexity: float) -> None:
-        """Write the held-out perplexity after a step; rates exclude the time of the evaluation."""
+    def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write held-out figures after a step; rates exclude the time of the evaluation."""
         self._write()
-        self.console.line(f"step {step:,}  held-out perplexity {value_text(perplexity)}")
+        shown = ", ".join(
+            f"{name} {value_text(value)}"
+            for name, value in figures.items()
+            if name != "loss" or self.unit != "tokens"
+        )
+        self.console.line(f"step {step:,}  held-out {shown}")
         self._shown_at = self.console.clock()
         self._samples = deque([self._samples[-1]._replace(time=self._shown_at)])
 
@@ -189,13 +201,15 @@ class Progress:
         """Return the line, such as `step 120/500  loss 5.12  perplexity 167  1,234 tokens/s`."""
         first, last = self._samples[0], self._samples[-1]
         parts = [f"step {last.step:,}" + (f"/{self.steps:,}" if self.steps else "")]
-        tokens, elapsed = last.tokens - first.tokens, last.time - first.time
-        if tokens:
-            loss = sum(sample.nll for sample in islice(self._samples, 1, None)) / tokens
-            perplexity = math.inf if loss > 700 else math.exp(loss)
-            parts.append(f"loss {loss:.3f}  perplexity {value_text(perplexity)}")
-        if tokens and elapsed > 0:
-            parts.append(f"{tokens / elapsed:,.0f} tokens/s")
+        count, elapsed = last.done - first.done, last.time - first.time
+        if count:
+            loss = sum(sample.loss for sample in islice(self._samples, 1, None)) / count
+            parts.append(f"loss {loss:.3f}")
+            if self.unit == "tokens":
+                perplexity = math.inf if loss > 700 else math.exp(loss)
+                parts.append(f"perplexity {value_text(perplexity)}")
+        if count and elapsed > 0:
+            parts.append(f"{count / elapsed:,.0f} {self.unit}/s")
         seconds_left = self._seconds_left(first, last)
         if seconds_left:
             parts.append(f"{seconds_text(seconds_left)} left")

@@ -13,7 +13,7 @@ import platform
 import re
 import sysconfig
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,10 +168,6 @@ def text(path: str, valid_path: str | None = None, vocab: int = 10_000) -> Corpu
     words = _Words()
     train, valid = _encode_lines(words, lines), _encode_lines(words, held_out)
     return words.corpus(f"text ({path})", train, valid, vocab)
-
-
-# `data.kind` of a config -> function(vocab=..., **keys of this kind) -> Corpus
-CORPORA: dict[str, Callable[..., Corpus]] = {"stdlib_text": stdlib_text, "text": text}
 
 
 class TimeMajorBatches:

@@ -99,6 +99,11 @@ def if_unchanged(attrs: Attrs, ins: Types, outs: Types) -> Offsets | None:
     return (0,) if ins[0] == outs[0] else None
 
 
+def by_its_parts(env: Env, attrs: Attrs, *arrays: Array) -> Any:
+    """Stand in for the computation of a composite operator, which no graph has."""
+    raise AssertionError("a composite operator was not expanded")
+
+
 class HiddenInput(NamedTuple):
     """An input that users do not give: `name`, made by operator `op` from the inputs `reads`."""
 
@@ -174,6 +179,9 @@ class OpDef:
     copies_inputs: bool = True
     #: The inputs that are added behind those of the user's when a symbol becomes a graph.
     hidden: Callable[[Attrs], Sequence[HiddenInput]] | None = None
+    #: The network that a composite operator stands for: a symbol whose variables are named as the
+    #: operator's inputs. It takes the call's place when a symbol becomes a graph.
+    expand: Callable[[Site, Types], Any] | None = None
     #: What pictures of a network say of a call, besides the operator's name.
     caption: Callable[[Attrs], str] | None = None
     aliases: Names = ()

@@ -140,7 +140,10 @@ def _unknown_key(key: str, section: type[Section] | None, model: type[Section]) 
     if key in model.model_fields:
         return "unknown key here: it belongs at the top level"
     for name, info in model.model_fields.items():
-        for owner in sections(info.annotation).values():
-            if key in owner.model_fields and owner is not section:
-                return f"unknown key here: it belongs under {name!r}"
+        choices = sections(info.annotation)
+        kinds = [kind for kind, owner in choices.items() if key in owner.model_fields]
+        if section in choices.values() and kinds:
+            return f"unknown key for this kind: it belongs to kind {' or '.join(kinds)}"
+        if kinds:
+            return f"unknown key here: it belongs under {name!r}"
     return f"unknown key: {nearest(key, section.model_fields if section else ())}"

@@ -12,7 +12,7 @@ from typing import Any
 from symgraph.core.errors import DTypeError, GraphError, ShapeError, nearest
 from symgraph.core.params import LARGEST, Site, literal
 from symgraph.core.registry import Partial, complete
-from symgraph.core.types import DTYPES, Shape, dtype_name
+from symgraph.core.types import DTYPES, Shape, dtype_name, is_float
 from symgraph.frontend.symnode import Outputs, SymNode, require_unique_variables, walk
 
 MAX_AXES = 64  # of numpy's arrays
@@ -169,6 +169,12 @@ def infer_dtypes(symbol: Outputs, given: Mapping[str, Any], *, partial: bool = F
         if node.op is None and values[id(node), 0] is None and not partial:
             values[id(node), 0] = "float32"
     return _by_name(nodes, values)
+
+
+def undifferentiable(symbol: Outputs) -> set[str]:
+    """Return the variables whose attribute __dtype__ says that no gradient flows to them."""
+    hints = {n.name: n.attrs.get("__dtype__") for n in walk(symbol.entries) if n.op is None}
+    return {n for n, hint in hints.items() if hint is not None and not is_float(dtype_of(n, hint))}
 
 
 def _input_dtypes(node: SymNode, values: dict[Key, Any]) -> list[str | None]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextvars import Context
 from types import MappingProxyType
 from typing import Any
 
 from symgraph.core.build import typed_node
-from symgraph.core.graph import Graph, Node
+from symgraph.core.graph import Graph, Node, prune
 from symgraph.core.params import Site
-from symgraph.core.registry import VARIABLE
-from symgraph.core.tags import canonical
+from symgraph.core.registry import VARIABLE, OpDef, find
+from symgraph.core.tags import canonical, hide
 from symgraph.core.types import Shape, TensorType, Value
-from symgraph.frontend.infer import infer_dtypes, infer_shapes
-from symgraph.frontend.symnode import Outputs, SymNode
+from symgraph.frontend.infer import Inferred, Key, infer_dtypes, infer_shapes
+from symgraph.frontend.name import Names
+from symgraph.frontend.symnode import Entry, Outputs, SymNode
 
 
 def lower(
@@ -22,7 +24,8 @@ def lower(
     """Turn a symbol into a graph in which every type is known.
 
     Node names and the order of outputs are the symbol's; of operators that share a name, the later
-    ones are called `<name>_1`, `<name>_2`, ...
+    ones are called `<name>_1`, `<name>_2`, ... A composite operator is replaced by its nodes, which
+    are called `<its name>_<name>` and have its attributes.
 
     Args:
         symbol: the network.
@@ -37,57 +40,105 @@ def lower(
     inferred_shapes = infer_shapes(symbol, shapes)
     inferred_shapes.require_complete()
     inferred_dtypes = infer_dtypes(symbol, dtypes or {})
-    nodes: dict[str, Node] = {}
-    names: dict[int, str] = {}
-    taken = set(inferred_shapes.variables)
-    for sym_node in inferred_shapes.nodes:
-        if sym_node.op is None:
-            name = sym_node.name
-            type_ = TensorType(inferred_shapes.variables[name], inferred_dtypes.variables[name])
-            tags = MappingProxyType(canonical(sym_node.attrs))
-            nodes[name] = Node(name, VARIABLE, types=(type_,), tags=tags)
+    lowering = _Lowering(inferred_shapes, symbol.entries)
+    for node in inferred_shapes.nodes:
+        if node.op is None:
+            lowering.add_variable(node, inferred_dtypes.variables[node.name])
+        elif node.op.expand is not None:
+            lowering.add_composite(node)
         else:
-            name = _take_name(sym_node.name, taken)
-            _lower_call(
-                sym_node, name, inferred_shapes.values[id(sym_node), 0], names, nodes, taken
-            )
-        names[id(sym_node)] = name
-    return Graph.of(nodes.values(), [Value(names[id(e.node)], e.port) for e in symbol.entries])
+            lowering.add_call(node)
+    return Graph.of(lowering.nodes.values(), lowering.values_of(symbol.entries))
 
 
-def _take_name(name: str, taken: set[str]) -> str:
-    """Take the name, or the first free one of `<name>_1`, `<name>_2`, ..."""
-    unique, count = name, 0
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    taken.add(unique)
-    return unique
+class _Lowering:
+    """The nodes of a graph under construction, and where the symbol's outputs are among them."""
+
+    def __init__(self, shapes: Inferred, heads: tuple[Entry, ...]) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._shapes = shapes
+        self._names = Names(shapes.variables)
+        self._values: dict[Key, Value] = {}
+        read = [*heads, *(e for node in shapes.nodes for e in node.inputs)]
+        self._read = {(id(e.node), e.port) for e in read}
+
+    def values_of(self, entries: Iterable[Entry]) -> tuple[Value, ...]:
+        return tuple([self._values[id(e.node), e.port] for e in entries])
+
+    def add_variable(self, node: SymNode, dtype: str) -> None:
+        type_ = TensorType(self._shapes.variables[node.name], dtype)
+        tags = MappingProxyType(canonical(node.attrs))
+        self.nodes[node.name] = Node(node.name, VARIABLE, types=(type_,), tags=tags)
+        self._values[id(node), 0] = Value(node.name)
+
+    def add_call(self, node: SymNode) -> None:
+        op = node.op
+        assert op is not None
+        name = self._names.take(node.name)
+        attrs = dict(node.params)
+        if not node.inputs and 0 in attrs.get("shape", ()):
+            shape = self._shapes.values[id(node), 0]
+            attrs.update(_with_batch_axis(Site(op.name, name, attrs), shape))
+        if op.random:
+            attrs["stream"] = name
+        tags = MappingProxyType(canonical(node.attrs))
+        inputs = [*self.values_of(node.inputs)]
+        by_name = dict(zip(node.input_names, inputs, strict=True))
+        for arg, helper, params, reads in op.hidden(attrs) if op.hidden else ():
+            read = tuple(by_name[r] for r in reads)
+            helper_name = self._names.take(f"{name}_{arg}")
+            inputs.append(self._add(helper_name, helper, params, read, tags))
+        self._add(name, op.name, attrs, tuple(inputs), tags)
+        for port in range(len(node.outputs)):
+            self._values[id(node), port] = Value(name, port)
+
+    def add_composite(self, node: SymNode) -> None:
+        """Add the network that the operator stands for, as far as its outputs are read."""
+        op = node.op
+        assert op is not None
+        name = self._names.take(node.name)
+        made = dict(zip(node.input_names, self.values_of(node.inputs), strict=True))
+        types = {arg: self.nodes[v.node].types[v.index] for arg, v in made.items()}
+        # In a context of its own, no scope that is open gives attributes or numbers of names.
+        whole = Context().run(_expanded, op, Site(op.name, name, node.params), types)
+        ports = [p for p in range(len(node.outputs)) if (id(node), p) in self._read]
+        part = prune(whole, [whole.outputs[p] for p in ports])
+        outer = {k: v for k, v in canonical(node.attrs).items() if k != hide("time_step")}
+        for inner in part:
+            if not inner.is_variable:
+                inner_name = self._names.take(f"{name}_{inner.name}")
+                attrs = {**inner.attrs, **({"stream": inner_name} if find(inner.op).random else {})}
+                inputs = tuple([_output(made, v) for v in inner.inputs])
+                tags = MappingProxyType({**outer, **inner.tags})
+                made[inner.name] = self._add(inner_name, inner.op, attrs, inputs, tags)
+        for port, value in zip(ports, part.outputs, strict=True):
+            self._values[id(node), port] = _output(made, value)
+
+    def _add(
+        self,
+        name: str,
+        op_name: str,
+        params: Mapping[str, Any],
+        inputs: tuple[Value, ...],
+        tags: Mapping[str, str],
+    ) -> Value:
+        types = [self.nodes[v.node].types[v.index] for v in inputs]
+        self.nodes[name] = typed_node(name, op_name, inputs, types, params, tags)
+        return Value(name)
 
 
-def _lower_call(
-    sym_node: SymNode,
-    name: str,
-    shape: Shape,
-    names: dict[int, str],
-    nodes: dict[str, Node],
-    taken: set[str],
-) -> None:
-    op = sym_node.op
-    assert op is not None
-    attrs = dict(sym_node.params)
-    if not sym_node.inputs and 0 in attrs.get("shape", ()):
-        attrs.update(_with_batch_axis(Site(op.name, name, attrs), shape))
-    if op.random:
-        attrs["stream"] = name
-    tags = MappingProxyType(canonical(sym_node.attrs))
-    inputs = [Value(names[id(e.node)], e.port) for e in sym_node.inputs]
-    by_name = dict(zip(sym_node.input_names, inputs, strict=True))
-    for arg, helper, params, reads in op.hidden(attrs) if op.hidden else ():
-        read = tuple(by_name[r] for r in reads)
-        helper_name = _take_name(f"{name}_{arg}", taken)
-        inputs.append(_add(helper_name, helper, params, read, tags, nodes))
-    _add(name, op.name, attrs, tuple(inputs), tags, nodes)
+def _expanded(op: OpDef, site: Site, types: Mapping[str, TensorType]) -> Graph:
+    """Return the graph of a composite operator, whose variables are the operator's inputs."""
+    assert op.expand is not None
+    symbol = op.expand(site, list(types.values()))
+    shapes = {name: type_.shape for name, type_ in types.items()}
+    return lower(symbol, shapes, {name: type_.dtype for name, type_ in types.items()})
+
+
+def _output(made: Mapping[str, Value], value: Value) -> Value:
+    """Return an output of a node of a composite; an input of it may be any output of another."""
+    first = made[value.node]
+    return Value(first.node, first.index + value.index)
 
 
 def _with_batch_axis(site: Site, shape: Shape) -> dict[str, Any]:
@@ -99,16 +150,3 @@ def _with_batch_axis(site: Site, shape: Shape) -> dict[str, Any]:
             "use zeros_like or ones_like of a value of that shape, or a cell's begin_state"
         )
     return {"shape": shape, "axis": stated.index(0)}
-
-
-def _add(
-    name: str,
-    op_name: str,
-    params: Mapping[str, Any],
-    inputs: tuple[Value, ...],
-    tags: Mapping[str, str],
-    nodes: dict[str, Node],
-) -> Value:
-    types = [nodes[v.node].types[v.index] for v in inputs]
-    nodes[name] = typed_node(name, op_name, inputs, types, params, tags)
-    return Value(name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from symgraph.core.errors import ConfigError, GraphError, SymgraphError, nearest
@@ -23,9 +26,12 @@ __all__ = [
     "Model",
     "SymGen",
     "bucket_network",
+    "call_function",
+    "function_path",
     "load_checkpoint",
     "load_model",
     "save_checkpoint",
+    "users_code",
 ]
 
 
@@ -85,40 +91,32 @@ def bucket_network(sym_gen: SymGen, key: Any) -> SymbolInputs:
     return network
 
 
-def load_model(path: str, **kwargs: Any) -> Model:
-    """Call the function `package.module:function` with these arguments and return its Model.
+FUNCTION = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|[^:]*\.py):[^\W\d]\w*")
 
-    The current folder is searched too. Raises ConfigError if there is no such module or function,
-    if it does not take these arguments, or if it returns something else.
+
+def function_path(text: str) -> str:
+    """Return the text; ValueError unless it is package.module:function or file.py:function."""
+    if not FUNCTION.fullmatch(text):
+        raise ValueError(f"expected package.module:function or file.py:function, got {text!r}")
+    return text
+
+
+def load_model(
+    path: str, arguments: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+) -> Model:
+    """Call a function that builds a Model.
+
+    Args:
+        path: `package.module:function`, which is looked for in the current folder too, or
+            `file.py:function`.
+        arguments: The function's arguments.
+        offered: More arguments, for a function that takes them.
+
+    Raises:
+        ConfigError: There is no such function, it does not take these arguments, fails, or returns
+            something else.
     """
-    module_name, _, function_name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    with _of_the_user(path):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module_name.startswith(error.name):
-                raise
-            file = getattr(sys.modules.get(module_name.partition(".")[0]), "__file__", None)
-            reason = f"; {file} is found instead of a package" if file else ""
-            raise ConfigError(
-                f"model: there is no module {error.name!r} (for {path!r}){reason}"
-            ) from None
-    build: Callable[..., Any] | None = getattr(module, function_name, None)
-    if build is None:
-        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ConfigError(
-            f"model: {module_name} has no function {function_name!r}; "
-            f"{nearest(function_name, known)}"
-        )
-    with _of_the_user(path):
-        try:
-            model = build(**kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            raise ConfigError(f"model: {path}: {error}; check `args:`") from None
+    model = call_function("model", path, arguments, offered or {})
     if not isinstance(model, Model):
         raise ConfigError(
             f"model: {path} returns {type(model).__name__}, not a symgraph.Model: return "
@@ -128,9 +126,91 @@ def load_model(path: str, **kwargs: Any) -> Model:
     return model
 
 
+def call_function(
+    key: str, path: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]
+) -> Any:
+    """Call a function that a key of a config names; see `load_model`, which does it for `model`."""
+    function = _load_function(key, path)
+    with users_code(key, path):
+        taken = _taken(function, offered)
+        try:
+            return function(**taken, **arguments)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise ConfigError(f"{key}: {path}: {error}; check `args:`") from None
+
+
+def _taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments that a function takes by name."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of C
+        return {}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return dict(offered)
+    return {name: value for name, value in offered.items() if name in parameters}
+
+
+def _load_function(key: str, path: str) -> Callable[..., Any]:
+    module_name, _, function_name = path.rpartition(":")
+    here = os.getcwd()  # it may be gone, which is no failure of the user's code
+    with users_code(key, path):
+        if module_name.endswith(".py"):
+            module = _module_of_file(key, os.path.join(here, module_name))
+        else:
+            module = _module_of_package(key, module_name, here)
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(function):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ConfigError(
+            f"{key}: {module_name} has no function {function_name!r}; "
+            f"{nearest(function_name, known)}"
+        )
+    return function
+
+
+def _module_of_package(key: str, name: str, folder: str) -> ModuleType:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        file = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+        reason = f"; {file} is found instead of a package" if file else ""
+        raise ConfigError(
+            f"{key}: there is no module {error.name!r} (for {name!r}){reason}"
+        ) from None
+
+
+def _module_of_file(key: str, file: str) -> ModuleType:
+    """Import a file; its folder is searched for what it imports, after all others."""
+    path = os.path.normpath(file)
+    name = f"symgraph_user_file:{path}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not os.path.isfile(path):
+        raise ConfigError(f"{key}: no such file: {os.path.relpath(path)}")
+    if os.path.dirname(path) not in sys.path:
+        sys.path.append(os.path.dirname(path))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec, "a file that ends in .py"
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
 @contextmanager
-def _of_the_user(path: str) -> Iterator[None]:
-    """Turn what a model's own code raises into a ConfigError that names the line of that code."""
+def users_code(key: str, path: str) -> Iterator[None]:
+    """Turn what a user's own code raises into a ConfigError that names the line of that code."""
     try:
         yield
     except (SymgraphError, MemoryError):
@@ -141,6 +221,6 @@ def _of_the_user(path: str) -> Iterator[None]:
         if isinstance(error, SyntaxError):
             at = f"{error.filename}, line {error.lineno}"
         raise ConfigError(
-            f"model: {path} failed at {at}: {type(error).__name__}: {error} "
+            f"{key}: {path} failed at {at}: {type(error).__name__}: {error} "
             "(--traceback shows all calls)"
         ) from error

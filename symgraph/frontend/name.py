@@ -7,7 +7,26 @@ names, so ranks and buckets agree on them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from contextvars import ContextVar
+
+
+class Names:
+    """The names of a graph, each of them given once."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.taken = set(taken)
+        self._counts: dict[str, int] = {}
+
+    def take(self, name: str) -> str:
+        """Return the name, or the first free one of `<name>_1`, `<name>_2`, ..."""
+        unique, count = name, self._counts.get(name, 0)
+        while unique in self.taken:
+            count += 1
+            unique = f"{name}_{count}"
+        self._counts[name] = count
+        self.taken.add(unique)
+        return unique
 
 
 class NameManager:

@@ -4,6 +4,7 @@ May import frontend and below.
 Start reading: cells.py.
 """
 
+from symgraph.rnn import composite as composite
 from symgraph.rnn.bidirectional import BidirectionalCell
 from symgraph.rnn.cells import BaseRNNCell, GRUCell, LSTMCell, RNNCell, RNNParams
 from symgraph.rnn.checkpoint import (

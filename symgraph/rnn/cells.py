@@ -43,6 +43,10 @@ class RNNParams:
             self._params[name] = sym.Variable(name, **kwargs)
         return self._params[name]
 
+    def set(self, name: str, symbol: Symbol) -> None:
+        """Let a symbol stand for the variable of this whole name."""
+        self._params[name] = symbol
+
     def include(self, other: RNNParams) -> None:
         """Add another container's variables; GraphError for two different ones of one name."""
         for name, variable in other._params.items():

@@ -85,7 +85,7 @@ def test_mlp_names_the_missing_file(tmp_path):
 def language_model_case(**args) -> Case:
     """The example's network in float64, with data, states and weights for it."""
     sizes = {"batch_size": 5, "sequence_length": 4, "vocab": 11, "hidden": 6, "embed": 6}
-    model = load_model("examples.lstm_lm:build", layers=3, dtype="float64", **sizes, **args)
+    model = load_model("examples.lstm_lm:build", {"layers": 3, "dtype": "float64", **sizes, **args})
     rng = np.random.default_rng(3)
     feeds = {}
     for name, feed in model.feeds.items():

@@ -19,9 +19,10 @@ from examples.lstm_lm import build
 from runtime.backends.device.processor import limit_blas
 from runtime.engine.bucket_session import BucketSession
 from runtime.profiling.search.candidate import Candidate
-from runtime.training.batches import IGNORED
+from runtime.training.data.table import load_data
+from runtime.training.data.text import IGNORED
 from runtime.training.job import prepare, training_plan
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
 from symgraph.app.corpus import EOS
@@ -63,7 +64,7 @@ def text(tmp_path_factory) -> Path:
 def trainer(text: Path, *overrides: str, config: str = "hand.yaml") -> Iterator[Trainer]:
     made = load_config(str(FOLDER / config), [*SMALL, f"data.path={text}", *overrides])
     with ThreadCluster(len(made.devices)) as cluster, limit_blas(1):
-        yield Trainer(prepare(made), cluster, load_corpus(made))
+        yield Trainer(prepare(made), cluster, load_data(made))
 
 
 def of_each_bucket(made: Trainer) -> dict[int, DataBatch]:
@@ -224,7 +225,7 @@ def test_the_plan_by_hand_is_the_originals():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*longer than the largest bucket")
 def test_the_planners_run_has_the_bits_of_the_run_by_hand(text):
-    alone = ("devices=[cpu(0)]", "group2ctx={}")
+    alone = ("devices=[cpu(0)]",)
     found = []
     for config, more in (
         ("hand.yaml", TWO_LAYERS[:1]),

@@ -9,8 +9,9 @@ import pytest
 from scipy.special import erf
 
 from examples.transformer_lm import build
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster, make_cluster
 from symgraph import cpu
 from symgraph.app.config import load_config
@@ -125,7 +126,7 @@ def test_it_learns_from_the_command_line_s_config(tmp_path):
         ],
     )
     with make_cluster("threads", len(config.devices)) as cluster:
-        loss = Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
+        loss = Trainer(prepare(config), cluster, load_data(config)).fit()["loss"]
     assert loss < 0.5  # of 17 words, each is told by those before it: log 17 = 2.8 without
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import io
 import json
 import random
 import resource
@@ -16,6 +17,7 @@ import struct
 import sys
 import tempfile
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -37,9 +39,11 @@ from symgraph.core.errors import SymgraphError
 from symgraph.frontend import sym
 from symgraph.frontend.init import create
 from symgraph.frontend.params_file import load_params
+from symgraph.interchange.torch import from_torch
 from tests.helpers.profiles import ESTIMATES
 
 ROOT = Path(__file__).parents[2]
+TORCH = ROOT / "tests/symgraph/interchange/torch/data"
 ADDRESSES = 4 << 30  # bytes: a file of some kilobytes must not need more
 SECONDS = 60  # for one file, on a machine that does other things too
 Reader = Callable[[Path], object]
@@ -95,6 +99,13 @@ def idx(path: Path) -> None:
     mnist(folder)
 
 
+def exported(path: Path) -> None:
+    """Do with a network of PyTorch what a user does before it is bound."""
+    network, _, _ = from_torch(path)
+    network.infer_shape_partial()
+    network.tojson()
+
+
 def config(path: Path) -> None:
     load_config(str(path), (), schedules=SCHEDULES)
 
@@ -136,6 +147,8 @@ def readers(folder: Path) -> dict[str, tuple[bytes, Reader]]:
         "runs.csv": (b"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", load_schedule_file),
         "words.txt": (b"a b c\nd e\n" * 20, lambda path: read_corpus(str(path))),
         "images": (image, idx),
+        "net.pt2": ((TORCH / "resnet_block.pt2").read_bytes(), exported),
+        "recurrent.pt2": ((TORCH / "bidirectional_gru.pt2").read_bytes(), exported),
         "data_batch": (pickled_image(), read_cifar),
     }
 
@@ -150,6 +163,8 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
         for _ in range(rng.choice((1, 1, 2))):
             _replace(layout, rng)
         return json.dumps(layout).encode()
+    if whole.startswith(b"PK") and rng.random() < 0.7:
+        return _rewritten(whole, rng)
     changed = bytearray(whole)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at, end = sorted(rng.randrange(len(changed) + 1) for _ in range(2))
@@ -166,6 +181,22 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
         else:
             _renumber(changed, rng)
     return bytes(changed)
+
+
+def _rewritten(whole: bytes, rng: random.Random) -> bytes:
+    """Replace values in a JSON document inside a zip, which is otherwise in order."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(target, "w") as new:
+        chosen = rng.choice([name for name in old.namelist() if name.endswith(".json")])
+        for name in old.namelist():
+            content = old.read(name)
+            if name == chosen or name.endswith("model.json"):
+                layout = json.loads(content)
+                for _ in range(rng.choice((1, 2, 5))):
+                    _replace(layout, rng)
+                content = json.dumps(layout).encode()
+            new.writestr(name, content)
+    return target.getvalue()
 
 
 def _replace(layout: Any, rng: random.Random) -> None:

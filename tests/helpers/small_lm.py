@@ -9,8 +9,9 @@ import numpy as np
 
 import symgraph as sg
 from examples.lstm_lm import build
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 
@@ -66,7 +67,7 @@ def losses(path: object, *overrides: str) -> float:
     """The loss at the end of a run on threads."""
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster:
-        return Trainer(prepare(config), cluster, load_corpus(config)).fit()["loss"]
+        return Trainer(prepare(config), cluster, load_data(config)).fit()["loss"]
 
 
 def late(**given: Any) -> sg.Model:

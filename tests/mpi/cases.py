@@ -36,6 +36,7 @@ from tests.helpers.collectives import network, tree
 from tests.helpers.networks import random_case, random_groups
 from tests.helpers.pipelines import Case, Result, make_plan, on_devices, run_step
 from tests.helpers.recurrent import lstm_case
+from tests.helpers.torch_files import RECORDED, recorded
 
 Arrays = dict[str, np.ndarray]
 
@@ -133,7 +134,17 @@ def runs(devices: int) -> dict[str, Run]:
     with NameManager():
         for name, make in CASES.items():
             table[name] = make(devices)
+    for name in RECORDED:
+        table[f"torch-{name}"] = exported(name, devices)
     return table
+
+
+def exported(name: str, devices: int) -> Step:
+    """A network that PyTorch exported, with the loss and gradients that it computed."""
+    case, want = recorded(name)
+    ranks = tuple(map(cpu, range(devices)))
+    strategy = "uniform" if devices > 1 else None
+    return Step(case, Options(devices=ranks, strategy=strategy), want, 1e-5)
 
 
 def options(

@@ -25,6 +25,9 @@ def test_a_profile_over_two_processes(config, tmp_path):
     assert ended.status == 0, ended
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["transport"] == "mpi"
+    assert found["steps"] == 3
+    assert found["baseline"]["devices"] == ["cpu(0)"]
+    assert found["baseline"]["step_seconds"] > 0
     for rank in found["ranks"]:
         assert rank["compute"] > 0
         assert rank["total"] == pytest.approx(found["parts_of_seconds"])
@@ -34,12 +37,20 @@ def test_a_profile_over_two_processes(config, tmp_path):
 
 
 def test_a_comparison_over_two_processes(config):
+    """One device is rank 0's, while the other rank waits; it was refused as one of two ranks."""
     with open(config, "a", encoding="utf-8") as file:
-        file.write("candidates: {a: [], b: [pipeline.schedule=gpipe]}\n")
+        file.write("candidates: {a: [], b: [pipeline.schedule=gpipe], c: ['devices=[cpu(0)]']}\n")
     ended = launch(2, "symgraph.run", config, "--compare", "--steps=4", "--json")
     assert ended.status == 0, ended
-    ranking = json.loads(ended.stdout.splitlines()[-1])["ranking"]
-    assert {row["schedule"] for row in ranking} == {"1f1b", "gpipe"}
+    (line,) = ended.stdout.splitlines()
+    rows = {row["name"]: row for row in json.loads(line)["ranking"]}
+    assert {name: len(row["devices"]) for name, row in rows.items()} == {
+        "a": 2,
+        "b": 2,
+        "c": 1,
+        "one device": 1,
+    }
+    assert rows["b"]["schedule"] == "gpipe"
 
 
 def test_a_search_is_for_one_process(config):

@@ -6,9 +6,10 @@ import pytest
 
 from runtime.backends.device.processor import limit_blas
 from runtime.frontends.cli.plan_report import plan_report
-from runtime.training.batches import IGNORED, source
+from runtime.training.data.table import load_data
+from runtime.training.data.text import IGNORED
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
@@ -19,7 +20,7 @@ def run(path, *overrides):
     """The summary, the weights, and the step that was gone on from."""
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         trainer.resume()
         first = trainer.training.steps
         return trainer.fit(), trainer.training.parameters(), first
@@ -30,7 +31,7 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
     path = write_bucketed(tmp_path)
     config = load_config(str(path))
     summary, _, _ = run(path, "train.steps=60")
-    batches = source(load_corpus(config).train, config.data, config.train.seed)
+    batches = load_data(config).source("training", config, None)
     counted = 0
     for step in range(60):
         given = batches.batches(step)
@@ -44,9 +45,7 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "elsewhere", [[], ["devices=[cpu(0)]", "group2ctx={}"], ["pipeline.schedule=gpipe"]]
-)
+@pytest.mark.parametrize("elsewhere", [[], ["devices=[cpu(0)]"], ["pipeline.schedule=gpipe"]])
 def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
     path = write_bucketed(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
     summary, weights, _ = run(path, f"checkpoint.directory={tmp_path / 'other'}")

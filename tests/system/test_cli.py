@@ -108,7 +108,7 @@ def test_placement_schedule_and_devices_change_no_bit_of_the_loss(config, tmp_pa
     want = figures(*given)["loss"]
     for overrides in (
         ["pipeline.schedule=gpipe"],
-        ["devices=[cpu(0)]", "group2ctx={}"],
+        ["devices=[cpu(0)]"],
         ["devices=[cpu(0), cpu(1), cpu(2)]", "group2ctx.layer0=cpu(2)"],
         ["pipeline.schedule=zb-h1", "pipeline.recompute=all"],
         ["group2ctx={}", "partition.strategy=optimal"],
@@ -337,7 +337,7 @@ def test_sentences_without_words(tmp_path):
     (tmp_path / "lines.txt").write_text("\n" * 400)
     done = run(str(config))
     assert done.returncode == 1
-    assert done.stderr.startswith("symgraph: error: no tokens to predict")
+    assert done.stderr.startswith("symgraph: error: no labels to predict")
 
 
 def test_text_from_a_device(config):
@@ -406,7 +406,8 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
     assert [line["step"] for line in steps] == list(range(1, 8))
     assert [line["tokens"] for line in steps] == [30 * n for n in range(1, 8)]
     assert steps[-1]["loss"] == final["train_loss"]
-    assert lines[-1] == {"step": 7, "held_out_perplexity": final["perplexity"]}
+    held_out = {f"held_out_{name}": final[name] for name in ("loss", "perplexity")}
+    assert lines[-1] == {"step": 7, **held_out}
     figures(*run_of, "train.steps=9")
     more = [json.loads(line) for line in log.read_text().splitlines()[len(lines) :]]
     assert [line["step"] for line in more if "loss" in line] == [8, 9]

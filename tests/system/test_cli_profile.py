@@ -34,6 +34,13 @@ def test_a_profile_with_all_its_files(config, tmp_path):
     assert found.keys() >= KEYS - NOT_IN_A_PROFILE
     assert [s.keys() >= STAGE_KEYS for s in found["stages"]] == [True, True]
     assert found["steps"] == 4
+    baseline = found["baseline"]
+    assert (baseline["devices"], baseline["micro_batches"]) == (["cpu(0)"], 1)
+    assert baseline["partition_step_seconds"] == found["step_seconds"]
+    report = done.stderr.splitlines()
+    (first,) = [at for at, line in enumerate(report) if line == baseline["verdict"]]
+    assert report[first - 1] == "", "before all other figures"
+    assert report[first + 3].startswith("4 steps, median ")
     for part in ("where the time of a step goes", "rank 1 ", "memory, predicted beside measured"):
         assert part in done.stderr
     assert json.loads(trace.read_text())["traceEvents"]
@@ -51,11 +58,14 @@ def test_a_profile_of_buckets_with_all_its_files(tmp_path):
         "--profile",
         "--steps=6",
         "--json",
+        "--no-baseline",
         f"--trace={trace}",
         f"--report={report}",
     )
     assert done.returncode == 0, done.stderr
+    assert "one device" not in done.stderr
     found = json.loads(done.stdout)
+    assert found["baseline"] is None
     assert found.keys() >= KEYS - NOT_IN_A_PROFILE
     assert sum(row["steps"] for row in found["mixtures"]) == found["steps"] == 6
     assert "steps by their buckets" in done.stderr
@@ -78,6 +88,7 @@ def test_a_profile_of_buckets_with_all_its_files(tmp_path):
     [
         (["--steps=3"], "--steps goes with --profile"),
         (["--trace=x.json"], "--trace goes with --profile"),
+        (["--no-baseline"], "--no-baseline goes with --profile or --compare or --search"),
         (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
         (["--profile", "--save-costs=/nowhere/x"], "cannot write the costs to /nowhere/x"),
         (
@@ -104,9 +115,12 @@ def test_arguments_that_do_not_go_together(config, arguments, message):
 @pytest.mark.slow
 def test_candidates_of_one_config_are_compared(config, tmp_path):
     with open(config, "a", encoding="utf-8") as file:
-        file.write("candidates: {by hand: [], alone: ['devices=[cpu(0)]', 'group2ctx={}']}\n")
+        file.write("candidates: {by hand: [], alone: ['devices=[cpu(0)]']}\n")
     found = figures(config, "--compare", "--steps=4", f"--report={tmp_path / 'report'}")
-    assert {row["name"] for row in found["ranking"]} == {"by hand", "alone"}
+    rows = {row["name"]: row for row in found["ranking"]}
+    assert rows.keys() == {"by hand", "alone", "one device"}  # alone has 4 micro-batches
+    assert found["baseline"]["partition"] is None
+    assert found["baseline"]["step_seconds"] == rows["one device"]["step"]
     speeds = [row["tokens_per_second"] for row in found["ranking"]]
     assert speeds == sorted(speeds, reverse=True)
     assert (tmp_path / "report" / "index.html").is_file()
@@ -117,7 +131,8 @@ def test_files_are_compared_with_overrides_for_all(config, tmp_path):
     other = tmp_path / "other.yaml"
     text = (tmp_path / "config.yaml").read_text()
     other.write_text(text.replace("1f1b", "gpipe"))
-    found = figures(config, str(other), "pipeline.micro_batches=2", "--compare", "--steps=4")
+    more = ("pipeline.micro_batches=2", "--compare", "--steps=4", "--no-baseline")
+    found = figures(config, str(other), *more)
     rows = {row["name"]: row for row in found["ranking"]}
     assert rows[config]["schedule"] == "1f1b"
     assert rows[str(other)]["schedule"] == "gpipe"
@@ -139,6 +154,8 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
     )
     assert found["best"] in {row["name"] for row in found["candidates"]}
     assert found["best"] == found["ranking"][0]["name"]
+    assert "one device, 1 micro-batch" in {row["name"] for row in found["ranking"]}
+    assert f"# {found['baseline']['verdict']}" in winner.read_text().splitlines()
     assert found["lower_bound_seconds"] <= found["predicted_step_seconds"]
     trained = figures(str(winner), "train.steps=3")
     assert trained["steps"] == 3
@@ -175,6 +192,8 @@ def test_machines_that_are_not_here_are_searched_by_simulation(config, tmp_path)
     there = [f"machine={machine}", "devices=[gpu(0), gpu(1)]", "group2ctx={}", *TINY]
     found = figures(config, *there, "--search", f"--winner={winner}")
     assert found["ranking"] == []
+    assert found["baseline"]["simulated"]
+    assert found["baseline"]["devices"] == ["gpu(0)"]
     assert found["predicted_step_seconds"] > 0
     assert figures(str(winner), "--plan")["predicted_step_seconds"] == pytest.approx(
         found["predicted_step_seconds"]

@@ -372,7 +372,7 @@ def test_without_a_card_nothing_is_measured(tmp_path, monkeypatch, capsys):
     assert main(["--measure-machine", "devices=gpu(0)"]) == 2
     assert refused in capsys.readouterr().err
     config = write_config(tmp_path, "steps: 1")
-    assert main([str(config), "devices=[gpu(0)]", "group2ctx={}", "pipeline.schedule=auto"]) == 2
+    assert main([str(config), "devices=[gpu(0)]", "pipeline.schedule=auto"]) == 2
     assert refused in capsys.readouterr().err
 
 

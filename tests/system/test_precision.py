@@ -14,9 +14,10 @@ from runtime.backends.device.processor import limit_blas
 from runtime.planning.planner import plan
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.state import read_about
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
-from runtime.training.trainer import Progress, Trainer, load_corpus
+from runtime.training.trainer import Progress, Trainer
 from runtime.transports import make_cluster
 from symgraph import cpu
 from symgraph.app.config import load_config
@@ -50,7 +51,7 @@ def run(path, *overrides, resume=False):
     config = load_config(str(path), overrides)
     steps: list[Progress] = []
     with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         assert (trainer.resume() is not None) == resume
         summary = trainer.fit(steps.append)
         return steps, summary, trainer.training.parameters(), trainer
@@ -79,7 +80,7 @@ def test_losses_follow_those_of_float32(path, low):
 
 
 ELSEWHERE = {
-    "one device": ["devices=[cpu(0)]", "group2ctx={}"],
+    "one device": ["devices=[cpu(0)]"],
     "another schedule": ["pipeline.schedule=zb-h1"],
     "back and forth": ["group2ctx={embed: cpu(1), layer0: cpu(0), layer1: cpu(0), decode: cpu(1)}"],
     "a strategy": ["group2ctx={}", "partition.strategy=optimal"],
@@ -275,9 +276,7 @@ def test_an_overflow_is_left_out_on_all_ranks_alike(path, too_large):
     for one, other in pairwise(steps):
         factor = other.scaling["loss_scale"] / one.scaling["loss_scale"]
         assert factor == 0.5 if one.scaling["skipped"] else factor in (1, 2)
-    _, _, alone, _ = fresh(
-        path, "one", "train.precision=float16", "devices=[cpu(0)]", "group2ctx={}"
-    )
+    _, _, alone, _ = fresh(path, "one", "train.precision=float16", "devices=[cpu(0)]")
     same_bits(alone, weights)
     assert all(np.isfinite(a).all() for a in weights.values())
 
@@ -287,7 +286,7 @@ def test_a_step_that_is_left_out_changes_no_weight(path, too_large):
     assert steps[0].scaling == {"loss_scale": 2.0**26, "skipped": 1.0}
     config = trainer.job.config
     with make_cluster("threads", 2) as cluster:
-        begun = Trainer(prepare(config), cluster, load_corpus(config))
+        begun = Trainer(prepare(config), cluster, load_data(config))
         same_bits(begun.training.parameters(), weights)
 
 

@@ -18,8 +18,9 @@ from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, simulate
 from runtime.training.checkpoints.saves import save
 from runtime.training.checkpoints.state import restore
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster, make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.context import cpu
@@ -335,7 +336,7 @@ def test_an_executor_shows_whole_parameters(grad_req):
 def losses(path: Path, *overrides: str) -> tuple[float, Path | None]:
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster:
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         source = trainer.resume()
         return trainer.fit()["loss"], source
 
@@ -351,7 +352,7 @@ def test_the_language_model_in_shards_from_a_config(tmp_path):
     _, source = losses(path, *three, "train.steps=6")
     assert source is not None
     assert source.name == "step-00000003"
-    again, source = losses(path, "devices=[cpu(0)]", "group2ctx={}")
+    again, source = losses(path, "devices=[cpu(0)]")
     assert source is not None
     assert again == pytest.approx(whole, rel=1e-10)
 

@@ -15,6 +15,7 @@ from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.draw import chart
 from runtime.training.job import Job, machine_of
 from runtime.training.summary import placement_of, plan_rows
+from symgraph.app.data_config import buckets_of
 from symgraph.core.units import aligned_columns, bytes_text, seconds_text, si_text
 
 
@@ -45,7 +46,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         + "\n"
         + _bound(plan, timeline),
     ]
-    buckets = config.data.buckets
+    buckets = buckets_of(config.data)
     shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
     parts[1:1] = [note for note in [shown, plan.uncut_reason] if note]
     if plan.placements:

@@ -39,12 +39,12 @@ from symgraph.core.visible import visible_lines
 if TYPE_CHECKING:
     from runtime.engine.flight_record import FlightRecorder
     from runtime.training.clusters import Clusters
+    from runtime.training.data.base import Dataset
     from runtime.training.job import Job
     from runtime.training.supervised import SupervisorLink
-    from runtime.training.trainer import Progress, Trainer
+    from runtime.training.trainer import Figures, Progress, Trainer
     from symgraph.app.config import Config
     from symgraph.app.console import Console
-    from symgraph.app.corpus import Corpus
 
     Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
 
@@ -79,7 +79,8 @@ def _command(options: argparse.Namespace) -> int:
         return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES)
+    trains = not any(getattr(options, mode) for mode in MODES)
+    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES, synthetic=not trains)
     if options.compare:
         return _run(lambda: _candidates(options, load), options, _compare)
     if options.plan:
@@ -203,17 +204,21 @@ def _require_machine_file(path: str) -> None:
 def _plan(config: Config, options: argparse.Namespace) -> int:
     from runtime.backends.device.processor import limit_blas
     from runtime.frontends.cli.plan_dump import write_plan
+    from runtime.frontends.cli.plan_onnx import write_onnx
     from runtime.frontends.cli.plan_report import plan_report
     from runtime.profiling.calibration.pricing import fresh_pricing
-    from runtime.training.job import prepare
+    from runtime.training.job import job_of, training_plan
 
-    if options.dump is not None:
-        require_writable(options.dump, "cannot write --dump")
+    for name in ("dump", "onnx"):
+        if getattr(options, name) is not None:
+            require_writable(getattr(options, name), f"cannot write --{name}")
     with limit_blas(1):
-        job = prepare(config, fresh_pricing())
-        text, figures = plan_report(job)
+        planned = training_plan(config, fresh_pricing())
+        text, figures = plan_report(job_of(planned))
     if options.dump is not None:
-        write_plan(job.training, options.dump)
+        write_plan(planned.training, options.dump)
+    if options.onnx is not None:
+        write_onnx(planned, options.onnx)
     print(visible_lines(text))
     if options.json:
         print(json.dumps(figures))
@@ -230,7 +235,7 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
 
     clusters = Clusters(os.environ)
     try:
-        configs = clusters.read(load)
+        configs = clusters.beside(clusters.read(load))
         here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
         stream, plain = sys.stderr if options.json else sys.stdout, launched_by_mpi(os.environ)
         console = Console(stream, quiet=not here, plain=plain)
@@ -276,7 +281,9 @@ def _profile(
     (config,) = configs.values()
     files = Outputs(options.trace, options.save_costs, options.report)
     steps = options.steps or STEPS
-    found = profile(config, clusters.of(config), console, steps=steps, outputs=files)
+    alone = not options.no_baseline
+    cluster = clusters.of(config)
+    found = profile(config, cluster, console, steps=steps, outputs=files, baseline=alone)
     return found | {"transport": transport_of(config, os.environ)}
 
 
@@ -286,8 +293,14 @@ def _compare(
     from runtime.frontends.cli.commands import compare_all
     from runtime.profiling.analysis.record import STEPS
 
-    steps = options.steps or STEPS
-    return compare_all(configs, clusters.of, console, steps=steps, report=options.report)
+    return compare_all(
+        configs,
+        clusters.of_rank,
+        console,
+        steps=options.steps or STEPS,
+        report=options.report,
+        baseline=not options.no_baseline,
+    )
 
 
 def _search(
@@ -304,6 +317,7 @@ def _search(
         steps=options.steps or STEPS,
         winner=options.winner or WINNER,
         source=source,
+        baseline=not options.no_baseline,
     )
 
 
@@ -325,17 +339,14 @@ def _train(
     return summary | {"transport": transport_of(config, os.environ)}
 
 
-def _introduce(job: Job, corpus: Corpus, console: Console) -> None:
-    """Print the text, the model and its devices before training."""
+def _introduce(job: Job, data: Dataset, console: Console) -> None:
+    """Print the data, the model and its devices before training."""
     from runtime.frontends.cli.plan_report import how
     from symgraph.core.units import count_text
 
     placement = job.training.placement
     devices = ", ".join(map(str, placement.devices))
-    console.line(
-        f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out tokens; "
-        f"perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
-    )
+    console.line(data.about())
     console.line(
         f"{job.config.model}: {count_text(placement.stages, 'stage')} on {devices}, "
         f"{count_text(len(job.training.sizes), 'micro-batch')}, {how(job.training)}"
@@ -357,16 +368,17 @@ def _fit(
     """Train as configured, showing progress on rank 0; return the summary."""
     from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
+    from runtime.training.data.table import load_data
     from runtime.training.job import devices_of, plan_facts, prepare
-    from runtime.training.trainer import Trainer, blas_threads, load_corpus
+    from runtime.training.trainer import Trainer, blas_threads
 
     cluster = recorder.cluster
     job = prepare(config, CostCache().on(cluster, devices_of(config)))
     link.tell(plan=plan_facts(job))
-    corpus = load_corpus(config)
-    _introduce(job, corpus, console)
+    data = load_data(config)
+    _introduce(job, data, console)
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
-        trainer = Trainer(job, cluster, corpus)
+        trainer = Trainer(job, cluster, data)
         recorder.follow(trainer.training, trainer.evaluation)
         path = trainer.resume()
         if path is not None:
@@ -374,8 +386,8 @@ def _fit(
         link.tell(resumed=trainer.training.steps)
         summary = _steps(trainer, link, console, files if 0 in cluster.ranks else (None, None))
     if not summary["stopped"]:
-        _show(summary, console)
-    return summary | {"corpus": corpus.name}
+        _show(summary, data.unit, console)
+    return summary | {"data": data.name}
 
 
 def _steps(
@@ -386,32 +398,32 @@ def _steps(
     from symgraph.app.step_log import EventLog, JsonLog
 
     limit, done = trainer.job.config.train.seconds, trainer.training.steps
+    unit = trainer.data.unit
     log, events = files
     after = done if done or link.attempt > 1 else None
     with (
         JsonLog(log, after) as lines,
         EventLog(events, after) as scalars,
         console.progress(
-            trainer.total_steps, limit, step=done, tokens=trainer.tokens(done)
+            trainer.total_steps, limit, trainer.data.unit, step=done, count=trainer.count(done)
         ) as progress,
     ):
 
         def on_step(p: Progress) -> None:
-            progress.update(p.step, p.tokens, p.loss)
+            progress.update(p.step, p.count, p.loss)
             link.progress(p.step, p.seconds)
-            figures = {
-                "loss": p.loss,
-                "perplexity": perplexity(p.loss),
-                "tokens_per_second": p.tokens_per_second,
-                **p.scaling,
-            }
-            lines.write(step=p.step, seconds=p.seconds, tokens=p.tokens, **figures)
+            figures = {"loss": p.loss} if trainer.job.losses else {}
+            if unit == "tokens":
+                figures["perplexity"] = perplexity(p.loss)
+            figures |= {f"{unit}_per_second": p.per_second, **p.scaling}
+            lines.write(step=p.step, seconds=p.seconds, **{unit: p.count}, **figures)
             scalars.write(step=p.step, **figures)
 
-        def on_evaluation(step: int, held_out: float) -> None:
-            progress.evaluation(step, held_out)
-            lines.write(step=step, held_out_perplexity=held_out)
-            scalars.write(step=step, held_out_perplexity=held_out)
+        def on_evaluation(step: int, figures: Figures) -> None:
+            progress.evaluation(step, figures)
+            named = {f"held_out_{name}": value for name, value in figures.items()}
+            lines.write(step=step, **named)
+            scalars.write(step=step, **named)
 
         def on_save(step: int, stall: float) -> None:
             lines.write(step=step, checkpoint_stall=stall)
@@ -419,7 +431,7 @@ def _steps(
         return trainer.fit(on_step, on_evaluation, on_save)
 
 
-def _show(summary: dict[str, Any], console: Console) -> None:
+def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
     from symgraph.core.units import bytes_text, flops_text, seconds_text
 
     console.table(
@@ -450,10 +462,10 @@ def _show(summary: dict[str, Any], console: Console) -> None:
     )
     console.summary(
         {
-            "held-out perplexity": summary["perplexity"],
+            **{f"held-out {name}": value for name, value in summary["held_out"].items()},
             "steps": summary["steps"],
-            "tokens": summary["tokens"],
-            "tokens a second": summary["tokens_per_second"],
+            unit: summary[unit],
+            f"{unit} a second": summary[f"{unit}_per_second"],
             "step": seconds_text(summary["step_seconds"]),
             **_predicted(summary),
             **_saved(summary),

@@ -25,6 +25,7 @@ from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Shape, is_float
+from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.io import DataBatch, DataDesc
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed
@@ -124,7 +125,8 @@ class ModuleBinding:
         if mode.for_training and self._given_labels:
             require_names("label_shapes", self._given_labels, names.label_names, others=True)
         requests = grad_requests(mode.grad_req, names.parameters, "parameter")
-        self._requests = {n: r for n, r in requests.items() if n not in names.fixed_names}
+        fixed = {*names.fixed_names, *undifferentiable(names.symbol)}
+        self._requests = {n: r for n, r in requests.items() if n not in fixed}
         if mode.inputs_need_grad:
             self._requests |= {d.name: "write" for d in self.data if is_float(d.dtype)}
         self._networks: dict[InputKey, BoundNetwork] = {}

@@ -71,6 +71,8 @@ class Profile:
     """Sentences about costs that look wrong."""
     loss: float
     """The loss of the last step."""
+    unit: str
+    """The unit of counts: "samples" or "tokens"."""
     baseline_memory: tuple[RankMemory, ...]
     """The memory of each rank for the plan of the largest bucket, which is always bound."""
     predicted_again: float | None = None
@@ -108,9 +110,9 @@ class Profile:
         return self.predicted_step / self.step - 1
 
     @property
-    def words(self) -> float:
-        """The mean number of labels that count in a step."""
-        return self._mean(float(m.record.words.mean()) for m in self.mixtures)
+    def count(self) -> float:
+        """The mean number of samples in a step, or of tokens of a text."""
+        return self._mean(float(m.record.counts.mean()) for m in self.mixtures)
 
     @property
     def bubble_fraction(self) -> float:
@@ -149,6 +151,7 @@ def profile_of(
     speeds: Mapping[str, Speed],
     plan: Plan,
     loss: float = math.nan,
+    unit: str = "samples",
 ) -> Profile:
     """Compute the profile of all records.
 
@@ -158,6 +161,7 @@ def profile_of(
         speeds: the speed of each kind of device, for the roofline.
         plan: the training plan, or that of the largest bucket.
         loss: the loss of the last step.
+        unit: what is counted, "samples" or "tokens".
     """
     steps = sum(record.steps for record in records)
     mixtures = [Mixture.of(record, record.steps / steps, prices) for record in records]
@@ -179,6 +183,7 @@ def profile_of(
         whole,
         tuple(_findings(mixtures, prices)),
         loss,
+        unit,
         plan.memory,
     )
 

@@ -26,7 +26,8 @@ from runtime.planning.mixed_step import MixedTopology
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.timeline import Timeline, Track
-from runtime.training.trainer import Trainer, mean_loss
+from runtime.training.loss import mean_loss
+from runtime.training.trainer import Trainer
 from runtime.transports import Transport
 from symgraph.frontend.io import DataBatch
 
@@ -65,8 +66,8 @@ class Record:
     """The times of each rank."""
     numbers: Ints
     """The positions of these steps among all measured steps."""
-    words: Ints
-    """The number of labels that count in each step."""
+    counts: Ints
+    """The samples of each step, or the tokens of a text."""
 
     @property
     def parts(self) -> StepBatches:
@@ -140,7 +141,7 @@ class _Alike:
     def __init__(self, step: StepPrograms, workers: Mapping[int, Worker]) -> None:
         self.step, self.workers = step, workers
         self.numbers: list[int] = []
-        self.words: list[int] = []
+        self.counts: list[int] = []
         self.walls: list[tuple[int, int]] = []
         self.times: dict[int, list[tuple[Ints, ...]]] = {rank: [] for rank in workers}
 
@@ -162,6 +163,7 @@ class Recorder:
         self.trainer = trainer
         self._alike: dict[tuple[Hashable, ...], _Alike] = {}
         self._figures: dict[str, float] = {}
+        self._samples = 0  # of the last measured step
         self._steps = 0
         kinds = {_keys(batches): batches for _, batches in islice(trainer.steps(0), steps)}
         for batches in max(PASSES, -(-warm_up // len(kinds))) * list(kinds.values()):
@@ -187,7 +189,8 @@ class Recorder:
                 _keys(batches), _Alike(session.programs, session.workers)
             )
             alike.numbers.append(self._steps)
-            alike.words.append(self.trainer.source.tokens(number))
+            self._samples = self.trainer.source.count(number)
+            alike.counts.append(self._samples)
             alike.walls.append(wall)
             self._steps += 1
             for rank, worker in session.workers.items():
@@ -197,7 +200,7 @@ class Recorder:
     def records(self) -> tuple[Record, ...]:
         """Return the steps so far on all ranks, one record per mixture."""
         return tuple(
-            Record(keys, a.step, self._exchanged(a), np.array(a.numbers), np.array(a.words))
+            Record(keys, a.step, self._exchanged(a), np.array(a.numbers), np.array(a.counts))
             for keys, a in self._alike.items()
         )
 
@@ -215,9 +218,9 @@ class Recorder:
 
     @property
     def loss(self) -> float:
-        """Mean negative log-likelihood of the last step's words."""
+        """The mean loss of the last step; NaN if the network has none."""
         job = self.trainer.job
-        return mean_loss(self._figures, job.figures, job.config.train.on_nan)
+        return mean_loss(self._figures, job.losses, self._samples, job.config.train.on_nan)
 
 
 def _keys(batches: Sequence[DataBatch]) -> tuple[Hashable, ...]:

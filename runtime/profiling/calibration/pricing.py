@@ -62,16 +62,17 @@ def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
 
 
 def measured_prices(
-    graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING
+    graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING, *, threads: int = 1
 ) -> CostModel:
-    """Measure the graph's kernels on each kind of device, with one thread of BLAS each.
+    """Measure the graph's kernels on each kind of device.
 
     Args:
         graph: the graph.
         contexts: the devices.
         known: what was measured before, which is returned as well.
+        threads: the threads of BLAS for each device.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with threadpool_limits(limits=threads, user_api="blas"):
         kinds: dict[str, KernelCosts] = {
             c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
             for c in first_of_kinds(contexts)
@@ -100,7 +101,9 @@ def _measured(
 class CostCache:
     """The costs of all kernels so far: each kernel is measured once, whatever the graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
+        """threads: those of BLAS for each device."""
+        self._threads = threads
         self._known = NOTHING
         self._asked: set[tuple[str, Context]] = set()  # (digest of a graph, device)
         self._hosts: dict[tuple[int, tuple[Context, ...]], Hosts | None] = {}
@@ -121,7 +124,7 @@ class CostCache:
 
     def kernels_on(self, cluster: Cluster) -> CostProvider:
         """Return a provider with this cache, where rank 0 of a cluster measures for all."""
-        return self.pricing(partial(shared_prices, cluster=cluster))
+        return self.pricing(partial(shared_prices, cluster=cluster, threads=self._threads))
 
     def on(self, cluster: Cluster, devices: Sequence[Context]) -> CostProvider:
         """Return such a provider that also knows the links between the hosts of a cluster.
@@ -159,12 +162,17 @@ def versions(graph: Graph) -> list[Graph]:
 
 
 def shared_prices(
-    graph: Graph, contexts: Sequence[Context], known: CostModel = NOTHING, *, cluster: Cluster
+    graph: Graph,
+    contexts: Sequence[Context],
+    known: CostModel = NOTHING,
+    *,
+    cluster: Cluster,
+    threads: int = 1,
 ) -> CostModel:
     """Return what rank 0 measures, on every rank of a cluster, so that all choose the same.
 
     Args:
-        graph, contexts, known: see measured_prices.
+        graph, contexts, known, threads: see measured_prices.
         cluster: the cluster.
     """
 
@@ -172,7 +180,7 @@ def shared_prices(
         transport.waiting_for("rank 0's profile of the network")
         own: dict[str, Any] | None = None
         if transport.rank == 0:
-            own = prices_data(measured_prices(graph, contexts, known))
+            own = prices_data(measured_prices(graph, contexts, known, threads=threads))
         return prices_from(transport.exchange(own)[0])
 
     return cluster.run(work)[0]

@@ -58,7 +58,7 @@ def _mixtures(profile: Profile) -> Table:
         (
             m.name,
             m.record.steps,
-            m.record.words.mean(),
+            m.record.counts.mean(),
             m.seconds,
             m.predicted.makespan,
             m.measured.bubble_fraction,

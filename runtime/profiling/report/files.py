@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,11 +33,20 @@ def require_report(folder: str | None) -> None:
     require_folder(folder, "cannot write a report into")
 
 
-def write_report(profile: Profile, config: Config, memory: list[int], folder: str) -> Path:
-    """Write it; the page's path. config: as it was given. memory: bytes held, by rank.
+def write_report(
+    profile: Profile, config: Config, memory: list[int], folder: str, verdict: Sequence[str] = ()
+) -> Path:
+    """Write the report; return the path of its page.
 
-    index.html, config.yaml, trace.json, timeline.png, memory.png, a CSV file a table, and
-    costs.json if they were measured here.
+    These are index.html, config.yaml, trace.json, timeline.png, memory.png, a CSV file for each
+    table, and costs.json if costs were measured here.
+
+    Args:
+        profile: what it shows.
+        config: the config as it was given.
+        memory: bytes held, by rank.
+        folder: where it is written.
+        verdict: the sentences with which the page begins.
     """
     to = Path(folder)
     text = config.to_yaml()
@@ -51,7 +60,8 @@ def write_report(profile: Profile, config: Config, memory: list[int], folder: st
         memory_png(profile, to / "memory.png")
         steps = count_text(profile.steps, "measured step")
         about = f"{', '.join(config.devices)}; {steps}; the median one is shown"
-        page = render(f"Profile of {config.model}", about, [Show(profile, text, memory)])
+        shows = [Show(profile, text, memory)]
+        page = render(f"Profile of {config.model}", about, shows, verdict=verdict)
         (to / PAGE).write_text(page, encoding="utf-8")
     return to / PAGE
 

@@ -40,8 +40,22 @@ class Show(NamedTuple):
     full: bool = True
 
 
-def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None = None) -> str:
-    """The text of the page. ranking: the head and the rows of a table that comes first."""
+def render(
+    title: str,
+    about: str,
+    shows: Sequence[Show],
+    ranking: Rows | None = None,
+    *,
+    verdict: Sequence[str] = (),
+) -> str:
+    """Return the text of the page.
+
+    Args:
+        title, about: what the page is of.
+        shows: the profiles.
+        ranking: the head and the rows of a table before them.
+        verdict: the sentences before all figures.
+    """
     from jinja2 import Environment  # on demand: the extra `report`
 
     here = files(__package__) / "page"
@@ -56,6 +70,7 @@ def render(title: str, about: str, shows: Sequence[Show], ranking: Rows | None =
     page = template.render(
         title=title,
         about=about,
+        verdict=verdict,
         css=texts["css"],
         js=texts["js"],
         exhibits=exhibits,
@@ -137,7 +152,7 @@ def _mixtures(profile: Profile) -> Rows:
     for m, (name, *texts) in zip(profile.mixtures, mixture_rows(profile), strict=True):
         values = (
             m.record.steps,
-            float(m.record.words.mean()),
+            float(m.record.counts.mean()),
             m.seconds,
             m.predicted.makespan,
             m.error,

@@ -123,7 +123,7 @@ def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
         (
             m.name,
             str(m.record.steps),
-            f"{m.record.words.mean():,.0f}",
+            f"{m.record.counts.mean():,.0f}",
             seconds_text(m.seconds),
             seconds_text(m.predicted.makespan),
             f"{m.error:+.1%}",

@@ -10,6 +10,7 @@ from runtime.planning.mixed_step import predict
 from runtime.planning.plan import Plan
 from runtime.planning.splits import GroupSplit
 from runtime.profiling.search.epoch import Epoch
+from runtime.profiling.trials.baseline import ONE
 from runtime.profiling.trials.trial import prices_of
 from runtime.schedule.timeline import Timeline
 from runtime.training.job import Planned
@@ -24,7 +25,7 @@ class Candidate:
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
     part of an epoch. quick: whether it was placed with little effort, so that its config may make
     another plan. took: seconds to plan it, without those that kernels were measured. given:
-    whether it is the user's.
+    whether it is the user's. baseline: whether it is the network on one device.
     """
 
     config: Config
@@ -35,6 +36,7 @@ class Candidate:
     quick: bool = False
     took: float = 0.0
     given: bool = False
+    baseline: bool = False
 
     @classmethod
     def of(
@@ -54,7 +56,8 @@ class Candidate:
     def name(self) -> str:
         """The choices of the plan in a few words."""
         choice = self.plan.choice
-        words = [choice.schedule, count_text(len(self.plan.sizes), "micro-batch")]
+        first = ONE if self.baseline else choice.schedule
+        words = [first, count_text(len(self.plan.sizes), "micro-batch")]
         if choice.time_segment is not None:
             words.append(f"segments of {choice.time_segment}")
         words += [f"{split.group} in {split.kind}" for split in self.splits]

@@ -29,8 +29,10 @@ from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GroupSplit, shard_marks, splits_to_try, weigh
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import ALIKE, Epoch
-from runtime.training.job import training_plan
+from runtime.profiling.trials.baseline import plan_baseline
+from runtime.training.job import samples_of, training_plan
 from symgraph.app.config import Config
+from symgraph.app.data_config import batches_per_step
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.graph import Graph
@@ -59,6 +61,31 @@ class Found:
     """The number of candidates that were not tried for lack of time."""
     seconds: float
     """The seconds that the search took."""
+    baseline: Candidate | None = None
+    """The network on one device, which is among the candidates; None: it was not tried."""
+    too_large: str = ""
+    """Why one device cannot hold the network."""
+
+    def with_baseline(self, one: Config, pricing: CostProvider, epoch: Epoch) -> Found:
+        """Add the network on one device.
+
+        Args:
+            one: its config; see `baseline_of`.
+            pricing: the provider of its costs.
+            epoch: see `search`.
+        """
+        begun = time.perf_counter()
+        try:
+            planned = plan_baseline(one, pricing)
+        except LimitError as error:
+            return replace(self, too_large=str(error))
+        found = replace(Candidate.of(planned.config, (), planned, epoch), baseline=True)
+        candidates = sorted([*self.candidates, found], key=lambda c: c.seconds)
+        took = self.seconds + time.perf_counter() - begun
+        count = self.simulated + found.simulated
+        return replace(
+            self, candidates=tuple(candidates), baseline=found, simulated=count, seconds=took
+        )
 
 
 def search(
@@ -105,7 +132,7 @@ def search(
 def _vary(tried: _Tried, config: Config) -> None:
     """Try micro-batches and splits."""
     free, devices = _opened(config), len(config.devices)
-    counts = _counts(config.data.batch_size, config.data.batches_per_step, devices)
+    counts = _counts(samples_of(config), batches_per_step(config.data), devices)
     for count in counts[:FIRST_COUNTS]:
         tried.add(_counted(free, count), ())
     if config.partition.split == AUTO and devices > 1 and tried.candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from partitioner.costs.cost import CostTable
@@ -12,7 +11,8 @@ from runtime.planning.options import AUTO
 from runtime.planning.plan import Plan
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.search import Found
-from runtime.profiling.trials.compare import Compared
+from runtime.profiling.trials.baseline import Gain, baseline_of
+from runtime.profiling.trials.compare import Comparison
 from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
 from symgraph.app.config import Config
@@ -23,9 +23,11 @@ SHOWN = 12  # candidates in the evidence
 
 
 def write_winner(
-    winner: Candidate, found: Found, compared: Sequence[Compared], path: Path, source: str
+    winner: Candidate, found: Found, compared: Comparison | None, path: Path, source: str
 ) -> Config:
-    """Write the config with the evidence as comments; what it holds. source: the user's file.
+    """Write the config with the evidence as comments; return what it holds.
+
+    compared: what was measured, if anything was. source: the user's file.
 
     A schedule of the list scheduler goes into a file beside it, and so do the costs if the
     placement is none that `group2ctx` can say.
@@ -46,11 +48,37 @@ def write_winner(
     return config
 
 
-def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]) -> list[str]:
+def gain_of_search(found: Found, compared: Comparison | None) -> Gain | None:
+    """Return what the best partition gains over one device, as measured or else as simulated."""
+    if compared is not None and compared.gain is not None:
+        return compared.gain
+    if found.baseline is None and not found.too_large:
+        return None
+    best = min((c for c in found.candidates if not c.baseline), key=lambda c: (c.quick, c.seconds))
+    devices, name = best.config.devices, best.name
+    if found.baseline is None:
+        device = baseline_of(best.config).devices[0]
+        return Gain(devices, best.seconds, device, name=name, reason=found.too_large)
+    one = found.baseline
+    return Gain(
+        devices,
+        best.seconds,
+        one.config.devices[0],
+        one.seconds,
+        micro_batches=len(one.plan.sizes),
+        name=name,
+    )
+
+
+def evidence_lines(winner: Candidate, found: Found, compared: Comparison | None) -> list[str]:
     """Return what was tried and measured, and how far the winner is from the proved bound."""
-    steps = {c.name: c.figures.step for c in compared}
+    ranking = () if compared is None else compared.ranking
+    steps = {c.name: c.figures.step for c in ranking}
+    gain = gain_of_search(found, compared)
     rows: list[tuple[str, ...]] = [("", "candidate", "predicted", "at least", "measured")]
-    for candidate in found.candidates[:SHOWN]:
+    for place, candidate in enumerate(found.candidates):
+        if place >= SHOWN and candidate is not found.baseline:
+            continue
         step = steps.get(candidate.name)
         rows.append(
             (
@@ -63,8 +91,10 @@ def evidence_lines(winner: Candidate, found: Found, compared: Sequence[Compared]
         )
     even = winner.even
     lines = [
+        *([] if gain is None else gain.lines()),
+        *([] if compared is None else compared.tie_lines()),
         f"{count_text(found.simulated, 'plan')} simulated in {seconds_text(found.seconds)}, "
-        f"{len(compared)} measured in alternation:",
+        f"{len(ranking)} measured in alternation:",
         *aligned_columns(rows),
         f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "

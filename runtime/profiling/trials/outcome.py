@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from runtime.profiling.analysis.profile import Profile
 class Figures(NamedTuple):
     """The seconds and bytes of a candidate's step."""
 
-    tokens_per_second: float
+    per_second: float
+    """Samples per second, or tokens of a text."""
     spread: float
-    """The interquartile range of tokens_per_second, of each step relative to its prediction."""
+    """The interquartile range of per_second, of each step relative to its prediction."""
     step: float
     bubble: float
     """The share of all ranks' time in which no body runs."""
@@ -38,15 +40,27 @@ class Outcome:
     summary: Mapping[str, Any]
     """The keys of `--json`."""
 
-    @property
-    def figures(self) -> Figures:
+    @cached_property
+    def quartiles(self) -> tuple[float, float]:
+        """The pace of the steps' lower and upper quartile; see Figures.spread."""
         profile = self.profile
         pace = profile.every(predicted=True) / profile.every()  # 1: as predicted
-        low, high = np.percentile(pace, (25, 75))
+        low, high = np.percentile(pace, (25, 75)) * profile.count / profile.predicted_step
+        return float(low), float(high)
+
+    def ties_with(self, other: Outcome) -> bool:
+        """Return whether the spreads overlap: neither is clearly faster than the other."""
+        (low, high), (others_low, others_high) = self.quartiles, other.quartiles
+        return low <= others_high and others_low <= high
+
+    @cached_property
+    def figures(self) -> Figures:
+        profile = self.profile
+        low, high = self.quartiles
         waits = sum(parts.time.imbalance for parts in profile.parts)
         return Figures(
-            profile.words / profile.step,
-            float(high - low) * profile.words / profile.predicted_step,
+            profile.count / profile.step,
+            high - low,
             profile.step,
             profile.bubble_fraction,
             waits / (len(profile.parts) * profile.parts_of),

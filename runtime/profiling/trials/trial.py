@@ -9,7 +9,7 @@ from typing import Any
 
 from partitioner.costs.cost import Speed
 from runtime.backends.device.arrays import device
-from runtime.backends.device.processor import limit_blas
+from runtime.backends.device.processor import core_count, limit_blas
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
 from runtime.planning.mixed_step import predict
 from runtime.planning.step import StepPrograms
@@ -19,12 +19,13 @@ from runtime.profiling.calibration.pricing import CostCache
 from runtime.profiling.calibration.rates import measure_speed
 from runtime.profiling.report.text import figures
 from runtime.profiling.trials.outcome import Outcome
+from runtime.training.data.base import Dataset
+from runtime.training.data.table import load_data
 from runtime.training.job import Job, Planned, devices_of, job_of, training_plan
 from runtime.training.summary import placement_of, stage_rows
-from runtime.training.trainer import Trainer, blas_threads, load_corpus
+from runtime.training.trainer import Trainer, blas_threads
 from runtime.transports import Cluster
 from symgraph.app.config import Config
-from symgraph.app.corpus import Corpus
 
 OFF = 0.05  # of a step: a prediction that is further off is made again with prices of now
 
@@ -36,22 +37,37 @@ def endless(config: Config) -> Config:
 
 
 class Shared:
-    """Resources that several trials share: texts and measured costs."""
+    """Resources that several trials share: data and measured costs."""
 
     def __init__(self) -> None:
-        self._corpora: dict[str, Corpus] = {}
-        self._prices = CostCache()
+        self._data: dict[str, Dataset] = {}
+        self._costs: dict[int, CostCache] = {}
 
-    def corpus(self, config: Config) -> Corpus:
-        """Return the config's text, read once."""
+    def data(self, config: Config) -> Dataset:
+        """Return the config's data, loaded once."""
         key = config.data.model_dump_json()
-        if key not in self._corpora:
-            self._corpora[key] = load_corpus(config)
-        return self._corpora[key]
+        if key not in self._data:
+            self._data[key] = load_data(config)
+        return self._data[key]
 
     def pricing(self, cluster: Cluster, config: Config) -> CostProvider:
         """Return a provider of a config's costs, measured on the cluster, each kernel once."""
-        return self._prices.on(cluster, devices_of(config))
+        return self.costs(config, cluster).on(cluster, devices_of(config))
+
+    def costs(self, config: Config, cluster: Cluster) -> CostCache:
+        """Return the costs measured so far for devices such as a config's.
+
+        One device has a cache of its own, with its threads of BLAS: rank 0 may measure it while
+        other ranks, whose caches must ask for the same kernels as rank 0's, do not.
+        """
+        threads = threads_of(config, cluster) if len(config.devices) == 1 else 0
+        return self._costs.setdefault(threads, CostCache(max(1, threads)))
+
+
+def threads_of(config: Config, cluster: Cluster) -> int:
+    """Return the threads per matrix product; one device takes what this process may use."""
+    cores = core_count() if len(config.devices) == 1 else os.cpu_count() or 1
+    return blas_threads(config, cluster, cores)
 
 
 def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
@@ -113,9 +129,9 @@ class Trial:
             planned or training_plan(config, shared.pricing(cluster, config)), config=config
         )
         job = job_of(planned)
-        threads = blas_threads(config, cluster, os.cpu_count() or 1)
+        threads = threads_of(config, cluster)
         with limit_blas(threads):
-            trainer = Trainer(job, cluster, shared.corpus(config), timed=True)
+            trainer = Trainer(job, cluster, shared.data(config), timed=True)
             recorder = Recorder(trainer, steps, warm_up)
         return cls(planned, job, recorder, threads)
 
@@ -124,30 +140,32 @@ class Trial:
         with limit_blas(self.threads):
             self.recorder.run(steps, keep=keep)
 
-    def profile(self, again: CostCache | None = None) -> Profile:
+    def profile(self, again: Shared | None = None) -> Profile:
         """Return the profile of all measured steps.
 
         Args:
-            again: measures costs again if the prediction is far off, to tell whether the machine
-                has changed.
+            again: with it, costs are measured again if the prediction is far off, to tell whether
+                the machine has changed.
         """
         with limit_blas(self.threads):
             devices = first_of_kinds(self.job.training.devices)
             speeds: dict[str, Speed] = {c.kind: measure_speed(device(c)) for c in devices}
         records = self.recorder.records()
         prices = prices_of(self.planned, [record.step for record in records])
-        found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss)
+        unit = self.recorder.trainer.data.unit
+        found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss, unit)
         if again is None or abs(found.error) <= OFF:
             return found
         seconds = self._predict_again(found.typical.record, prices, again)
         return replace(found, predicted_again=seconds)
 
-    def _predict_again(self, record: Record, prices: CostModel, again: CostCache) -> float:
+    def _predict_again(self, record: Record, prices: CostModel, again: Shared) -> float:
         """Return the seconds of a step, predicted from kernels that are measured now.
 
         prices: those of the plan, whose links are kept.
         """
-        pricing = again.kernels_on(self.recorder.trainer.training.cluster)
+        cluster = self.recorder.trainer.training.cluster
+        pricing = again.costs(self.job.config, cluster).kernels_on(cluster)
         for plan in record.parts.plans:
             kernels = pricing(plan.network.first, plan.options.contexts)
         return predict(record.step, kernels.with_links_of(prices), record.union).makespan
@@ -158,8 +176,9 @@ class Trial:
             {
                 "train_loss": profile.loss,
                 "steps": profile.steps,
-                "tokens": sum(int(m.record.words.sum()) for m in profile.mixtures),
-                "tokens_per_second": profile.words / profile.step,
+                profile.unit: sum(int(m.record.counts.sum()) for m in profile.mixtures),
+                f"{profile.unit}_per_second": profile.count / profile.step,
+                "blas_threads": self.threads,
             }
             | about(self.job, self.recorder.trainer)
             | figures(profile)
@@ -168,7 +187,7 @@ class Trial:
             row["peak_bytes_predicted"] = profile.memory[row["rank"]].peak
         return found
 
-    def outcome(self, again: CostCache | None = None) -> Outcome:
+    def outcome(self, again: Shared | None = None) -> Outcome:
         """Return the profile and summary of all measured steps; `again` as for `profile`."""
         profile = self.profile(again)
         return Outcome(profile, self.summary(profile))

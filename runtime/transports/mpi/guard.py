@@ -52,7 +52,7 @@ LOST_SECONDS = 4.0  # more than the survivors' own grace
 LEFT_SECONDS = 0.25
 STOPPED_SECONDS = 2.0  # the others hear why before a stopped rank is killed
 ORPHAN_SECONDS = 8.0  # more than a rank needs to see that its guard has gone, and to leave
-START_LOOK = 0.1  # seconds between looks while MPI starts: its segments are to be seen
+START_LOOK = 0.01  # seconds between looks while MPI starts: who is killed next leaves its segments
 LOOKS = 8  # in a heartbeat, later
 LONGEST_LOOK = 0.5
 HANDED_ON = (
@@ -199,7 +199,7 @@ class Watch:
                 self._read(key.data)
             now = time.monotonic()
             if now >= looked + pause:  # not at each beat of a peer, which would answer it at once
-                self._look(min(now - looked, 2 * pause))
+                self._look(min(now - looked, 2 * self._pause()))  # more if it was stopped itself
                 looked = now
 
     def leave(self, status: int) -> NoReturn:
@@ -226,11 +226,12 @@ class Watch:
             told = (lost and self.phase != STARTING) or self.killed
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a supervisor's, soon
             signal.sigtimedwait({signal.SIGTERM}, LOST_SECONDS if told else LEFT_SECONDS)
-        if self.phase == STARTING and code < 0:  # a mere status would not end the others' start
-            os.kill(os.getpid(), -code)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if code != 0 and self.phase == STARTING:
             # Hydra ends the others, who wait in MPI_Init, only for a signal: no status before that.
-            os.kill(os.getpid(), signal.SIGINT if code in (130, -2) else signal.SIGKILL)
+            own = -code if code < 0 else signal.SIGINT if code == 130 else signal.SIGKILL
+            for ending in (own, signal.SIGKILL):  # a signal that is ignored ends nothing
+                os.kill(os.getpid(), ending)
         os._exit(1 if self.killed else code if code >= 0 else 128 - code)  # as a shell says it
 
     def _pause(self) -> float:

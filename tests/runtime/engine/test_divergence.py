@@ -12,8 +12,9 @@ import symgraph as sg
 from runtime.engine.session import Session, initialize
 from runtime.planning.options import Options
 from runtime.planning.planner import plan
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster, make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.context import cpu, gpu
@@ -212,7 +213,7 @@ def test_a_run_that_skips_counts_it_in_log_and_summary(tmp_path):
     config = load_config(str(path), [])
     steps = []
     with make_cluster("threads", 2) as cluster:
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         with pytest.raises(RunError, match="the loss is"):  # of the evaluation
             trainer.fit(steps.append)
     skipped = [step.scaling["skipped"] for step in steps]
@@ -223,7 +224,7 @@ def test_a_run_that_skips_counts_it_in_log_and_summary(tmp_path):
 def test_a_run_that_ignores_it_ends_with_losses_that_are_none(tmp_path):
     config = load_config(str(write_config(tmp_path, DIVERGES + ", on_nan: ignore")), [])
     with make_cluster("threads", 2) as cluster:
-        summary = Trainer(prepare(config), cluster, load_corpus(config)).fit()
+        summary = Trainer(prepare(config), cluster, load_data(config)).fit()
     assert (summary["loss"], summary["perplexity"], summary["train_loss"]) == (None,) * 3
     assert json.loads(json.dumps(summary, allow_nan=False))["steps"] == 6
 

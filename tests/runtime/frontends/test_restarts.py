@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from runtime.frontends.cli.restarts import DeviceChoice, blame, plan_overrides, read_records
+from runtime.training.data.table import load_data
 from runtime.training.job import plan_facts, prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
@@ -90,7 +91,7 @@ def trained(path: Path, overrides: Sequence[str]) -> tuple[dict[str, np.ndarray]
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster:
         job = prepare(config)
-        trainer = Trainer(job, cluster, load_corpus(config))
+        trainer = Trainer(job, cluster, load_data(config))
         trainer.fit()
         return trainer.training.parameters(), plan_facts(job)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from runtime.planning.mixed_step import mix, predict, sent_bytes
 from runtime.planning.schedule_choice import compute_lists
 from runtime.profiling.trials import compare as module
 from runtime.profiling.trials.compare import (
-    Compared,
+    Comparison,
     compare,
     comparison_figures,
     comparison_report,
@@ -23,22 +24,21 @@ from runtime.profiling.trials.compare import (
 from runtime.profiling.trials.outcome import held_bytes
 from runtime.profiling.trials.trial import Trial
 from runtime.schedule.replay import simulate
-from runtime.training.batches import source
 from runtime.training.clusters import Clusters
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
-from runtime.training.trainer import load_corpus
 from symgraph.app.config import load_config
 from symgraph.core.units import seconds_text
 from tests.helpers import browser as web
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed
 
-ONE = ["devices=[cpu(0)]", "group2ctx={}", "pipeline.micro_batches=1"]
+ONE = ["devices=[cpu(0)]", "pipeline.micro_batches=1", "blas_threads=auto"]
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory) -> list[Compared]:
+def compared(tmp_path_factory) -> Comparison:
     folder = tmp_path_factory.mktemp("compare")
     configs = {"two": config(folder), "one": config(folder, *ONE)}
     clusters = Clusters({})
@@ -50,13 +50,13 @@ def compared(tmp_path_factory) -> list[Compared]:
 
 @pytest.mark.slow
 def test_the_fastest_is_first_and_all_did_as_many_steps(compared):
-    assert {c.name for c in compared} == {"one", "two"}
-    speeds = [c.figures.tokens_per_second for c in compared]
+    assert {c.name for c in compared.ranking} == {"one", "two"}
+    speeds = [c.figures.per_second for c in compared.ranking]
     assert speeds == sorted(speeds, reverse=True)
-    assert [c.outcome.profile.steps for c in compared] == [8, 8]  # whole turns
-    for c in compared:
+    assert [c.outcome.profile.steps for c in compared.ranking] == [8, 8]  # whole turns
+    for c in compared.ranking:
         assert c.figures.step == c.outcome.profile.step
-        assert c.figures.tokens_per_second == pytest.approx(30 / c.outcome.profile.step)
+        assert c.figures.per_second == pytest.approx(30 / c.outcome.profile.step)
         assert (c.figures.bytes_sent > 0) == (c.name == "two")
         assert c.figures.peak > 0
         assert 0 <= c.figures.imbalance < 1
@@ -94,19 +94,29 @@ def test_a_further_round_is_for_the_fastest_that_have_time(left, again):
     assert promising(took, left) == again
 
 
+def test_one_device_has_further_rounds_even_if_it_is_slow():
+    took = {"one": 2.0, "b": 1.0, "c": 1.05, "d": 1.2}
+    assert promising(took, 10.0, ["one"]) == ["b", "c", "one"]
+    assert promising(took, 5.0, ["one"]) == ["b", "c"]  # 5.06 s with it
+
+
 def test_a_comparison_ends_when_its_time_is_up(tmp_path):
     clusters = Clusters({})
     configs = {"two": config(tmp_path), "one": config(tmp_path, *ONE)}
     found = compare(configs, clusters.of, steps=80, warm_up=1, within=0.0)
     clusters.close()
-    assert [c.outcome.profile.steps for c in found] == [4, 4]  # one turn of each
+    assert [c.outcome.profile.steps for c in found.ranking] == [4, 4]  # one turn of each
 
 
 def test_the_table_and_the_figures_say_the_same(compared):
-    text = comparison_report(compared)
-    rows = comparison_figures(compared)
-    assert [row["name"] for row in rows] == [c.name for c in compared]
-    for place, (row, line) in enumerate(zip(rows, text.splitlines()[1:], strict=False), 1):
+    text, found = comparison_report(compared), comparison_figures(compared)
+    rows, verdict = found["ranking"], compared.verdict()
+    assert [row["name"] for row in rows] == [c.name for c in compared.ranking]
+    assert text.splitlines()[: len(verdict) + 1] == [*verdict, ""]
+    assert found["baseline"]["verdict"] == verdict[0]
+    assert found["ties"] == list(compared.ties)
+    table = text.splitlines()[len(verdict) + 2 :]
+    for place, (row, line) in enumerate(zip(rows, table, strict=False), 1):
         assert line.split()[:2] == [str(place), row["name"]]
         assert f"{row['tokens_per_second']:,.0f}" in line
 
@@ -116,12 +126,14 @@ def test_the_page_shows_all_timelines(compared, tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra `report`")
     page = write_comparison(compared, str(tmp_path))
     with open(tmp_path / "ranking.csv", newline="") as file:
-        assert [row["name"] for row in csv.DictReader(file)] == [c.name for c in compared]
-    assert load_config(str(tmp_path / "1.yaml")) == compared[0].config
+        assert [row["name"] for row in csv.DictReader(file)] == [c.name for c in compared.ranking]
+    for line in compared.verdict():
+        assert f">{html.escape(line)}</p>" in page.read_text()
+    assert load_config(str(tmp_path / "1.yaml")) == compared.ranking[0].config
     text = page.read_text()
     assert text.count('class="timeline"') == 2
-    for c in compared:  # tables are sorted by these, as 999 tokens/s are fewer than 1,000
-        assert f'<td data-value="{c.figures.tokens_per_second}">' in text
+    for c in compared.ranking:  # tables are sorted by these, as 999 tokens/s are fewer than 1,000
+        assert f'<td data-value="{c.figures.per_second}">' in text
         assert f'<td data-value="{c.figures.step}">{seconds_text(c.figures.step)}</td>' in text
     if None not in (web.CHROMIUM, web.DRIVER):
         shown(page)
@@ -131,7 +143,7 @@ def test_the_page_shows_all_timelines(compared, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def bucketed(tmp_path_factory) -> list[Compared]:
+def bucketed(tmp_path_factory) -> Comparison:
     """By hand on two devices, and on one; seven steps are two turns of four."""
     folder = tmp_path_factory.mktemp("bucketed")
     priced = f"partition.costs={costs(folder)}"
@@ -150,27 +162,27 @@ def bucketed(tmp_path_factory) -> list[Compared]:
 @pytest.mark.slow
 def test_candidates_with_buckets_run_the_same_words(bucketed):
     """Each turn begins with a step that does not count, so steps 0 and 5 of the run do not."""
-    given = bucketed[0].config
-    batches = source(load_corpus(given).train, given.data, given.train.seed)
-    assert len({batches.tokens(n) for n in range(10)}) > 1
-    words = sum(batches.tokens(n) for n in (1, 2, 3, 4, 6, 7, 8, 9))
-    assert [c.outcome.summary["tokens"] for c in bucketed] == [words, words]
-    assert [c.outcome.profile.steps for c in bucketed] == [8, 8]
-    assert {c.name for c in bucketed} == {"one", "two"}
+    given = bucketed.ranking[0].config
+    batches = load_data(given).source("training", given, None)
+    assert len({batches.count(n) for n in range(10)}) > 1
+    words = sum(batches.count(n) for n in (1, 2, 3, 4, 6, 7, 8, 9))
+    assert [c.outcome.summary["tokens"] for c in bucketed.ranking] == [words, words]
+    assert [c.outcome.profile.steps for c in bucketed.ranking] == [8, 8]
+    assert {c.name for c in bucketed.ranking} == {"one", "two"}
 
 
 @pytest.mark.slow
 def test_the_figures_of_buckets_add_up(bucketed):
-    speeds = [c.figures.tokens_per_second for c in bucketed]
+    speeds = [c.figures.per_second for c in bucketed.ranking]
     assert speeds == sorted(speeds, reverse=True)
-    for c in bucketed:
+    for c in bucketed.ranking:
         f, summary = c.figures, c.outcome.summary
         seconds, predicted = summary["step_seconds_all"], summary["predicted_step_seconds_all"]
         rows = summary["mixtures"]
         assert sum(row["steps"] for row in rows) == len(seconds) == 8
         assert f.step == pytest.approx(sum(row["steps"] * row["step_seconds"] for row in rows) / 8)
         assert min(seconds) <= f.step <= max(seconds)
-        assert f.tokens_per_second == pytest.approx(summary["tokens"] / 8 / f.step)
+        assert f.per_second == pytest.approx(summary["tokens"] / 8 / f.step)
         assert f.predicted == pytest.approx(sum(predicted) / 8)
         assert f.error == pytest.approx(f.predicted / f.step - 1)
         assert 0 < f.bubble < 1
@@ -180,12 +192,12 @@ def test_the_figures_of_buckets_add_up(bucketed):
 
 
 def test_steps_of_equal_buckets_have_equal_predictions_and_longer_ones_longer(bucketed):
-    given = bucketed[0].config
-    batches = source(load_corpus(given).train, given.data, given.train.seed)
+    given = bucketed.ranking[0].config
+    batches = load_data(given).source("training", given, None)
     kinds = [
         tuple(sorted(b.bucket_key for b in batches.batches(n))) for n in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
-    for c in bucketed:
+    for c in bucketed.ranking:
         found: dict[tuple[int, ...], set[float]] = {}
         for kind, seconds in zip(
             kinds, c.outcome.summary["predicted_step_seconds_all"], strict=True
@@ -232,7 +244,7 @@ def test_the_page_of_buckets_shows_a_typical_step_of_each(bucketed, tmp_path):
     page = write_comparison(bucketed, str(tmp_path))
     text = page.read_text()
     assert text.count('class="timeline"') == 2
-    for c in bucketed:
+    for c in bucketed.ranking:
         assert f"<td>{c.name}</td>" in text
         assert f"of a step of buckets {c.outcome.profile.typical.name}" in text
     if None not in (web.CHROMIUM, web.DRIVER):

@@ -23,9 +23,8 @@ from runtime.profiling.report.views import exhibit
 from runtime.profiling.trials.trial import Trial
 from runtime.schedule.instructions import Recv, Run
 from runtime.schedule.views.trace import shown_events
-from runtime.training.batches import source
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import load_corpus
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
 from tests.helpers.profiles import BUCKETED, bucketed_profile, costs, small_profile
@@ -39,7 +38,7 @@ LAYERS, MICRO_BATCHES = 2, 4
 def came(tmp_path_factory) -> Counter[tuple[int, ...]]:
     """How often which buckets came together."""
     given = load_config(str(write_bucketed(tmp_path_factory.mktemp("data"))))
-    batches = source(load_corpus(given).train, given.data, given.train.seed)
+    batches = load_data(given).source("training", given, None)
     keys = ([b.bucket_key for b in batches.batches(n)] for n in range(BUCKETED))
     return Counter(tuple(sorted(of_step, reverse=True)) for of_step in keys)
 
@@ -102,8 +101,8 @@ def steady(record: Record, first: int, steps: int = 4) -> Record:
         )
         for own in record.ranks
     ]
-    words, numbers = np.resize(record.words, steps), np.arange(first, first + steps)
-    return replace(record, ranks=tuple(ranks), numbers=numbers, words=words)
+    counts, numbers = np.resize(record.counts, steps), np.arange(first, first + steps)
+    return replace(record, ranks=tuple(ranks), numbers=numbers, counts=counts)
 
 
 @pytest.mark.parametrize("make", [small_profile, bucketed_profile])

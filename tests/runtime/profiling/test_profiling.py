@@ -16,16 +16,16 @@ from runtime.planning.costs.prices import CostModel
 from runtime.profiling.analysis.profile import RankParts, profile_of
 from runtime.profiling.analysis.rows import COPIES, UPDATES, run_seconds
 from runtime.profiling.analysis.waits import reasons, waits
-from runtime.profiling.calibration.pricing import CostCache
 from runtime.profiling.report.text import again, figures, profile_report, warnings
 from runtime.profiling.report.trace import shown
 from runtime.profiling.report.views import exhibit
-from runtime.profiling.trials.trial import Trial
+from runtime.profiling.trials.trial import Shared, Trial
 from runtime.schedule.replay import Link
 from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.trace import RUNS, shown_events
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
@@ -42,7 +42,7 @@ from tests.helpers.small_lm import write_bucketed
 from tests.runtime.schedule.test_timeline import track
 
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
-ALONE = ("devices=[cpu(0)]", "group2ctx={}")
+ALONE = ("devices=[cpu(0)]",)
 IDLE = ("devices=[cpu(0), cpu(1), cpu(2)]",)
 SEGMENTS = ("pipeline.time_segment=2", "pipeline.schedule=zb-h1")
 
@@ -83,7 +83,7 @@ def test_a_stopwatch_changes_no_number(tmp_path):
     given = config(tmp_path, "train.steps=4")
     for timed in (False, True):
         with ThreadCluster(2) as cluster:
-            trainer = Trainer(prepare(given), cluster, load_corpus(given), timed=timed)
+            trainer = Trainer(prepare(given), cluster, load_data(given), timed=timed)
             losses.append(trainer.fit()["loss"])
             watches = [w.stopwatch for w in trainer.training.workers.values()]
             assert all((w is not None) == timed for w in watches)
@@ -175,7 +175,7 @@ def test_a_prediction_that_is_far_off_is_made_again_with_prices_of_now(bucketed,
         trial = Trial.of(given, cluster, steps=1, warm_up=1)
         trial.run(1)
         assert trial.profile().predicted_again is None
-        found = trial.profile(CostCache())
+        found = trial.profile(Shared())
     before = found.typical.predicted.makespan
     assert 0 < found.predicted_again < 0.1 * before
     assert figures(found)["predicted_again_seconds"] == found.predicted_again

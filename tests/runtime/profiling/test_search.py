@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from runtime.planning.costs.files import load_prices
+from runtime.planning.costs.prices import always
 from runtime.planning.mixed_step import predict
-from runtime.profiling.search.epoch import Epoch, epoch_of
+from runtime.profiling.search.epoch import ALIKE, Epoch, epoch_of
 from runtime.profiling.search.search import Found, search
-from runtime.profiling.search.winner import evidence_lines, write_winner
+from runtime.profiling.search.winner import evidence_lines, gain_of_search, write_winner
+from runtime.profiling.trials.baseline import baseline_of
 from runtime.schedule.generators.table import SCHEDULES
-from runtime.training.batches import source
+from runtime.training.data.table import load_data
 from runtime.training.job import job_of, training_plan
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import Config, load_config
 from symgraph.core.errors import LimitError
@@ -92,12 +94,12 @@ def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
 def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     """With the costs and the schedule in files of their own where that is wanted."""
     winner, path = found.candidates[at], tmp_path / "winner.yaml"
-    write_winner(winner, found, (), path, "config.yaml")
+    write_winner(winner, found, None, path, "config.yaml")
     again = load_config(str(path), (), schedules=None, strategies=None)
     assert training_plan(again).training.digest == winner.plan.digest
     lines = path.read_text().splitlines()
     assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
-    assert f"# {evidence_lines(winner, found, ())[0]}" in lines
+    assert f"# {evidence_lines(winner, found, None)[0]}" in lines
     assert [line for line in lines if line.startswith("# ->")] or at == -1
 
 
@@ -106,10 +108,45 @@ def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
     best = found.candidates[0]
     listed = replace(best.plan, choice=replace(best.plan.choice, schedule="auto"))
     winner = replace(best, planned=replace(best.planned, training=listed))
-    written = write_winner(winner, found, (), tmp_path / "best.txt", "config.yaml")
+    written = write_winner(winner, found, None, tmp_path / "best.txt", "config.yaml")
     assert written.pipeline.schedule == str(tmp_path / "best.schedule.txt")
     again = load_config(str(tmp_path / "best.txt"), (), schedules=None, strategies=None)
     assert training_plan(again).training.digest == winner.plan.digest
+
+
+def with_one_device(given: Config, found: Found) -> Found:
+    prices = load_prices(str(given.partition.costs))
+    return found.with_baseline(baseline_of(given), always(prices), ALIKE)
+
+
+def test_one_device_is_a_candidate_and_may_win(given, found, tmp_path):
+    whole = with_one_device(given, found)
+    one = whole.baseline
+    assert one in whole.candidates
+    assert one.name == "one device, 1 micro-batch"
+    assert (one.plan.placement.stages, whole.simulated) == (1, found.simulated + 1)
+    seconds = [candidate.seconds for candidate in whole.candidates]
+    assert seconds == sorted(seconds)
+    gain = gain_of_search(whole, None)
+    best = min((c for c in found.candidates), key=lambda c: (c.quick, c.seconds))
+    assert (gain.step, gain.alone, gain.name) == (best.seconds, one.seconds, best.name)
+    assert "simulated" in gain.lines()[0]
+    path = tmp_path / "winner.yaml"
+    write_winner(one, whole, None, path, "config.yaml")
+    assert path.read_text().splitlines()[2] == f"# {gain.lines()[0]}"
+    again = load_config(str(path))
+    assert again.devices == ("cpu(0)",)
+    assert training_plan(again).training.digest == one.plan.digest
+
+
+def test_one_device_that_is_too_small_is_said_to_be(given, found):
+    assert gain_of_search(found, None) is None
+    partition = given.partition.model_copy(update={"memory": 1000})
+    limited = with_one_device(given.model_copy(update={"partition": partition}), found)
+    assert limited.candidates == found.candidates
+    (line,) = gain_of_search(limited, None).lines()
+    assert line.startswith("2 devices: one device alone cannot hold this network: ")
+    assert evidence_lines(found.candidates[0], limited, None)[0] == line
 
 
 @pytest.mark.slow
@@ -153,7 +190,7 @@ def bucketed(tmp_path_factory) -> Config:
 
 @pytest.fixture(scope="module")
 def epoch(bucketed) -> Epoch:
-    return epoch_of(bucketed, load_corpus(bucketed))
+    return epoch_of(bucketed, load_data(bucketed))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +199,7 @@ def best(bucketed, epoch) -> Found:
 
 
 def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
-    batches = source(load_corpus(bucketed).train, bucketed.data, bucketed.train.seed)
+    batches = load_data(bucketed).source("training", bucketed, None)
     keys = [
         sorted((b.bucket_key for b in batches.batches(n)), reverse=True)
         for n in range(len(batches))
@@ -193,10 +230,10 @@ def test_candidates_count_by_the_mean_step_of_an_epoch(best, epoch):
 @pytest.mark.parametrize("at", [0, -1])
 def test_the_winner_of_buckets_makes_its_plans_again_and_trains(best, epoch, tmp_path, at):
     winner, path = best.candidates[at], tmp_path / "winner.yaml"
-    write_winner(winner, best, (), path, "config.yaml")
+    write_winner(winner, best, None, path, "config.yaml")
     again = load_config(str(path), ["train.steps=2"], schedules=None, strategies=None)
     planned = training_plan(again)
     for keys, _ in epoch:
         assert planned.step(keys).digest == winner.planned.step(keys).digest
     with make_cluster("threads", 2) as cluster:
-        assert Trainer(job_of(planned), cluster, load_corpus(again)).fit()["steps"] == 2
+        assert Trainer(job_of(planned), cluster, load_data(again)).fit()["steps"] == 2

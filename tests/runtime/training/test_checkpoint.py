@@ -15,8 +15,9 @@ from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.disk import Disk
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.state import read_about
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from runtime.transports.versions import versions
 from symgraph.app.config import load_config
@@ -26,7 +27,7 @@ from tests.helpers.small_lm import write_config
 TRAIN = "optimizer: adam, learning_rate: 0.01, clip_global_norm: 1.0, steps: 12"
 ELSEWHERE = {
     "the same": [],
-    "one device": ["devices=[cpu(0)]", "group2ctx={}"],
+    "one device": ["devices=[cpu(0)]"],
     "three devices, swapped": [
         "devices=[cpu(0), cpu(1), cpu(2)]",
         "pipeline.schedule=gpipe",
@@ -50,7 +51,7 @@ def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Pa
     """Held-out loss and weights at the end, and the checkpoint the run went on from."""
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         source = trainer.resume()
         loss = trainer.fit()["loss"]
         return loss, trainer.training.parameters(), source
@@ -215,7 +216,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(path):
         make_cluster("threads", 2) as cluster,
         pytest.raises(ConfigError, match=r"checkpoint.directory: cannot write .*: Not a directory"),
     ):
-        Trainer(prepare(config), cluster, load_corpus(config))
+        Trainer(prepare(config), cluster, load_data(config))
 
 
 def test_two_runs_do_not_write_into_one_folder(path):

@@ -9,8 +9,9 @@ import pytest
 
 from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.app.step_log import JsonLog
@@ -28,7 +29,7 @@ def test_training_ends_after_the_step_and_resumes_to_the_same_bits(tmp_path, sig
     loss, weights, _ = train(path, f"checkpoint.directory={tmp_path / 'other'}")
     config = load_config(str(path))
     with make_cluster("threads", 2) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         summary = trainer.fit(
             on_step=lambda p: os.kill(os.getpid(), signum) if p.step == 3 else None
         )
@@ -65,7 +66,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path, monkeypatch, capsys, sav
 def test_before_the_first_step_it_ends_at_once(tmp_path, monkeypatch, capsys):
     path = checkpointed(tmp_path)
     monkeypatch.setattr(
-        "runtime.training.trainer.load_corpus", lambda config: os.kill(os.getpid(), signal.SIGTERM)
+        "runtime.training.data.table.load_data", lambda config: os.kill(os.getpid(), signal.SIGTERM)
     )
     assert main([str(path)]) == 143
     assert capsys.readouterr().err.splitlines()[-1].startswith("symgraph: stopped by SIGTERM")

@@ -346,12 +346,12 @@ def test_a_schedule_in_a_file(load, tmp_path):
         (
             "examples.lstm_lm:build",
             "lstm_lm",
-            "run.yaml:1: model: expected package.module:function, g",
+            "run.yaml:1: model: expected package.module:function or f",
         ),
         (
             "examples.lstm_lm:build",
             "a-b:c",
-            "run.yaml:1: model: expected package.module:function, got",
+            "run.yaml:1: model: expected package.module:function or file",
         ),
         ("examples.lstm_lm:build", "3", "run.yaml:1: model: expected text, got 3"),
         (
@@ -469,6 +469,18 @@ def test_group_on_a_device_that_is_not_listed(load):
     )
 
 
+def test_one_device_has_all_groups(load):
+    """`devices=[cpu(0)]` alone was refused, because groups were still on cpu(1)."""
+    assert load(GOOD, "devices=[cpu(0)]").group2ctx == {"embed": "cpu(0)", "decode": "cpu(0)"}
+    shards = "group2ctx.decode=[cpu(0), cpu(1)]"
+    assert load(GOOD, "devices=[gpu(2)]", shards).group2ctx["decode"] == "gpu(2)"
+    text = GOOD.replace("[cpu(0), cpu(1)]", "[cpu(0)]").replace("decode: cpu(1)", "decode: tpu(1)")
+    assert "'tpu(1)' is not a device" in refusal(load, text)
+    groups = "group2ctx={embed: cpu(0)}"
+    without = GOOD.replace("devices: [cpu(0), cpu(1)]\n", "")
+    assert load(without, groups).devices == ("cpu(0)",)
+
+
 def test_without_the_key_devices_are_those_of_the_groups(load):
     without = GOOD.replace("devices: [cpu(0), cpu(1)]\n", "")
     assert load(without).devices == ("cpu(0)", "cpu(1)")
@@ -494,7 +506,7 @@ def test_momentum_of_an_optimizer_without_one(load):
 
 def test_text_needs_a_path_that_is_a_file(load, tmp_path):
     text = GOOD.replace("stdlib_text", "text")
-    assert refusal(load, text).startswith("run.yaml:5: data.kind: kind text needs the key data.pa")
+    assert refusal(load, text).startswith("run.yaml:4: data.path: required key is missing: Train")
     there = text.replace("  batch", "  path: words.txt\n  batch")
     assert refusal(load, there) == "run.yaml:6: data.path: no such file: words.txt"
     (tmp_path / "words.txt").mkdir()
@@ -518,7 +530,9 @@ def test_the_machine_is_a_file(load, tmp_path):
 
 def test_stdlib_text_reads_no_file(load):
     message = refusal(load, GOOD.replace("  batch", "  path: words.txt\n  batch"))
-    assert message.startswith("run.yaml:6: data.path: kind stdlib_text reads no file")
+    assert message.startswith(
+        "run.yaml:6: data.path: unknown key for this kind: it belongs to kind text or arrays"
+    )
 
 
 # -- mistakes in the file ---------------------------------------------------------------------

@@ -112,7 +112,7 @@ def run_with_evaluation(console, clock):
             progress.update(i + 1, (i + 1) * 100, 2.0)
             if i == 1:
                 clock.now += 1000.0
-                progress.evaluation(2, 123.456)
+                progress.evaluation(2, {"perplexity": 123.456})
     return progress
 
 
@@ -131,7 +131,7 @@ def test_an_evaluation_at_the_end_comes_last(clock):
         for step in (1, 2, 3):
             clock.now += 1.0
             progress.update(step, step * 100, 2.0)
-        progress.evaluation(3, 7.0)
+        progress.evaluation(3, {"perplexity": 7.0})
     assert out.getvalue().splitlines()[1:] == [
         "step 3/3  loss 2.000  perplexity 7.389  100 tokens/s",
         "step 3  held-out perplexity 7",
@@ -142,7 +142,7 @@ def test_status_right_after_an_evaluation_has_no_rate_yet(clock):
     with Console(io.StringIO(), clock=clock).progress(steps=9) as progress:
         clock.now += 1.0
         progress.update(3, 300, 2.0)
-        progress.evaluation(3, 8.0)
+        progress.evaluation(3, {"perplexity": 8.0})
         assert progress.status() == "step 3/9"
 
 
@@ -367,7 +367,7 @@ def test_a_run_that_goes_on_does_not_count_what_was_done_before():
     now = [0.0]
     stream = io.StringIO()
     console = Console(stream, clock=lambda: now[0])
-    with console.progress(steps=10, step=4, tokens=4000) as progress:
+    with console.progress(steps=10, step=4, count=4000) as progress:
         now[0] = 2.0
         progress.update(5, 5000, 1.0)
     assert stream.getvalue().startswith("step 5/10  loss 1.000  perplexity 2.718  500 tokens/s")

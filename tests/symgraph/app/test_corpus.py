@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from symgraph.app.corpus import CORPORA, EOS, UNKNOWN, Corpus, TimeMajorBatches, stdlib_text, text
+from symgraph.app.corpus import EOS, UNKNOWN, Corpus, TimeMajorBatches, stdlib_text, text
 from symgraph.core.errors import ConfigError
 
 
@@ -170,11 +170,6 @@ def test_text_too_short_to_hold_anything_out(write):
 def test_vocabulary_too_small(write):
     with pytest.raises(ConfigError, match="vocab 2 is too small"):
         text(write("a\nb\n"), vocab=2)
-
-
-def test_table_of_corpora(write):
-    assert set(CORPORA) == {"stdlib_text", "text"}
-    assert CORPORA["text"](path=write("a\nb\n"), vocab=10).name.startswith("text (")
 
 
 # -- perplexity of word frequencies (case B7) -------------------------------------------------

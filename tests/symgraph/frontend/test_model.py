@@ -27,7 +27,7 @@ def test_a_failure_of_the_users_code_names_its_line(tmp_path, monkeypatch, name,
     file.write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as raised:
-        load_model(f"{name}:build")
+        load_model(f"{name}:build", {})
     assert f"model: {name}:build failed at {file}, {words}" in str(raised.value)
 
 

@@ -13,8 +13,9 @@ import symgraph as mx
 import symgraph.passes.loss_scale
 from runtime.backends.device.arrays import beside, device, on_host
 from runtime.backends.device.processor import limit_blas
+from runtime.training.data.table import load_data
 from runtime.training.job import create_optimizer, prepare, training_plan
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError, DTypeError
@@ -117,7 +118,7 @@ def test_it_is_what_a_run_learns(tmp_path, too_large):
     model = training_plan(config).model
     assert model is not None
     with make_cluster("threads", 2) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         first = {n: a.copy() for n, a in trainer.training.parameters().items()}
         given = [b.feeds for _, (b,) in trainer.steps(0)]
         trainer.fit()

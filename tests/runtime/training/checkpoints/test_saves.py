@@ -11,8 +11,9 @@ from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.disk import Disk
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.manifest import Manifest
+from runtime.training.data.table import load_data
 from runtime.training.job import prepare
-from runtime.training.trainer import Trainer, load_corpus
+from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import RunError
@@ -41,7 +42,7 @@ def path(tmp_path):
 def trained(path: Path, disk: Disk, *overrides: str, **hooks):
     config = load_config(str(path), overrides)
     with make_cluster("threads", 2) as cluster, limit_blas(1):
-        trainer = Trainer(prepare(config), cluster, load_corpus(config))
+        trainer = Trainer(prepare(config), cluster, load_data(config))
         assert trainer.folder is not None
         trainer.folder.disk = disk
         return trainer.fit(**hooks)

@@ -1,0 +1,389 @@
+"""Record what PyTorch computes: exported networks, their loss and every gradient.
+
+    python benchmarks/parity/torch_cases.py tests/symgraph/interchange/torch/data
+
+Needs PyTorch and numpy and nothing else; the files in the tests are of version 2.13. Each case is
+`<name>.pt2`, written by `torch.export.save`, and `<name>.npz` with `input:<name>`, `output`,
+`grad:<parameter>` and `after:<buffer>`, the buffers that the forward pass has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class LanguageModel(nn.Module):
+    """Two LSTM layers between an embedding and a dense layer, whose loss skips padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(30, 12)
+        self.lstm = nn.LSTM(12, 16, 2)
+        self.head = nn.Linear(16, 30)
+
+    def forward(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.embed(words))
+        return F.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten())
+
+
+class Tagger(nn.Module):
+    """A GRU in both directions over samples, then steps, with a class per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 8, 2, batch_first=True, bidirectional=True)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, data: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden, last = self.gru(data)
+        scores = self.head(self.norm(hidden))
+        return F.cross_entropy(scores.transpose(1, 2), labels) + last.square().mean()
+
+
+class Encoder(nn.Module):
+    """One layer of a transformer's encoder and the mean over its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, data: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.layer(data).mean(1)), labels)
+
+
+class Block(nn.Module):
+    """A block of GPT-2: attention to earlier steps by a mask in a buffer, then a wide layer."""
+
+    def __init__(self, width: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.ln_1 = nn.LayerNorm(width)
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.ln_2 = nn.LayerNorm(width)
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.m_proj = nn.Linear(4 * width, width)
+        mask = torch.tril(torch.ones(length, length, dtype=torch.bool))
+        self.register_buffer("bias", mask.view(1, 1, length, length))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, steps, width = x.shape
+        parts = self.c_attn(self.ln_1(x)).split(width, dim=2)
+        q, k, v = (p.view(rows, steps, self.heads, -1).transpose(1, 2) for p in parts)
+        scores = q @ k.transpose(-2, -1) / (width / self.heads) ** 0.5
+        scores = scores.masked_fill(~self.bias[:, :, :steps, :steps], float("-inf"))
+        seen = F.softmax(scores, dim=-1) @ v
+        x = x + self.c_proj(seen.transpose(1, 2).contiguous().view(rows, steps, width))
+        return x + self.m_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Decoder(nn.Module):
+    """GPT-2 with one block; the last dense layer shares its weight with the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(40, 16)
+        self.wpe = nn.Embedding(8, 16)
+        self.block = Block(16, 4, 8)
+        self.ln_f = nn.LayerNorm(16)
+        self.lm_head = nn.Linear(16, 40, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.wte(words) + self.wpe(torch.arange(words.shape[1]))
+        scores = self.lm_head(self.ln_f(self.block(x)))
+        return F.cross_entropy(scores.view(-1, 40), labels.view(-1))
+
+
+class Residual(nn.Module):
+    """A block of ResNet with a projection, between a stem and a head, in train mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.conv2 = nn.Conv2d(8, 12, 3, 2, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(12)
+        self.conv3 = nn.Conv2d(12, 12, 3, 1, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(12)
+        self.down = nn.Sequential(nn.Conv2d(8, 12, 1, 2, bias=False), nn.BatchNorm2d(12))
+        self.relu = nn.ReLU(inplace=True)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(12, 4)
+
+    def forward(self, data: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.relu(self.bn1(self.conv1(data))))
+        y = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(x)))))
+        y += self.down(x)
+        return F.cross_entropy(self.fc(torch.flatten(self.avgpool(self.relu(y)), 1)), labels)
+
+
+class Vgg(nn.Module):
+    """Two stages of VGG and its classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((3, 8), (8, 12)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True)]
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2d((2, 2))
+        self.classifier = nn.Sequential(
+            nn.Linear(12 * 4, 20), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(20, 5)
+        )
+
+    def forward(self, data: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = torch.flatten(self.avgpool(self.features(data)), 1)
+        return F.cross_entropy(self.classifier(x), labels)
+
+
+class Formula(nn.Module):
+    """A function of the input times a weight, weighted and added up."""
+
+    def __init__(self, name: str, width: int = 4) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) * 0.7)
+        self.name = name
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        made = FORMULAS[self.name](data * self.weight)
+        return (made * torch.linspace(-1, 1, made.numel()).view(made.shape)).sum()
+
+
+class Weighted(nn.Module):
+    """Layers, whose outputs are weighted and added up."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        made = self.layers(data)
+        return (made * torch.linspace(-1, 1, made[0].numel()).view(made[0].shape)).sum()
+
+
+class Cells(nn.Module):
+    """Three steps of three cells, from zeros of the batch's length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru, self.rnn = nn.LSTMCell(4, 5), nn.GRUCell(5, 5), nn.RNNCell(5, 5)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        h = data.new_zeros(data.shape[0], 5)
+        c, g, r = torch.zeros(data.shape[0], 5), h, h
+        for t in range(3):
+            h, c = self.lstm(data[:, t], (h, c))
+            g = self.gru(h, g)
+            r = self.rnn(g, r)
+        return r.sum() + c.mean()
+
+
+class States(nn.Module):
+    """An LSTM from learned states, and a GRU in both directions without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5)
+        self.h, self.c = (nn.Parameter(torch.randn(1, 1, 5)) for _ in range(2))
+        self.gru = nn.GRU(5, 3, 2, bias=False, bidirectional=True)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        rows = data.shape[1]
+        first = (self.h.expand(-1, rows, -1).contiguous(), self.c.expand(-1, rows, -1).contiguous())
+        output, (_, last) = self.lstm(data, first)
+        above, _ = self.gru(output)
+        return above.square().mean() + last.sum()
+
+
+class Losses(nn.Module):
+    """The sum of many losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(
+        self, data: torch.Tensor, labels: torch.Tensor, other: torch.Tensor
+    ) -> torch.Tensor:
+        x, share = self.layer(data), torch.sigmoid(other)
+        return (
+            F.mse_loss(x, other)
+            + F.l1_loss(x, other, reduction="sum")
+            + F.smooth_l1_loss(x, other, beta=0.5)
+            + F.huber_loss(x, other, delta=0.7)
+            + F.binary_cross_entropy_with_logits(x, share)
+            + F.binary_cross_entropy(torch.sigmoid(x), share)
+            + F.nll_loss(F.log_softmax(x, 1), labels)
+            + F.cross_entropy(x, labels, reduction="none").sum()
+            + F.cross_entropy(x, torch.softmax(other, 1))
+        )
+
+
+def activations(x: torch.Tensor) -> torch.Tensor:
+    kinds = (F.gelu, F.silu, F.elu, F.softplus, F.mish, F.hardswish, F.selu, F.logsigmoid)
+    more = (F.softsign, F.hardsigmoid, F.hardtanh, torch.sigmoid, torch.tanh, F.relu)
+    total = F.leaky_relu(x, 0.1) + F.relu6(x * 4) + F.gelu(x, approximate="tanh")
+    return sum((kind(x) for kind in (*kinds, *more)), total)
+
+
+def arithmetic(x: torch.Tensor) -> torch.Tensor:
+    y = torch.exp(x) + torch.log(x * x + 1) + torch.sqrt(x.abs() + 1) + torch.rsqrt(x**2 + 1)
+    y = y + x.pow(3) + torch.sin(x) * torch.cos(x) + torch.erf(x) + 2**x + 1 / (x * x + 2)
+    y = y + torch.log1p(x * x) + torch.atan(x) + (x - 3) * 2 + 3 - x + x.clamp(-0.5, 0.5)
+    return y + x.clamp(min=0) + torch.maximum(x, -x) + x.square() + torch.reciprocal(x + 9)
+
+
+def reductions(x: torch.Tensor) -> torch.Tensor:
+    y = x.sum(1) + x.mean(1) + x.amax(1) + x.var(1) + x.std(1, unbiased=False) + x.norm(dim=1)
+    y = y + torch.logsumexp(x, 1) + x.max(1)[0] + x.min(dim=1).values + x.mean() + x.sum()
+    return y + F.softmax(x, -1)[0] + F.log_softmax(x, 0)[1] + x.cumsum(1)[2]
+
+
+def shapes(x: torch.Tensor) -> torch.Tensor:
+    turned = x.view(-1).reshape(x.shape).permute(1, 0)
+    y = torch.cat([x.t(), x.transpose(0, 1).flip(0), turned, x.unsqueeze(0).squeeze(0).mT], 1)
+    return y + torch.stack([x[:, 0], x[:, 1], x[:, -1], x[:, 2]], 0)[:, :1].sum()
+
+
+def parts(x: torch.Tensor) -> torch.Tensor:
+    y = x[1:3].sum(0) + x[:, ::2].sum() + x[..., 1:].mean() + x.narrow(0, 0, 2).sum(0)
+    y = y + torch.chunk(x, 2, 1)[1].sum() + torch.split(x, [1, 3], 1)[1].sum() + x.unbind(0)[1]
+    y = y + x.select(0, 1) + x.roll(1, 1)[0] + F.pad(x, (1, 2))[:, :4].sum(0)
+    return y + F.pad(x, (-1, 1, 0, 0)).sum(0)
+
+
+def masks(x: torch.Tensor) -> torch.Tensor:
+    y = x.masked_fill(torch.ones(4, 4).triu(1).bool(), 0.0) + torch.where(x > 0, x, x * 0.1)
+    y = y + torch.where(x > 0.5, 1.0, x) + (x > 0).float() * x + x * (x <= 0.3) + torch.tril(x)
+    y = y + x.masked_fill((x > 0) & (x < 1), 2.0) + x.masked_fill(~(x > 0) | x.eq(0), 3.0)
+    y = y + torch.where(torch.arange(4) > 1, x, torch.zeros_like(x))
+    return y + F.softmax(x + torch.full((4, 4), -torch.inf).triu(1), -1)
+
+
+def products(x: torch.Tensor) -> torch.Tensor:
+    y = x @ x.t() @ x + torch.matmul(x, torch.ones(4))[:, None] + F.linear(x, x) + F.linear(x[0], x)
+    y = y + torch.bmm(x[None], x.t()[None])[0] @ x + torch.addmm(x, x, torch.eye(4))
+    y = y + (x.view(2, 2, 4) @ x.t().expand(2, 4, 4)).reshape(4, 4)
+    return y + torch.einsum("ij,kj->ik", x, x) @ x
+
+
+def lookups(x: torch.Tensor) -> torch.Tensor:
+    y = x[:, torch.tensor([0, -1, 2])].sum() + x[torch.tensor([1, 0])].sum(0)
+    y = y + torch.index_select(x, 1, torch.tensor([1, 1]))[:, :1]
+    y = y + x.gather(1, torch.zeros(4, 1, dtype=torch.long)) + x.repeat(2, 2)[:4, :4]
+    return y + F.one_hot(torch.tensor([0, 3, 1, 2]), 4) * x + x.expand(2, 4, 4).sum(0)
+
+
+FORMULAS = {
+    f.__name__: f
+    for f in (activations, arithmetic, reductions, shapes, parts, masks, products, lookups)
+}
+
+
+def ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, high, shape)
+
+
+def padded(labels: torch.Tensor) -> torch.Tensor:
+    """Return labels of which the last step of the second sample does not count."""
+    labels[-1, 1] = -100
+    return labels
+
+
+def convolutions() -> nn.Module:
+    return Weighted(
+        nn.Conv2d(3, 6, 3, padding="same", groups=3),
+        nn.SiLU(),
+        nn.Conv2d(6, 4, 3, dilation=2),
+        nn.GroupNorm(2, 4),
+        nn.AvgPool2d(2),
+        nn.ConvTranspose2d(4, 8, 3, stride=2, output_padding=1),
+        nn.Upsample(scale_factor=2),
+        nn.PixelShuffle(2),
+        nn.ReflectionPad2d(1),
+    )
+
+
+def norms() -> nn.Module:
+    return Weighted(
+        nn.Conv2d(3, 4, 1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.BatchNorm2d(4, affine=False),
+        nn.PReLU(4),
+        nn.AdaptiveAvgPool2d((5, 3)),
+        nn.Flatten(),
+        nn.RMSNorm(60),
+        nn.LayerNorm(60, elementwise_affine=False),
+        nn.Linear(60, 8),
+        nn.GLU(),
+    )
+
+
+# Each case: the network, its inputs, and the axis of the batch.
+CASES = {
+    "lstm_lm": lambda: (LanguageModel(), (ids(30, 7, 6), padded(ids(30, 7, 6))), 1),
+    "bidirectional_gru": lambda: (Tagger(), (torch.randn(6, 5, 6), ids(5, 6, 5)), 0),
+    "encoder_layer": lambda: (Encoder(), (torch.randn(6, 5, 16), ids(3, 6)), 0),
+    "gpt2_block": lambda: (Decoder(), (ids(40, 6, 7), ids(40, 6, 7)), 0),
+    "resnet_block": lambda: (Residual(), (torch.randn(6, 3, 12, 12), ids(4, 6)), 0),
+    "vgg_block": lambda: (Vgg(), (torch.randn(6, 3, 12, 12), ids(5, 6)), 0),
+}
+# Networks that try one operator after another.
+OPERATORS = {
+    **{name: (lambda name=name: (Formula(name), (torch.randn(4, 4),), None)) for name in FORMULAS},
+    "convolutions": lambda: (convolutions(), (torch.randn(2, 3, 12, 12),), 0),
+    "norms": lambda: (norms(), (torch.randn(3, 3, 9, 9),), 0),
+    "cells": lambda: (Cells(), (torch.randn(2, 3, 4),), 0),
+    "states": lambda: (States(), (torch.randn(3, 2, 4),), 1),
+    "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),
+}
+
+
+def record(
+    folder: Path, name: str, net: nn.Module, inputs: tuple[torch.Tensor, ...], axis: int | None
+) -> None:
+    """Write one case; the batch's axis, if there is one, may have any length."""
+    dynamic = None
+    if axis is not None:
+        dynamic = [{axis: torch.export.Dim("batch", min=2, max=512)} for _ in inputs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(net, inputs, dynamic_shapes=dynamic)
+    torch.export.save(program, folder / f"{name}.pt2")
+    before = {k: v.clone() for k, v in net.named_buffers()}
+    output = net(*inputs)
+    output.sum().backward()
+    names = net.forward.__code__.co_varnames[1 : 1 + len(inputs)]
+    arrays = {f"input:{n}": v.numpy() for n, v in zip(names, inputs, strict=True)}
+    arrays |= {"output": output.detach().numpy()}
+    arrays |= {f"grad:{n}": p.grad.numpy() for n, p in net.named_parameters()}
+    changed = {n: b for n, b in net.named_buffers() if not torch.equal(b, before[n])}
+    arrays |= {f"after:{n}": b.numpy() for n, b in changed.items()}
+    np.savez_compressed(folder / f"{name}.npz", **arrays)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in (CASES | OPERATORS).items():
+        torch.manual_seed(len(name))
+        net, inputs, axis = make()
+        record(folder, name, net, inputs, axis)
+        sizes = [(folder / f"{name}.{end}").stat().st_size for end in ("pt2", "npz")]
+        print(name, *sizes)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""Networks and batches in files, for configs of these tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import symgraph as sg
+from symgraph import Feed, Model, TensorType
+
+HEADS = {
+    "softmax": lambda x, y: sg.sym.SoftmaxOutput(x, y, normalization="batch", name="head"),
+    "linear": lambda x, y: sg.sym.LinearRegressionOutput(x, y, name="head"),
+    "mae": lambda x, y: sg.sym.MAERegressionOutput(x, y, name="head"),
+    "logistic": lambda x, y: sg.sym.LogisticRegressionOutput(x, y, name="head"),
+    "make_loss": lambda x, y: sg.sym.MakeLoss(sg.sym.square(x - y), name="head"),
+    "summed": lambda x, y: sg.sym.MakeLoss(
+        sg.sym.sum(sg.sym.square(x - y)), grad_scale=0.01, name="head"
+    ),
+}
+
+
+def build(batch_size: int, head: str = "softmax", columns: int = 6) -> Model:
+    """A perceptron with one of HEADS."""
+    x, label = sg.sym.Variable("data"), sg.sym.Variable("label")
+    with sg.AttrScope(ctx_group="a"):
+        x = sg.sym.FullyConnected(x, num_hidden=8, name="fc1")
+        x = sg.sym.Activation(x, act_type="tanh", name="act")
+    with sg.AttrScope(ctx_group="b"):
+        x = HEADS[head](sg.sym.FullyConnected(x, num_hidden=3, name="fc2"), label)
+    shape = (batch_size,) if head == "softmax" else (batch_size, 3)
+    return Model(
+        x,
+        {
+            "data": Feed(TensorType((batch_size, columns), "float32")),
+            "label": Feed(TensorType(shape, "float32")),
+        },
+    )
+
+
+def samples(count: int, head: str = "softmax", seed: int = 0) -> dict[str, np.ndarray]:
+    """Arrays that fit the network."""
+    rng = np.random.default_rng(seed)
+    data = rng.standard_normal((count, 6)).astype("float32")
+    label = data[:, :3].argmax(1) if head == "softmax" else data[:, :3] > 0
+    return {"data": data, "label": label.astype("float32")}
+
+
+def batches(batch_size: int, epoch: int, count: int = 40, head: str = "softmax"):
+    """Yield the batches of an epoch; the last one may be short."""
+    arrays = samples(count, head, epoch)
+    for start in range(0, count, batch_size):
+        yield {name: array[start : start + batch_size] for name, array in arrays.items()}
+
+
+def loaded_once():
+    """Return a function of the epoch."""
+    arrays = samples(32)
+    return lambda epoch: [arrays] * (epoch + 1)
+
+
+def held_out(batch_size: int, head: str = "softmax"):
+    return batches(batch_size, 99, 21, head)
+
+
+def endless(batch_size: int):
+    while True:
+        yield samples(batch_size)
+
+
+def strange():
+    return 3
+
+
+def broken(batch_size: int):
+    yield samples(batch_size)
+    raise OSError("disk gone")

@@ -1,0 +1,89 @@
+"""Recorded networks of PyTorch 2.13: the loss and every gradient, however they are placed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import symgraph as sg
+from runtime.planning.options import Options
+from symgraph.core.context import cpu
+from tests.helpers.pipelines import Result, judge, on_threads
+from tests.helpers.torch_files import DATA, RECORDED, recorded
+
+
+def placed(devices: int, micro_batches: int = 1) -> Options:
+    ranks = tuple(map(cpu, range(devices)))
+    strategy = "uniform" if devices > 1 else None
+    return Options(devices=ranks, strategy=strategy, micro_batches=micro_batches)
+
+
+def check(result: Result, want: dict[str, np.ndarray]) -> None:
+    outputs, grads = result
+    got = {"output0": outputs[0]} | {f"grad {name}": grad for name, grad in grads.items()}
+    assert got.keys() >= want.keys()
+    for name, array in got.items():  # constants of the network have no gradient
+        np.testing.assert_allclose(array, want.get(name, 0), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in DATA.glob("*.pt2")))
+def test_the_reference_interpreter_agrees_with_pytorch(name):
+    case, want = recorded(name)
+    check(judge(case), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("name", RECORDED)
+def test_loss_and_gradients(name, devices):
+    case, want = recorded(name)
+    check(on_threads(case, placed(devices)), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RECORDED if name != "resnet_block"])
+def test_a_dynamic_batch_is_cut_into_micro_batches(name):
+    """The loss's divisor is the number of labels of the whole batch that count."""
+    case, want = recorded(name)
+    check(on_threads(case, placed(2, micro_batches=3)), want)
+
+
+def test_shapes_state_dynamic_dimensions():
+    network, _, _ = sg.from_torch(DATA / "lstm_lm.pt2", shapes={"words": (7, 4)})
+    assert network.attr_dict()["words"]["__shape__"] == "(7, 4)"
+    network, _, _ = sg.from_torch(DATA / "lstm_lm.pt2")
+    assert network.attr_dict()["words"]["__shape__"] == "(7, 0)"
+    for shapes, message in (
+        ({"word": (7, 4)}, "shapes: no input 'word'; did you mean 'words'"),
+        ({"words": (7,)}, "shapes: 'words' has 2 axes"),
+        ({"words": (8, 4)}, "shapes: axis 0 of 'words' is 7, not 8"),
+    ):
+        with pytest.raises(sg.errors.ConfigError, match=message):
+            sg.from_torch(DATA / "lstm_lm.pt2", shapes=shapes)
+
+
+def test_statistics_of_batch_norm_are_states():
+    """PyTorch's moving variance takes the unbiased one of the batch, MXNet's the biased one."""
+    network, parameters, states = sg.from_torch(DATA / "resnet_block.pt2")
+    assert not states.keys() & parameters.keys()
+    assert sorted(states) == sorted(
+        f"{layer}.running_{what}"
+        for layer in ("bn1", "bn2", "bn3", "down.1")
+        for what in ("mean", "var")
+    )
+    with (
+        np.load(DATA / "resnet_block.npz") as arrays,
+        sg.sym.MakeLoss(network).simple_bind(data=(6, 3, 12, 12), labels=(6,)) as executor,
+    ):
+        for table in (parameters, states):
+            for name, array in table.items():
+                (executor.arg_dict | executor.aux_dict)[name][...] = array
+        executor.forward(is_train=True, **{n: arrays[f"input:{n}"] for n in ("data", "labels")})
+        executor.backward()
+        after = dict(executor.aux_dict)
+        np.testing.assert_allclose(
+            after["bn1.running_mean"], arrays["after:bn1.running_mean"], 1e-5
+        )
+        count = 6 * 12 * 12
+        biased = (arrays["after:bn1.running_var"] - 0.9) * (count - 1) / count + 0.9
+        np.testing.assert_allclose(after["bn1.running_var"], biased, 1e-5)
