@@ -20,14 +20,13 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
-from runtime.training.data.text import IGNORED
 from runtime.training.loss import Loss, with_figures
+from runtime.training.models import build_model
 from symgraph.app.config import Config
-from symgraph.app.data_config import TextConfig, buckets_of
+from symgraph.app.data_config import buckets_of
 from symgraph.core.context import Context
-from symgraph.core.errors import ConfigError
 from symgraph.frontend import lr_scheduler, optimizer
-from symgraph.frontend.model import Model, load_model
+from symgraph.frontend.model import Model
 from symgraph.passes.batching import batch_size
 from symgraph.passes.loss_scale import LossScale
 
@@ -109,13 +108,13 @@ def training_plan(
         options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
     lengths = buckets_of(config.data)
     if lengths is None:
-        model, losses = with_figures(_model(config))
+        model, losses = with_figures(build_model(config))
         return Planned(config, plan_model(model, options, dtype, train=True), losses, model)
     of_buckets: tuple[Loss, ...] = ()
 
     def of_length(bucket: int) -> Model:
         nonlocal of_buckets
-        model, of_buckets = with_figures(_model(config, bucket))
+        model, of_buckets = with_figures(build_model(config, bucket))
         return model
 
     buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
@@ -136,26 +135,9 @@ def job_of(planned: Planned) -> Job:
     return Job(config, training, evaluation, losses, model)
 
 
-def _model(config: Config, bucket: int | None = None) -> Model:
-    """Build a config's model, of the length of a bucket if there are any."""
-    data = config.data
-    arguments: dict[str, Any] = {}
-    if isinstance(data, TextConfig):
-        arguments = {"sequence_length": data.sequence_length, "vocab": data.vocab}
-    if data.batch_size is not None:
-        arguments["batch_size"] = data.batch_size
-    if bucket is not None:
-        arguments |= {"sequence_length": bucket, "ignore_label": IGNORED}
-    for name in (*arguments, "dtype"):
-        if name in config.args:
-            section = "train" if name == "dtype" else "data"
-            raise ConfigError(f"args.{name}: the model gets it from {section}.{name}; leave it out")
-    return load_model(config.model, {**arguments, **config.args}, {"dtype": config.train.dtype})
-
-
 def samples_of(config: Config) -> int:
     """Return the number of samples in a batch: the config's, or those of the model's inputs."""
-    return config.data.batch_size or batch_size(_model(config).feeds)
+    return config.data.batch_size or batch_size(build_model(config).feeds)
 
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:

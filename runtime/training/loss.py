@@ -1,4 +1,4 @@
-"""The loss of a network as figures: sums over the samples that ranks add up, and their counts."""
+"""The losses of networks: those that a config adds, and the figures by which all are reported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.engine.divergence import STOP
-from symgraph.core.errors import RunError
+from symgraph.app.model_config import LossConfig
+from symgraph.core.errors import ConfigError, RunError, nearest
 from symgraph.core.tags import canonical
+from symgraph.core.types import Shape, TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
 from symgraph.frontend.symnode import Entry, walk
+from symgraph.passes.batching import Feed, batch_size
 
 NLL = "_nll"  # nll_stats
 PLACES = ("ctx_group", "shard")  # attributes that say where an operator runs
@@ -83,8 +86,7 @@ def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
             losses.append(Loss(names[head.output], None))
             continue
         entry = entries[head.output]
-        tags = canonical(entry.node.attrs)
-        with AttrScope(**{key: tags[key] for key in PLACES if key in tags}):
+        with AttrScope(**_places(entry)):
             figures = FIGURES[_operator(entry)](outputs[head.output], entry.node)
         outputs += figures
         losses.append(Loss(*[n for figure in figures for n in figure.list_outputs()]))
@@ -133,6 +135,113 @@ FIGURES: Mapping[str, Callable[[Symbol, Any], list[Symbol]]] = {
     "LogisticRegressionOutput": _of_pairs(_cross_entropy),
     "MakeLoss": lambda output, node: _mean(sym.Cast(output, dtype="float64"), node.name),
 }
+
+
+def with_loss(model: Model, loss: LossConfig) -> Model:
+    """Return a model that ends in a loss of one of its outputs, as the config's `loss:` says.
+
+    Raises ConfigError for an output that the network does not have, or that does not fit.
+    """
+    output = Symbol([_before(_output(model.symbol, loss.output), ENDS.get(loss.kind, ()))])
+    shape, dtype = _type_of(output, model)
+    size, label = batch_size(model.feeds), _variable(model.symbol, loss.label)
+    feeds = dict(model.feeds)
+    with AttrScope(**_places(output.entries[0])):
+        if loss.kind == "output":
+            head = _objective(output, shape, size)
+        elif loss.kind == "softmax_cross_entropy":
+            head = _classes(output, label, shape, loss)
+            shape = (shape[0], *shape[2:]) if loss.axis == 1 else shape[:-1]
+        else:
+            head = REGRESSIONS[loss.kind](output, label, grad_scale=1 / size, name="loss")
+    if loss.kind != "output":
+        feeds.setdefault(
+            loss.label, Feed(TensorType(shape, dtype), shape.index(size) if size in shape else 0)
+        )
+    kept = {name for state in model.states.items() for name in state}
+    states = [each for each in model.symbol if each.list_outputs()[0] in kept]
+    symbol = sym.Group([head, *states])
+    read = set(symbol.list_inputs())
+    return replace(model, symbol=symbol, feeds={n: f for n, f in feeds.items() if n in read})
+
+
+# What a network may end in that becomes part of the loss.
+ENDS: Mapping[str, tuple[str, ...]] = {
+    "softmax_cross_entropy": ("softmax", "log_softmax", "SoftmaxActivation"),
+    "logistic": ("sigmoid",),
+}
+REGRESSIONS: Mapping[str, Callable[..., Symbol]] = {
+    "logistic": sym.LogisticRegressionOutput,
+    "squared_error": sym.LinearRegressionOutput,
+    "absolute_error": sym.MAERegressionOutput,
+}
+
+
+def _output(symbol: Symbol, name: str | None) -> Entry:
+    """Return the output of a name, which may lack its ending `_output`; without one, the only."""
+    names = symbol.list_outputs()
+    if name is None and len(names) > 1:
+        raise ConfigError(f"loss.output: the network has several outputs: {', '.join(names)}")
+    if name is None:
+        return symbol.entries[0]
+    for spelt in (name, f"{name}_output"):
+        if spelt in names:
+            return symbol.entries[names.index(spelt)]
+    raise ConfigError(f"loss.output: no output {name!r}; {nearest(name, names)}")
+
+
+def _before(entry: Entry, ends: Sequence[str]) -> Entry:
+    """Return the input of the operators that become part of the loss, or of copies of it."""
+    while _operator(entry) in (*ends, "identity") and entry.node.op is not None:
+        ends = ends if _operator(entry) == "identity" else ()
+        entry = entry.node.inputs[0]
+    return entry
+
+
+def _type_of(output: Symbol, model: Model) -> tuple[Shape, str]:
+    """Return the shape and the dtype of an output."""
+    read = set(output.list_inputs())
+    types = {name: feed.type for name, feed in model.feeds.items() if name in read}
+    shapes = output.infer_shape(**{name: type_.shape for name, type_ in types.items()})[1]
+    dtypes = output.infer_type(**{name: type_.dtype for name, type_ in types.items()})[1]
+    return shapes[0], dtypes[0]
+
+
+def _classes(x: Symbol, label: Symbol, shape: Shape, loss: LossConfig) -> Symbol:
+    """Return the softmax of an output with its loss."""
+    if len(shape) < 2:
+        raise ConfigError(f"loss.kind: an output of the shape {shape} has no axis of classes")
+    options: dict[str, Any] = {"normalization": "batch", "name": "loss"}
+    if loss.ignore_label is not None:
+        options |= {"use_ignore": True, "ignore_label": loss.ignore_label}
+    if len(shape) > 2 or loss.ignore_label is not None:
+        options["normalization"] = "valid"
+    if len(shape) > 2 and loss.axis == 1:
+        return sym.SoftmaxOutput(x, label, multi_output=True, **options)
+    if len(shape) > 2:
+        x, label = sym.Reshape(x, shape=(-1, shape[-1])), sym.Reshape(label, shape=(-1,))
+    return sym.SoftmaxOutput(x, label, **options)
+
+
+def _objective(x: Symbol, shape: Shape, size: int) -> Symbol:
+    """Return an output that is a loss as a head: of each sample, or their mean."""
+    if math.prod(shape) > 1:
+        return sym.MakeLoss(x, normalization="batch", name="loss")
+    return sym.MakeLoss(x * size, grad_scale=1 / size, name="loss")  # figures are sums
+
+
+def _variable(symbol: Symbol, name: str) -> Symbol:
+    """Return the input of a name, or a new one."""
+    for node in walk(symbol.entries):
+        if node.op is None and node.name == name:
+            return Symbol([Entry(node)])
+    return sym.Variable(name)
+
+
+def _places(entry: Entry) -> dict[str, str]:
+    """Return the attributes that say where an output is computed."""
+    tags = canonical(entry.node.attrs)
+    return {key: tags[key] for key in PLACES if key in tags}
 
 
 def mean_loss(

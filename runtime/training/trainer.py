@@ -25,6 +25,7 @@ from runtime.training.data.base import Dataset, Inputs
 from runtime.training.job import Job, create_optimizer, plan_facts
 from runtime.training.loss import mean_loss
 from runtime.training.metrics import HeldOutMetrics
+from runtime.training.models import initializer_of
 from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
 from runtime.transports import Cluster, Transport
@@ -32,7 +33,6 @@ from runtime.transports.agreement import agree_on_data, agree_on_settings, agree
 from runtime.transports.versions import versions
 from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError
-from symgraph.frontend import init
 from symgraph.frontend.io import DataBatch
 
 Figures = Mapping[str, float]  # of an evaluation, by name
@@ -97,9 +97,8 @@ class Trainer:
         self.source = training
         self.valid = data.source("held-out", config, job.model)
         cluster.run(lambda transport: agree_on_data(transport, data.digest))
-        arrays = initialize(
-            job.training, cluster, init.Uniform(config.train.init_scale), config.train.seed
-        )
+        first = initializer_of(job.model, config)
+        arrays = initialize(job.training, cluster, first, config.train.seed)
         self.metrics = HeldOutMetrics(job) if config.evaluate.metrics else None
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.saves = None
@@ -446,6 +445,7 @@ def perplexity(loss: float) -> float:
 FIXED = (  # keys that may not change from a checkpoint to the run that resumes from it
     ("model",),
     ("args",),
+    ("loss",),
     ("data", "kind"),
     ("train", "optimizer"),
     ("train", "dtype"),

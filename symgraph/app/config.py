@@ -7,7 +7,6 @@ the line, the key and the remedy. For a mistake on the command line it names the
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,13 @@ from symgraph.app.data_config import (
     file_mistakes,
     kind_of,
 )
+from symgraph.app.model_config import LossConfig, model_path, opened
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.units import parse_bytes
 from symgraph.core.yaml_check import Section, checked, sections
-from symgraph.core.yaml_lines import KeyPath, read, shown, written
+from symgraph.core.yaml_lines import KeyPath, shown, written
 from symgraph.frontend import lr_scheduler
-from symgraph.frontend.model import function_path
 from symgraph.frontend.optimizer import OPTIMIZERS
 
 
@@ -321,11 +320,17 @@ class Config(Section):
     """A training run. File names are relative to the current folder, files of functions to the
     config's."""
 
-    model: Annotated[str, AfterValidator(function_path)]
+    model: Annotated[str, AfterValidator(model_path)]
     """Python function that builds the network: package.module:function, or file.py:function with a
-    file in the config's folder."""
+    file in the config's folder; or a network in a file: .onnx, .pt2 (as torch.export.save writes
+    it) or .json (as MXNet's Symbol.save does)."""
     args: Mapping[str, Any] = {}
-    """Keyword arguments of that function."""
+    """Keyword arguments of that function; of a file: shapes of inputs by name, with 0 for the batch
+    (.onnx, .pt2, .json), constants (.onnx: values of inputs by name), params (.json: the file of
+    the parameters)."""
+    loss: LossConfig | None = None
+    """A loss to add to a network that ends in predictions; null: it has losses of its own, or runs
+    forward only."""
     data: DataConfig
     """The data to train on; its keys depend on its kind."""
     devices: Annotated[tuple[Device, ...], ListOf] = ("cpu(0)",)
@@ -381,11 +386,26 @@ def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[
     """Yield (key, default, meaning) of every key of a config file, for `--keys`."""
     for name, info in model.model_fields.items():
         inner = sections(info.annotation)
-        if "" in inner:
-            yield from key_help(inner[""], f"{prefix}{name}.")
+        if len({*inner.values()}) == 1:
+            yield from key_help(next(iter(inner.values())), f"{prefix}{name}.")
+        elif inner:
+            yield from _help_of_kinds(inner, f"{prefix}{name}.")
         else:
             default = "required" if info.is_required() else _flow(info.default)
             yield prefix + name, default, info.description or ""
+
+
+def _help_of_kinds(
+    kinds: Mapping[str, type[Section]], prefix: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of a section of several kinds, with the kinds that have them."""
+    owners: dict[tuple[str, str, str], list[str]] = {}
+    for kind, section in kinds.items():
+        for row in key_help(section, prefix):
+            owners.setdefault(row, []).append(kind)
+    for (key, default, meaning), names in owners.items():
+        if meaning:
+            yield key, default, f"Of kind {', '.join(names)}:\n{meaning}"
 
 
 def _flow(value: object) -> str:
@@ -405,7 +425,7 @@ def load_config(
     """Read a config file, apply `key.path=value` overrides, and check it.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or a model file (`opened` tells what becomes of it).
         overrides: changes of keys, such as "pipeline.micro_batches=8".
         schedules: known names of pipeline.schedule besides auto; None accepts any.
         strategies: known names of partition.strategy besides auto; None accepts any.
@@ -414,12 +434,9 @@ def load_config(
     Raises:
         ConfigError: one line for the first mistake; missing keys are reported last.
     """
-    document = read(path)
-    for override in overrides:
-        document.override(override)
+    document = opened(path, overrides)
     _complete(document.data, synthetic=synthetic)
     _gather(document.data)
-    _find_files(document.data, Path(path).parent)
     return checked(
         document,
         Config,
@@ -437,16 +454,6 @@ def _complete(data: dict[str, Any], *, synthetic: bool) -> None:
         data.setdefault("data", {})
     if isinstance(source := data.get("data"), dict):
         source.setdefault("kind", kind_of(source))
-
-
-def _find_files(data: dict[str, Any], folder: Path) -> None:
-    """Make names of Python files in the config's folder relative to the current folder."""
-    source = data.get("data")
-    for section, key in ((data, "model"), (source, "function"), (source, "valid")):
-        text = section.get(key) if isinstance(section, dict) else None
-        file, colon, function = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-        if isinstance(section, dict) and file.endswith(".py") and (folder / file).is_file():
-            section[key] = os.path.relpath(folder / file) + colon + function
 
 
 def _named_devices(data: Mapping[str, Any]) -> list[str]:

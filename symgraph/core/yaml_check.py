@@ -86,8 +86,10 @@ def _locate(
         choices = sections(info.annotation) if info else {}
         if info and choices and get_origin(info.annotation) is Mapping:  # sections by name
             path = (*path, *islice(steps, 1))
-        kind = next(steps, None) if len(choices) > 1 else ""
-        inside = choices.get(str(kind))
+        several = len({*choices.values()}) > 1
+        inside = (
+            choices.get(str(next(steps, None))) if several else next(iter(choices.values()), None)
+        )
     return path, holder
 
 

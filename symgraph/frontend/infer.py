@@ -61,7 +61,7 @@ def infer_shapes(symbol: Outputs, given: Mapping[str, Any]) -> Inferred:
     values: dict[Key, Any] = {}
     for node in nodes:
         if node.op is None:
-            values[id(node), 0] = _hinted_shape(node, given)
+            values[id(node), 0] = hinted_shape(node, given)
     calls = [n for n in nodes if n.op is not None]
     settled: set[int] = set()
     changed = True
@@ -89,7 +89,8 @@ def _by_name(nodes: list[SymNode], values: dict[Key, Any]) -> Inferred:
     return Inferred(nodes, values, variables)
 
 
-def _hinted_shape(node: SymNode, given: Mapping[str, Any]) -> Partial:
+def hinted_shape(node: SymNode, given: Mapping[str, Any]) -> Partial:
+    """Return the given shape of a variable, or that of its attribute __shape__; None if unknown."""
     shape = given.get(node.name)
     if shape is not None:
         return shape_of(node.name, shape)

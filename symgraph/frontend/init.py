@@ -296,6 +296,49 @@ class Mixed:
         )
 
 
+class Load:
+    """Take values that are known, and draw others (`mx.init.Load`).
+
+    Args:
+        param: The values by name, which may begin with `arg:` or `aux:`.
+        default_init: The initializer of all others; None: there must be none.
+
+    Raises:
+        GraphError: A parameter has another shape here, or there is no value of it.
+    """
+
+    def __init__(
+        self,
+        param: Mapping[str, Any],
+        default_init: str | Initializer | Mixed | None = None,
+    ) -> None:
+        self.param = {re.sub("^(arg|aux):", "", name): np.asarray(a) for name, a in param.items()}
+        self.default_init = None if default_init is None else create(default_init)
+
+    def __call__(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: npt.DTypeLike,
+        seed: int,
+        attrs: Mapping[str, str] | None = None,
+    ) -> Array:
+        value = self.param.get(name)
+        if value is None and self.default_init is not None:
+            return self.default_init(name, shape, dtype, seed, attrs)
+        if value is None:
+            raise GraphError(f"no value for parameter {name!r}; {nearest(name, self.param)}")
+        if value.shape != tuple(shape):
+            raise GraphError(
+                f"parameter {name!r} has the shape {tuple(shape)} in the network, but the known "
+                f"value has {value.shape}"
+            )
+        return np.array(value, dtype)
+
+
+AnyInitializer = Initializer | Mixed | Load
+
+
 def create(initializer: str | Initializer | Mixed, **arguments: Any) -> Initializer | Mixed:
     """Make an initializer from its name (in any case) or its `dumps()`; return one unchanged.
 

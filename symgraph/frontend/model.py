@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from symgraph.core.errors import ConfigError, GraphError, SymgraphError, nearest
+from symgraph.core.types import Array
 from symgraph.frontend.callback import BatchEndParam
 from symgraph.frontend.name import NameManager
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
@@ -50,6 +51,8 @@ class Model:
     #: Fed variables that start at zero and then take the value of an output: variable -> output
     #: (truncated back-propagation through time).
     states: Mapping[str, str] = field(default_factory=dict)
+    #: First values of parameters and auxiliary states by name; others are drawn at random.
+    params: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         outputs, inputs = self.symbol.list_outputs(), self.symbol.list_inputs()

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from runtime.planning.plan import Plan
 from runtime.training.job import Planned
+from runtime.training.models import initializer_of
 from symgraph.app.config import Config
 from symgraph.core.batch_layout import WHOLE, Layout, Split
 from symgraph.core.errors import ConfigError, GraphError
 from symgraph.core.graph import Graph, Node
 from symgraph.core.types import Array, Value
-from symgraph.frontend import init
 from symgraph.frontend.lower import lower
 from symgraph.frontend.model import Model
 from symgraph.interchange.onnx.plans import NAME, Cut, DevicePlan, NodePlace, Spread, add_plan
@@ -46,7 +46,7 @@ def write_onnx(planned: Planned, path: str) -> None:
 
 def initial_weights(plan: Plan, model: Model, config: Config) -> dict[str, Array]:
     """Return the parameters and states that training begins with, by their names in the symbol."""
-    initializer, seed = init.Uniform(config.train.init_scale), config.train.seed
+    initializer, seed = initializer_of(model, config), config.train.seed
     found: dict[str, Array] = {}
     for name in plan.parameters:
         variable, shard = plan.partition.graph[name], plan.shards.get(name)

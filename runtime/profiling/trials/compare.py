@@ -35,7 +35,7 @@ from runtime.schedule.views.draw import chart
 from runtime.training.job import Planned
 from runtime.transports import Cluster
 from symgraph.app.config import Config
-from symgraph.core.units import aligned_columns, bytes_text, seconds_text
+from symgraph.core.units import aligned_columns, bytes_text, seconds_text, value_text
 
 TURN = 4  # counted steps of a turn
 NEARLY = 1.1  # times the fastest's step: what is slower will not become the fastest
@@ -247,8 +247,8 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
         (
             str(place),
             c.name,
-            f"{f.per_second:,.0f}",
-            f"{f.spread:,.0f}",
+            value_text(f.per_second),
+            value_text(f.spread),
             seconds_text(f.step),
             f"{f.per_second / best:.0%}",
             f"{f.bubble:.1%}",

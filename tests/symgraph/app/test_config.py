@@ -346,12 +346,12 @@ def test_a_schedule_in_a_file(load, tmp_path):
         (
             "examples.lstm_lm:build",
             "lstm_lm",
-            "run.yaml:1: model: expected package.module:function or f",
+            "run.yaml:1: model: expected package.module:function, f",
         ),
         (
             "examples.lstm_lm:build",
             "a-b:c",
-            "run.yaml:1: model: expected package.module:function or file",
+            "run.yaml:1: model: expected package.module:function, file",
         ),
         ("examples.lstm_lm:build", "3", "run.yaml:1: model: expected text, got 3"),
         (
