@@ -36,7 +36,7 @@ from symgraph.passes.shards import join
 
 # Rank -> name -> array.
 Arrays = dict[int, dict[str, Array]]
-RECENT = 10_000  # the most measurements that are kept, so that long runs need no more memory
+RECENT = 1_000  # the most measurements that are kept: long runs need no more memory than short ones
 
 
 class Session:
