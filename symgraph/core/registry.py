@@ -182,6 +182,8 @@ class OpDef:
     #: The network that a composite operator stands for: a symbol whose variables are named as the
     #: operator's inputs. It takes the call's place when a symbol becomes a graph.
     expand: Callable[[Site, Types], Any] | None = None
+    #: Input -> the initializer, as its `dumps()`, of the variable that stands for a missing one.
+    first_values: Mapping[str, str] = field(default_factory=dict)
     #: What pictures of a network say of a call, besides the operator's name.
     caption: Callable[[Attrs], str] | None = None
     aliases: Names = ()

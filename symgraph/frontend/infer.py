@@ -166,6 +166,8 @@ def infer_dtypes(symbol: Outputs, given: Mapping[str, Any], *, partial: bool = F
         ins = _input_dtypes(node, values)
         if not partial or not ins or any(d is not None for d in ins):
             _forward_dtypes(node, values, ins)
+        else:
+            values.update(_fixed_dtypes(node))
     for node in nodes:
         if node.op is None and values[id(node), 0] is None and not partial:
             values[id(node), 0] = "float32"
@@ -191,6 +193,19 @@ def _forward_dtypes(node: SymNode, values: dict[Key, Any], ins: Sequence[str | N
     count = len(node.op.output_names(node.params))
     outs = list(outs) * count if len(outs) == 1 else outs
     values.update({(id(node), i): d for i, d in enumerate(outs)})
+
+
+def _fixed_dtypes(node: SymNode) -> dict[Key, str]:
+    """Return the dtypes of outputs that do not depend on the inputs', such as those of a Cast."""
+    assert node.op is not None
+    site, count = Site(node.op.name, node.name, node.params), len(node.inputs)
+    rows = []
+    for dtype in ("float32", "float64"):
+        with suppress(DTypeError):
+            rows.append(node.op.dtype(site, [dtype] * count)[1])
+    if len(rows) < 2:
+        return {}
+    return {(id(node), i): a for i, (a, b) in enumerate(zip(*rows, strict=True)) if a == b and a}
 
 
 def _backward_dtypes(node: SymNode, values: dict[Key, Any]) -> None:

@@ -190,6 +190,25 @@ class Orthogonal(Initializer):
 
 @register
 @dataclass(frozen=True)
+class Bilinear(Initializer):
+    """Fill with the kernel of bilinear interpolation (`mx.init.Bilinear`).
+
+    A Deconvolution with it, one group for each channel, enlarges images smoothly by a factor f if
+    its kernels are 2 f - f % 2 long in both directions, stride f and padding ceil((f - 1) / 2).
+    Source: Long, Shelhamer and Darrell, arXiv:1411.4038.
+    """
+
+    def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
+        if len(shape) != 4:
+            raise ShapeError(f"parameter {name!r} of shape {shape}: Bilinear fills 4 axes")
+        half = math.ceil(shape[3] / 2)
+        centre = (2 * half - 1 - half % 2) / (2 * half)
+        y, x = (1 - np.abs(np.arange(n) / half - centre) for n in shape[2:])
+        return np.broadcast_to(y[:, None] * x, shape).astype(dtype)
+
+
+@register
+@dataclass(frozen=True)
 class Xavier(Initializer):
     """Draw with a variance of magnitude / 3 / n (uniform) or magnitude / n (`mx.init.Xavier`).
 

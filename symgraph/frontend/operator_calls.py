@@ -14,6 +14,8 @@ from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.name import NameManager
 from symgraph.frontend.symnode import Entry, Outputs, SymNode
 
+INIT = "__init__"  # the attribute of a variable that names its initializer
+
 
 def call(
     op_name: str,
@@ -58,7 +60,8 @@ def call(
     for arg in op.input_names(params):
         symbol = inputs_by_name.pop(arg, None)
         if symbol is None:
-            symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs)))])
+            own = {INIT: op.first_values[arg]} if arg in op.first_values else {}
+            symbol = Outputs([Entry(SymNode(f"{name}_{arg}", None, inherited(attrs) | own))])
         inputs.append(symbol.one(f"{op.name} {name!r}: input {arg!r}"))
     node = SymNode(name, op, attrs, params, tuple(inputs))
     return [Entry(node, i) for i in range(len(node.outputs))]

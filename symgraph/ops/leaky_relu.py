@@ -130,6 +130,7 @@ register(
         "lower_bound": params.number(0.125),
         "upper_bound": params.number(0.334),
     },
+    first_values={"gamma": '["constant", {"value": 0.25}]'},
     caption=lambda attrs: str(attrs["act_type"]),
     doc="Data where it is positive; else slope * data (leaky), gamma * data with gamma of shape "
     "(1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu: elu "

@@ -30,7 +30,7 @@ def upsampling_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Sha
     if site.attrs["sample_type"] != "nearest":
         site.fail(
             "sample_type='bilinear' is not offered; use Deconvolution with a weight of "
-            "initializer Bilinear"
+            "initializer Bilinear (help(init.Bilinear) tells its arguments)"
         )
     if len(ins) != 1 or scale < 1:
         site.fail(f"takes one input and a scale of 1 or more, not {len(ins)} and {scale}")

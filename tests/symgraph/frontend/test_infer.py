@@ -241,6 +241,12 @@ def test_casts_separate_dtypes():
     assert net.infer_type() == (["float32", "float16"], ["float16"], [])
 
 
+def test_a_cast_tells_its_output_though_nothing_is_known_of_its_input():
+    cast = sg.sym.Cast(sg.sym.Variable("x"), dtype="float16") + sg.sym.Variable("y")
+    assert cast.infer_type_partial() == ([None, "float16"], ["float16"], [])
+    assert (sg.sym.Variable("x") + 1).infer_type_partial() == ([None], [None], [])
+
+
 def test_dtypes_go_back_from_outputs_to_inputs():
     """A state that is never computed from the data still meets it."""
     stack = sg.rnn.LSTMCell(4)

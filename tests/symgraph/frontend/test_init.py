@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+import symgraph as sg
 from symgraph.core import rand
 from symgraph.core.errors import GraphError, ShapeError
 from symgraph.frontend import init
@@ -222,3 +223,44 @@ def test_register_makes_a_users_initializer_known():
             init.register(Ramp)
     finally:
         init.INITIALIZERS.pop("ramp", None)
+
+
+def test_load_takes_known_values_and_draws_others():
+    known = init.Load({"arg:fc_weight": np.ones((2, 3)), "norm_gamma": [5]}, "zeros")
+    assert known("fc_weight", (2, 3), "float32", 0).tolist() == [[1, 1, 1]] * 2
+    assert known("norm_gamma", (1,), "float32", 0).tolist() == [5]
+    assert known("other_weight", (1,), "float32", 0).tolist() == [0]
+    with pytest.raises(GraphError, match=r"'fc_weight' has the shape \(3,\).*has \(2, 3\)"):
+        known("fc_weight", (3,), "float32", 0)
+    with pytest.raises(GraphError, match=r"no value for parameter 'fc_bias'.*fc_weight"):
+        init.Load({"fc_weight": [1]})("fc_bias", (1,), "float32", 0)
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_bilinear_enlarges_a_ramp_to_a_ramp(factor):
+    """UpSampling's error advised an initializer that was not there."""
+    ramp = np.add.outer(np.arange(6.0), 2 * np.arange(6.0)).astype("float32")[None, None]
+    kernel, pad = 2 * factor - factor % 2, math.ceil((factor - 1) / 2)
+    up = sg.sym.Deconvolution(
+        sg.sym.Variable("x"),
+        kernel=(kernel, kernel),
+        stride=(factor, factor),
+        pad=(pad, pad),
+        num_filter=1,
+        name="up",
+    )
+    weight = init.Bilinear()("up_weight", (1, 1, kernel, kernel), "float32", 0)
+    with up.simple_bind(sg.cpu(), x=ramp.shape) as executor:
+        executor.copy_params_from({"up_weight": weight})
+        large = np.asarray(executor.forward(x=ramp)[0])[0, 0]
+    inside = large[factor:-factor, factor:-factor]
+    assert large.shape == (6 * factor, 6 * factor)
+    np.testing.assert_allclose(np.diff(inside, axis=0), 1 / factor, atol=1e-5)
+    np.testing.assert_allclose(np.diff(inside, axis=1), 2 / factor, atol=1e-5)
+
+
+def test_slopes_of_prelu_begin_at_a_quarter():
+    """They began at 1, the identity; in MXNet their variable says otherwise."""
+    net = sg.sym.LeakyReLU(sg.sym.Variable("x"), act_type="prelu", name="act")
+    attrs = net.attr_dict()["act_gamma"]
+    assert init.Xavier()("act_gamma", (3,), "float32", 0, attrs).tolist() == [0.25] * 3
