@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.types import TensorType, Value
+from symgraph.core.units import count_text
 
 FORWARD, BACKWARD = "F", "B"
 INPUT, WEIGHT = "I", "W"  # the backward phase in two: gradients of inputs, and of parameters
@@ -17,7 +18,7 @@ PHASES = (FORWARD, BACKWARD, INPUT, WEIGHT)
 AGAIN = "__again__"  # the tag of nodes that the backward phase runs again; see recompute.py
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placement:
     """Where nodes live: forward node -> stage -> rank -> device.
 
@@ -28,6 +29,18 @@ class Placement:
     stage_of: Mapping[str, int]  #: forward node -> stage
     rank_of: tuple[int, ...]  #: stage -> rank
     devices: tuple[Context, ...]  #: rank -> device
+
+    def __repr__(self) -> str:
+        stages = count_text(self.stages, "stage")
+        return f"<Placement: {count_text(len(self.stage_of), 'node')} in {stages}, {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """The devices in words, such as "on cpu(0) and cpu(1)"; of many, their number."""
+        names = [*map(repr, self.devices)]
+        if len(names) > 4:
+            return f"on {len(names)} devices"
+        return "on " + " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     @property
     def stages(self) -> int:
@@ -105,7 +118,7 @@ class Body:
     results: tuple[Value, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """A graph cut over stages: one body for each stage and phase that has nodes, and the edges."""
 
@@ -113,6 +126,13 @@ class Partition:
     placement: Placement
     bodies: Mapping[BodyKey, Body]
     edges: tuple[CommEdge, ...]
+
+    def __repr__(self) -> str:
+        stages, edges = count_text(self.placement.stages, "stage"), len(self.edges)
+        return (
+            f"<Partition: {count_text(len(self.graph.nodes), 'node')} in {stages} "
+            f"{self.placement.where}, {count_text(edges, 'message')} a micro-batch>"
+        )
 
     @property
     def rank_of(self) -> tuple[int, ...]:

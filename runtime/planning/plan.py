@@ -24,7 +24,7 @@ from symgraph.core.batch_layout import PARTIAL, Layout
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.types import Value
-from symgraph.core.units import seconds_text
+from symgraph.core.units import count_text, seconds_text
 from symgraph.passes.batching import Feed
 from symgraph.passes.shards import Shard
 
@@ -58,9 +58,9 @@ class PlanCandidate:
         return f"{' and '.join(words) or 'no group split'}: {seconds}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """Everything ranks need, the same on all of them."""
+    """Everything ranks need, the same on all of them. `str` shows the partition as a table."""
 
     network: Network
     """The graphs that were placed."""
@@ -82,6 +82,19 @@ class Plan:
     """The splits of groups that were compared."""
     prices: CostModel | None = None
     """The costs that the choice was made with; None: nothing was left open."""
+
+    def __repr__(self) -> str:
+        choice, placement = self.choice, self.placement
+        words = [choice.schedule, count_text(len(self.sizes), "micro-batch")]
+        if choice.time_segment is not None:
+            words.append(f"segments of {count_text(choice.time_segment, 'time step')}")
+        words.append(f"{count_text(placement.stages, 'stage')} {placement.where}")
+        if choice.seconds is not None:
+            words.append(f"predicted step {seconds_text(choice.seconds)}")
+        return f"<Plan: {', '.join(words)}>"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.partition}"
 
     @cached_property
     def memory(self) -> tuple[RankMemory, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.schedule.instructions import Instruction, decode, encode
+from symgraph.core.units import count_text
 
 Column = npt.NDArray[Any]
 
@@ -90,7 +91,7 @@ class Program(Sequence[Instruction]):
         return f"Program({self})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """The programs of all ranks: always the whole machine, never one rank's view."""
 
@@ -99,6 +100,11 @@ class Schedule:
     @classmethod
     def of(cls, programs: Iterable[Iterable[Instruction]]) -> Schedule:
         return cls(tuple([Program.of(p) for p in programs]))
+
+    def __repr__(self) -> str:
+        count = sum(len(program) for program in self.programs)
+        ranks = count_text(len(self.programs), "rank")
+        return f"<Schedule: {count_text(count, 'instruction')} on {ranks}>"
 
     def __str__(self) -> str:
         return "\n".join(f"rank {r}: {p}" for r, p in enumerate(self.programs))

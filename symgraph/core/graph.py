@@ -12,6 +12,7 @@ from symgraph.core.errors import GraphError, nearest
 from symgraph.core.params import Site
 from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
+from symgraph.core.units import count_text
 
 
 def nothing() -> Mapping[str, Any]:
@@ -55,7 +56,7 @@ class Node:
         return f"{self.name} = {self.op}({inputs}{'; ' + attrs if attrs else ''}) : {types}{origin}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """Nodes in run order, and the outputs. Make one with `Graph.of`, which checks it."""
 
@@ -76,6 +77,15 @@ class Graph:
         for value in graph.outputs:
             _look_up(table, value, None)
         return graph
+
+    def __repr__(self) -> str:
+        variables = sum(node.is_variable for node in self)
+        gradients = sum(node.origin is not None for node in self)
+        calls = len(self.nodes) - variables - gradients
+        return (
+            f"<Graph: {count_text(variables, 'variable')}, {count_text(calls, 'operator')}, "
+            f"{count_text(gradients, 'gradient node')}, {count_text(len(self.outputs), 'output')}>"
+        )
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

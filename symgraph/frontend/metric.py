@@ -41,6 +41,12 @@ class EvalMetric:
         self.label_names = label_names
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {dict(self.get_name_value())}>"
+
+    def __str__(self) -> str:
+        return f"EvalMetric: {dict(self.get_name_value())}"
+
     def reset(self) -> None:
         """Reset both averages."""
         self.global_sum_metric = 0.0

@@ -20,6 +20,8 @@ from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symnode import Entry, Outputs, SymNode, walk
 from symgraph.ops.elementwise import COMPARISONS
 
+SHOWN = 8  # names of outputs in the repr of a group
+
 
 class Symbol(Outputs):
     """One or more outputs of a symbolic network (`mx.sym.Symbol`).
@@ -32,7 +34,13 @@ class Symbol(Outputs):
     __array_priority__ = 1000.0  # `2.0 * symbol` with a numpy scalar calls __rmul__
 
     def __repr__(self) -> str:
-        return f"<Symbol {self.name or 'group [' + ', '.join(self.list_outputs()) + ']'}>"
+        names = self.list_outputs()
+        if self.name is not None and self.entries[0].port == 0:
+            return f"<Symbol {self.name}>"
+        if len(names) == 1:
+            return f"<Symbol {names[0]}>"
+        more = f", ... {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"<Symbol group [{', '.join(names[:SHOWN])}{more}]>"
 
     def __bool__(self) -> bool:
         raise NotImplementedError("a symbol has no truth value, because it has no values yet")
