@@ -1,4 +1,4 @@
-"""What objects show in a Python shell: `repr(plan)` of the main network was 1,221,185 characters."""
+"""What objects show in a Python shell: `repr(plan)` of a network had 1,221,185 characters."""
 
 from __future__ import annotations
 
