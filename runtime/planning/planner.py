@@ -109,6 +109,8 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
     row = replace(options, devices=rows[0], splits=False, data_axis=1, model_axis=None)
     if len(rows) == 1:
         return request, replace(row, splits=options.splits)
+    if options.machine is not None:
+        row = replace(row, machine=options.machine.only(rows[0]))
     if not request.feeds:
         raise ConfigError("data_axis deals out samples, but the network is fed none")
     graph = request.lowered(batch_size(request.feeds))
@@ -124,6 +126,7 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
     on_columns = replace(
         row,
         devices=options.devices,
+        machine=options.machine,
         strategy=None,
         data_axis=options.data_axis,
         groups=replicated.devices,

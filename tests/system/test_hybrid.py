@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import symgraph as sg
+from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.replicas import buckets
 from runtime.engine.replica_sums import ReplicaSums
 from runtime.engine.session import Session, initialize
@@ -108,6 +109,18 @@ def test_a_strategy_places_the_first_row(strategy, grouped, alone):
         assert rank == 2 * copy + placed[f"{parameter}[replica 0]"]
     assert set(placed.values()) in ({0, 1, 2, 3}, {0, 2})
     assert_equal_parameters(trained(case, options), alone)
+
+
+def test_the_devices_of_a_machine_file_are_a_grid_too():
+    """The first row was placed on all devices: "tuple.index(x): x not in tuple"."""
+    case = mlp()
+    machine = Machine(tuple(Device(cpu(i), 1e9) for i in range(4)), {"node": Level(1e-6, 1e9)})
+    options = Options(
+        None, cpu(0), devices(4), "1f1b", 2, data_axis=2, strategy="chain", machine=machine
+    )
+    made = plan(case.symbol, case.specs, options, wrt=case.trained())
+    assert made.devices == devices(4)
+    assert {shard.copy for shard in made.shards.values()} == {0, 1}
 
 
 def test_sums_begin_while_backward_runs(monkeypatch):
