@@ -60,8 +60,9 @@ class Manifest:
     def write(self, disk: Disk, folder: Path) -> None:
         """Write it into a folder; done once it is on the disk."""
         content = {**self._content(), "checksum": self.checksum}
-        text = json.dumps(content, indent=1)
-        disk.write(folder / ABOUT, [text.encode()])
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+        text = ",\n".join(lines)
+        disk.write(folder / ABOUT, [f"{{\n{text}\n}}\n".encode()])
         disk.sync(folder / ABOUT)
 
     @classmethod

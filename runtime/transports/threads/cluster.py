@@ -393,6 +393,8 @@ class ThreadCluster(Cluster):
             raise
         finally:
             self._current = None
+            if run.ended.is_set():
+                run.ends.clear()  # so that what a run holds is freed now, not by the next search
         error = run.first_error()
         if error is not None:
             raise error

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
+from weakref import proxy
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,8 @@ class ThreadCollectives:
     """See `Collectives`."""
 
     def __init__(self, end: End, meetings: Meetings) -> None:
-        self._end, self._meetings = end, meetings
+        self._end: End = proxy(end)  # which has these collectives
+        self._meetings = meetings
         self._numbers: dict[Group, int] = defaultdict(int)
 
     def join(self, groups: Sequence[Group], cards: Collection[int] = ()) -> None:
