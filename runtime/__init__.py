@@ -19,6 +19,7 @@ from runtime.frontends import chainermn
 from runtime.frontends.mxnet.executor import Executor
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.prices import MEASURED, PROVIDERS
+from runtime.planning.explain import Explanation, explain
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
@@ -42,6 +43,7 @@ __all__ = [
     "Costs",
     "Event",
     "Executor",
+    "Explanation",
     "Link",
     "Options",
     "Plan",
@@ -54,6 +56,7 @@ __all__ = [
     "chainermn",
     "check",
     "critical_path",
+    "explain",
     "initialize",
     "launched_by_mpi",
     "limit_blas",

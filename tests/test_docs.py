@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from symgraph.run import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,3 +32,15 @@ def test_the_program_of_a_page_runs(page, tmp_path):
     accuracy = re.search(r"'accuracy', ([0-9.]+)", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.85
+
+
+@pytest.mark.slow
+def test_the_command_that_explains_a_placement_prints_what_the_page_shows(capsys):
+    page = (ROOT / "docs" / "partition.md").read_text()
+    (arguments,) = re.findall(r"^python -m symgraph.run (.* --explain .*)$", page, re.MULTILINE)
+    config, *others = shlex.split(arguments)
+    assert main([str(ROOT / config), *others]) == 0
+    (block,) = re.findall(r"```text\n(decode \(.*?)```", page, re.DOTALL)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert all(line.split() in shown for line in block.splitlines()[:2])
+    assert shown[-1][:2] == block.splitlines()[-1].split()[:2]

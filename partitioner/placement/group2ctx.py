@@ -41,7 +41,7 @@ def group2ctx(
             node that updates it.
     """
     device_of = assign(graph, groups, default)
-    _check_states(graph, device_of)
+    require_states_with_readers(graph, device_of)
     used = set(device_of.values())
     ranks = [*dict.fromkeys(devices), *sorted(used - set(devices))] or [default]
     rank = {device: i for i, device in enumerate(ranks)}
@@ -109,7 +109,8 @@ def _in_group(node: Node, group: str, devices: tuple[Context, ...]) -> Context:
     return devices[index]
 
 
-def _check_states(graph: Graph, device_of: Mapping[str, Context]) -> None:
+def require_states_with_readers(graph: Graph, device_of: Mapping[str, Context]) -> None:
+    """Raise PlacementError for an auxiliary state on another device than a node that updates it."""
     for node in graph:
         if node.origin is None and not node.is_variable:
             states = node.inputs[len(node.inputs) - len(find(node.op).aux) :]

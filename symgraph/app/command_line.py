@@ -165,7 +165,7 @@ def _discard(stream: TextIO) -> None:
 
 
 # at most one of these; without one: train
-MODES = ("plan", "profile", "compare", "search", "measure_machine")
+MODES = ("plan", "explain", "profile", "compare", "search", "measure_machine")
 NEEDS: dict[str, tuple[str, ...]] = {  # options that apply to some modes only
     "steps": ("profile", "compare", "search"),
     "no_baseline": ("profile", "compare", "search"),
@@ -228,6 +228,13 @@ def _planning(group: argparse._ArgumentGroup) -> None:
         "--plan",
         action="store_true",
         help="print partition, memory, schedule and predicted timeline; run nothing",
+    )
+    group.add_argument(
+        "--explain",
+        action="append",
+        metavar="NODE|GROUP",
+        help="print why a node or ctx_group is on its device: the predicted step, messages and "
+        "memory with it on each other one; may be given several times",
     )
     group.add_argument(
         "--dump",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import symgraph.frontend.sym as sym
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import cpu
+from symgraph.frontend.attribute import AttrScope
 from tests.helpers.networks import random_case, random_groups
-from tests.helpers.pipelines import assert_close, assert_same_bits, judge, on_devices, on_threads
+from tests.helpers.pipelines import (
+    Case,
+    assert_close,
+    assert_same_bits,
+    judge,
+    on_devices,
+    on_threads,
+)
 from tests.helpers.recurrent import lstm_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:group2ctx maps groups")
@@ -49,6 +59,30 @@ def test_placement_and_schedule_change_no_bit(seed, micro_batches):
     for other, schedule in enumerate(SCHEDULES):
         got = on_threads(case, options(100 * seed + other, schedule, micro_batches))
         assert_same_bits(got, alone)
+
+
+def shared_crosswise() -> Case:
+    """Four layers; the first and the third share a weight, and the second and the fourth."""
+    rng = np.random.default_rng(0)
+    arrays = {f"w{i}": rng.standard_normal((4, 4)) for i in range(2)}
+    x, weights = sym.Variable("x"), [sym.Variable(name) for name in arrays]
+    for layer in range(4):
+        with AttrScope(ctx_group=f"layer{layer}"):
+            x = sym.FullyConnected(x, weight=weights[layer % 2], num_hidden=4, no_bias=True)
+            x = sym.tanh(x)
+    loss = sym.MakeLoss(sym.sum(sym.square(x), axis=1))
+    return Case(loss, {"x": rng.standard_normal((6, 4))}, arrays)
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 1, 0), (0, 1, 0, 1)])
+def test_weights_shared_in_opposite_directions_do_not_hang(ranks):
+    """zb-h2 could not be planned: on both ranks a W waited for one behind the other's W."""
+    case = shared_crosswise()
+    groups = {f"layer{layer}": cpu(rank) for layer, rank in enumerate(ranks)}
+    alone = on_threads(case, Options(micro_batches=3))
+    assert_close(alone, judge(case))
+    for schedule in ("zb-h1", "zb-h2", "zb-v"):
+        assert_same_bits(on_threads(case, on_devices(2, groups, schedule, 3)), alone)
 
 
 @pytest.mark.every(18)

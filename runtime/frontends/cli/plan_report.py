@@ -15,6 +15,7 @@ from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.draw import chart
 from runtime.training.job import Job, machine_of
 from runtime.training.summary import placement_of, plan_rows
+from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of
 from symgraph.core.units import aligned_columns, bytes_text, seconds_text, si_text
 
@@ -27,7 +28,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     its measured times.
     """
     plan = job.training
-    prices = _prices(job).only(plan.options.contexts)
+    prices = prices_of(job.config, plan).only(plan.options.contexts)
     timeline = simulate(
         plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     )
@@ -75,13 +76,14 @@ def _figures(job: Job, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _prices(job: Job) -> CostModel:
-    if job.training.prices is not None:
-        return job.training.prices
-    machine = machine_of(job.config)
+def prices_of(config: Config, plan: Plan) -> CostModel:
+    """Return the costs that a plan was chosen with; without a choice, quick ones."""
+    if plan.prices is not None:
+        return plan.prices
+    machine = machine_of(config)
     if machine is not None:
         return CostModel.of_machine(machine)
-    return quick_prices(job.training.options.contexts)
+    return quick_prices(plan.options.contexts)
 
 
 def _bound(plan: Plan, timeline: Timeline) -> str:

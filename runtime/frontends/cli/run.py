@@ -1,6 +1,7 @@
 """The command line: train, or plan, the run that a config file describes.
 
     python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
+    python -m symgraph.run CONFIG --explain NODE|GROUP     why it is on its device
     python -m symgraph.run CONFIG CONFIG ... --compare
     mpiexec -n N python -m symgraph.run CONFIG            one rank per device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`;
@@ -83,8 +84,9 @@ def _command(options: argparse.Namespace) -> int:
     load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES, synthetic=not trains)
     if options.compare:
         return _run(lambda: _candidates(options, load), options, _compare)
-    if options.plan:
-        return _plan(load(options.config, options.overrides), options)
+    if options.plan or options.explain:
+        shown = _plan if options.plan else _explain
+        return shown(load(options.config, options.overrides), options)
     work = _profile if options.profile else _search if options.search else _train
     if launched_by_mpi(os.environ):
         return _run(lambda: _config(options, load, work), options, work)
@@ -219,6 +221,20 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
         write_plan(planned.training, options.dump)
     if options.onnx is not None:
         write_onnx(planned, options.onnx)
+    print(visible_lines(text))
+    if options.json:
+        print(json.dumps(figures))
+    return OK
+
+
+def _explain(config: Config, options: argparse.Namespace) -> int:
+    from runtime.backends.device.processor import limit_blas
+    from runtime.frontends.cli.explain_report import explain_report
+    from runtime.profiling.calibration.pricing import fresh_pricing
+    from runtime.training.job import training_plan
+
+    with limit_blas(1):
+        text, figures = explain_report(training_plan(config, fresh_pricing()), options.explain)
     print(visible_lines(text))
     if options.json:
         print(json.dumps(figures))

@@ -4,7 +4,8 @@ Each takes `rank_of` (stage -> rank, in any shape) and the number of micro-batch
 returns the compute lists of all ranks, including those without stages. A schedule knows nothing of
 tensors, devices or messages; `runtime.schedule.lowering.lower` adds those. Every list keeps, for
 each micro-batch, the order of a chain: F of stage s after F of s - 1, B or I of s after that of
-s + 1 and after its own F, W after its I. Edges that skip stages need no more than that.
+s + 1 and after its own F, W after its I. Edges that skip stages need no more than that; where
+stages share a weight, `lower` puts Ws off that would wait for each other in a circle.
 """
 
 from __future__ import annotations

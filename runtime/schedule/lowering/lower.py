@@ -7,12 +7,13 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.types import PHASES, Topology
+from partitioner.base.types import PHASES, WEIGHT, Topology
 from runtime.schedule.generators.table import ComputeLists
 from runtime.schedule.instructions import REPLICAS, WEIGHTS, Instruction, Run
 from runtime.schedule.lowering import lower_walk as walk
+from runtime.schedule.lowering.weights_walk import put_off_weights
 from runtime.schedule.program import Columns, Program, Schedule, programs_of
-from runtime.schedule.replay.facts import Facts
+from runtime.schedule.replay.facts import Facts, Lists
 from symgraph.core.errors import ScheduleError
 from symgraph.core.units import but_only, count_text
 
@@ -30,7 +31,7 @@ def lower(
     Runs of bodies that a stage does not have are left out; a B run of a stage whose backward is
     cut becomes I and W. Messages of one channel (a pair of ranks) are received in the order in
     which they are sent, because NCCL has no tags: when a body wants a message, those before it
-    on the channel are received first.
+    on the channel are received first. Ws that would wait for each other in a circle run later.
 
     A free stands where its sends are known to be delivered: where the rank receives a message
     that the other one sent after taking its own; so a free never waits for a rank that waits for
@@ -50,6 +51,7 @@ def lower(
     facts = Facts.of(topology)
     mbs, start, runs = _numbered(facts, [Program.of(runs) for runs in compute_lists])
     wires, bodies = _wires(facts), _bodies(facts)
+    runs = _without_circles(facts, start, runs, mbs, bodies.phase)
     queues = walk.queue_messages(runs, mbs, wires)
     ran, lengths = walk.place_runs(start, runs, mbs, wires, queues)
     known = walk.known_delivered(wires, queues)
@@ -117,6 +119,37 @@ def _refuse(rank: int, step: int, instruction: Instruction, facts: Facts) -> NoR
 def _bodies(facts: Facts) -> walk.Bodies:
     rows = [(PHASES.index(key.phase), key.stage, key.segment) for key in facts.keys]
     return walk.Bodies(*np.array(rows, np.int32).reshape(-1, 3).T.copy())
+
+
+def _without_circles(
+    facts: Facts, start: walk.Ints, runs: walk.Ints, mbs: int, phase: walk.Ints
+) -> walk.Ints:
+    """Put off Ws that wait in a circle; only where stages share a weight does a W wait for a W."""
+    weights = phase == PHASES.index(WEIGHT)
+    across = facts.edge_channel >= 0
+    if not (weights[facts.edge_src] & weights[facts.edge_dst] & across).any():
+        return runs
+    needs = _needs(facts)
+    return put_off_weights(start, runs, mbs, phase, needs.start, needs.items)
+
+
+def _needs(facts: Facts) -> Lists:
+    """Return, by body, the bodies of any rank that it runs after.
+
+    A message of an exchange comes when all of them are sent.
+    """
+    exchange = np.where(facts.edge_channel < 0, -1, facts.channel_exchange[facts.edge_channel])
+    senders = [
+        facts.edge_src[exchange == number].tolist() for number in range(len(facts.exchanges))
+    ]
+
+    def sources(tag: int) -> list[int]:
+        return [int(facts.edge_src[tag])] if exchange[tag] < 0 else senders[exchange[tag]]
+
+    return Lists.of(
+        [*facts.before[body], *(b for tag in facts.incoming[body] for b in sources(tag))]
+        for body in range(len(facts.keys))
+    )
 
 
 def _wires(facts: Facts) -> walk.Wires:

@@ -86,7 +86,7 @@ def random_topology(rng: random.Random) -> Sketch:
         (src, dst)
         for at, src in enumerate(row)
         for dst in row[at + 1 :]
-        if src.stage != dst.stage and src.phase != "W"
+        if src.stage != dst.stage and (src.phase != "W" or dst.phase == "W")
     ]
     picked = rng.sample(pairs, min(len(pairs), rng.randint(stages, 4 * stages)))
     edges = [

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
-from partitioner.base.chain import chain
+from partitioner.base.chain import Chain, chain
+from partitioner.base.types import BodyKey, CommEdge
+from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program
 from runtime.schedule.replay import check
 from symgraph.core.errors import ScheduleError
+from symgraph.core.types import TensorType, Value
 from tests.runtime.schedule.programs import Sketch, lists, random_lists, random_topology, sketch
 
 GPIPE = "0F0 0F1 0B1 0B0\n1F0 1F1 1B1 1B0"
@@ -160,6 +165,59 @@ def test_frees_of_a_stage_keep_the_order_of_its_runs():
     ]
     mute = sketch([0, 1], "0F 0F.1 1F", ["a 0F->1F"])
     assert lowered(mute, "0F0 0F0.1\n1F0", mbs=1)[0] == "rank 0: 0F0 S0.0 0F0.1 D0F0 D0F0.1"
+
+
+# -- weights that stages share -------------------------------------------------------------------
+
+
+def sharing(rank_of: list[int], pairs: Iterable[tuple[int, int]]) -> Chain:
+    """A chain whose backward is cut; the first stage of a pair sends its W's term to the second."""
+    row = chain(rank_of, split=True)
+    more = [
+        CommEdge(
+            tag,
+            Value(f"term{tag}"),
+            TensorType((0,), "int8"),
+            BodyKey(src, "W"),
+            BodyKey(dst, "W"),
+        )
+        for tag, (src, dst) in enumerate(pairs, len(row.edges))
+    ]
+    return replace(row, edges=(*row.edges, *more))
+
+
+def test_weights_shared_in_opposite_directions_do_not_hang():
+    """Random operators, seed 25: zb-h2 and zb-v ended in "no rank can continue" (issue 24).
+
+    Stages 0 and 2 share a weight, and stages 1 and 3. Each rank has a W that waits for the
+    other's in front of the W that the other waits for:
+
+        rank 0   ... 0W0 ... 3W0      0W0 needs 2W0
+        rank 1   ... 1W0 ... 2W0      1W0 needs 3W0
+    """
+    compute = "0F0 3F0 3I0 0I0 0W0 3W0\n1F0 2F0 2I0 1I0 1W0 2W0"
+    rank0, rank1 = lowered(sharing([0, 1, 1, 0], [(2, 0), (3, 1)]), compute, mbs=1)
+    runs = [" ".join(i for i in rank.split() if i[1] in "FIW") for rank in (rank0, rank1)]
+    assert runs == ["0F0 3F0 3I0 0I0 3W0 0W0", "1F0 2F0 2I0 1I0 1W0 2W0"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("seed", range(8))
+def test_no_schedule_hangs_whatever_stages_share_weights(name, seed):
+    rng = random.Random(seed)
+    ranks, mbs = rng.randint(2, 4), rng.randint(1, 9)
+    rank_of = [*range(ranks), *reversed(range(ranks))]  # a V, or anything
+    if seed % 2:
+        rank_of = [rng.randrange(ranks) for _ in range(rng.randint(2, 6))]
+    pairs = [(a, b) for a in range(len(rank_of)) for b in range(a) if rng.random() < 0.4]
+    compute = SCHEDULES[name](rank_of, mbs)
+    shared, alone = (lower(sharing(rank_of, p), compute) for p in (pairs, ()))
+    for capacity in (0, None):
+        check(shared, sharing(rank_of, pairs), mbs, capacity=capacity)
+    for program, other in zip(shared.programs, alone.programs, strict=True):
+        runs, others = ([i for i in p if isinstance(i, Run)] for p in (program, other))
+        assert Counter(runs) == Counter(others)
+        assert [i for i in runs if i.phase != "W"] == [i for i in others if i.phase != "W"]
 
 
 # -- lists that cannot be lowered ----------------------------------------------------------------
