@@ -55,10 +55,8 @@ def lower(
     queues = walk.queue_messages(runs, mbs, wires)
     ran, lengths = walk.place_runs(start, runs, mbs, wires, queues)
     known = walk.known_delivered(wires, queues)
-    freed, first = np.zeros(len(facts.rank_of) * mbs, np.int32), _offsets(lengths)
-    frees = walk.place_frees(
-        start, runs, ran, mbs, wires, queues, known, bodies.stage, freed, first
-    )
+    free, at = np.zeros(len(facts.rank_of) * mbs, np.int32), _offsets(lengths)
+    frees = walk.place_frees(start, runs, ran, mbs, wires, queues, known, bodies.stage, free, at)
     ends = lengths + np.diff(start)
     before, after = _collectives(replicas, weights)
     updates = len(before) + np.bincount(facts.rank_of, minlength=facts.ranks) + len(after)
@@ -130,7 +128,8 @@ def _without_circles(
     if not (weights[facts.edge_src] & weights[facts.edge_dst] & across).any():
         return runs
     needs = _needs(facts)
-    return put_off_weights(start, runs, mbs, phase, needs.start, needs.items)
+    order: walk.Ints = put_off_weights(start, runs, mbs, phase, needs.start, needs.items)
+    return order
 
 
 def _needs(facts: Facts) -> Lists:
