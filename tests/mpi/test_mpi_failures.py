@@ -113,8 +113,6 @@ DIFFERENT = {
         {"pipeline": {"schedule": "gpipe", "micro_batches": 2}},
         "has pipeline.schedule: 'gpipe', but rank 0 has '1f1b'",
     ),
-    "seed": ({"train": TRAIN | {"seed": 7}}, "has train.seed: 7, but rank 0 has 1"),
-    "steps": ({"train": TRAIN | {"steps": 50}}, "has train.steps: 50, but rank 0 has 5"),
 }
 
 

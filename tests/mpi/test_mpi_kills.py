@@ -9,17 +9,18 @@ from tests.mpi.launch import needs_mpi
 
 pytestmark = [*needs_mpi, pytest.mark.timeout(1500)]
 
-CASES = 30
 SEED = 5
+# Of the first 30 cases the fewest with every pair of signal, target and moment that all have.
+CASES = (0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21, 23, 24, 26, 27)
 JOBS = 3
 
 
 def test_whatever_is_killed_all_ends_and_nothing_is_lost(capfd):
     """F1, F2, F3, F9: of 120 random kills four kinds hung, and 85 left shared memory behind."""
-    cases = [draw(SEED, number, range(2, 3)) for number in range(CASES)]
+    cases = [draw(SEED, number, range(2, 3)) for number in CASES]
     results = kill_runs(cases, JOBS, "python -m benchmarks.kills --seed 5 --ranks 2 --only ")
     assert [r.case.number for r in results if r.problems] == [], capfd.readouterr().out
-    assert sum(r.struck for r in results) > CASES / 2
+    assert sum(r.struck for r in results) > len(CASES) / 2
 
 
 def test_a_run_that_is_killed_again_and_again_comes_to_the_same_bits(tmp_path):

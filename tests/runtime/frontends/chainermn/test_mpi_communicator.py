@@ -6,31 +6,43 @@ import time
 
 import pytest
 
-from tests.mpi.launch import launch, needs_mpi
+from tests.mpi.launch import Ended, launch, needs_mpi
 
 pytestmark = needs_mpi
 PROGRAM = "tests.runtime.frontends.chainermn.mpi_ranks"
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_contract(ranks):
-    ended = launch(ranks, PROGRAM, "contract")
-    assert (ended.status, ended.lines("contract kept")) == (0, ["contract kept"] * ranks), ended
+RANKS = [
+    pytest.param(n, marks=pytest.mark.xdist_group(f"mpi-communicators-{n}")) for n in (2, 3, 4)
+]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_all_ranks_train_alike(ranks):
+@pytest.fixture(scope="module", params=RANKS)
+def ranks(request) -> int:
+    """With `--dist loadgroup`, a worker of xdist runs all tests of one launch."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def ended(ranks) -> Ended:
+    """What one launch has said that did all which ends well."""
+    done = launch(ranks, PROGRAM, "well")
+    assert done.status == 0, done
+    return done
+
+
+def test_contract(ended, ranks):
+    assert ended.lines("contract kept") == ["contract kept"] * ranks
+
+
+def test_all_ranks_train_alike(ended, ranks):
     """X10 and X11: as one process does."""
-    ended = launch(ranks, PROGRAM, "train")
     digests = ended.lines("^digest")
-    assert (ended.status, len(digests), len(set(digests))) == (0, ranks, 1), ended
+    assert (len(digests), len(set(digests))) == (ranks, 1), ended
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_ranks_that_describe_their_own_part(ranks):
+def test_ranks_that_describe_their_own_part(ended, ranks):
     """X5, and X16: the same error on all ranks."""
-    ended = launch(ranks, PROGRAM, "local")
-    assert ended.status == 0, ended
     assert ended.lines("gradients$") == [*["2 gradients"] * (ranks - 1), "4 gradients"]
     assert len(ended.lines("^'s' of rank 0 has tag 3, but rank 1 receives 'r' with tag 0")) == ranks
 
