@@ -102,7 +102,7 @@ def found(problem: Problem, strategy: str) -> float:
 
 def small_problems() -> list[Problem]:
     problems = [random_problem(seed) for seed in SEEDS]
-    return [p for p in problems if p.devices ** len(p.names) <= 5_000]
+    return [p for p in problems if p.devices ** len(p.names) <= 2_200]
 
 
 @pytest.mark.slow

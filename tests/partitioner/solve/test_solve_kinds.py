@@ -56,7 +56,7 @@ def random_problem(seed: int) -> Problem:
 
 def small_problems(count: int) -> list[Problem]:
     problems = (random_problem(seed) for seed in range(2 * count))
-    return [p for p in problems if p.devices ** len(p.names) <= 4_500][:count]
+    return [p for p in problems if p.devices ** len(p.names) <= 2_200][:count]
 
 
 @pytest.mark.slow

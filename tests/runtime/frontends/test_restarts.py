@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -130,19 +131,36 @@ CASES = {
 }
 
 
-QUICK = ("groups", "strategy", "replicas")
-ONE_EACH = [  # some cases without one device in the short suite
-    pytest.param(case, missing, marks=() if case in QUICK and n % 3 == i else pytest.mark.slow)
-    for n, case in enumerate(CASES)
-    for i, missing in enumerate(THREE)
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return write_config(tmp_path_factory.mktemp("restarts"), TRAIN)
+
+
+@cache
+def undisturbed(path: Path, case: str) -> tuple[dict[str, np.ndarray], dict]:
+    """A case on all devices, which those without one of them are compared with."""
+    return trained(path, [*PLACED, *CASES[case]])
+
+
+QUICK = "replicas", "cpu(0)"  # in the short suite
+ALL = [
+    pytest.param(
+        case,
+        missing,
+        marks=[
+            pytest.mark.xdist_group(f"restarts-{case}"),  # a worker of xdist runs all of a case
+            *([] if (case, missing) == QUICK else [pytest.mark.slow]),
+        ],
+    )
+    for case in CASES
+    for missing in THREE
 ]
 
 
-@pytest.mark.parametrize(("case", "missing"), ONE_EACH)
-def test_without_any_one_device_the_bits_are_the_same(case, missing, tmp_path):
-    path = write_config(tmp_path, TRAIN)
+@pytest.mark.parametrize(("case", "missing"), ALL)
+def test_without_any_one_device_the_bits_are_the_same(case, missing, path):
     overrides = [*PLACED, *CASES[case]]
-    whole, facts = trained(path, overrides)
+    whole, facts = undisturbed(path, case)
     devices = [d for d in THREE if d != missing]
     changes = plan_overrides(load_config(str(path), overrides), devices, facts)
     weights, _ = trained(path, [*overrides, *changes])
@@ -151,6 +169,7 @@ def test_without_any_one_device_the_bits_are_the_same(case, missing, tmp_path):
         np.testing.assert_array_equal(weights[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_grid_keeps_its_rows(tmp_path):
     path = write_config(tmp_path, TRAIN)
     overrides = ["devices=[cpu(0), cpu(1), cpu(2), cpu(3)]", "partition.data_axis=2"]
