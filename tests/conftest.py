@@ -29,8 +29,10 @@ def pytest_collection_modifyitems(items):
     tests = set()
     for item in items:
         mark = item.get_closest_marker("every")
+        if mark is None:
+            continue
         test = item.nodeid.partition("[")[0]
-        if mark is not None and test in tests and crc32(item.nodeid.encode()) % mark.args[0]:
+        if test in tests and crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker(pytest.mark.slow)
         tests.add(test)
 

@@ -24,7 +24,9 @@ def summary(name: str, *overrides: str) -> dict[str, object]:
         return Trainer(prepare(config), cluster, load_data(config)).fit()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", ["table", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vgg", "tagger"))]
+)
 def test_a_config_trains_to_the_same_bits_on_one_device(name):
     pytest.importorskip("sklearn", reason="needs the extra `examples`")
     two, one = summary(name), summary(name, *ONE)

@@ -45,13 +45,16 @@ def write_config(folder: Path, train: str, more: str = "", args: str = "") -> Pa
 
 
 def write_bucketed(
-    folder: Path, lengths: str = "buckets: [4, 7, 12], batches_per_step: 2", more: str = ""
+    folder: Path,
+    lengths: str = "buckets: [4, 7, 12], batches_per_step: 2",
+    more: str = "",
+    longest: int = 12,
 ) -> Path:
-    """A config that reads lines of 2 to 12 words, each word told by the one before."""
+    """A config that reads lines of 2 to `longest` - 1 words, each word told by the one before."""
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(120):
-        first, count = rng.integers(17), rng.integers(2, 12)
+        first, count = rng.integers(17), rng.integers(2, longest)
         lines.append(" ".join(f"w{(first + i * i) % 17}" for i in range(count)))
     text = folder / "lines.txt"
     text.write_text("\n".join(lines), encoding="utf-8")

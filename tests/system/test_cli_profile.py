@@ -24,6 +24,7 @@ def config(tmp_path):
     return str(write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5, steps: 7"))
 
 
+@pytest.mark.slow
 def test_a_profile_with_all_its_files(config, tmp_path):
     trace, costs = tmp_path / "trace.json", tmp_path / "costs.json"
     done = run(
@@ -164,7 +165,7 @@ def test_a_search_writes_the_winner_and_the_winner_trains(config, tmp_path):
 @pytest.mark.slow
 def test_buckets_are_searched(tmp_path):
     winner = tmp_path / "winner.yaml"
-    path = write_bucketed(tmp_path, "buckets: [7, 12], batches_per_step: 2")
+    path = write_bucketed(tmp_path, "buckets: [3, 6], batches_per_step: 2", longest=6)
     found = figures(
         str(path),
         "--search",

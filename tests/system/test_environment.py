@@ -35,6 +35,7 @@ def config(tmp_path):
     return str(write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5, steps: 3"))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("line", "status", "errors"),
     [
@@ -50,6 +51,7 @@ def test_closed_and_full_streams(line, status, errors):
     assert (done.returncode, done.stderr) == (status, errors)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("line", ['"$@" 2>&-', '"$@" 2>/dev/full', '"$@" >&- 2>&-'])
 def test_an_error_that_nobody_can_read_keeps_its_status(line):
     """F12: it was a second error, and the status 1."""
@@ -81,6 +83,7 @@ def test_too_few_addresses_are_refused_before_a_library_hangs():
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("module", ["symgraph.run", "runtime", "partitioner"])
 def test_an_interrupt_during_imports_is_one_line(tmp_path, module):
     """A Ctrl-C in the first second ended in a traceback through numpy or numba.

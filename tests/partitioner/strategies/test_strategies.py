@@ -200,6 +200,7 @@ for name, strategy in STRATEGIES.items():
 """
 
 
+@pytest.mark.slow
 def test_a_new_process_makes_the_same_plan():
     """P5: with another hash seed."""
     texts = [

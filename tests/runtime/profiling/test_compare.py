@@ -34,6 +34,8 @@ from tests.helpers import browser as web
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed
 
+pytestmark = pytest.mark.xdist_group("compare")  # a worker of xdist compares once
+
 ONE = ["devices=[cpu(0)]", "pipeline.micro_batches=1", "blas_threads=auto"]
 
 
@@ -108,6 +110,7 @@ def test_a_comparison_ends_when_its_time_is_up(tmp_path):
     assert [c.outcome.profile.steps for c in found.ranking] == [4, 4]  # one turn of each
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figures_say_the_same(compared):
     text, found = comparison_report(compared), comparison_figures(compared)
     rows, verdict = found["ranking"], compared.verdict()
@@ -191,6 +194,7 @@ def test_the_figures_of_buckets_add_up(bucketed):
         assert f.peak == max(held_bytes(summary)) > 0
 
 
+@pytest.mark.slow
 def test_steps_of_equal_buckets_have_equal_predictions_and_longer_ones_longer(bucketed):
     given = bucketed.ranking[0].config
     batches = load_data(given).source("training", given, None)

@@ -26,6 +26,8 @@ from tests.helpers.small_lm import write_bucketed
 
 NARROW = "partition.memory=1kB"
 SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
+pytestmark = pytest.mark.xdist_group("search")  # a worker of xdist searches once for all tests
+
 ENOUGH = 600.0  # seconds in which nothing is left out, on a busy machine that compiles as well
 
 
@@ -65,6 +67,7 @@ def test_the_users_own_placement_takes_part(given, found):
     assert found.given.name.endswith("as given")
 
 
+@pytest.mark.slow
 def test_the_best_is_tried_with_and_without_time_segments(found):
     """Of the same micro-batches and splits: kernels of other lengths may be priced wrongly."""
     kinds = {(len(c.plan.sizes), c.splits): set[bool]() for c in found.candidates if not c.quick}
@@ -90,6 +93,7 @@ def test_pins_are_kept_if_there_is_a_strategy(tmp_path):
         assert str(placement.device_of("embed")) == "cpu(1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, -1])
 def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     """With the costs and the schedule in files of their own where that is wanted."""
@@ -103,6 +107,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     assert [line for line in lines if line.startswith("# ->")] or at == -1
 
 
+@pytest.mark.slow
 def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
     """`--winner best.txt` wrote the config over the schedule that it names."""
     best = found.candidates[0]
@@ -119,6 +124,7 @@ def with_one_device(given: Config, found: Found) -> Found:
     return found.with_baseline(baseline_of(given), always(prices), ALIKE)
 
 
+@pytest.mark.slow
 def test_one_device_is_a_candidate_and_may_win(given, found, tmp_path):
     whole = with_one_device(given, found)
     one = whole.baseline
@@ -139,6 +145,7 @@ def test_one_device_is_a_candidate_and_may_win(given, found, tmp_path):
     assert training_plan(again).training.digest == one.plan.digest
 
 
+@pytest.mark.slow
 def test_one_device_that_is_too_small_is_said_to_be(given, found):
     assert gain_of_search(found, None) is None
     partition = given.partition.model_copy(update={"memory": 1000})
@@ -178,14 +185,14 @@ def test_a_limit_that_recomputation_keeps_to(given, found, tmp_path):
 @pytest.fixture(scope="module")
 def bucketed(tmp_path_factory) -> Config:
     folder = tmp_path_factory.mktemp("buckets")
+    path = write_bucketed(folder, "buckets: [4, 9], batches_per_step: 2", longest=9)
     more = (
         f"partition.costs={costs(folder)}",
         "data.batch_size=2",
-        "data.buckets=[4, 12]",
         "pipeline.micro_batches=2",
         "partition.split=none",
     )
-    return load_config(str(write_bucketed(folder)), more)
+    return load_config(str(path), more)
 
 
 @pytest.fixture(scope="module")
