@@ -39,7 +39,17 @@ def form_stages(
     """
     exchanges = find_exchanges(graph, rank_of_node)
     units = _units(graph, rank_of_node, exchanges)
-    before = _unit_predecessors(graph, units, exchanges)
+    stage_of_unit, rank_of = join_units(_unit_predecessors(graph, units, exchanges))
+    stage_of = {n: stage_of_unit[unit] for n, unit in units.items() if n not in exchanges}
+    return stage_of, rank_of
+
+
+def join_units(before: Mapping[Unit, set[Unit]]) -> tuple[dict[Unit, int], tuple[int, ...]]:
+    """Find the stage of every unit on a rank, and the rank of every stage in topological order.
+
+    Args:
+        before: unit -> the units that it reads from.
+    """
     stages: list[int] = []  # stage -> rank
     ancestors: list[int] = []  # stage -> bit set of the stages that come before it
     last: dict[int, int] = {}  # rank -> its newest stage
@@ -66,8 +76,8 @@ def form_stages(
     real = (s for s, rank in enumerate(stages) if rank >= 0)
     order = sorted(real, key=lambda s: (ancestors[s].bit_count(), s))
     number = {s: i for i, s in enumerate(order)}
-    stage_of = {n: number[stage_of_unit[unit]] for n, unit in units.items() if n not in exchanges}
-    return stage_of, tuple(stages[s] for s in order)
+    real_units = {unit: number[s] for unit, s in stage_of_unit.items() if s in number}
+    return real_units, tuple([stages[s] for s in order])
 
 
 def _unit_order(unit: Unit) -> tuple[int, int, tuple[int, int]]:

@@ -28,10 +28,17 @@ from partitioner.base.types import Placement
 from partitioner.costs.cost import Costs
 from partitioner.costs.machine import Machine
 from partitioner.solve import Kind, Problem, Transfer, solve
-from partitioner.strategies.coarse import Coarse, coarsen
+from partitioner.strategies.coarse import Coarse, coarsen, weighed
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.local_search import proven, refined, swapped
-from partitioner.strategies.problem import floor, is_narrow, slowness, solved, too_small
+from partitioner.strategies.problem import (
+    floor,
+    is_narrow,
+    least_memory,
+    slowness,
+    solved,
+    too_small,
+)
 from partitioner.strategies.types import Constraints, Placed
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
@@ -129,11 +136,48 @@ def place_noncontiguous(
     return placed
 
 
+def place_on_one(
+    graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, device: int
+) -> Placed:
+    """Put everything on one device, whatever the limit on memory.
+
+    Raises:
+        PlacementError: something is pinned to another device, or the device's own memory is too
+            small.
+    """
+    if any(pin != device for pin in constraints.pins.values()):
+        raise PlacementError(f"not everything can be on {machine.contexts[device]}: see the pins")
+    of = {node.name: 0 for node in graph if node.origin is None}
+    free = replace(constraints, memory=None, in_flight=1)
+    coarse = weighed(graph, costs, machine, free, of, (-1,), (device,), contiguous=False)
+    load = float(coarse.times[device, 0])
+    return as_placement(graph, coarse, (device,), load, f"{machine.contexts[device]} alone")
+
+
+def place_smallest(
+    graph: Graph, costs: Costs, machine: Machine, constraints: Constraints
+) -> Placed:
+    """Place a graph so that the device that holds the most holds as little as can be.
+
+    The limit on memory may be smaller than that.
+
+    Raises:
+        PlacementError: nothing keeps all pins, or a device's own memory is too small.
+    """
+    some = constraints if constraints.memory is not None else replace(constraints, memory=0)
+    coarse = coarsen(graph, costs, machine, some, contiguous=False)
+    devices = least_memory(coarse)
+    if devices is None:
+        raise PlacementError("no placement keeps all pins and groups; pin fewer of them")
+    free = replace(coarse, constraints=replace(constraints, memory=None))
+    return as_placement(graph, free, devices, floor(free), "least memory")
+
+
 def as_placement(
     graph: Graph, coarse: Coarse, devices: Sequence[int], lower_bound: float, strategy: str
 ) -> Placed:
     """Put the nodes of every class on its device. Raises PlacementError if one is too small."""
-    devices = _in_a_row(coarse, devices)
+    devices = numbered_in_a_row(coarse, devices)
     loads = Loads(coarse, devices)
     if any(x is not None and m > x for m, x in zip(loads.memory, coarse.limits, strict=True)):
         who = f" for the strategy {strategy}"
@@ -148,12 +192,9 @@ def _at_pins(coarse: Coarse, devices: Sequence[int]) -> list[int]:
     return [pin if pin >= 0 else d for d, pin in zip(devices, coarse.pins, strict=True)]
 
 
-def _in_a_row(coarse: Coarse, devices: Sequence[int]) -> Sequence[int]:
+def numbered_in_a_row(coarse: Coarse, devices: Sequence[int]) -> Sequence[int]:
     """Number the devices along the graph if they are all alike."""
-    k = range(len(coarse.limits))
-    links = {coarse.machine.link(a, b)[:2] for a in k for b in k if a != b}
-    alike = (coarse.times == coarse.times[0]).all() and len({*coarse.limits}) == 1
-    if len(links) > 1 or not alike or max(coarse.pins) >= 0:
+    if not coarse.all_alike:
         return devices
     number = {d: i for i, d in enumerate(dict.fromkeys(devices))}
     return [number[d] for d in devices]

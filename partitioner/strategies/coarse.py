@@ -53,6 +53,8 @@ class Coarse:
     memory: Array
     #: Bytes of the parameters' values alone.
     parameters: Array
+    #: Bytes kept for the backward phase of one micro-batch.
+    kept: Array
     #: The messages between classes.
     stars: tuple[Broadcast, ...]
     #: Classes of one colour >= 0 stay together.
@@ -77,6 +79,14 @@ class Coarse:
         links = [[self.machine.link(a, b) for b in k] for a in k]
         latency = np.array([[link.latency for link in row] for row in links])
         return latency, np.array([[1 / link.bandwidth for link in row] for row in links])
+
+    @cached_property
+    def all_alike(self) -> bool:
+        """Whether devices and links are all alike, and nothing is pinned."""
+        k = range(len(self.limits))
+        links = {self.machine.link(a, b)[:2] for a in k for b in k if a != b}
+        alike = (self.times == self.times[0]).all() and len({*self.limits}) == 1
+        return len(links) <= 1 and bool(alike) and max(self.pins) < 0
 
     @cached_property
     def parts(self) -> list[list[int]]:
@@ -323,7 +333,8 @@ def weighed(
     for node in graph:
         if node.origin is None and not node.is_variable:
             names[of[node.name]] = names[of[node.name]] or node.name
-    memory, parameters = _kept(graph, home, n) * constraints.in_flight, np.zeros(n, dtype=np.int64)
+    kept, parameters = _kept(graph, home, n), np.zeros(n, dtype=np.int64)
+    memory = kept * constraints.in_flight
     for node in graph.variables:
         if node.name in constraints.parameters:
             size = node.types[0].nbytes
@@ -339,6 +350,7 @@ def weighed(
         node_times(graph, costs, machine, home, n),
         memory,
         parameters,
+        kept,
         stars,
         colours,
         pins,

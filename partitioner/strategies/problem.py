@@ -201,15 +201,21 @@ def is_narrow(coarse: Coarse, most: int) -> bool:
     return True
 
 
-def _infeasible(coarse: Coarse) -> PlacementError:
-    """Explain that nothing fits: what devices hold in the placement with the smallest limit."""
+def least_memory(coarse: Coarse) -> list[int] | None:
+    """Place the classes so that the fullest device holds the least; None: pins and ties clash."""
     target = as_problem(coarse)
     budget = Budget(steps=coarse.constraints.steps)
     least = SOLVERS[_exact_strategy(coarse)](memory_problem(target.problem), budget)
-    if least is None:
+    return None if least is None else target.assignment(least.assignment, len(coarse))
+
+
+def _infeasible(coarse: Coarse) -> PlacementError:
+    """Explain that nothing fits: what devices hold in the placement with the smallest limit."""
+    devices = least_memory(coarse)
+    if devices is None:
         return PlacementError("no placement keeps all pins and groups; pin fewer of them")
     memory = [0] * len(coarse.limits)
-    for c, d in enumerate(target.assignment(least.assignment, len(coarse))):
+    for c, d in enumerate(devices):
         memory[d] += int(coarse.memory[c])
     return too_small(coarse, memory, max(memory), "")
 
@@ -222,5 +228,6 @@ def too_small(coarse: Coarse, memory: list[int], smallest: int, who: str) -> Lim
     return LimitError(
         f"{coarse.machine.devices[worst].context} would have to hold {memory[worst]} bytes "
         f"({bytes_text(memory[worst])}), but its limit is {limits[worst]} bytes; the smallest "
-        f"limit that works{who} is {smallest} bytes"
+        f"limit that works{who} is {smallest} bytes",
+        smallest,
     )

@@ -40,19 +40,23 @@ def place_by_groups(
     coarse = weighed(
         graph, costs, machine, constraints, rank, (-1,) * k, tuple(range(k)), contiguous=False
     )
-    bound = _lower_bound(graph, costs, machine)
+    bound = least_load(graph, costs, machine)
     return as_placement(graph, coarse, range(k), bound, "group2ctx")
 
 
 def _pinned_groups(graph: Graph, machine: Machine, constraints: Constraints) -> Groups:
-    """Map all groups to their pins, those without a pin to the first device."""
+    """Map all groups to their pins or the devices of their pieces, others to the first device."""
+    at = machine.contexts
+    spread = {group: tuple([at[d] for d in held]) for group, held in constraints.spread.items()}
     names = dict.fromkeys(lookup(n.tags, "ctx_group") for n in graph if n.origin is None)
     return {
-        name: machine.contexts[constraints.pins.get(name, 0)] for name in names if name is not None
+        name: spread.get(name) or at[constraints.pins.get(name, 0)]
+        for name in names
+        if name is not None
     }
 
 
-def _lower_bound(graph: Graph, costs: Costs, machine: Machine) -> float:
+def least_load(graph: Graph, costs: Costs, machine: Machine) -> float:
     """Bound the load of any placement by the largest node, and by all work spread evenly."""
     number = {n.name: i for i, n in enumerate(graph)}
     times = node_times(graph, costs, machine, number, len(number))

@@ -47,7 +47,7 @@ class Draft:
     @cached_property
     def whole(self) -> Partition:
         """The first micro-batch's cut with one segment and one backward phase."""
-        return self._cut(self.network.sizes[0], False, None, ())
+        return self.cut(False, None, ())
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
@@ -69,11 +69,21 @@ class Draft:
 
     def busiest(self, split: bool, steps: int | None, costs: Callable[[Partition], Costs]) -> float:
         """Return the seconds that the busiest rank runs bodies of a cut: no step is shorter."""
-        partition = self._cut(self.network.sizes[0], split, steps, ())
+        partition = self.cut(split, steps, ())
         run, busy = costs(partition).run, [0.0] * partition.ranks
         for key in partition.bodies:
             busy[partition.rank(key)] += self.micro_batches * float(run(key))
         return max(busy)
+
+    def cut(self, split: bool, steps: int | None, again: tuple[int, ...]) -> Partition:
+        """Return the cut graph of the first micro-batch.
+
+        Args:
+            split: whether the backward phase is cut in two.
+            steps: time steps per segment; None: not cut along time.
+            again: stages that run their forward nodes again.
+        """
+        return self._cut(self.network.sizes[0], split, steps, again)
 
     def _cut(self, size: int, split: bool, steps: int | None, again: tuple[int, ...]) -> Partition:
         """Return the cut graph of one micro-batch size."""

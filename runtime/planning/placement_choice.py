@@ -1,29 +1,29 @@
-"""The choice of a placement: the best of what strategies find, by the step they would make.
+"""The choice of a placement: the best of all candidates, by the step that each would make.
 
-The bottleneck alone does not say how long a step takes, so each placement's schedule is chosen and
-simulated, and the shortest step is taken, unless the objective says otherwise.
+The bottleneck alone does not say how long a step takes, so each candidate's schedule is chosen and
+simulated, and the shortest step is taken, unless the objective says otherwise. What `auto` returns
+is predicted no slower than any strategy's placement, any device alone, and all strategies on the
+first few of the devices; the other devices then stay idle.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from partitioner import Placement
-from partitioner.strategies import STRATEGIES, Constraints, Placed, find_strategy
+from partitioner.strategies import Constraints, Placed
 from partitioner.strategies.types import LATENCY, STEP, THROUGHPUT
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.network import Network
 from runtime.planning.options import AUTO, PlacementOptions
+from runtime.planning.placement_candidates import Candidates
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.schedule_choice import select_schedule, step_seconds
 from symgraph.core.context import Context
-from symgraph.core.errors import PlacementError, ScheduleError
-from symgraph.core.graph import Graph
-from symgraph.core.tags import lookup
-from symgraph.passes.shards import place_of
+from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
 Drafting = Callable[[Placement], Draft]
 
@@ -33,29 +33,36 @@ def select_placement(
 ) -> Plan:
     """Return the plan with a strategy's placement, or with `auto` the best by the objective.
 
-    Strategies that find the same placement share its schedule.
+    Candidates with the same placement share its schedule.
 
     Raises:
         PlacementError, ScheduleError: nothing keeps to the limits.
     """
     assert options.strategy is not None
-    graph, machine = network.first, options.machine_of(costs)
-    kernels = costs.merged(graph, machine.contexts)
-    placed: list[Placed] = []
-    failed: PlacementError | ScheduleError | None = None
-    for name, limits in _limits(options.strategy, graph, _constraints(options, network)):
-        try:
-            placed.append(find_strategy(name)(graph, kernels, machine, limits))
-        except PlacementError as error:
-            failed = error
+    machine, constraints = options.machine_of(costs), _constraints(options, network)
+    candidates = Candidates(network.first, costs, machine, constraints)
     tries = _Tries(draft, costs, hurry=options.objective == STEP)
-    for number in sorted(range(len(placed)), key=lambda i: placed[i].load):
-        tries.add(number, placed[number])
+    for level in candidates.levels:
+        tries.add_all(candidates.of_strategy(options.strategy, level))
+        if tries.plans and options.strategy != AUTO:
+            break
+    if options.strategy == AUTO:
+        tries.add_all(candidates.alone())
+        for count in candidates.counts if tries.hurry else ():
+            if candidates.least(count) * len(network.sizes) < tries.shortest:
+                tries.add_all(candidates.on_first(count))
+        if tries.hurry and tries.placements:
+            run = draft(tries.placements[0]).options
+            tries.add_all(candidates.searched(network, run, tries.placements))
+    if not tries.plans and options.memory is not None:
+        tries.add_all(candidates.smallest())
+        starts = tries.placements
+        run = draft(starts[0]).options
+        tries.add_all(candidates.searched(network, run, starts, for_memory=True))
     if not tries.plans:
-        raise tries.failed or failed or PlacementError("no strategy found a placement")
+        raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
-    placements = tuple([tries.candidates[i] for i in range(len(placed))])
-    return replace(best, placements=placements, prices=costs)
+    return replace(best, placements=tuple(tries.candidates), prices=costs)
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
@@ -90,41 +97,58 @@ def _constraints(options: PlacementOptions, network: Network) -> Constraints:
 class _Tries:
     """The schedules of placements that have been tried.
 
-    A device is busy for its load in every micro-batch, so a placement whose load is longer than
-    the shortest step need not be scheduled.
+    No step of a placement is shorter than what its busiest rank has to run, so a placement on which
+    that takes longer than the shortest step need not be scheduled.
     """
 
     def __init__(self, draft: Drafting, costs: CostModel, *, hurry: bool) -> None:
         """Take as `hurry` whether to skip placements that cannot make the shortest step."""
         self.draft, self.costs, self.hurry = draft, costs, hurry
-        self.candidates: dict[int, PlanCandidate] = {}  # placement's number -> candidate
+        self.candidates: list[PlanCandidate] = []
         self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
         self.shortest = math.inf  # seconds of the shortest step
-        self.failed: ScheduleError | None = None
+        self.failed: ScheduleError | None = None  # with the smallest limit of those that failed
 
-    def add(self, number: int, placed: Placed) -> None:
+    @property
+    def placements(self) -> list[Placement]:
+        """The placements of all candidates."""
+        return [c.placed.placement for c in self.candidates if c.placed is not None]
+
+    def add_all(self, placements: Iterable[Placed]) -> None:
+        """Try placements, the one with the least load first; list them in the order given."""
+        given = list(placements)
+        tried: dict[int, PlanCandidate] = {}
+        for number in sorted(range(len(given)), key=lambda i: given[i].load):
+            tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
+        self.candidates += [tried[number] for number in range(len(given))]
+
+    def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""
-        for known in self.candidates.values():
-            same = known.placed is not None and known.placed.placement == placed.placement
-            if same and known.bound is None:
-                self.candidates[number] = replace(known, placed=placed)
-                return
+        for other in known:
+            if other.placed is not None and other.placed.placement == placed.placement:
+                return replace(other, placed=placed)
         draft = self.draft(placed.placement)
-        least = placed.load * draft.micro_batches
-        if self.hurry and least > self.shortest:
-            self.candidates[number] = PlanCandidate(placed=placed, bound=least)
-            return
+        if self.hurry and self.plans:
+            least = draft.busiest(False, None, lambda cut: self.costs.costs(cut))
+            if least >= self.shortest:
+                return PlanCandidate(placed=placed, bound=least)
         try:
             plan = _timed(draft, self.costs)
         except ScheduleError as error:
-            self.failed = error
-            self.candidates[number] = PlanCandidate(placed=placed)
-            return
+            self.failed = _smaller(error, self.failed)
+            return PlanCandidate(placed=placed)
         seconds = plan.choice.seconds
         assert seconds is not None
         self.plans.append((placed, plan))
-        self.candidates[number] = PlanCandidate(placed=placed, seconds=seconds)
         self.shortest = min(self.shortest, seconds)
+        return PlanCandidate(placed=placed, seconds=seconds)
+
+
+def _smaller(error: ScheduleError, other: ScheduleError | None) -> ScheduleError:
+    """Return the error that names the smaller memory limit."""
+    if isinstance(error, LimitError) and isinstance(other, LimitError):
+        return min(other, error, key=lambda e: e.smallest)
+    return other or error
 
 
 def _timed(draft: Draft, costs: CostModel) -> Plan:
@@ -133,26 +157,6 @@ def _timed(draft: Draft, costs: CostModel) -> Plan:
     if plan.choice.seconds is not None:
         return plan
     return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
-
-
-def _limits(strategy: str, graph: Graph, constraints: Constraints) -> list[tuple[str, Constraints]]:
-    """Return the strategies to try, each with its constraints.
-
-    All pieces of a split operator on one device may make no slower bottleneck than one on each, but
-    a longer step where nothing else fills the wait; so both are tried.
-    """
-    if strategy != AUTO:
-        return [(strategy, constraints)]
-    tries = [(name, constraints) for name in STRATEGIES]
-    first: dict[tuple[str, int], str] = {}  # of each piece, which the others stay near
-    for node in graph:
-        group, place = lookup(node.tags, "ctx_group") or "", place_of(node)
-        if group in constraints.spread and place and node.origin is None and not node.is_variable:
-            first.setdefault((group, place[0]), node.name)
-    on = {name: constraints.spread[group][i] for (group, i), name in first.items()}
-    if on:
-        tries.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
-    return tries
 
 
 def _score(placed: Placed, plan: Plan, objective: str, draft: Drafting, costs: CostModel) -> float:

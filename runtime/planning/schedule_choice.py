@@ -71,7 +71,7 @@ def select_schedule(draft: Draft, costs: Costing) -> Plan:
                 tries.add_listed(steps, split)
     if tries.best is None:
         assert tries.least is not None
-        raise LimitError(_too_large(tries.least, options))
+        raise LimitError(_too_large(tries.least, options), tries.least.choice.peak)
     prices = costs() if tries.is_open else None
     return replace(tries.best, candidates=tuple(tries.candidates), prices=prices)
 

@@ -55,7 +55,16 @@ class ScheduleError(SymgraphError, ValueError):
 
 
 class LimitError(PlacementError, ScheduleError):
-    """Nothing fits the memory limit; the message names the smallest limit that works."""
+    """Nothing fits the memory limit; the message names the smallest limit that works.
+
+    Args:
+        message: the text.
+        smallest: that limit in bytes.
+    """
+
+    def __init__(self, message: str, smallest: int = 0) -> None:
+        super().__init__(message)
+        self.smallest = smallest
 
 
 class ConfigError(SymgraphError, ValueError):

@@ -72,7 +72,7 @@ def step_overheads(
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
     learnt = set(grads.values())
-    passes = _tree_passes(micro_batches) / micro_batches
+    passes = tree_passes(micro_batches) / micro_batches
     running: dict[BodyKey, float] = {}
     copies: dict[BodyKey, int] = {}
     for key, body in partition.bodies.items():
@@ -99,7 +99,7 @@ def step_overheads(
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own))
 
 
-def _tree_passes(terms: int) -> int:
+def tree_passes(terms: int) -> int:
     """Count the reads and writes of an array when terms are added as in memory.tree_sum."""
     if terms == 1:
         return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from runtime.schedule.message_costs import Link
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.memory import RankMemory, memory_profile, peak_in_flight
-from runtime.schedule.replay.simulation import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, Simulator, simulate
 from runtime.schedule.replay.validation import check
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Facts",
     "Link",
     "RankMemory",
+    "Simulator",
     "check",
     "memory_profile",
     "peak_in_flight",

@@ -80,27 +80,47 @@ def simulate(
     Raises:
         ScheduleError: The schedule cannot end, or a cost is negative or not finite.
     """
-    facts = Facts.of(topology)
-    tape = Tape.of(schedule, facts)
-    channels = zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True)
-    links = [costs.link_of(*channel) for channel in channels]
-    seconds = _seconds(facts, costs, links)
-    number = {key: body for body, key in enumerate(facts.keys)}
-    sum_bodies = Lists.of([number[key] for key in bodies] for bodies, _ in costs.sums)
-    carriers = _carriers(facts, links)
-    for unit in _units(seconds):
-        ticks = _ticks(seconds, unit)
-        if ticks is None:
-            continue
-        state = start(facts, tape, capacity, ticks, carriers, sum_bodies)
-        end = walk(state)
-        if end == DONE:
-            return _timeline(schedule, tape, state, unit)
-        if end == STUCK:
-            raise _stuck(schedule, tape, state)
-    raise ScheduleError(
-        f"the costs are too large: the step does not fit into 2**62 ticks of {float(PICOSECOND)} s"
-    )
+    return Simulator(topology, costs).timeline(schedule, capacity)
+
+
+class Simulator:
+    """The simulator of one topology at given costs, for several schedules; see `simulate`."""
+
+    def __init__(self, topology: Topology, costs: Costs) -> None:
+        self._facts = facts = Facts.of(topology)
+        channels = zip(facts.channel_src.tolist(), facts.channel_dst.tolist(), strict=True)
+        links = [costs.link_of(*channel) for channel in channels]
+        seconds = _seconds(facts, costs, links)
+        number = {key: body for body, key in enumerate(facts.keys)}
+        self._sum_bodies = Lists.of([number[key] for key in bodies] for bodies, _ in costs.sums)
+        self._carriers = _carriers(facts, links)
+        self._ticks = [(unit, _ticks(seconds, unit)) for unit in _units(seconds)]
+
+    def timeline(self, schedule: Schedule, capacity: int | None = None) -> Timeline:
+        """Return the timeline of a schedule; see `simulate`."""
+        tape, state, unit = self._walked(schedule, capacity)
+        return _timeline(schedule, tape, state, unit)
+
+    def makespan(self, schedule: Schedule) -> float:
+        """Return the seconds of a step of a schedule."""
+        _, state, unit = self._walked(schedule, None)
+        return float(int(state.end.max(initial=0)) * unit)
+
+    def _walked(self, schedule: Schedule, capacity: int | None) -> tuple[Tape, State, Fraction]:
+        tape = Tape.of(schedule, self._facts)
+        for unit, ticks in self._ticks:
+            if ticks is None:
+                continue
+            state = start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
+            end = walk(state)
+            if end == DONE:
+                return tape, state, unit
+            if end == STUCK:
+                raise _stuck(schedule, tape, state)
+        raise ScheduleError(
+            "the costs are too large: the step does not fit into 2**62 ticks of "
+            f"{float(PICOSECOND)} s"
+        )
 
 
 class _Seconds(NamedTuple):

@@ -1,0 +1,158 @@
+"""The candidates for a placement: what strategies find, on all devices or on some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from partitioner import Placement
+from partitioner.costs.machine import Machine
+from partitioner.strategies import STRATEGIES, Constraints, Placed, Strategy, find_strategy
+from partitioner.strategies.assignments import as_placement, place_on_one, place_smallest
+from partitioner.strategies.coarse import coarsen
+from partitioner.strategies.problem import floor
+from partitioner.strategies.user_groups import least_load
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.network import Network
+from runtime.planning.options import AUTO, SCHEDULE_FILES, Options
+from runtime.planning.placement_search import PlacementSearch
+from runtime.planning.placement_sketch import Sketch
+from symgraph.core.errors import PlacementError
+from symgraph.core.graph import Graph
+from symgraph.core.tags import lookup
+from symgraph.passes.shards import place_of
+
+FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
+MOST_NODES = 100_000  # of a graph that is searched
+MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
+FINALISTS, NEAR_BEST = 3, 1.005  # placements to simulate: those that take so many times the best
+MORE_FINALISTS, NEARLY_FITS = 8, 1.5  # with a memory limit
+
+
+class Candidates:
+    """Placements of a graph on a machine."""
+
+    def __init__(
+        self, graph: Graph, prices: CostModel, machine: Machine, constraints: Constraints
+    ) -> None:
+        self.graph, self.prices, self.machine = graph, prices, machine
+        self.constraints = constraints
+        self.failed: PlacementError | None = None
+        self._kernels = prices.merged(graph, machine.contexts)
+
+    @property
+    def levels(self) -> list[Constraints]:
+        """The constraints with estimates of memory that hold less and less.
+
+        Strategies count what is kept for the backward phase of some micro-batches. How many a
+        device really holds depends on its place and on the schedule, down to hardly anything where
+        it runs its forward nodes again; a schedule's own account then decides.
+        """
+        if self.constraints.memory is None or any(d.memory for d in self.machine.devices):
+            return [self.constraints]
+        counts = dict.fromkeys((self.constraints.in_flight, 1, 0))
+        return [replace(self.constraints, in_flight=count) for count in counts]
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of devices, fewer than all, that several strategies may be confined to."""
+        k = len(self.machine.devices)
+        if k <= FEW_DEVICES:
+            return [*range(k - 1, 1, -1)]
+        return [1 << power for power in reversed(range(1, (k - 1).bit_length()))]
+
+    def of_strategy(self, strategy: str, constraints: Constraints) -> Iterator[Placed]:
+        """Yield what a strategy finds, or with `auto` all of them."""
+        yield from self._found(strategy, self.machine, constraints)
+
+    def alone(self) -> Iterator[Placed]:
+        """Yield all on one device, once for each speed."""
+        speeds, pinned = set(), set(self.constraints.pins.values())
+        for number, device in enumerate(self.machine.devices):
+            if pinned <= {number} and (pinned or device.speed not in speeds):
+                speeds.add(device.speed)
+                place = partial(place_on_one, device=number)
+                yield from self._placed(place, self.machine, self.constraints)
+
+    def least(self, count: int) -> float:
+        """Bound the load of any placement on the first devices."""
+        first = self.machine.only(self.machine.contexts[:count])
+        return least_load(self.graph, self._kernels, first)
+
+    def on_first(self, count: int) -> Iterator[Placed]:
+        """Yield what strategies find on the first devices, unless something is pinned elsewhere."""
+        held = [*self.constraints.pins.values(), *sum(self.constraints.spread.values(), ())]
+        if max(held, default=0) >= count:
+            return
+        first = self.machine.only(self.machine.contexts[:count])
+        for placed in self._found(AUTO, first, self.constraints):
+            placement = replace(placed.placement, devices=self.machine.contexts)
+            name = f"{placed.strategy}, {count} devices"
+            yield replace(placed, placement=placement, strategy=name)
+
+    def searched(
+        self,
+        network: Network,
+        options: Options,
+        starts: Iterable[Placement],
+        *,
+        for_memory: bool = False,
+    ) -> Iterator[Placed]:
+        """Yield the best that a search by estimates finds from these placements.
+
+        Args:
+            for_memory: whether to look for the least memory, not for the shortest step.
+        """
+        graph, machine = self.graph, self.machine
+        if len(graph) > MOST_NODES or Path(options.schedule).suffix in SCHEDULE_FILES:
+            return
+        coarse = coarsen(graph, self._kernels, machine, self.constraints, contiguous=False)
+        sketch = Sketch(network, options, coarse, self._kernels, self.prices)
+        estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
+        found = PlacementSearch(sketch, estimates, for_memory=for_memory)
+        found.run([p.rank_of[p.stage_of[name]] for name in coarse.names] for p in starts)
+        free = replace(coarse, constraints=replace(self.constraints, memory=None))
+        limited = options.memory is not None  # which estimates count less well than seconds
+        count, near = (MORE_FINALISTS, NEARLY_FITS) if limited else (FINALISTS, NEAR_BEST)
+        for devices in islice(found.within(near), count):
+            yield as_placement(graph, free, devices, floor(free), "search")
+
+    def smallest(self) -> Iterator[Placed]:
+        """Yield placements that hold as little as can be, whatever the limit."""
+        for level in self.levels:
+            yield from self._placed(place_smallest, self.machine, level)
+
+    def _found(self, strategy: str, machine: Machine, constraints: Constraints) -> Iterator[Placed]:
+        for name, limits in self._limits(strategy, constraints):
+            yield from self._placed(find_strategy(name), machine, limits)
+
+    def _placed(self, place: Strategy, machine: Machine, limits: Constraints) -> list[Placed]:
+        """Return what a strategy finds, or nothing if it fails."""
+        try:
+            return [place(self.graph, self._kernels, machine, limits)]
+        except PlacementError as error:
+            self.failed = error
+            return []
+
+    def _limits(self, strategy: str, constraints: Constraints) -> list[tuple[str, Constraints]]:
+        """Return the strategies to try, each with its constraints.
+
+        All pieces of a split operator on one device may make no slower bottleneck than one on each,
+        but a longer step where nothing else fills the wait; so both are tried.
+        """
+        if strategy != AUTO:
+            return [(strategy, constraints)]
+        tries = [(name, constraints) for name in STRATEGIES]
+        first: dict[tuple[str, int], str] = {}  # of each piece, which the others stay near
+        for node in self.graph:
+            group, place = lookup(node.tags, "ctx_group") or "", place_of(node)
+            whole = node.origin is not None or node.is_variable
+            if group in constraints.spread and place and not whole:
+                first.setdefault((group, place[0]), node.name)
+        on = {name: constraints.spread[group][i] for (group, i), name in first.items()}
+        if on:
+            tries.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
+        return tries

@@ -1,0 +1,350 @@
+"""Sketches: networks in outline, whose step is estimated for thousands of placements.
+
+A placement's real step takes a cut graph, its bodies and its programs. A sketch derives bodies and
+edges from an outline, and the list scheduler's clock times the orders of the named schedules. The
+estimate differs from the simulation of the cut graph by little more than the dispatch of some
+instructions, unless products over time merge differently.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+
+import numpy as np
+
+from partitioner.base.stages import Unit, join_units
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, PHASES, WEIGHT
+from partitioner.costs.cost import Costs
+from partitioner.solve.prices import priced
+from partitioner.strategies.coarse import Coarse, node_times
+from runtime.backends.cpu.gemm import packed_rows
+from runtime.planning.costs.overheads import COPY_SECONDS, tree_passes
+from runtime.planning.costs.prices import CostModel
+from runtime.planning.network import Network
+from runtime.planning.options import ALL, AUTO, Options
+from runtime.planning.outline import Outline, outline
+from runtime.planning.schedule_choice import compute_lists
+from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.instructions import RUN
+from runtime.schedule.message_costs import meeting_seconds
+from runtime.schedule.program import Columns, Program
+from runtime.schedule.replay import Link
+from runtime.schedule.replay.facts import Lists
+from runtime.schedule.search.list_scheduler_walk import replay
+from runtime.schedule.search.problem import Problem
+from symgraph.core.types import Array
+
+TICK = 1e-12  # seconds
+EXCESS = 10.0  # times the step for each time that memory exceeds the limit
+UNSPLIT = {FORWARD: FORWARD, INPUT: BACKWARD, WEIGHT: BACKWARD}
+EARLIER = {BACKWARD: (FORWARD,), INPUT: (FORWARD,), WEIGHT: (INPUT, FORWARD), FORWARD: ()}
+
+Key = tuple[int, str]  # of a body: stage and phase
+Devices = Sequence[int]  # class -> device
+
+
+class Sketch:
+    """A network in outline with what it costs on a machine."""
+
+    def __init__(
+        self, network: Network, options: Options, coarse: Coarse, costs: Costs, prices: CostModel
+    ) -> None:
+        self.coarse, self.mbs = coarse, len(network.sizes)
+        self._names = [*SCHEDULES] if options.schedule == AUTO else [options.schedule]
+        self._order = options.order
+        self._outline = outline(network.first, coarse.of, len(coarse))
+        self._contexts = coarse.machine.contexts
+        self._overhead = round(float(prices.overhead) / TICK)
+        self._prices = prices
+        times, updates = _seconds(network, options, self._outline, coarse, costs, prices)
+        self._ticks = np.rint(times / TICK).astype(np.int64)
+        self._updates = updates
+        self._links: dict[tuple[int, int], Link] = {}
+        self._meeting = 0.0
+        if options.update and prices.machine is not None:
+            ranks, nbytes = range(len(self._contexts)), 8 * len(network.first.variables)
+            self._meeting = float(meeting_seconds(ranks, nbytes, self._link))
+        self._wires: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._limit, self._again = options.memory, options.recompute in (AUTO, ALL)
+        own = [i for i, item in enumerate(self._outline.items) if item.terms is None]
+        homes = np.array([self._outline.classes[self._outline.items[i].atom] for i in own])
+        self._work = np.stack([np.bincount(homes, row[own], len(coarse)) for row in self._ticks])
+        self._orders: dict[object, list[Array]] = {}
+
+    @cached_property
+    def bound(self) -> float:
+        """Seconds that no step is shorter than.
+
+        They are those of all work spread evenly, and of the longest way through the graph if each
+        item ran on its fastest device.
+        """
+        least = self._ticks.min(axis=0)
+        total = self._ticks.sum(axis=1)
+        price = total.min() / np.maximum(total, 1)
+        spread = priced(self._ticks, price).sum() / price.sum() * self.mbs
+        ends = least.copy()
+        for source, readers, _, _ in self._outline.flows:
+            for reader in readers:
+                ends[reader] = max(ends[reader], ends[source] + least[reader])
+        return float(max(spread, ends.max())) * TICK
+
+    @property
+    def work(self) -> int:
+        """The number of items, values and runs that an estimate looks at, about."""
+        made = self._outline
+        return len(made.items) + len(made.flows) + 4 * self.mbs * len(self._contexts)
+
+    def busy(self, devices: Devices) -> float:
+        """Return the seconds that the busiest device computes: no step is shorter."""
+        rows = np.asarray(devices)
+        held = np.bincount(rows, self._work[rows, np.arange(len(rows))])
+        return float(held.max()) * self.mbs * TICK
+
+    def seconds(self, devices: Devices) -> float:
+        """Estimate the step of a placement with the best named schedule.
+
+        What exceeds the memory limit counts as time, many times over, so that a search leads to
+        placements that fit.
+        """
+        stage_of, rank_of = self._stages(devices)
+        best = np.inf
+        for split in (False, True):
+            keys, body_of = self._bodies(stage_of, split)
+            orders = self._ordered(rank_of, tuple(keys), split)
+            if not orders:
+                continue
+            problem = self._problem(keys, body_of, rank_of)
+            start = np.empty((len(keys), self.mbs), np.int64)
+            cause = np.empty_like(start)
+            for order in orders:
+                seconds = int(replay(problem, order, start, cause)) * TICK
+                if self._limit is not None and seconds < best:
+                    peak = self._peak(devices, stage_of, rank_of, keys, problem, order)
+                    seconds *= 1 + EXCESS * max(0.0, peak / max(self._limit, 1) - 1)
+                best = min(best, seconds)
+        update = np.zeros(len(self._contexts))
+        np.add.at(update, list(devices), self._updates[list(devices), np.arange(len(devices))])
+        return float(best + update.max() + self._meeting)
+
+    def peak(self, devices: Devices) -> float:
+        """Estimate the bytes of the fullest device with the schedule that holds the least."""
+        stage_of, rank_of = self._stages(devices)
+        least = np.inf
+        for split in (False, True):
+            keys, body_of = self._bodies(stage_of, split)
+            orders = self._ordered(rank_of, tuple(keys), split)
+            if orders:
+                problem = self._problem(keys, body_of, rank_of)
+                known = devices, stage_of, rank_of, keys, problem
+                least = min(least, *(self._peak(*known, order) for order in orders))
+        return float(least)
+
+    def _peak(
+        self,
+        devices: Devices,
+        stage_of: Sequence[int],
+        rank_of: tuple[int, ...],
+        keys: Mapping[Key, int],
+        problem: Problem,
+        order: Array,
+    ) -> float:
+        """Estimate the bytes of the fullest device; of stages that recompute, if they may."""
+        coarse, k = self.coarse, len(self._contexts)
+        kept = np.zeros(len(rank_of))
+        np.add.at(kept, stage_of[: len(coarse)], coarse.kept)
+        fixed = np.bincount(devices, coarse.memory - coarse.kept * coarse.constraints.in_flight, k)
+        if self._again:
+            largest = np.zeros(k)
+            np.maximum.at(largest, list(rank_of), kept)
+            return float((fixed + largest).max())
+        change = np.zeros(len(keys))
+        for (stage, phase), body in keys.items():
+            if phase == FORWARD and self._last(stage, keys) is not None:
+                change[body] += kept[stage]
+            elif self._last(stage, keys) == phase:
+                change[body] -= kept[stage]
+        ends = problem.bodies_first * self.mbs
+        held = [np.cumsum(change[order[a:b]]).max(initial=0.0) for a, b in pairwise(ends)]
+        return float((fixed + held).max())
+
+    def _last(self, stage: int, keys: Mapping[Key, int]) -> str | None:
+        """Return the last backward phase of a stage."""
+        return next((p for p in (WEIGHT, INPUT, BACKWARD) if (stage, p) in keys), None)
+
+    # -- from devices to bodies ------------------------------------------------------------------
+
+    def _stages(self, devices: Devices) -> tuple[list[int], tuple[int, ...]]:
+        """Form the stages: atom -> stage, and stage -> rank."""
+        homes = self._outline.classes
+        units: list[Unit] = [(0, 0, None)] * len(homes)
+        before: dict[Unit, set[Unit]] = {}
+        for atom in self._outline.order:
+            rank = devices[homes[atom]]
+            level = 0
+            for other in self._outline.before[atom]:
+                at, source, _ = units[other]
+                level = max(level, at + (source != rank))
+            units[atom] = unit = (level, rank, None)
+            held = before.setdefault(unit, set())
+            held.update(units[o] for o in self._outline.before[atom] if units[o] != unit)
+        stage_of_unit, rank_of = join_units(before)
+        return [stage_of_unit[unit] for unit in units], rank_of
+
+    def _bodies(self, stage_of: Sequence[int], split: bool) -> tuple[dict[Key, int], list[Key]]:
+        """Number the bodies; return these numbers, and the body of each item."""
+        stages: list[int] = []
+        bodies: list[Key] = []
+        for item in self._outline.items:
+            stage = stage_of[item.atom]
+            if item.terms is not None:
+                left, right = item.terms
+                stage = stages[left] if stages[left] == stages[right] else stage
+            stages.append(stage)
+            bodies.append((stage, item.phase if split else UNSPLIT[item.phase]))
+        keys = sorted(set(bodies), key=lambda key: (PHASES.index(key[1]), key[0]))
+        return {key: number for number, key in enumerate(keys)}, bodies
+
+    def _problem(
+        self, keys: Mapping[Key, int], body_of: Sequence[Key], rank_of: Sequence[int]
+    ) -> Problem:
+        number = [keys[body] for body in body_of]
+        rank = [rank_of[stage] for stage, _ in keys]
+        run = np.zeros(len(keys), np.int64)
+        held = [rank[body] for body in number]
+        np.add.at(run, number, self._ticks[held, np.arange(len(held))])
+        before: list[list[int]] = [[] for _ in keys]
+        for (stage, phase), body in keys.items():
+            before[body] += [keys[stage, p] for p in EARLIER[phase] if (stage, p) in keys]
+        src: list[int] = []
+        dst: list[int] = []
+        links: list[int] = []
+        number_of: dict[object, int] = {}  # of a link
+        wires: list[tuple[int, int, int]] = []
+        for flow, (source, readers, _, _) in enumerate(self._outline.flows):
+            maker = body_of[source]
+            first: dict[int, int] = {}
+            for reader in readers:
+                stage = body_of[reader][0]
+                if stage != maker[0]:
+                    first[stage] = min(number[reader], first.get(stage, number[reader]))
+            for stage in sorted(first):
+                a, b = rank_of[maker[0]], rank_of[stage]
+                if a == b:
+                    before[first[stage]].append(number[source])
+                    continue
+                src.append(number[source])
+                dst.append(first[stage])
+                wires.append(self._wire(flow, a, b))
+                links.append(number_of.setdefault(self._link(a, b).name or (a, b), len(number_of)))
+        held_by = Lists.of(
+            [body for body, at in enumerate(rank) if at == r] for r in range(len(self._contexts))
+        )
+        into = Lists.of([e for e, at in enumerate(dst) if at == body] for body in range(len(keys)))
+        out = Lists.of([e for e, at in enumerate(src) if at == body] for body in range(len(keys)))
+        lists = (held_by, Lists.of(before), into, out)
+        columns = [rank, run, *chain.from_iterable((x.start, x.items) for x in lists)]
+        columns += [src, dst, links, *np.array(wires, np.int64).reshape(-1, 3).T]
+        arrays = (np.ascontiguousarray(column, np.int64) for column in columns)
+        return Problem(self.mbs, self._overhead, *arrays)
+
+    def _link(self, a: int, b: int) -> Link:
+        if (a, b) not in self._links:
+            ends = self._contexts[a], self._contexts[b]
+            self._links[a, b] = self._prices.link_between(*ends)
+        return self._links[a, b]
+
+    def _wire(self, flow: int, a: int, b: int) -> tuple[int, int, int]:
+        """Return the ticks of a flow's messages on the link from one rank to another.
+
+        They are those on the link, from there to the arrival, and of the receiver.
+        """
+        key = flow, a, b
+        if key not in self._wires:
+            link = self._link(a, b)
+            _, _, count, nbytes = self._outline.flows[flow]
+            latency = float(link.latency_of(nbytes // count))
+            carrying = nbytes / float(link.bandwidth)
+            own, copy = (0.0, carrying) if link.by_receiver else (carrying, 0.0)
+            more = (count - 1) * self._overhead
+            ticks = [round(x / TICK) for x in (own, latency, copy)]
+            self._wires[key] = ticks[0], ticks[1], ticks[2] + more
+        return self._wires[key]
+
+    def _ordered(self, rank_of: tuple[int, ...], keys: tuple[Key, ...], split: bool) -> list[Array]:
+        """Return the orders of the named schedules whose backward phase is split, or is not."""
+        known = rank_of, keys, split
+        if known not in self._orders:
+            found = (self._order_of(name, rank_of, keys, split) for name in self._names)
+            orders = [order for order in found if order is not None]
+            self._orders[known] = list({order.tobytes(): order for order in orders}.values())
+        return self._orders[known]
+
+    def _order_of(
+        self, name: str, rank_of: tuple[int, ...], keys: tuple[Key, ...], split: bool
+    ) -> Array | None:
+        """Return a schedule's order of bodies by rank; None: it is of the other kind."""
+        lists = [
+            Program.of(runs).columns for runs in compute_lists(name, self._order, rank_of, self.mbs)
+        ]
+        codes = [PHASES[code - RUN] for code in np.unique(np.concatenate([c.code for c in lists]))]
+        if any(phase in (INPUT, WEIGHT) for phase in codes) != split:
+            return None
+        number = np.full((len(PHASES), len(rank_of)), -1)
+        for body, (stage, phase) in enumerate(keys):
+            number[PHASES.index(phase), stage] = body
+        order = np.concatenate([_numbers(c, number, split) for c in lists])
+        every = np.bincount(order, minlength=len(keys)) == self.mbs
+        return order if every.all() else None
+
+
+def _numbers(columns: Columns, number: Array, split: bool) -> Array:
+    """Return the bodies of a rank's runs; B of a phase in two is I and then W.
+
+    number: [phase, stage] -> body, or -1.
+    """
+    phase = columns.code.astype(np.int64) - RUN
+    bodies = np.stack([number[phase, columns.at], np.full(len(phase), -1)])
+    if split:
+        both = phase == PHASES.index(BACKWARD)
+        bodies[0, both] = number[PHASES.index(INPUT), columns.at[both]]
+        bodies[1, both] = number[PHASES.index(WEIGHT), columns.at[both]]
+    row: Array = bodies.T.ravel()
+    return row[row >= 0]
+
+
+def _seconds(
+    network: Network,
+    options: Options,
+    made: Outline,
+    coarse: Coarse,
+    costs: Costs,
+    prices: CostModel,
+) -> tuple[Array, Array]:
+    """Return the seconds of items, and of the update of classes: [devices, items or classes]."""
+    graph, machine = network.first, coarse.machine
+    times = node_times(graph, costs, machine, made.item_of, len(made.items))
+    rates = [prices.of(context).rates for context in machine.contexts]
+    passes = np.array([1 / rate.passes for rate in rates])
+    packing = np.array([1 / rate.packing for rate in rates])
+    mbs = len(network.sizes)
+    moved = np.zeros(len(made.items))
+    copies = np.zeros(len(made.items))
+    for node in graph.variables:
+        if node.name not in network.parameters:
+            moved[made.item_of[node.name]] += 2 * node.types[0].nbytes
+            copies[made.item_of[node.name]] += COPY_SECONDS
+    for value in {*network.grads.values()}:
+        moved[made.item_of[value.node]] += tree_passes(mbs) / mbs * graph.type_of(value).nbytes
+    times = times + passes[:, None] * moved + copies
+    updates = np.zeros((len(rates), len(coarse)))
+    if options.update:
+        forms = {form for node in graph if (form := packed_rows(node, graph)) is not None}
+        packs = Counter(name for name, _ in forms)
+        for name in network.grads:
+            nbytes, c = graph[name].types[0].nbytes, coarse.of[name]
+            updates[:, c] += (3 + 2 * options.slots) * nbytes * passes
+            updates[:, c] += 2 * packs[name] * nbytes * packing
+    return times, updates
