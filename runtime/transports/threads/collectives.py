@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
-from weakref import proxy
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class ThreadCollectives:
     """See `Collectives`."""
 
     def __init__(self, end: End, meetings: Meetings) -> None:
-        self._end: End = proxy(end)  # which has these collectives
+        self._end = ref(end)  # which has these collectives
         self._meetings = meetings
         self._numbers: dict[Group, int] = defaultdict(int)
 
@@ -95,13 +95,15 @@ class ThreadCollectives:
 
     def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
         """See `Collectives.start`."""
+        end = self._end()
+        assert end is not None, "a run has its endpoints until it is over"
         number = self._numbers[blocks.group]
         self._numbers[blocks.group] += 1
-        started = self._meetings.start(self._end.rank, number, blocks, out)
+        started = self._meetings.start(end.rank, number, blocks, out)
         for rank in blocks.ranks:
-            if rank != self._end.rank:
-                self._end.ring(rank)
-        return _Joined(started, self._end, into)
+            if rank != end.rank:
+                end.ring(rank)
+        return _Joined(started, end, into)
 
 
 class _Joined:
