@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
-from weakref import proxy
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class ThreadCollectives:
     """See `Collectives`."""
 
     def __init__(self, end: End, meetings: Meetings) -> None:
-        self._end: End = proxy(end)  # which has these collectives
+        self._end = ref(end)  # which has these collectives
         self._meetings = meetings
         self._numbers: dict[Group, int] = defaultdict(int)
 
@@ -97,11 +97,13 @@ class ThreadCollectives:
         """See `Collectives.start`."""
         number = self._numbers[blocks.group]
         self._numbers[blocks.group] += 1
-        started = self._meetings.start(self._end.rank, number, blocks, out)
+        end = self._end()
+        assert end is not None
+        started = self._meetings.start(end.rank, number, blocks, out)
         for rank in blocks.ranks:
-            if rank != self._end.rank:
-                self._end.ring(rank)
-        return _Joined(started, self._end, into)
+            if rank != end.rank:
+                end.ring(rank)
+        return _Joined(started, end, into)  # a ticket may be held for longer than a step
 
 
 class _Joined:
