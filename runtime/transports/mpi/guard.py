@@ -193,6 +193,7 @@ class Watch:
         while True:
             process, status = os.waitpid(self.process, os.WNOHANG)
             if process:
+                self._read(self.control)  # what it said last
                 return status
             pause = START_LOOK if self.phase == STARTING else self._pause()
             for key, _ in self.selector.select(max(looked + pause - time.monotonic(), 0.0)):
@@ -245,10 +246,9 @@ class Watch:
     def _read(self, source: socket.socket | int) -> None:
         """Take in what the rank, or the guard of a peer, has said."""
         if source is self.control:
-            with suppress(BlockingIOError):
-                while True:
-                    text, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 1)
-                    self._hear_rank(json.loads(text), descriptors)
+            with suppress(BlockingIOError, ConnectionResetError):
+                while (said := socket.recv_fds(self.control, MESSAGE_BYTES, 1))[0]:
+                    self._hear_rank(json.loads(said[0]), said[1])
         elif isinstance(source, int):
             self._hear_peer(source)
         else:
